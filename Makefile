@@ -1,0 +1,67 @@
+# One command per need; each makes its own environment in .venv first. PYTHON=python3.12 picks another interpreter.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+BASE   := $(VENV)/.installed-base
+DEV    := $(VENV)/.installed-dev
+BENCH  := $(VENV)/.installed-bench
+ARGS   ?=
+
+.PHONY: help demo test check bench docs promises clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      watch a small training live (needs only Python 3.10+)"
+	@echo "make test      run every test, two at a time (ARGS='-k store' to choose)"
+	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
+	@echo "make bench     print the figures, with the peers in the same run"
+	@echo "make docs      build the documentation into site/"
+	@echo "make promises  count what the tests prove"
+	@echo "make clean     remove everything that these made"
+
+demo: $(BASE)
+	@$(BIN)/stepscope demo $(ARGS)
+
+test: $(DEV)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+
+check: $(DEV)
+	@$(BIN)/python tools/check.py
+
+bench: $(BENCH)
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: $(DEV)
+	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
+	@echo "open site/index.html"
+
+promises: $(DEV)
+	@$(BIN)/python tools/promises.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "cannot make $(VENV): $$($(PYTHON) --version 2>/dev/null || echo there is no $(PYTHON)); install Python 3.10 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "cannot make $(VENV): this Python has no venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# Editable, so that a changed source needs no new install; a changed pyproject.toml does.
+$(BASE): pyproject.toml | $(BIN)/python
+	@echo "installing stepscope into $(VENV)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "installing stepscope[dev] into $(VENV)"
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(BASE)
+
+$(BENCH): pyproject.toml | $(BIN)/python
+	@echo "installing stepscope[bench] into $(VENV)"
+	@$(PIP) --editable '.[bench]'
+	@touch $@ $(BASE)

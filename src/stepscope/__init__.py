@@ -1,0 +1,39 @@
+"""Watch machine-learning training: what every step does and costs, and why a run is slow or going wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.version import __version__
+
+if TYPE_CHECKING:
+    from stepscope.session.current import data, finish, log, phase, step, watch
+    from stepscope.session.opening import init
+    from stepscope.session.run import Run
+    from stepscope.store.catalog import open_run as open  # noqa: A004 - the public spelling
+    from stepscope.store.catalog import runs
+
+__all__ = ["Run", "data", "finish", "init", "log", "open", "phase", "runs", "step", "watch"]
+
+_HOMES = {
+    "init": ("stepscope.session.opening", "init"),
+    "Run": ("stepscope.session.run", "Run"),
+    "open": ("stepscope.store.catalog", "open_run"),
+    "runs": ("stepscope.store.catalog", "runs"),
+    **{name: ("stepscope.session.current", name) for name in ("log", "step", "phase", "data", "watch", "finish")},
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name at its first use: importing stepscope loads nothing else."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
+    import importlib  # noqa: PLC0415 - kept off the import of the package
+
+    module, attribute = _HOMES[name]
+    value = globals()[name] = getattr(importlib.import_module(module), attribute)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

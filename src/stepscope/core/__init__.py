@@ -1,0 +1,1 @@
+"""The shared vocabulary: records, ring layout, metric metadata, clock, configuration, errors."""

@@ -1,0 +1,78 @@
+"""The columns of a ring's rows: their names, kept in a file beside the ring that is only ever appended to."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+FRAME = struct.Struct("<II")
+"""Before each entry: length in bytes and crc32 of the JSON that follows."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a kind of row: names, and per column 'd' (float) or 'q' (duration in ns)."""
+
+    id: int
+    names: tuple[str, ...]
+    kinds: str
+
+
+@dataclass
+class SchemaTable:
+    """Everything that was declared so far: row schemas by id, and the names behind (name id, value) pairs."""
+
+    schemas: dict[int, Schema] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, entry: dict[str, Any]) -> None:
+        """Take in one entry of the file; an entry of a kind that we do not know is left alone."""
+        names = [str(name) for name in entry.get("names", ())]
+        if "id" in entry:
+            schema = Schema(int(entry["id"]), tuple(names), str(entry["kinds"]))
+            self.schemas[schema.id] = schema
+        elif entry.get("first") == len(self.names):
+            self.names.extend(names)
+
+    def entries(self) -> list[bytes]:
+        """Return entries that declare the whole table anew."""
+        found = [encode_schema(schema) for schema in self.schemas.values()]
+        step = 512
+        found += [encode_names(at, self.names[at : at + step]) for at in range(0, len(self.names), step)]
+        return found
+
+
+def encode_schema(schema: Schema) -> bytes:
+    """Return the entry that declares a row schema."""
+    return encode_entry({"id": schema.id, "kinds": schema.kinds, "names": schema.names})
+
+
+def encode_names(first: int, names: list[str]) -> bytes:
+    """Return the entry that gives the ids `first`, `first` + 1, … to names of pairs."""
+    return encode_entry({"first": first, "names": names})
+
+
+def encode_entry(entry: dict[str, Any]) -> bytes:
+    """Return an entry of the file with its length and checksum."""
+    text = json.dumps(entry, separators=(",", ":")).encode()
+    return FRAME.pack(len(text), zlib.crc32(text)) + text
+
+
+def decode_entries(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the whole entries at the start of `data`, and how many bytes they take.
+
+    A torn entry at the end is not an error: it is not there yet.
+    """
+    entries = []
+    position = 0
+    while position + FRAME.size <= len(data):
+        length, crc = FRAME.unpack_from(data, position)
+        text = data[position + FRAME.size : position + FRAME.size + length]
+        if len(text) < length or zlib.crc32(text) != crc:
+            break
+        entries.append(json.loads(text))
+        position += FRAME.size + length
+    return entries, position

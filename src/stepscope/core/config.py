@@ -1,0 +1,369 @@
+"""The configuration: defaults, files, environment and keyword settings merged into one frozen object.
+
+Sources, lowest first: defaults; `stepscope.yaml` in the working directory; the file that `STEPSCOPE_CONFIG`
+names; `config_file=`; `STEPSCOPE_DIR`; keyword settings. Each may use any of the spellings of
+`stepscope.core.spellings`. All problems are collected and reported together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.core.errors import UsageError
+from stepscope.core.kinds import MAX_DEPTH, describe, parse_plain
+from stepscope.core.settings import default_schema
+from stepscope.core.spellings import CALLBACKS
+
+if TYPE_CHECKING:
+    from stepscope.core.schema import Key, Schema
+
+FILE_NAME = "stepscope.yaml"
+MAX_SHOWN = 20
+"""Problems told in one error; the rest are counted."""
+MAX_LISTED = 3
+"""Keys named in one notice; the rest are counted."""
+MAX_SETTINGS = 2000
+"""Settings of one source; more are a mistake."""
+REFERENCE = "docs/configuration.md lists every key"
+
+_OWN_SPELLING = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Settings, complete and checked. Lists are tuples, durations are seconds, sizes are bytes."""
+
+    values: Mapping[str, object]
+    """Every setting by its path, defaults included."""
+    sources: Mapping[str, str]
+    """Where each value that is not a default comes from: a file and line, or the name of the source."""
+    notices: tuple[str, ...] = ()
+    """What people should know: parts not built yet, settings that override others, errors passed over."""
+
+    def get(self, path: str) -> Any:
+        """Return the value at a path such as "store.seal_bytes"; KeyError where there is none."""
+        return self.values[path]
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Return the settings below a path as a nested dict of plain data; empty where there are none."""
+        prefix = f"{name}."
+        return _nest(
+            {path.removeprefix(prefix): value for path, value in self.values.items() if path.startswith(prefix)}
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all settings as a nested dict of plain data; loading it as settings gives the same values."""
+        return _nest(self.values)
+
+
+def discover(cwd: Path, environ: Mapping[str, str], config_file: str | Path | None = None) -> list[Path]:
+    """Return the configuration files to load, lowest precedence first; only `stepscope.yaml` may be absent."""
+    local = cwd / FILE_NAME
+    named = [cwd / path for path in (environ.get("STEPSCOPE_CONFIG"), config_file) if path]
+    readable = os.path.isfile(local)
+    files = [local, *named] if readable else named
+    return [path for index, path in enumerate(files) if path not in files[index + 1 :]]
+
+
+def load(
+    files: Sequence[str | Path] = (),
+    settings: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    schema: Schema | None = None,
+) -> Config:
+    """Return the configuration from all sources.
+
+    Args:
+        files: YAML files, lowest precedence first (see `discover`).
+        settings: keyword settings: nested dicts, dotted paths, `store__dir` for `store.dir`, or any other spelling.
+        environ: environment; `STEPSCOPE_DIR` sets `store.dir`.
+        schema: what may be set; everything this version knows if omitted.
+
+    Raises:
+        UsageError: something is unknown, of the wrong type or unreadable; the message tells all of it.
+    """
+    config, problems = _load(files, settings or {}, environ or {}, schema or default_schema())
+    if problems:
+        raise _error(problems)
+    return config
+
+
+def load_or_default(
+    files: Sequence[str | Path] = (),
+    settings: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    schema: Schema | None = None,
+) -> Config:
+    """Return what `load` returns; where it would raise, keep every valid setting and put the error in the notices."""
+    config, problems = _load(files, settings or {}, environ or {}, schema or default_schema())
+    return replace(config, notices=(*config.notices, str(_error(problems)))) if problems else config
+
+
+class _Problem(NamedTuple):
+    """What is wrong with a source, and what to do about it."""
+
+    source: str
+    cause: str
+    remedy: str
+
+
+class _Entry(NamedTuple):
+    """One value of a source: its path, the path as its author wrote it, and where it stands."""
+
+    path: str
+    written: str
+    value: object
+    line: int | None = None
+
+    def name(self) -> str:
+        """Return the key and its line for a message."""
+        where = f" (line {self.line})" if self.line else ""
+        return f"'{self.written[:80]}'{where}"
+
+
+class _Setting(NamedTuple):
+    """A checked value and where it comes from."""
+
+    value: object
+    origin: str
+    written: str
+    rank: int
+    """Of two spellings of one key in one source the higher rank wins."""
+
+
+@dataclass
+class _Source:
+    """One source being read: its entries become settings, or problems."""
+
+    name: str
+    """As messages have it."""
+    schema: Schema
+    settings: dict[str, _Setting] = field(default_factory=dict)
+    """What is valid, by own paths."""
+    problems: list[_Problem] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    def read(self, tree: Mapping[str, object], lines: Mapping[tuple[str, ...], int]) -> None:
+        """Take the values of a tree."""
+        entries = list(islice(self.flatten(tree, (), lines), MAX_SETTINGS + 1))
+        if len(entries) > MAX_SETTINGS:
+            self.refuse(f"it holds more than {MAX_SETTINGS} settings", "give fewer")
+        for entry in self.respell_callbacks(entries[:MAX_SETTINGS]):
+            self.take(entry)
+
+    def refuse(self, cause: str, remedy: str) -> None:
+        """Add a problem."""
+        self.problems.append(_Problem(self.name, cause, remedy))
+
+    def flatten(
+        self,
+        tree: Mapping[str, object],
+        above: tuple[str, ...],
+        lines: Mapping[tuple[str, ...], int],
+    ) -> Iterator[_Entry]:
+        """Yield the values of a tree; what is null is not set."""
+        for key, value in tree.items():
+            if len(self.problems) > MAX_SETTINGS:
+                return
+            keys = (*above, key)
+            if type(key) is not str:
+                self.refuse(f"the key {describe(key)} is not a text", "put quotes around it")
+            elif isinstance(value, Mapping) and len(keys) >= MAX_DEPTH:
+                self.refuse(f"'{'.'.join(keys)[:80]}' is nested deeper than {MAX_DEPTH} levels", "flatten it")
+            elif isinstance(value, Mapping):
+                yield from self.flatten(value, keys, lines)
+            elif value is not None:
+                path = ".".join(keys)
+                yield _Entry(path, path, value, lines.get(keys))
+
+    def respell_callbacks(self, entries: list[_Entry]) -> Iterator[_Entry]:
+        """Bring the three forms of callback groups to `callbacks.<group>.<option>`; no `_target_` is imported."""
+        groups = {name: name for name in CALLBACKS.values()}
+        for entry in entries:
+            *above, name = entry.path.split(".")
+            if name == "_target_" and len(above) <= (2 if above[:1] == ["callbacks"] else 1):
+                groups[".".join(above)] = self.group_of(entry)
+        for entry in entries:
+            body = next((path for path in ("", *_parents(entry.path)) if path in groups), None)
+            option = entry.path.removeprefix(f"{body}.")
+            if body is None:
+                yield entry
+            elif groups[body] and option != "_target_":
+                yield entry._replace(path=f"callbacks.{groups[body]}.{option}")
+
+    def group_of(self, entry: _Entry) -> str:
+        """Return the group that a `_target_` stands for, or "" (and a problem) for a class that is not ours."""
+        group = CALLBACKS.get(entry.value.rpartition(".")[2], "") if isinstance(entry.value, str) else ""
+        if not group:
+            cause = f"{entry.name()} is {describe(entry.value)}, not a callback of Stepscope"
+            self.refuse(cause, f"use one of {', '.join(CALLBACKS)}")
+        return group
+
+    def take(self, entry: _Entry) -> None:
+        """Check one entry and keep it, unless a stronger spelling of the same key was there."""
+        alias = self.schema.aliases.get(entry.path)
+        path = alias.target if alias else entry.path
+        key = self.schema.keys.get(path)
+        if key is None and (self.schema.below(path) or not self.schema.is_open(path)):
+            self.unknown(entry)
+            return
+        try:
+            value = alias.convert(entry.value) if alias and alias.convert else entry.value
+            value = key.parse(value) if key else parse_plain(value)
+        except ValueError as error:
+            self.wrong(entry, key, error)
+            return
+        rank = list(self.schema.aliases).index(entry.path) if alias else _OWN_SPELLING
+        origin = f"{self.name} line {entry.line}" if entry.line else self.name
+        self.keep(path, _Setting(value, origin, entry.written, rank))
+
+    def keep(self, path: str, new: _Setting) -> None:
+        """Keep a setting, or the stronger spelling if the key was set before."""
+        old = self.settings.get(path)
+        if old is None:
+            _put(self.settings, path, new)
+        elif old.rank == new.rank:
+            self.refuse(f"'{new.written[:80]}' is set twice", "keep one of them")
+        else:
+            winner, loser = (new, old) if new.rank > old.rank else (old, new)
+            self.settings[path] = winner
+            if winner.value != loser.value:
+                self.notices.append(f"{self.name}: '{winner.written}' overrides '{loser.written}'")
+
+    def unknown(self, entry: _Entry) -> None:
+        """Refuse an entry that is no setting."""
+        below = self.schema.below(entry.path)
+        if below:
+            self.refuse(f"{entry.name()} is a section, not a value", f"set the keys below it, as in '{below}'")
+        else:
+            self.refuse(f"unknown key {entry.name()}", self.suggestion(entry.path))
+
+    def suggestion(self, path: str) -> str:
+        """Return the remedy for an unknown key: the nearest known one."""
+        if len(self.problems) >= MAX_SHOWN:
+            return REFERENCE
+        import difflib
+
+        near = difflib.get_close_matches(path[:80], self.schema.paths(), n=1)
+        return f"did you mean '{near[0]}'?" if near else REFERENCE
+
+    def wrong(self, entry: _Entry, key: Key | None, error: ValueError) -> None:
+        """Refuse a value that its key cannot have."""
+        value = "something else" if key and key.secret else describe(entry.value)
+        example = f"give a value such as the default, {key.type.show(key.default)}" if key else "give plain data"
+        self.refuse(f"{entry.name()} is {value}, {error}", example)
+
+
+def _load(
+    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: Schema
+) -> tuple[Config, list[_Problem]]:
+    """Return the configuration that all valid settings make, and the problems with the others."""
+    problems: list[_Problem] = []
+    notices: list[str] = []
+    merged: dict[str, _Setting] = {}
+    for source in _sources(files, settings, environ, schema):
+        problems += source.problems
+        notices += source.notices
+        for path, setting in source.settings.items():
+            _put(merged, path, setting)
+    values = {path: key.default for path, key in schema.keys.items()}
+    values.update({path: setting.value for path, setting in merged.items()})
+    sources = {path: setting.origin for path, setting in merged.items()}
+    for rule in schema.implications:
+        if rule.path in merged and rule.holds(values[rule.path]):
+            implied = {path: value for path, value in rule.implied.items() if path not in merged}
+            values.update(implied)
+            sources.update(dict.fromkeys(implied, f"implied by {rule.path}"))
+    return Config(values, sources, (*notices, *_not_built(merged, schema))), problems
+
+
+def _sources(
+    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: Schema
+) -> Iterator[_Source]:
+    """Read each source, lowest precedence first."""
+    for path in files:
+        yield _read_file(Path(path), schema)
+    if environ.get("STEPSCOPE_DIR"):
+        source = _Source("STEPSCOPE_DIR", schema)
+        source.read({"store.dir": environ["STEPSCOPE_DIR"]}, {})
+        yield source
+    source = _Source("the settings", schema)
+    source.read({key.replace("__", ".") if type(key) is str else key: settings[key] for key in settings}, {})
+    yield source
+
+
+def _read_file(path: Path, schema: Schema) -> _Source:
+    from stepscope.core.yaml_text import read_file  # loads PyYAML
+
+    source = _Source(f"'{path}'", schema)
+    try:
+        document = read_file(path)
+    except UsageError as error:
+        source.refuse(error.cause, error.remedy)
+        return source
+    for key, first, again in document.duplicates:
+        source.refuse(f"duplicate key '{key[:80]}' (lines {first} and {again})", "keep one of them")
+    source.read(document.data, document.lines)
+    return source
+
+
+def _error(problems: list[_Problem]) -> UsageError:
+    what = "load " + " and ".join(dict.fromkeys(problem.source for problem in problems))
+    if len(problems) == 1:
+        return UsageError(what, problems[0].cause, problems[0].remedy)
+    several = len({problem.source for problem in problems}) > 1
+    shown = [
+        f"\n  {f'{problem.source}: ' if several else ''}{problem.cause}; {problem.remedy}"
+        for problem in problems[:MAX_SHOWN]
+    ]
+    more = f"\n  and {len(problems) - MAX_SHOWN} more" if len(problems) > MAX_SHOWN else ""
+    return UsageError(what, f"{len(problems)} problems", f"correct each of them:{''.join(shown)}{more}")
+
+
+def _not_built(merged: Mapping[str, _Setting], schema: Schema) -> Iterator[str]:
+    """Return one notice for each section with settings of parts that are not built yet."""
+    waiting: dict[str, list[str]] = {}
+    for path, setting in merged.items():
+        if path not in schema.keys or schema.keys[path].status == "planned":
+            waiting.setdefault(path.partition(".")[0], []).append(setting.written)
+    for section, written in waiting.items():
+        names = ", ".join(f"'{name}'" for name in written[:MAX_LISTED])
+        more = f" and {len(written) - MAX_LISTED} more" if len(written) > MAX_LISTED else ""
+        yield f"not built yet in section '{section}': {names}{more}, kept without effect"
+
+
+def _parents(path: str) -> Iterator[str]:
+    """Return the paths above a path, the nearest to the root first."""
+    parts = path.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts)))
+
+
+def _put(settings: dict[str, _Setting], path: str, setting: _Setting) -> None:
+    """Set a path; a value above it or below it in an open section gives way, so that the whole stays a tree."""
+    for other in [other for other in settings if other.startswith(f"{path}.") or path.startswith(f"{other}.")]:
+        del settings[other]
+    settings[path] = setting
+
+
+def _nest(values: Mapping[str, object]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        node = tree
+        *above, name = path.split(".")
+        for part in above:
+            node = node.setdefault(part, {})
+        node[name] = _thaw(value)
+    return tree
+
+
+def _thaw(value: object) -> Any:
+    if isinstance(value, tuple):
+        return [_thaw(item) for item in value]
+    return {key: _thaw(item) for key, item in value.items()} if isinstance(value, dict) else value

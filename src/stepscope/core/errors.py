@@ -1,0 +1,28 @@
+"""The one exception family. Every message reads: cannot <verb> <object>: <cause>; <what to do>."""
+
+from __future__ import annotations
+
+
+class StepscopeError(Exception):
+    """Something could not be done; the command line prints the message and exits with 1."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, cause: object, remedy: str) -> None:
+        """Build the message from its three parts.
+
+        Args:
+            what: verb and object, as in "open run 'mnist'" (the word "cannot" is added).
+            cause: why it failed.
+            remedy: what the user can do next.
+        """
+        super().__init__(f"cannot {what}: {cause}; {remedy}")
+        self.what = what
+        self.cause = str(cause)
+        self.remedy = remedy
+
+
+class UsageError(StepscopeError):
+    """The request itself is wrong; the command line exits with 2."""
+
+    exit_code = 2

@@ -1,0 +1,217 @@
+"""The kinds of values that a setting can have: how each is read from YAML, JSON or Python, and shown again.
+
+A parser takes any object and returns plain data, or raises ValueError with a phrase that completes
+"'<key>' is <value>, ". Words are understood where a value of that kind is asked for and nowhere else:
+``off`` is false for a switch and stays the word "off" for a text.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+MAX_DEPTH = 20
+"""Levels of nesting beyond which a value is refused."""
+PERCENT = 100
+SHOWN_CHARACTERS = 40
+SHOWN_BITS = 128
+"""Longer texts and integers are cut in messages."""
+
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
+_QUANTITY = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%]*)\s*", re.ASCII)
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_SECONDS = {
+    **dict.fromkeys(("", "s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    "ms": 0.001,
+}
+_BYTES = {
+    unit: 1 << 10 * power for power, letter in enumerate("bkmgt") for unit in (letter, f"{letter}b", f"{letter}ib")
+}
+_BYTES |= {"": 1, "byte": 1, "bytes": 1}
+
+
+class Kind(NamedTuple):
+    """One kind of value."""
+
+    name: str
+    parse: Callable[[object], object]
+    """Return the value as plain data, or raise ValueError."""
+    show: Callable[[object], str] = json.dumps
+    """Return the value as YAML text on one line."""
+
+
+def parse_switch(value: object) -> bool:
+    """Return a boolean from a boolean or one of the words true, false, yes, no, on, off."""
+    word = _WORDS.get(value.lower()) if isinstance(value, str) else value
+    if not isinstance(word, bool):
+        raise ValueError("not true or false")  # noqa: TRY004 - one exception type for every kind
+    return word
+
+
+def parse_integer(value: object) -> int:
+    """Return a whole number, also from text such as "8080" or from 1000.0."""
+    number = _number(value, "not a whole number")
+    if isinstance(number, float):
+        if not number.is_integer():
+            raise ValueError("not a whole number")
+        return int(number)
+    return number
+
+
+def parse_float(value: object) -> float:
+    """Return a finite number, also from text: other YAML readers hand on ``1e-8`` as text."""
+    return float(_number(value, "not a number"))
+
+
+def parse_text(value: object) -> str:
+    """Return text as it is."""
+    if not isinstance(value, str):
+        raise ValueError("not a text")  # noqa: TRY004 - one exception type for every kind
+    return str(value)
+
+
+def parse_path(value: object) -> str:
+    """Return a path as text, with `~` replaced; it may not be empty or hold a NUL."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError("not a path")
+    return os.path.expanduser(text)
+
+
+def parse_duration(value: object) -> float:
+    """Return seconds from a number of seconds, "250 ms", "10s", "5min", "2h" or "30 days"."""
+    return float(_quantity(value, _SECONDS, "not a duration such as 10, 10s, 5min or 2h"))
+
+
+def parse_size(value: object) -> int:
+    """Return bytes from a number of bytes, "8 MiB" or "100GB" (as in the field, GB means 2**30)."""
+    return round(_quantity(value, _BYTES, "not a size such as 4194304, 8 MiB or 100GB"))
+
+
+def parse_gibibytes(value: object) -> float:
+    """Return GiB from a number of GiB or from a size with a unit, as in "500 MB"."""
+    has_unit = isinstance(value, str) and value.strip()[-1:].isalpha()
+    return parse_size(value) / GIB if has_unit else float(_non_negative(_number(value, "not a size in GiB")))
+
+
+def parse_fraction(value: object) -> float:
+    """Return a fraction from 0 to 1. Up to 1 is a fraction, above 1 up to 100 are percents, "90%" always is."""
+    hint = "not a fraction (0 to 1) or a percentage (above 1, up to 100)"
+    percent = isinstance(value, str) and value.rstrip().endswith("%")
+    number = float(_quantity(value, {"": 1.0, "%": 1.0}, hint))
+    if not 0 <= number <= PERCENT:
+        raise ValueError(hint)
+    return number / PERCENT if percent or number > 1 else number
+
+
+def parse_texts(value: object) -> tuple[str, ...]:
+    """Return a list of texts."""
+    return tuple(_each(value, parse_text, "not a list of texts"))
+
+
+def parse_integers(value: object) -> tuple[int, ...]:
+    """Return a list of whole numbers."""
+    return tuple(_each(value, parse_integer, "not a list of whole numbers"))
+
+
+def parse_plain(value: object, depth: int = 0) -> object:
+    """Return plain data (what JSON can hold) with lists as tuples; anything else is refused."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, numbers.Real):
+        return _number(value, "not a finite number")
+    if isinstance(value, (list, tuple)):
+        return tuple(parse_plain(item, depth + 1) for item in value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {str(key): parse_plain(item, depth + 1) for key, item in value.items()}
+    raise ValueError("not plain data (numbers, texts, lists, mappings)")
+
+
+def parse_list(value: object) -> tuple[object, ...]:
+    """Return a list of plain data."""
+    return tuple(_each(value, parse_plain, "not a list"))
+
+
+def show_size(value: object) -> str:
+    """Return bytes in the largest binary unit that divides them."""
+    size = parse_integer(value)
+    for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", 1 << 10)):
+        if size and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return str(size)
+
+
+def describe(value: object) -> str:
+    """Return a short text for a value in a message; never longer than a line, never raises."""
+    if type(value) is str:
+        return repr(value if len(value) <= SHOWN_CHARACTERS else value[: SHOWN_CHARACTERS - 3] + "...")
+    if type(value) in (bool, float) or (type(value) is int and value.bit_length() < SHOWN_BITS):
+        return repr(value)
+    return f"a {type(value).__name__}"
+
+
+def _number(value: object, hint: str) -> int | float:
+    if isinstance(value, str) and re.fullmatch(rf"\s*{_NUMBER}\s*", value, re.ASCII):
+        value = float(value) if re.search(r"[.eE]", value) or len(value) > SHOWN_CHARACTERS else int(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(hint)  # noqa: TRY004 - one exception type for every kind
+    try:
+        number = int(value) if isinstance(value, numbers.Integral) else float(value)
+        finite = math.isfinite(number)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(hint) from error
+    if not finite:
+        raise ValueError(hint)
+    return number
+
+
+def _quantity(value: object, units: Mapping[str, float], hint: str) -> float:
+    """Return a number times its unit, never negative."""
+    match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return _non_negative(_number(value, hint))
+    factor = units.get(match[2].lower())
+    if factor is None:
+        raise ValueError(hint)
+    return _non_negative(_number(match[1], hint) * factor)
+
+
+def _non_negative(number: float) -> float:
+    if not 0 <= number < math.inf:
+        raise ValueError("negative or too large")
+    return number
+
+
+def _each(value: object, parse: Callable[[object], T], hint: str) -> list[T]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(hint)  # noqa: TRY004 - one exception type for every kind
+    return [parse(item) for item in value]
+
+
+SWITCH = Kind("switch", parse_switch)
+INTEGER = Kind("integer", parse_integer)
+FLOAT = Kind("number", parse_float)
+TEXT = Kind("text", parse_text)
+PATH = Kind("path", parse_path)
+DURATION = Kind("duration", parse_duration)
+SIZE = Kind("size", parse_size, show_size)
+GIBIBYTES = Kind("size in GiB", parse_gibibytes)
+FRACTION = Kind("fraction", parse_fraction)
+TEXTS = Kind("list of texts", parse_texts)
+INTEGERS = Kind("list of integers", parse_integers)
+LIST = Kind("list", parse_list)

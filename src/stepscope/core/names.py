@@ -1,0 +1,75 @@
+"""Clean metric names: any object in, a short printable text out, and never an exception.
+
+A name is text and nothing else: it never becomes a path, so `../` needs no care. A cleaned name is clean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MAX_LENGTH = 256
+"""Characters of the longest name."""
+
+REPLACEMENT = "\ufffd"
+
+NOT_TEXT = "not-text"
+CHARACTERS = "characters"
+TOO_LONG = "too-long"
+EMPTY = "empty"
+UNREADABLE = "unreadable"
+
+REMEDIES = {
+    NOT_TEXT: "a metric name was no string and was converted; pass a str",
+    CHARACTERS: "a metric name held control, invisible or direction-changing characters and got U+FFFD in their place; "
+    "use printable characters",
+    TOO_LONG: f"a metric name of more than {MAX_LENGTH} characters was cut, with a hash at its end; use a shorter one",
+    EMPTY: "a value without a metric name was refused; give it a name",
+    UNREADABLE: "a metric name could not be converted to text and its value was refused; pass a str",
+}
+"""What to tell the user, once per kind of problem."""
+
+UNSAFE = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # controls, NUL among them
+    "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks and overrides, zero-width space
+    "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # line separators, invisible operators
+    "\U000e0000-\U000e007f"  # tag characters: text that nobody sees
+    "\ud800-\udfff"  # lone surrogates: not encodable
+    "]"
+)
+
+
+def clean(name: object) -> tuple[str, str | None]:
+    """Return the name as it is recorded and the kind of problem it had; an empty name means refused.
+
+    Names that differ only in what is replaced become one; names that differ only past the cut stay distinct.
+    """
+    if type(name) is str and 0 < len(name) <= MAX_LENGTH and name.isascii() and name.isprintable():
+        text = name.strip()
+        return (text, None) if text else ("", EMPTY)
+    text, problem = _text_of(name)
+    text = text.strip()
+    if not text:
+        return "", problem if problem == UNREADABLE else EMPTY
+    if len(text) > MAX_LENGTH:
+        return f"{UNSAFE.sub(REPLACEMENT, text[: MAX_LENGTH - 13])}~{_digest(text)}", TOO_LONG
+    safe = UNSAFE.sub(REPLACEMENT, text)
+    return safe, problem if safe == text else CHARACTERS
+
+
+def _text_of(name: object) -> tuple[str, str | None]:
+    """Return any object as exact `str`; foreign code runs here, whatever it raises."""
+    try:
+        if issubclass(type(name), str):
+            return str.__str__(name), None
+        if isinstance(name, (bytes, bytearray)):
+            return name.decode("utf-8", "replace"), NOT_TEXT
+        return str.__str__(str(name)), NOT_TEXT
+    except Exception:  # noqa: BLE001  `__str__` of a user's object may raise anything, and log() must not
+        return "", UNREADABLE
+
+
+def _digest(text: str) -> str:
+    """Return 12 hex digits of the whole text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -1,0 +1,101 @@
+"""Where the files between processes lie: rings in shared memory or on local disk, locks in a private directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Mapping
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
+RING_SUFFIX, SCHEMA_SUFFIX = ".ring", ".schema"
+HELD: set[Path] = set()
+"""Rings that this process writes. To open one again and close it would give up its lock (POSIX), so nobody does."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The private directories of this user on this machine; `shared` is None where there is no shared memory."""
+
+    shared: Path | None
+    disk: Path
+
+    def roots(self) -> list[Path]:
+        """Return every directory that may hold rings."""
+        return [self.disk] if self.shared is None else [self.shared, self.disk]
+
+    def of_run(self, run_path: str, root: Path) -> Path:
+        """Return the folder below `root` that holds the rings and the watcher's lock of one run."""
+        return root / hashlib.sha256(os.fsencode(run_path)).hexdigest()[:16]
+
+    def rings(self, run_path: str | None = None) -> list[Path]:
+        """Return the rings of one run, or of all runs of this user, without those that this process writes."""
+        found: list[Path] = []
+        for root in self.roots():
+            folder = "*" if run_path is None else self.of_run(run_path, root).name
+            found += sorted(path for path in root.glob(f"{folder}/*{RING_SUFFIX}") if path not in HELD)
+        return found
+
+
+def find_places(
+    environ: Mapping[str, str] | None = None, *, shared_memory: Path = SHARED_MEMORY, temporary: Path | None = None
+) -> Places:
+    """Return the directories, made and checked.
+
+    Raises:
+        OSError: no directory of our own could be made on local disk.
+    """
+    environ = os.environ if environ is None else environ
+    override = environ.get("STEPSCOPE_RUNTIME_DIR", "")
+    suffix = f"-{hashlib.sha256(override.encode()).hexdigest()[:8]}" if override else ""
+    name = f"stepscope-{os.getuid()}{suffix}"
+    candidates = [Path(override)] if override else [(temporary or Path(tempfile.gettempdir())) / name, Path("/var/tmp") / name]  # noqa: S108 - checked below
+    disk = _first_private(candidates)
+    shared: Path | None = None
+    if shared_memory.is_dir():
+        try:
+            shared = private_directory(shared_memory / name)
+        except OSError:
+            shared = None  # unwritable or hostile: rings go to disk
+    return Places(shared, disk)
+
+
+def _first_private(candidates: list[Path]) -> Path:
+    problem = OSError("no candidate")
+    for candidate in candidates:
+        try:
+            return private_directory(candidate)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+def private_directory(path: Path) -> Path:
+    """Make `path` a directory that only we can enter, and refuse one that is not ours (rule S22).
+
+    Raises:
+        OSError: it is a link, belongs to somebody else, or cannot be made.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = path.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        raise PermissionError(f"{path} is not a directory of this user")
+    if facts.st_mode & 0o077:
+        path.chmod(0o700)
+    return path
+
+
+def choose_root(places: Places, ring_bytes: int) -> Path:
+    """Return where a new ring may go: shared memory if all ours stay a small guest there, else local disk."""
+    if places.shared is None:
+        return places.disk
+    try:
+        space = os.statvfs(places.shared)
+        ours = ring_bytes + sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}"))
+    except OSError:
+        return places.disk
+    total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    return places.shared if ours <= total / 16 and ours <= free / 8 else places.disk

@@ -1,0 +1,178 @@
+"""The ring between a trainer and its watcher: the layout of the file, and how to read it from outside.
+
+A ring is a file of fixed size in shared memory with one writer (a rank of the training) and one reader
+(its watcher, or a salvager when both are gone). docs/format.md describes it for people.
+
+Positions are absolute: they count bytes since the ring was made and never go back. The byte at position
+p lies at ``HEADER_BYTES + p % capacity``. A record never straddles two segments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Any
+
+MAGIC = int.from_bytes(b"STEPRING", "little")
+VERSION = 1
+HEADER_BYTES = 4096
+SEGMENTS = 64
+DEFAULT_BYTES = 4 << 20
+"""Size of a ring file in bytes, header included."""
+
+# Header words: 8 bytes each, written as one store, each by one side only.
+WORD_MAGIC, WORD_VERSION, WORD_SEGMENT_BYTES, WORD_CHECKED = 0, 1, 2, 3
+WORD_HEAD, WORD_OLDEST, WORD_STATE, WORD_REFUSED = 4, 5, 6, 7
+WORD_CALLS, WORD_CALL_NS = 8, 9
+WORD_STATUS, WORD_CURSOR, WORD_EXPECTED, WORD_LOST = 16, 17, 18, 19
+WORD_HEARTBEAT, WORD_ENDED = 20, 21
+WORDS = 22
+IDENTITY_OFFSET = 256
+"""Offset in bytes of the identity: length, crc32, JSON."""
+
+LOCK_WRITER, LOCK_READER = 0, 1
+"""Bytes of the file on which the trainer and the one consumer hold their locks."""
+
+STATE_RUNNING, STATE_FINISHED, STATE_FAILED, STATE_EXITED = 1, 2, 3, 4
+STATE_NAMES = {STATE_RUNNING: "running", STATE_FINISHED: "finished", STATE_FAILED: "failed", STATE_EXITED: "finished"}
+
+RECORD = struct.Struct("<IIQqq")
+"""Head of a record: length in bytes, schema id, sequence, monotonic time in ns, step."""
+PAD = struct.Struct("<II")
+SCHEMA_PAD, SCHEMA_PAIRS, SCHEMA_EVENT = 0, 1, 3
+FIRST_SCHEMA, MAX_SCHEMAS = 16, 1024
+NO_STEP = -(2**63)
+"""Step of a row that belongs to no step."""
+CHECKSUM = struct.Struct("<Q")
+"""Off x86 a record ends with the crc32 of what is before it."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who writes a ring: enough to decode it and to file its rows after everybody died."""
+
+    run_path: str
+    rank: int
+    attempt: int
+    node_rank: int
+    pid: int
+    boot_id: str
+    wall_ns: int
+    monotonic_ns: int
+    schema_path: str
+    version: int = VERSION
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the bytes that stand at IDENTITY_OFFSET."""
+        text = json.dumps(self.__dict__, separators=(",", ":")).encode()
+        return struct.pack("<II", len(text), zlib.crc32(text)) + text
+
+    @classmethod
+    def decode(cls, data: bytes) -> Identity:
+        """Read the identity from the bytes at IDENTITY_OFFSET; raise ValueError if they are damaged."""
+        length, crc = struct.unpack_from("<II", data)
+        text = data[8 : 8 + length]
+        if len(text) != length or zlib.crc32(text) != crc:
+            raise ValueError("the identity of the ring is damaged")
+        known = {key: value for key, value in json.loads(text).items() if key in cls.__dataclass_fields__}
+        return cls(**known)
+
+
+def segment_bytes(ring_bytes: int) -> int:
+    """Return the bytes of one segment in a ring file of `ring_bytes`, a multiple of 8."""
+    return (ring_bytes - HEADER_BYTES) // SEGMENTS // 8 * 8
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole records that lie one after another in one segment, as they are."""
+
+    position: int
+    data: bytes
+
+
+class RingReader:
+    """Read a ring through its file descriptor, by pread: a truncated file is a short read, never SIGBUS."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Read the fixed part of the header; raise ValueError if this is no ring that we know."""
+        self._descriptor = descriptor
+        head = self.words()
+        if head[WORD_MAGIC] != MAGIC or head[WORD_VERSION] != VERSION:
+            raise ValueError("not a ring of this version")
+        self.segment_bytes = head[WORD_SEGMENT_BYTES]
+        if not 64 <= self.segment_bytes <= 1 << 30:
+            raise ValueError("the header of the ring is damaged")
+        self.capacity = self.segment_bytes * SEGMENTS
+        self.checked = bool(head[WORD_CHECKED])
+        self.identity = Identity.decode(os.pread(descriptor, HEADER_BYTES - IDENTITY_OFFSET, IDENTITY_OFFSET))
+
+    def words(self) -> tuple[int, ...]:
+        """Return all header words at this moment."""
+        data = os.pread(self._descriptor, WORDS * 8, 0)
+        if len(data) < WORDS * 8:
+            raise ValueError("the ring was truncated")
+        return struct.unpack(f"<{WORDS}Q", data)
+
+    def set_word(self, word: int, value: int) -> None:
+        """Store a word of the consumer's: status, cursor, expected sequence, lost rows."""
+        os.pwrite(self._descriptor, value.to_bytes(8, "little"), word * 8)
+
+    def read(self, cursor: int, limit: int = 1 << 20) -> tuple[list[Piece], int]:
+        """Return the published records from `cursor` on, about `limit` bytes of them, and the next cursor.
+
+        What the writer lapped is left out; the gap shows in the sequence of the records.
+        """
+        words = self.words()
+        head, position = words[WORD_HEAD], max(cursor, words[WORD_OLDEST])
+        pieces: list[Piece] = []
+        taken = 0
+        while position < head and taken < limit:
+            end = min(head, (position // self.segment_bytes + 1) * self.segment_bytes)
+            data = os.pread(self._descriptor, end - position, HEADER_BYTES + position % self.capacity)
+            whole, complete = self._whole_records(data)
+            pieces.append(Piece(position, whole))
+            taken += len(data)
+            if not complete and end == head:
+                position += len(whole)  # not visible yet on this processor: the next call finds it
+                break
+            position = end
+        oldest = self.words()[WORD_OLDEST]
+        return [piece for piece in pieces if piece.position >= oldest and piece.data], max(position, oldest)
+
+    def _whole_records(self, data: bytes) -> tuple[bytes, bool]:
+        """Cut the padding at a segment's end and what does not look like a record; say if all was understood."""
+        position = 0
+        while position + RECORD.size <= len(data):
+            length, schema = PAD.unpack_from(data, position)
+            if length == 0 and schema == SCHEMA_PAD:
+                return data[:position], True
+            if length < RECORD.size or length % 8 or position + length > len(data):
+                return data[:position], False
+            if self.checked and not self._checksum_holds(data, position, length):
+                return data[:position], False
+            position += length
+        return data[:position], True
+
+    @staticmethod
+    def _checksum_holds(data: bytes, position: int, length: int) -> bool:
+        body = position + length - CHECKSUM.size
+        return zlib.crc32(data[position:body]) == CHECKSUM.unpack_from(data, body)[0]
+
+
+def records(data: bytes) -> list[tuple[int, int, int]]:
+    """Return (offset, schema id, sequence) of each record in a piece's data."""
+    found = []
+    position, size = 0, len(data)
+    unpack = RECORD.unpack_from
+    while position + RECORD.size <= size:
+        length, schema, sequence, _, _ = unpack(data, position)
+        if length < RECORD.size or position + length > size:
+            break
+        found.append((position, schema, sequence))
+        position += length
+    return found

@@ -1,0 +1,231 @@
+"""The settings of Stepscope: the keys of each section, the spellings of the documents, and their implications.
+
+`default_schema` puts them together. A part that gets built moves its keys from `PLANNED` to its own section.
+"""
+
+# ruff: noqa: FBT003 - a table, where true and false are defaults
+
+from __future__ import annotations
+
+from stepscope.core.kinds import (
+    DURATION,
+    FLOAT,
+    FRACTION,
+    GIBIBYTES,
+    INTEGER,
+    INTEGERS,
+    LIST,
+    MIB,
+    PATH,
+    SIZE,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    Kind,
+)
+from stepscope.core.schema import SECTIONS, Implication, Key, Schema
+from stepscope.core.spellings import ALIASES
+
+BUILT = (
+    Key("recorder.enabled", SWITCH, True, "", "record at all; false makes every call a no-op"),
+    Key(
+        "recorder.ring_bytes",
+        SIZE,
+        4 * MIB,
+        "bytes",
+        "shared memory of each rank for rows on their way to disk",
+        minimum=MIB // 4,
+        maximum=64 * MIB,
+    ),
+    Key(
+        "recorder.memory_map",
+        SWITCH,
+        True,
+        "",
+        "keep the ring in shared memory; false: in a reserved file on local disk",
+    ),
+    Key(
+        "recorder.high_frequency",
+        SWITCH,
+        False,
+        "",
+        "for loops of more than 100 steps a second: a larger ring, drained more often",
+    ),
+    Key("recorder.distributed", SWITCH, True, "", "record every rank; false: rank 0 alone"),
+    Key("recorder.track_rank_0_only", SWITCH, False, "", "leave all ranks but 0 inert"),
+    Key(
+        "recorder.max_names",
+        INTEGER,
+        200_000,
+        "names",
+        "distinct metric names of one rank; rows with more are refused and counted",
+        minimum=1,
+    ),
+    Key(
+        "recorder.max_events_per_second",
+        INTEGER,
+        1000,
+        "events/s",
+        "texts and mappings logged as events; the excess is dropped and counted",
+        minimum=0,
+    ),
+    Key(
+        "recorder.device_values",
+        SWITCH,
+        True,
+        "",
+        "take scalars that live on a device, without waiting for it; false: they are skipped and counted",
+    ),
+    Key(
+        "watcher.drain_interval",
+        DURATION,
+        0.1,
+        "seconds",
+        "between two drains of the rings to disk",
+        minimum=0.005,
+        maximum=0.1,
+    ),
+    Key(
+        "watcher.sync_interval",
+        DURATION,
+        1.0,
+        "seconds",
+        "between two fdatasync calls: what a power loss can cost",
+        minimum=0.0,
+        maximum=3600.0,
+    ),
+    Key(
+        "watcher.heartbeat_interval",
+        DURATION,
+        2.0,
+        "seconds",
+        "between two heartbeats; readers call a run lost after 30 s without one",
+        minimum=0.1,
+        maximum=10.0,
+    ),
+    Key("watcher.batch", SWITCH, True, "", "rows always travel in batches; false makes the batches smaller"),
+    Key("store.dir", PATH, "stepscope-runs", "", "folder that holds the runs"),
+    Key(
+        "store.seal_bytes",
+        SIZE,
+        8 * MIB,
+        "bytes",
+        "size of the tail at which it is sealed into Parquet",
+        minimum=64 << 10,
+        maximum=1 << 30,
+    ),
+    Key(
+        "store.seal_interval",
+        DURATION,
+        300.0,
+        "seconds",
+        "age of the tail at which it is sealed into Parquet",
+        minimum=1.0,
+    ),
+    Key("store.max_size_gb", GIBIBYTES, 0.0, "GiB", "size of all runs beyond which the oldest go; 0: no limit"),
+    Key("store.max_age_days", FLOAT, 0.0, "days", "age beyond which a run goes; 0: no limit", minimum=0.0),
+    Key("store.max_runs", INTEGER, 0, "runs", "number of runs beyond which the oldest go; 0: no limit", minimum=0),
+    Key("store.auto_cleanup", SWITCH, False, "", "apply these limits when a run ends; false: only by `stepscope gc`"),
+)
+
+
+def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -> Key:
+    """Return a key of a part that is not built yet."""
+    return Key(path, kind, default, unit, text, status="planned", secret=path == "alerting.channels")
+
+
+PLANNED = (
+    planned("recorder.watch.gradients", SWITCH, False, "record gradient norms of the watched model"),
+    planned("recorder.watch.parameters", SWITCH, False, "record parameter statistics of the watched model"),
+    planned("recorder.watch.layers", TEXTS, (), "parts of layer names to watch; empty: all layers"),
+    planned("samplers.enabled", SWITCH, True, "sample the machine"),
+    planned("samplers.interval", DURATION, 1.0, "between two samples", "seconds"),
+    planned("samplers.gpu", SWITCH, True, "sample GPUs"),
+    planned("samplers.cpu", SWITCH, True, "sample processors and memory"),
+    planned("samplers.io", SWITCH, True, "sample disks and network"),
+    planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
+    planned("watcher.analysis.anomaly", SWITCH, True, "look for anomalies while the run goes on"),
+    planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
+    planned("alerting.enabled", SWITCH, True, "evaluate alert rules"),
+    planned("alerting.profile", TEXT, "default", "set of rules to start from"),
+    planned("alerting.rules", LIST, (), "rules of your own"),
+    planned("alerting.channels", TEXTS, (), "whom to tell: apprise URLs"),
+    planned("alerting.email", SWITCH, False, "send to the mail channels"),
+    planned("alerting.slack", SWITCH, False, "send to the Slack channels"),
+    planned("alerting.gpu_underutilization", SWITCH, True, "alert when GPUs idle"),
+    planned("alerting.memory_pressure", SWITCH, True, "alert when memory runs out"),
+    planned("alerting.io_bottleneck", SWITCH, True, "alert when the training waits for disks"),
+    planned("alerting.thresholds.loss_increase", FRACTION, 0.1, "rise of the loss over its baseline", "fraction"),
+    planned("alerting.thresholds.gpu_memory", FRACTION, 0.9, "memory of a GPU in use", "fraction"),
+    planned("alerting.thresholds.gpu_utilization", FRACTION, 0.5, "use of a GPU below which it idles", "fraction"),
+    planned("alerting.thresholds.cpu_usage", FRACTION, 0.95, "use of the processors", "fraction"),
+    planned("alerting.thresholds.memory_usage", FRACTION, 0.9, "memory of the machine in use", "fraction"),
+    planned("alerting.thresholds.io_wait", FRACTION, 0.3, "time spent waiting for disks", "fraction"),
+    planned("alerting.thresholds.training_speed", FRACTION, 0.5, "loss of speed against the baseline", "fraction"),
+    planned("alerting.thresholds.grad_norm_exploded", FLOAT, 10.0, "gradient norm that counts as exploded"),
+    planned("alerting.thresholds.learning_rate_too_low", FLOAT, 1e-8, "learning rate that counts as too low"),
+    planned("exporters.tensorboard.enabled", SWITCH, False, "write TensorBoard event files"),
+    planned("exporters.tensorboard.dir", PATH, "tensorboard", "folder of the event files"),
+    planned("exporters.prometheus.enabled", SWITCH, False, "serve metrics to Prometheus"),
+    planned("exporters.grafana.enabled", SWITCH, False, "write a Grafana dashboard"),
+    planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),
+    planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
+    planned("web.enabled", SWITCH, False, "serve the page while the run goes on"),
+    planned("web.host", TEXT, "127.0.0.1", "address to listen on"),
+    Key(
+        "web.port", INTEGER, 8080, "", "port to listen on; 0: any free one", status="planned", minimum=0, maximum=65535
+    ),
+    planned("web.refresh_interval", DURATION, 5.0, "between two updates of the page", "seconds"),
+    planned("web.metrics", TEXTS, (), "metrics shown first; all are recorded"),
+    planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
+    planned("callbacks.throughput_monitor.log_interval", INTEGER, 1, "between two console lines", "epochs"),
+    planned("callbacks.throughput_monitor.track_memory", SWITCH, True, "report memory"),
+    planned("callbacks.throughput_monitor.track_timing", SWITCH, True, "report batch times"),
+    planned("callbacks.profiler.enabled", SWITCH, False, "profiling costs time: off unless asked for"),
+    planned("callbacks.profiler.profile_epochs", INTEGERS, (1, 5, 10), "epochs to profile"),
+    planned("callbacks.profiler.profile_steps", INTEGER, 100, "profiled in each of these epochs", "steps"),
+    planned("callbacks.profiler.warmup_steps", INTEGER, 5, "before profiling starts", "steps"),
+    planned("callbacks.profiler.activities", TEXTS, ("cpu", "cuda"), "what to profile; absent devices are skipped"),
+    planned("callbacks.profiler.record_shapes", SWITCH, True, "record the shapes of tensors"),
+    planned("callbacks.profiler.with_stack", SWITCH, False, "record stacks: slower, more detail"),
+    planned("callbacks.profiler.output_dir", PATH, "profiler_traces", "folder of the traces"),
+    planned("callbacks.profiler.export_chrome_trace", SWITCH, True, "write Chrome traces"),
+    planned("callbacks.profiler.log_top_k_ops", INTEGER, 15, "slowest to print", "operations"),
+    planned("callbacks.resource_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
+    planned("callbacks.resource_monitor.log_interval", INTEGER, 10, "between two console lines", "batches"),
+)
+
+IMPLICATIONS = (
+    Implication(
+        "recorder.high_frequency",
+        bool,
+        {"recorder.ring_bytes": 8 * MIB, "watcher.drain_interval": 0.05},
+        "when true",
+    ),
+    Implication("watcher.batch", lambda value: not value, {"watcher.drain_interval": 0.02}, "when false"),
+    Implication("recorder.distributed", lambda value: not value, {"recorder.track_rank_0_only": True}, "when false"),
+    Implication("exporters.tensorboard.dir", bool, {"exporters.tensorboard.enabled": True}, "when set"),
+    Implication(
+        "web.metrics",
+        lambda value: isinstance(value, tuple) and "gradient_norms" in value,
+        {"recorder.watch.gradients": True},
+        "when it lists `gradient_norms`",
+    ),
+    Implication(
+        "web.metrics",
+        lambda value: isinstance(value, tuple) and "model_parameters" in value,
+        {"recorder.watch.parameters": True},
+        "when it lists `model_parameters`",
+    ),
+)
+
+
+def default_schema() -> Schema:
+    """Return a new schema with everything this version knows."""
+    schema = Schema()
+    for section in ("recorder", "watcher", "store"):
+        schema.register(section, [key for key in BUILT if key.path.startswith(f"{section}.")])
+    schema.plan(PLANNED, open_sections=set(SECTIONS) - {"recorder", "watcher", "store", "callbacks"})
+    schema.alias(*ALIASES)
+    schema.imply(*IMPLICATIONS)
+    return schema

@@ -1,0 +1,32 @@
+"""What the watcher can tell the person at the trainer's terminal: one word in the ring, one line on stderr."""
+
+from __future__ import annotations
+
+import errno
+
+OK = 0
+DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS = 1, 2, 3, 4, 5
+RECOVERED = 6
+
+MESSAGES = {
+    DISK_FULL: "cannot write the run: the disk is full; free some space, the newest rows wait in memory until then",
+    READ_ONLY: "cannot write the run: the file system is read-only; remount it or choose another dir=",
+    GONE: "cannot write the run: its folder was removed; rows from now on are not kept",
+    IO_ERROR: "cannot write the run: the disk reports an error; look at watcher.log in the run's folder",
+    NO_ACCESS: "cannot write the run: permission denied; give this user the right to write there",
+    RECOVERED: "the run can be written again",
+}
+
+_BY_ERRNO = {
+    errno.ENOSPC: DISK_FULL,
+    errno.EDQUOT: DISK_FULL,
+    errno.EFBIG: DISK_FULL,
+    errno.EROFS: READ_ONLY,
+    errno.EACCES: NO_ACCESS,
+    errno.EPERM: NO_ACCESS,
+}
+
+
+def from_error(error: OSError) -> int:
+    """Return the status that describes a failed write."""
+    return _BY_ERRNO.get(error.errno or 0, IO_ERROR)

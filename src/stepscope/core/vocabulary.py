@@ -1,0 +1,307 @@
+"""The metric vocabulary: canonical names with unit, kind and help, the spellings people use, and figures for people.
+
+Recording keeps the user's own spelling; aliases serve reading (`series("lr")` finds `learning_rate`) and exports.
+Values are kept in base units. A `*` in a name stands for one instance, such as the index of a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+MIB = 2.0**20
+GIB = 2.0**30
+"""MB and GB of the documents mean these (X-04); they are labelled MiB and GiB."""
+
+
+class Metric(NamedTuple):
+    """What is known about a metric."""
+
+    name: str
+    unit: str
+    """Base unit of the recorded value; empty for a pure number."""
+    kind: str
+    """gauge (a value at a moment), counter (a total that only grows) or duration (a part of a step's time)."""
+    help: str
+
+
+class Alias(NamedTuple):
+    """Another spelling of a metric."""
+
+    name: str
+    canonical: str
+    factor: float = 1.0
+    """A value under the alias times this is the value in the canonical unit."""
+    unit: str = ""
+    """Unit under the alias, where it differs from the canonical one."""
+
+
+GAUGE = "gauge"
+COUNTER = "counter"
+DURATION = "duration"
+
+METRICS: tuple[Metric, ...] = (
+    Metric("loss", "", GAUGE, "Training loss."),
+    Metric("accuracy", "ratio", GAUGE, "Share of right answers, 0 to 1."),
+    Metric("learning_rate", "", GAUGE, "Learning rate of the optimizer."),
+    Metric("grad_norm", "", GAUGE, "Norm of the gradient, before clipping."),
+    Metric("epoch", "", GAUGE, "Epoch, with its fraction."),
+    Metric("perplexity", "", GAUGE, "exp of the loss per token."),
+    Metric("step_seconds", "seconds", DURATION, "Duration of a step: from the end of the one before to its own end."),
+    Metric("steps_total", "steps", COUNTER, "Steps done."),
+    Metric("samples", "samples", GAUGE, "Samples of a step, as given to step(samples=)."),
+    Metric("tokens", "tokens", GAUGE, "Tokens of a step."),
+    Metric("batch_size", "samples", GAUGE, "Samples per batch."),
+    Metric("samples_per_second", "samples/second", GAUGE, "Samples by the time they took."),
+    Metric("tokens_per_second", "tokens/second", GAUGE, "Tokens by the time they took."),
+    Metric("steps_per_second", "steps/second", GAUGE, "Steps by the time they took."),
+    Metric("phase/data", "seconds", DURATION, "Waiting for the next batch."),
+    Metric("phase/copy", "seconds", DURATION, "Moving the batch to the device."),
+    Metric("phase/forward", "seconds", DURATION, "Forward pass."),
+    Metric("phase/backward", "seconds", DURATION, "Backward pass."),
+    Metric("phase/optimizer", "seconds", DURATION, "Optimizer step."),
+    Metric("phase/communication", "seconds", DURATION, "Waiting for other ranks."),
+    Metric("phase/checkpoint", "seconds", DURATION, "Saving a checkpoint."),
+    Metric("phase/evaluation", "seconds", DURATION, "Evaluating the model."),
+    Metric("phase/compile", "seconds", DURATION, "Compiling the model."),
+    Metric("phase/logging", "seconds", DURATION, "Logging, printing and plotting of the program."),
+    Metric("phase/other", "seconds", DURATION, "The rest of the step: the phases sum to it."),
+    Metric("memory/peak_bytes", "bytes", GAUGE, "Most memory the process had in use at once."),
+    Metric("memory/used_bytes", "bytes", GAUGE, "Memory of the machine in use."),
+    Metric("memory/available_bytes", "bytes", GAUGE, "Memory of the machine that can still be given out."),
+    Metric("memory/used_ratio", "ratio", GAUGE, "Memory of the machine in use, as a share of all of it."),
+    Metric("process/memory_bytes", "bytes", GAUGE, "Resident memory of the training process."),
+    Metric("cpu/usage_ratio", "ratio", GAUGE, "Processor time in use, as a share of all processors."),
+    Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
+    Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
+    Metric("network/received_bytes_per_second", "bytes/second", GAUGE, "Bytes received per second."),
+    Metric("network/sent_bytes_per_second", "bytes/second", GAUGE, "Bytes sent per second."),
+    Metric("gpu/*/utilization_ratio", "ratio", GAUGE, "Share of time in which the GPU ran a kernel."),
+    Metric("gpu/*/memory_used_bytes", "bytes", GAUGE, "Memory of the GPU in use."),
+    Metric("gpu/*/memory_total_bytes", "bytes", GAUGE, "Memory of the GPU."),
+    Metric("gpu/*/memory_allocated_bytes", "bytes", GAUGE, "Memory that the framework's allocator has given out."),
+    Metric("gpu/*/memory_reserved_bytes", "bytes", GAUGE, "Memory that the framework's allocator holds."),
+    Metric("gpu/*/memory_peak_bytes", "bytes", GAUGE, "Most memory that the allocator had given out at once."),
+    Metric("gpu/*/temperature_celsius", "celsius", GAUGE, "Temperature of the GPU."),
+    Metric("gpu/*/power_watts", "watts", GAUGE, "Power that the GPU draws."),
+    Metric("gpu/*/fan_ratio", "ratio", GAUGE, "Fan speed as a share of its maximum."),
+    Metric("stepscope/rows_total", "rows", COUNTER, "Rows that the recorder wrote."),
+    Metric("stepscope/bytes_total", "bytes", COUNTER, "Bytes that the recorder wrote to its ring."),
+    Metric("stepscope/drops_total", "rows", COUNTER, "Rows that were lost, by lapping or by a busy lock."),
+    Metric("stepscope/refused_total", "values", COUNTER, "Values that were refused: no number, no name."),
+    Metric("stepscope/names_total", "names", COUNTER, "Distinct metric names."),
+    Metric(
+        "stepscope/log_seconds", "seconds", GAUGE, "Time of one log call on the training thread, median of a sample."
+    ),
+    Metric("stepscope/drain_seconds", "seconds", GAUGE, "Time of one drain of the ring."),
+    Metric("stepscope/drain_lag_seconds", "seconds", GAUGE, "Age of the oldest row that was not drained yet."),
+    Metric("stepscope/ring_fill_ratio", "ratio", GAUGE, "Share of the ring that waits to be drained."),
+    Metric("stepscope/seal_seconds", "seconds", GAUGE, "Time of sealing a part of the run."),
+    Metric("stepscope/tail_bytes", "bytes", GAUGE, "Bytes of the run that are not sealed yet."),
+    Metric(
+        "stepscope/watcher_cpu_ratio", "ratio", GAUGE, "Processor time of the watcher, as a share of one processor."
+    ),
+    Metric("stepscope/watcher_memory_bytes", "bytes", GAUGE, "Memory of the watcher, its share of shared pages."),
+)
+
+ALIASES: tuple[Alias, ...] = (
+    Alias("lr", "learning_rate"),
+    Alias("gradient_norm", "grad_norm"),
+    Alias("train_loss", "loss"),
+    Alias("train/loss", "loss"),
+    Alias("training_loss", "loss"),
+    Alias("acc", "accuracy"),
+    Alias("train_accuracy", "accuracy"),
+    Alias("training_epoch", "epoch"),
+    Alias("training_steps_total", "steps_total"),
+    Alias("batch_time", "step_seconds"),
+    Alias("step_time", "step_seconds"),
+    Alias("step_duration", "step_seconds"),
+    Alias("training_step_duration_seconds", "step_seconds"),
+    Alias("throughput", "samples_per_second"),
+    Alias("samples_per_sec", "samples_per_second"),
+    Alias("throughput_samples_per_sec", "samples_per_second"),
+    Alias("tokens_per_sec", "tokens_per_second"),
+    Alias("batches_per_second", "steps_per_second"),
+    Alias("cpu_percent", "cpu/usage_ratio", 0.01, "percent"),
+    Alias("cpu_usage_percent", "cpu/usage_ratio", 0.01, "percent"),
+    Alias("cpu_utilization", "cpu/usage_ratio"),
+    Alias("memory_percent", "memory/used_ratio", 0.01, "percent"),
+    Alias("memory_usage_percent", "memory/used_ratio", 0.01, "percent"),
+    Alias("memory_available_gb", "memory/available_bytes", GIB, "GiB"),
+    Alias("memory_peak_mb", "memory/peak_bytes", MIB, "MiB"),
+    Alias("peak_memory_mb", "memory/peak_bytes", MIB, "MiB"),
+    Alias("cpu_memory_mb", "process/memory_bytes", MIB, "MiB"),
+    Alias("disk_read_mb_s", "disk/read_bytes_per_second", MIB, "MiB/second"),
+    Alias("gpu_memory_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
+    Alias("gpu_memory_used_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
+    Alias("memory_allocated", "gpu/*/memory_used_bytes", MIB, "MiB"),
+    Alias("gpu_memory_total_mb", "gpu/*/memory_total_bytes", MIB, "MiB"),
+    Alias("memory_allocated_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
+    Alias("memory_allocation_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
+    Alias("allocated_gb", "gpu/*/memory_allocated_bytes", GIB, "GiB"),
+    Alias("memory_reserved", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
+    Alias("memory_reserved_mb", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
+    Alias("reserved_gb", "gpu/*/memory_reserved_bytes", GIB, "GiB"),
+    Alias("max_memory_allocated", "gpu/*/memory_peak_bytes", MIB, "MiB"),
+    Alias("max_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
+    Alias("peak_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
+    Alias("gpu_utilization", "gpu/*/utilization_ratio", 0.01, "percent"),
+    Alias("gpu_utilization_percent", "gpu/*/utilization_ratio", 0.01, "percent"),
+    Alias("gpu_temperature", "gpu/*/temperature_celsius"),
+    Alias("gpu_temperature_celsius", "gpu/*/temperature_celsius"),
+    Alias("gpu_power_watts", "gpu/*/power_watts"),
+    Alias("gpu_power_draw_watts", "gpu/*/power_watts"),
+    Alias("gpu_fan_speed_percent", "gpu/*/fan_ratio", 0.01, "percent"),
+)
+
+UNIT_PREFIXES = {"phase/": "seconds"}
+UNIT_SUFFIXES = {
+    "bytes_per_second": "bytes/second",
+    "samples_per_second": "samples/second",
+    "tokens_per_second": "tokens/second",
+    "steps_per_second": "steps/second",
+    "seconds": "seconds",
+    "bytes": "bytes",
+    "bytes_total": "bytes",
+    "ratio": "ratio",
+    "percent": "percent",
+    "celsius": "celsius",
+    "watts": "watts",
+    "joules": "joules",
+    "hertz": "hertz",
+    "mb": "MiB",
+    "gb": "GiB",
+    "ms": "milliseconds",
+}
+"""Unit of a name that no table has, by how it ends: alone, or after `_` or `/`."""
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+aliases = {alias.name: alias for alias in ALIASES}
+
+
+def pattern_of(name: str) -> str:
+    """Return a name with its instance replaced, as the table has it: `gpu/3/power_watts` is `gpu/*/power_watts`."""
+    first, _, rest = name.partition("/")
+    instance, slash, last = rest.partition("/")
+    return f"{first}/*/{last}" if slash and instance.isdecimal() else name
+
+
+def metric_of(name: str) -> Metric | None:
+    """Return what is known about a metric, by its canonical name or an alias; None for one of the user's own."""
+    return BY_NAME.get(name) or BY_NAME.get(pattern_of(name)) or _aliased(name)
+
+
+def _aliased(name: str) -> Metric | None:
+    alias = aliases.get(name)
+    return BY_NAME[alias.canonical] if alias else None
+
+
+def canonical(name: str, instance: int | str = 0) -> str:
+    """Return the canonical name for any spelling; a name that is not in the vocabulary stays as it is.
+
+    Args:
+        name: a canonical name, an alias, or any other.
+        instance: which GPU is meant by an alias that names none.
+    """
+    alias = aliases.get(name)
+    return alias.canonical.replace("*", str(instance)) if alias else name
+
+
+def spellings(name: str, instance: int | str = 0) -> list[tuple[str, float]]:
+    """Return the recorded names under which a metric may be found and the factor to the unit of `name`.
+
+    The name itself comes first, then the canonical one, then its other aliases: a reader takes the first it has.
+    """
+    own = aliases.get(name)
+    main = canonical(name, instance)
+    scale = own.factor if own else 1.0
+    found = {name: 1.0, main: 1.0 / scale}
+    for alias in ALIASES:
+        if alias.canonical.replace("*", str(instance)) == main:
+            found.setdefault(alias.name, alias.factor / scale)
+    return list(found.items())
+
+
+def unit_of(name: str) -> str:
+    """Return the unit in which values of that name are recorded: by table, then by prefix and suffix; else empty."""
+    alias = aliases.get(name)
+    if alias is not None and alias.unit:
+        return alias.unit
+    metric = metric_of(name)
+    if metric is not None:
+        return metric.unit
+    for prefix, unit in UNIT_PREFIXES.items():
+        if name.startswith(prefix):
+            return unit
+    last = name.rpartition("/")[2]
+    return next((unit for end, unit in UNIT_SUFFIXES.items() if last == end or last.endswith(f"_{end}")), "")
+
+
+TIMES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+SIZES = tuple(
+    (2.0 ** (10 * power), f"{prefix}iB") for power, prefix in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K"))
+)
+COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+LABELS = {"celsius": "°C", "watts": "W", "joules": "J", "hertz": "Hz", "percent": "%"}
+IN_BASE = {
+    "MiB": (MIB, "bytes"),
+    "GiB": (GIB, "bytes"),
+    "milliseconds": (1e-3, "seconds"),
+    "MiB/second": (MIB, "bytes/second"),
+}
+
+
+def format_value(value: float | None, unit: str = "") -> str:
+    """Return a value for people: GiB, %, ms; the figure has at most 6 digits.
+
+    Absent is "-"; what is not finite is named: "NaN", "∞", "-∞".
+    """
+    if value is None:
+        return "-"
+    number = float(value)
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
+    if unit in IN_BASE:
+        factor, unit = IN_BASE[unit]
+        number *= factor
+    what, slash, per = unit.partition("/")
+    rate = f"/{'s' if per == 'second' else per}" if slash else ""
+    if what == "seconds":
+        return _scaled(number, TIMES, "s", rate)
+    if what == "bytes":
+        return _scaled(number, SIZES, "B", rate)
+    if what == "ratio":
+        return f"{_figure(number * 100)} %{rate}"
+    label = LABELS.get(what, what)
+    if what in {"", "percent", "celsius"}:
+        return f"{_figure(number)} {label}".rstrip() + rate
+    return _scaled(number, COUNTS, "", f"{'' if what in LABELS else ' '}{label}{rate}")
+
+
+def _scaled(number: float, scales: tuple[tuple[float, str], ...], base: str, tail: str) -> str:
+    """Return a figure with the largest scale that it reaches; 999.95 ms already rounds to 1 s."""
+    for factor, label in scales:
+        if abs(number) >= factor * 0.9999:
+            return f"{_figure(number / factor)} {label}{tail}".replace("  ", " ")
+    smallest, label = scales[-1] if base == "s" and number else (1.0, base)
+    return f"{_figure(number / smallest)} {label}{tail}".replace("  ", " ").rstrip()
+
+
+def _figure(number: float) -> str:
+    """Return four significant digits in plain form, or three in powers of ten where plain gets long."""
+    if number == 0:
+        return "0"
+    size = abs(number)
+    if math.isinf(size):  # only by the change of scale, past 1e306
+        return "∞" if number > 0 else "-∞"
+    if size < 1e-3 or size >= 999_999.5:
+        mantissa, _, power = f"{number:.2e}".partition("e")
+        return f"{_trim(mantissa)}e{int(power)}"
+    if size >= 999.95:
+        return f"{number:.0f}"
+    return _trim(f"{number:.{3 - max(math.floor(math.log10(size)), -1)}f}")
+
+
+def _trim(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text

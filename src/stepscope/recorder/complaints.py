@@ -1,0 +1,32 @@
+"""Say once per kind what was wrong with a call, count every time, and never raise into the training."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TextIO
+
+
+class Complaints:
+    """Count refused input by kind; the first of each kind is told on stderr with its remedy."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Write to `stream`, or to whatever sys.stderr is at that moment."""
+        self._stream = stream
+        self.counts: Counter[str] = Counter()
+
+    def say(self, kind: str, message: str) -> None:
+        """Count one complaint of `kind`, and print `message` if it is the first."""
+        self.counts[kind] += 1
+        if self.counts[kind] == 1:
+            tell(message, self._stream)
+
+
+def tell(message: str, stream: TextIO | None = None) -> None:
+    """Print one line for the person at the terminal; a closed or broken terminal is theirs to mend."""
+    stream = stream or sys.stderr
+    try:
+        stream.write(f"stepscope: {message}\n")
+        stream.flush()
+    except (OSError, ValueError, AttributeError):
+        return

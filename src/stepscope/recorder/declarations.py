@@ -1,0 +1,113 @@
+"""Declare the layouts of rows: each is written to the schema file before the first row that uses it."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+from stepscope.core import ring
+from stepscope.core.columns import Schema, encode_names, encode_schema
+
+if TYPE_CHECKING:
+    from stepscope.recorder.hotpath import Layout
+    from stepscope.recorder.mapping import Mapping
+
+PATIENCE = 0.02
+"""Seconds to wait for another thread's declaration."""
+
+
+class TooManyNamesError(Exception):
+    """The run already has as many distinct names as it may."""
+
+
+class Declarations:
+    """Hand out layouts by names; past MAX_SCHEMAS, rows become (name id, value) pairs."""
+
+    def __init__(self, mapping: Mapping, descriptor: int, max_names: int) -> None:
+        """Append to the open schema file `descriptor`; at most `max_names` distinct names."""
+        self._mapping, self._descriptor, self._max_names = mapping, descriptor, max_names
+        self._lock = threading.Lock()
+        self._layouts: dict[tuple[tuple[str, ...], str], Layout] = {}
+        self._pair_layouts: dict[int, Layout] = {}
+        self._ids: dict[str, int] = {}
+        self._seen: set[str] = set()
+
+    @property
+    def longest(self) -> int:
+        """How many values the longest row may have."""
+        return (self._mapping.segment_bytes - ring.RECORD.size - self._mapping.overhead) // 8 - 1
+
+    def layout(self, names: tuple[str, ...], kinds: str) -> Layout | None:
+        """Return the layout of these columns, declared; None once there are too many schemas.
+
+        Raises:
+            OSError: the schema file cannot be written.
+            TooManyNamesError: a name is new and there are enough already.
+            TimeoutError: another thread is declaring and does not come back.
+        """
+        layout = self._layouts.get((names, kinds))
+        if layout is not None:
+            return layout
+        with _Patience(self._lock):
+            if len(self._layouts) >= ring.MAX_SCHEMAS:
+                return None
+            self._admit(names)
+            number = ring.FIRST_SCHEMA + len(self._layouts)
+            _append(self._descriptor, encode_schema(Schema(number, names, kinds)))
+            layout = self._layouts[names, kinds] = self._pack(kinds, number)
+        return layout
+
+    def pairs(self, names: tuple[str, ...]) -> tuple[Layout, list[int]]:
+        """Return the layout of a row of pairs, and the ids of the names, declared. Raises like `layout`."""
+        with _Patience(self._lock):
+            fresh = [name for name in dict.fromkeys(names) if name not in self._ids]
+            if fresh:
+                self._admit(tuple(fresh))
+                _append(self._descriptor, encode_names(len(self._ids), fresh))
+                self._ids.update((name, len(self._ids) + at) for at, name in enumerate(fresh))
+            layout = self._pair_layouts.get(len(names))
+            if layout is None:
+                layout = self._pair_layouts[len(names)] = self._pack("Qd" * len(names), ring.SCHEMA_PAIRS)
+        return layout, [self._ids[name] for name in names]
+
+    def text(self, size: int) -> Layout:
+        """Return the layout of an event whose text takes `size` bytes, a multiple of 8."""
+        return self._pack(f"{size}s", ring.SCHEMA_EVENT)
+
+    def _admit(self, names: tuple[str, ...]) -> None:
+        fresh = {name for name in names if name not in self._seen}
+        if len(self._seen) + len(fresh) > self._max_names:
+            raise TooManyNamesError
+        self._seen |= fresh
+
+    def _pack(self, kinds: str, number: int) -> Layout:
+        shape = struct.Struct(ring.RECORD.format + kinds)
+        return self._mapping.packer(shape), shape.size + self._mapping.overhead, number
+
+
+class _Patience:
+    """Hold a lock, or give up after PATIENCE: a signal handler inside a declaration must not wait for itself."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=PATIENCE):
+            raise TimeoutError
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    """Write all of `data` at the end of the file; a torn entry is cut off again."""
+    before = os.fstat(descriptor).st_size
+    written = 0
+    try:
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise

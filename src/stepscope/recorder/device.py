@@ -1,0 +1,132 @@
+"""Values that live on a device: taken at the call without a synchronisation, read when they have arrived.
+
+A torch scalar is copied into a pinned slot on the current stream and an event is recorded behind the copy;
+in-place accumulators and CUDA-graph outputs may change right after. A JAX array is immutable and kept as it is.
+Not verified on hardware: the tests drive this code with a stand-in for torch's device module.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+SLOTS = 1024
+"""Values in flight at once; a further one is refused and counted."""
+
+
+class Arriving(Protocol):
+    """A value on its way to the host."""
+
+    def ready(self) -> bool:
+        """Say whether `read` would return at once."""
+        ...
+
+    def read(self) -> float:
+        """Return the value."""
+        ...
+
+
+class DeviceError(Exception):
+    """Why a device value could not be taken; the text says what to do."""
+
+
+def on_device(value: Any) -> bool:
+    """Say whether reading `value` now could wait for a device."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] == "torch" or hasattr(kind, "__torch_function__"):
+        device = getattr(value, "device", None)
+        return getattr(device, "type", "cpu") not in ("cpu", "meta")
+    return hasattr(kind, "is_ready") and hasattr(kind, "copy_to_host_async")
+
+
+class DeviceValues:
+    """Take device scalars; one pool of pinned slots per device type."""
+
+    def __init__(self, slots: int = SLOTS) -> None:
+        """Prepare nothing until the first device value comes."""
+        self._slots = slots
+        self._pools: dict[str, TorchPool] = {}
+
+    def take(self, value: Any) -> Arriving:
+        """Snapshot a device scalar.
+
+        Raises:
+            DeviceError: it is not a scalar, a graph is being captured, or too many are in flight.
+        """
+        if hasattr(type(value), "copy_to_host_async"):
+            return JaxValue(value)
+        if value.numel() != 1:
+            raise DeviceError("a tensor with several elements is not a metric; log its mean, or use run.histogram")
+        kind = value.device.type
+        if kind not in self._pools:
+            self._pools[kind] = TorchPool(sys.modules["torch"], kind, self._slots)
+        return self._pools[kind].take(value)
+
+
+class JaxValue:
+    """An immutable array: its reference is its snapshot."""
+
+    def __init__(self, value: Any) -> None:
+        """Ask for the copy to the host, without waiting."""
+        value.copy_to_host_async()
+        self._value = value
+
+    def ready(self) -> bool:
+        """Say whether the computation behind the array has ended."""
+        return bool(self._value.is_ready())
+
+    def read(self) -> float:
+        """Return the value."""
+        return float(self._value)
+
+
+class TorchPool:
+    """Pinned host slots for the scalars of one device type, each with its event."""
+
+    def __init__(self, torch: Any, kind: str, slots: int) -> None:
+        """Reserve the slots; raise DeviceError where the device has no events."""
+        self._module = getattr(torch, kind, None)
+        if self._module is None or not hasattr(self._module, "Event"):
+            raise DeviceError(f"a {kind} device has no events; log float(value) where a wait does not matter")
+        self._memory = torch.empty(slots, dtype=torch.float64, pin_memory=True)
+        self._events = [self._module.Event() for _ in range(slots)]
+        self._free = list(range(slots))
+
+    def take(self, value: Any) -> Arriving:
+        """Copy the scalar into a free slot behind the work already queued."""
+        capturing = getattr(self._module, "is_current_stream_capturing", None)
+        if capturing is not None and capturing():
+            raise DeviceError("a graph is being captured; log outside the captured region")
+        if not self._free:
+            raise DeviceError("too many device values are in flight; log less often")
+        slot = self._free.pop()
+        self._memory[slot].copy_(value.detach().reshape(()), non_blocking=True)
+        self._events[slot].record()
+        return TorchValue(self, slot)
+
+    def arrived(self, slot: int) -> bool:
+        """Say whether the copy into the slot has ended."""
+        return bool(self._events[slot].query())
+
+    def release(self, slot: int) -> float:
+        """Return the slot's value and make it free again."""
+        self._free.append(slot)
+        return float(self._memory[slot])
+
+
+class TorchValue:
+    """A scalar in a slot of a pool."""
+
+    __slots__ = ("_pool", "_slot")
+
+    def __init__(self, pool: TorchPool, slot: int) -> None:
+        """Remember the slot."""
+        self._pool, self._slot = pool, slot
+
+    def ready(self) -> bool:
+        """Say whether the copy has ended."""
+        return self._pool.arrived(self._slot)
+
+    def read(self) -> float:
+        """Return the value and give the slot back."""
+        return self._pool.release(self._slot)

@@ -1,0 +1,86 @@
+"""The run of this process, for calls without one: `stepscope.log(...)` and its like."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Iterable
+
+from stepscope.core import ring
+from stepscope.session.run import Run
+
+if TYPE_CHECKING:
+    from stepscope.recorder.hotpath import Data, Phase, Step
+
+
+class Current:
+    """Which run is the current one, and which ones must be ended or disarmed with the process."""
+
+    def __init__(self) -> None:
+        """Begin with none: calls go nowhere until `init`."""
+        self.run = Run.off()
+        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._hooked = False
+
+    def adopt(self, run: Run) -> None:
+        """Make `run` the current one, and see to its end."""
+        self.run = run
+        if not run.recording:
+            return
+        self._runs.add(run)
+        if not self._hooked:
+            self._hooked = True
+            os.register_at_fork(after_in_child=self._after_fork)
+            atexit.register(self._at_exit)
+        family = sys.modules.get("multiprocessing.process")
+        if family is not None and family.parent_process() is not None:
+            # Such children end by os._exit and run no atexit function, only multiprocessing's own finalizers.
+            sys.modules["multiprocessing.util"].Finalize(None, self._at_exit, exitpriority=0)
+
+    def _after_fork(self) -> None:
+        for run in list(self._runs):
+            run.disarm()
+
+    def _at_exit(self) -> None:
+        """Say how the process ended, as far as it can know: an uncaught exception leaves its traces in sys."""
+        error = getattr(sys, "last_value", None)
+        for run in list(self._runs):
+            if isinstance(error, BaseException):
+                run.finish(error)
+            elif run.recording:
+                run.end(ring.STATE_EXITED)
+
+
+CURRENT = Current()
+
+
+def log(values: dict[str, Any] | None = None, step: int | None = None, **more: Any) -> None:
+    """Record one row in the current run; see `Run.log`."""
+    CURRENT.run.log(values, step, **more)
+
+
+def step(samples: float | None = None, index: int | None = None) -> Step:
+    """Return the context of one training step of the current run; see `Run.step`."""
+    return CURRENT.run.step(samples, index)
+
+
+def phase(name: str) -> Phase:
+    """Return the context of a part of the step; see `Run.phase`."""
+    return CURRENT.run.phase(name)
+
+
+def data(source: Iterable[Any]) -> Data:
+    """Iterate over `source`, charging the waiting to the phase "data"; see `Run.data`."""
+    return CURRENT.run.data(source)
+
+
+def watch(*objects: Any) -> None:
+    """Instrument models, optimizers or loaders; see `Run.watch`."""
+    CURRENT.run.watch(*objects)
+
+
+def finish() -> None:
+    """End the current run; see `Run.finish`."""
+    CURRENT.run.finish()

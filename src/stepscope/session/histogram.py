@@ -1,0 +1,37 @@
+"""Describe an array by a histogram and its moments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
+    """Return bin edges and counts over the finite values, and count, non-finite, min, max, mean, std (population).
+
+    numpy is used if the training has it loaded or installed; it is the only thing imported here.
+    """
+    import numpy as np  # noqa: PLC0415 - only where an array is given
+
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        if str(getattr(values, "dtype", "")) == "torch.bfloat16":
+            values = values.float()  # numpy has no such type
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    finite = flat[np.isfinite(flat)]
+    fields: dict[str, Any] = {"count": int(flat.size), "nonfinite": int(flat.size - finite.size)}
+    if finite.size:
+        low, high = float(finite.min()), float(finite.max())
+        counts, edges = np.histogram(finite, bins=max(1, min(int(bins), 1024)), range=_span(low, high))
+        fields |= {"edges": edges.tolist(), "counts": counts.tolist()}
+        fields |= {"min": low, "max": high, "mean": float(finite.mean()), "std": float(finite.std())}
+    return fields
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    """Return a range that numpy can divide: one value alone, or two at the ends of the floats, need room."""
+    if high - low > 0 and high - low < float("inf"):
+        return low, high
+    if high > low:
+        return max(low, -8e307), min(high, 8e307)
+    room = max(abs(low) * 1e-6, 1e-12)
+    return low - room, high + room

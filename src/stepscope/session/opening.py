@@ -1,0 +1,193 @@
+"""Begin a run: decide which one this is, make its folder and its ring, have it watched."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.core import ring
+from stepscope.core.boot import boot_id
+from stepscope.core.config import Config, discover, load_or_default
+from stepscope.core.context import describe
+from stepscope.core.identity import Distributed, Identity, Process, identify
+from stepscope.core.places import HELD, RING_SUFFIX, SCHEMA_SUFFIX, Places, choose_root, find_places, private_directory
+from stepscope.recorder.complaints import Complaints, tell
+from stepscope.recorder.declarations import Declarations
+from stepscope.recorder.intake import Intake
+from stepscope.recorder.mapping import Mapping, create
+from stepscope.session.current import CURRENT
+from stepscope.session.run import Run
+from stepscope.session.watching import Watch
+from stepscope.store.layout import FORMAT_VERSION, RunFolder
+
+DEFAULT_PROJECT = "default"
+
+
+def init(
+    project: str | None = None,
+    name: str | None = None,
+    config: Any = None,
+    dir: str | os.PathLike[str] | None = None,  # noqa: A002 - the public spelling
+    config_file: str | os.PathLike[str] | None = None,
+    run_id: str | None = None,
+    *,
+    resume: bool = False,
+    dashboard: bool = False,
+    **settings: Any,
+) -> Run:
+    """Begin a run and make it the current one. Never raises: where a run cannot be recorded it says so and goes on.
+
+    Args:
+        project: folder of runs that belong together; "default" if omitted.
+        name: display name of the run; any text.
+        config: what the run was configured with (a dict, dataclass, namespace …); kept without secrets.
+        dir: root of all runs; else STEPSCOPE_DIR, `store.dir` of the configuration, or ./stepscope-runs.
+        config_file: a configuration file beside stepscope.yaml and STEPSCOPE_CONFIG.
+        run_id: continue or create the run of this id.
+        resume: the id is known to exist; a further attempt of it is not worth a warning.
+        dashboard: open the web page, once it is built.
+        **settings: any key of the configuration, as in `store__dir="…"` or `recorder={"enabled": False}`.
+    """
+    try:
+        run = _open(project or DEFAULT_PROJECT, name, config, dir, config_file, run_id, resume, settings)
+    except Exception as error:  # noqa: BLE001 - a monitor that cannot start must not stop the training; it says why
+        run = Run.off(_reason(error))
+    if dashboard:
+        tell("cannot open the dashboard: it is not built yet; look with `stepscope show latest`")
+    CURRENT.adopt(run)
+    return run
+
+
+def _reason(error: Exception) -> str:
+    text = str(error)
+    if text.startswith("cannot "):
+        return f"{text} (this run is not recorded)"
+    return f"cannot record this run: {text or type(error).__name__}; fix that or choose another dir="
+
+
+def _open(
+    project: str,
+    name: str | None,
+    config: Any,
+    root: str | os.PathLike[str] | None,
+    config_file: str | os.PathLike[str] | None,
+    run_id: str | None,
+    resume: bool,  # noqa: FBT001 - private
+    settings: dict[str, Any],
+) -> Run:
+    files = discover(Path.cwd(), os.environ, None if config_file is None else os.fspath(config_file))
+    chosen = load_or_default(files, settings, environ=os.environ)
+    identity = identify(
+        os.environ,
+        project=project,
+        now=time.time(),
+        token=os.urandom(2).hex(),
+        parent=Process.current(),
+        run_id=run_id,
+        resume=resume,
+        distributed=Distributed.current(),
+    )
+    if identity.rank == 0:
+        for notice in (*chosen.notices, *identity.warnings):
+            tell(notice)
+    if not _wanted(chosen, identity):
+        return Run.off()
+    base = Path(root if root is not None else chosen.get("store.dir"))
+    folder = RunFolder((base / project / identity.run_id).absolute())
+    folder.make()
+    attempt = folder.claim(identity.attempt, identity.rank)
+    if attempt > (identity.attempt or 0) and run_id is not None and not resume:
+        tell(f"run {identity.run_id} exists already: this is attempt {attempt} of it; pass resume=True if you mean that")
+    folder.describe(_facts(project, name, config, identity, chosen))
+    run = _record(folder, identity, attempt, chosen)
+    run.name, run.project = name or identity.run_id, project
+    return run
+
+
+def _wanted(config: Config, identity: Identity) -> bool:
+    first_only = config.get("recorder.track_rank_0_only") or not config.get("recorder.distributed")
+    return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
+
+
+def _facts(project: str, name: str | None, config: Any, identity: Identity, chosen: Config) -> dict[str, Any]:
+    """Return the content of run.json."""
+    context = describe(os.environ, argv=sys.argv, config=config)
+    return {
+        "format": FORMAT_VERSION,
+        "id": identity.run_id,
+        "project": project,
+        "name": name or identity.run_id,
+        "source": identity.source,
+        "world_size": identity.world_size,
+        "created": time.time_ns() // 1000,
+        **context,
+        "settings": {path: chosen.get(path) for path in chosen.sources},
+    }
+
+
+def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config) -> Run:
+    """Make the ring and the recorder, and start the watcher."""
+    places = find_places()
+    mapping, descriptor = _make_ring(folder, places, identity, attempt, config)
+    born = time.monotonic_ns()
+    declarations = Declarations(mapping, descriptor, config.get("recorder.max_names"))
+    intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"))
+    watch = Watch(folder.path, (_watcher_settings(config),))
+    intake.on_look = lambda heartbeat, now: watch.look(heartbeat, born, now)
+    run = Run(mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch)
+    assert mapping.path is not None  # noqa: S101 - just made
+    HELD.add(mapping.path)
+    watch.begin(mapping.path, places)
+    if os.getpid() == 1:
+        tell("this process is PID 1: if its container dies, nobody is left to tell why; the next reader infers it")
+    return run
+
+
+def _make_ring(
+    folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Config
+) -> tuple[Mapping, int]:
+    """Make ring and schema file: in shared memory, or on local disk if there is no room or no wish for that."""
+    size = config.get("recorder.ring_bytes")
+    first = choose_root(places, size) if config.get("recorder.memory_map") else places.disk
+    roots = [first] if first == places.disk else [first, places.disk]
+    problem: OSError | None = None
+    for root in roots:
+        place = private_directory(places.of_run(str(folder.path), root))
+        stem = f"{attempt}.{identity.rank}.{os.urandom(4).hex()}"
+        schema = place / f"{stem}{SCHEMA_SUFFIX}"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(schema, flags, 0o600)
+            return create(place / f"{stem}{RING_SUFFIX}", size, _ring_identity(folder, identity, attempt, schema)), descriptor
+        except OSError as error:
+            problem = error
+            with contextlib.suppress(OSError):
+                schema.unlink()
+    raise problem or OSError("no place for the ring")
+
+
+def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: Path) -> ring.Identity:
+    return ring.Identity(
+        run_path=str(folder.path),
+        rank=identity.rank,
+        attempt=attempt,
+        node_rank=identity.node_rank or 0,
+        pid=os.getpid(),
+        boot_id=boot_id(),
+        wall_ns=time.time_ns(),
+        monotonic_ns=time.monotonic_ns(),
+        schema_path=str(schema),
+    )
+
+
+def _watcher_settings(config: Config) -> str:
+    """Return what the watcher needs of the configuration, as JSON."""
+    keys = ("watcher.drain_interval", "watcher.sync_interval", "watcher.heartbeat_interval")
+    keys += ("store.seal_bytes", "store.seal_interval")
+    keys += ("store.auto_cleanup", "store.max_size_gb", "store.max_age_days", "store.max_runs")
+    return json.dumps({key: config.get(key) for key in keys})

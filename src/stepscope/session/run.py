@@ -1,0 +1,150 @@
+"""The run that a training script holds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core import ring
+from stepscope.core.places import HELD
+from stepscope.recorder.complaints import Complaints, tell
+from stepscope.recorder.hotpath import Recorder
+from stepscope.recorder.intake import Intake
+from stepscope.recorder.mapping import DeadLock, Mapping
+from stepscope.session.histogram import describe_array
+
+if TYPE_CHECKING:
+    from stepscope.session.watching import Watch
+
+SETTLE_SECONDS = 0.2
+"""How long the end of a run waits for values that are still on a device."""
+END_SECONDS = 0.4
+"""How long the end of a run waits for the watcher to have taken the last row."""
+
+
+class Run(Recorder):
+    """A run being recorded; also a context manager. Every call is safe at any time, in any state."""
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        intake: Intake,
+        *,
+        run_id: str = "",
+        path: Path | None = None,
+        name: str = "",
+        project: str = "",
+        rank: int = 0,
+        attempt: int = 0,
+        watch: Watch | None = None,
+    ) -> None:
+        """Wrap a ring; use `stepscope.init`, which makes one."""
+        super().__init__(mapping, intake)
+        self.id, self.name, self.project = run_id, name, project
+        self.path = path or Path()
+        self.rank, self.attempt = rank, attempt
+        self._mapping, self._watch = mapping, watch
+        self._pid = os.getpid()
+
+    @classmethod
+    def off(cls, reason: str = "") -> Run:
+        """Return a run that records nothing; `reason` is told once on stderr."""
+        if reason:
+            tell(reason)
+        return cls(Mapping.scratch(), Intake(None, Complaints()))
+
+    @property
+    def recording(self) -> bool:
+        """Whether rows are being recorded."""
+        return not isinstance(self._lock, DeadLock)
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Record something that happened: a kind and any fields that JSON can hold."""
+        self._intake.event(self, {"kind": kind, **fields}, self._now_step(), time.monotonic_ns())
+
+    def histogram(self, name: str, values: Any, step: int | None = None, bins: int = 64) -> None:
+        """Record how the values of an array (or tensor) are distributed.
+
+        The array is read at the call: for one on a device that waits for the device.
+        """
+        if not self.recording:
+            return
+        try:
+            fields = describe_array(values, bins)
+        except Exception as error:  # noqa: BLE001 - an array type may raise anything on conversion; it is counted
+            cause = f"{type(error).__name__}: {error}"[:200]
+            self._intake.count(self, "histogram", f"cannot take the histogram of {name!r}: {cause}; pass an array")
+            return
+        at = self._now_step() if step is None else step
+        self._intake.event(self, {"kind": "histogram", "name": name, **fields}, at, time.monotonic_ns())
+
+    def watch(self, *objects: Any) -> None:
+        """Instrument a model, an optimizer or a loader. Does nothing yet: the torch integration will."""
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the run; returns within about half a second, whatever state disk and watcher are in."""
+        if not self.recording or self._pid != os.getpid():
+            return
+        if error is not None:
+            self.event("exception", error=f"{type(error).__name__}: {error}"[:2000], traceback=_trace(error))
+        self.end(ring.STATE_FINISHED if error is None else ring.STATE_FAILED)
+
+    def end(self, state: int) -> None:
+        """End the run in a state of core.ring: settle, stop recording, let the watcher take the last row."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while self._intake.pending and time.monotonic() < deadline:
+            self._intake.settle(self)
+            time.sleep(0.002)
+        self._retire(state)
+        deadline = time.monotonic() + END_SECONDS
+        words = self._mapping.words
+        while not words[ring.WORD_ENDED] and time.monotonic() < deadline:
+            time.sleep(0.002)
+        if self._mapping.path is not None:
+            HELD.discard(self._mapping.path)
+        if self._watch is not None:
+            self._watch.stop()
+        self._mapping.close()
+
+    def _retire(self, state: int) -> None:
+        """Stop recording: a thread that is writing now ends its row, later calls do nothing."""
+        lock = self._lock
+        held = lock.acquire(True, 0.05)
+        self._lock = DeadLock()
+        with contextlib.suppress(ValueError):
+            self._mapping.words[ring.WORD_STATE] = state
+        scratch = Mapping.scratch()
+        self._buffer, self._words = scratch.buffer, scratch.words
+        self._head, self._limit, self._shift, self._base = 0, 0, 0, 0
+        if held:
+            lock.release()
+
+    def disarm(self) -> None:
+        """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""
+        self._lock = DeadLock()
+
+    def _now_step(self) -> int:
+        return self._index - 1 if self._counting and self._index else self._index
+
+    def __enter__(self) -> Run:
+        """Return the run itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """End the run: failed if an exception is on its way (it goes on unchanged), else finished."""
+        self.finish(error)
+
+    def __repr__(self) -> str:
+        """Say which run this is."""
+        return f"<stepscope run {self.id or '(off)'} rank {self.rank} in {self.path}>"
+
+
+def _trace(error: BaseException) -> str:
+    import traceback  # noqa: PLC0415 - only when a run fails
+
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-16000:]
+
+

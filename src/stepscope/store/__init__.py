@@ -1,0 +1,1 @@
+"""The run on disk: drain, seal, compact, read, downsample, SQL, retention, salvage."""

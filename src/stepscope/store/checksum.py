@@ -1,0 +1,267 @@
+"""The `.sum` beside a sealed file: what its bytes must be, and what can be read of a file whose bytes are not that.
+
+DuckDB returns wrong values for most flipped bits without a word, so nothing reaches it that was not compared first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepscope.store import footer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+VERSION = 1
+_T = TypeVar("_T")
+_CHUNK = 1 << 20
+_LONGEST_BOUND = 250
+"""Bytes of a name beyond which Parquet statistics are cut off and bound nothing."""
+
+
+class SumError(ValueError):
+    """The bytes are not a `.sum` of this version, or not as they were written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something of a run that could not be read, for the user to see."""
+
+    path: str
+    what: str
+    rows: int = 0
+    """Entries that are lost by it, where that is known."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSum:
+    """One row group: its bytes in the file, and what it holds."""
+
+    offset: int
+    length: int
+    crc32: int
+    rows: int
+    first_name: str | None = None
+    """No name in it sorts before this one; None if nothing is known."""
+    last_name: str | None = None
+    levels: tuple[int, int] | None = None
+    """Lowest and highest level of the pyramid in it; None in a file of points."""
+
+    def may_hold(self, names: Collection[str] | None, level: int | None) -> bool:
+        """Return whether DuckDB may look into this group for these names and this level."""
+        if level is not None and self.levels is not None and not self.levels[0] <= level <= self.levels[1]:
+            return False
+        if names is None or self.first_name is None or self.last_name is None:
+            return True
+        return bool(names) and min(names) <= self.last_name and self.first_name <= max(names)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSum:
+    """One Parquet file: its length in bytes, its row groups and a copy of its footer."""
+
+    length: int
+    groups: tuple[GroupSum, ...]
+    footer: bytes
+
+    def groups_for(self, names: Collection[str] | None, level: int | None) -> list[int]:
+        """Return the indexes of the row groups that DuckDB may look into."""
+        return [index for index, group in enumerate(self.groups) if group.may_hold(names, level)]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSum:
+    """What is known of one sealed unit without opening its Parquet files."""
+
+    points: FileSum
+    blocks: FileSum
+    names: dict[str, tuple[int, int]]
+    """Points of each name, and how many of them belong to series too short for blocks."""
+    last_seq: dict[str, int]
+    """Highest record sequence contained, by the key that the writer chose (the rank)."""
+    first_time: int
+    """Microseconds since 1970 UTC; 0 in a unit without points."""
+    last_time: int
+    problems: list[str] = field(default_factory=list)
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def encode(unit: UnitSum) -> bytes:
+    """Return the one line of a `.sum`: JSON, a space, crc32 of the JSON in hexadecimal."""
+    facts = {"version": VERSION, **asdict(unit)}
+    for part in ("points", "blocks"):
+        raw: bytes = getattr(unit, part).footer
+        facts[part] |= {"footer": base64.b64encode(raw).decode("ascii"), "footer_crc32": zlib.crc32(raw)}
+    line = json.dumps(facts, separators=(",", ":")).encode("ascii")
+    return line + b" %08x\n" % zlib.crc32(line)
+
+
+def decode(data: bytes) -> UnitSum:
+    """Read a `.sum`.
+
+    Raises:
+        SumError: a byte is not as written, or the version is not ours; nothing else is ever raised.
+    """
+    line = data[:-10]
+    if data[-10:] != b" %08x\n" % zlib.crc32(line):
+        raise SumError("its checksum does not match")
+    try:
+        facts = json.loads(line)
+        if facts["version"] != VERSION:
+            raise SumError(f"it has version {facts['version']}, this program reads {VERSION}")
+        names = {name: (int(count), int(short)) for name, (count, short) in facts["names"].items()}
+        kept = {key: facts[key] for key in ("last_seq", "first_time", "last_time", "problems", "info")}
+        return UnitSum(_file(facts["points"]), _file(facts["blocks"]), names, **kept)
+    except (KeyError, TypeError, AttributeError, RecursionError, binascii.Error, ValueError) as error:
+        raise SumError(str(error)) from error
+
+
+def describe(path: Path) -> FileSum:
+    """Return the sums of a Parquet file that was just written.
+
+    Raises:
+        FooterError: what was written is not a Parquet file.
+    """
+    with path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        start, length = footer.locate(size, _read(file.fileno(), size - footer.TAIL_BYTES, footer.TAIL_BYTES))
+        raw = _read(file.fileno(), start, length)
+        found = footer.parse(raw).groups
+        ends = [*(group.offset for group in found[1:]), start][: len(found)]
+        sums = []
+        for group, end in zip(found, ends, strict=True):
+            crc, _ = crc32_of(file.fileno(), group.offset, end - group.offset)
+            sums.append(GroupSum(group.offset, end - group.offset, crc, group.rows, *_bounds(group)))
+    return FileSum(size, tuple(sums), raw)
+
+
+def crc32_of(descriptor: int, offset: int, length: int) -> tuple[int, int]:
+    """Return the crc32 of a range of bytes, and how many of them the file has."""
+    crc = there = 0
+    for piece in _pieces(descriptor, offset, length):
+        crc, there = zlib.crc32(piece, crc), there + len(piece)
+    return crc, there
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a comparison of a file with its sums has shown."""
+
+    framed: bool
+    """Whether length, magic and footer are as written."""
+    damaged: frozenset[int]
+    """Indexes of damaged row groups among those that were asked for."""
+
+
+class Checked:
+    """Remembers what was compared in this process, so that each byte is compared once.
+
+    A file is known by device, inode, size and time of modification: sealed files never change.
+    """
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._limit = limit
+        self._known: dict[tuple[int, int, int, int], dict[int, bool]] = {}
+
+    def check(self, path: Path, sums: FileSum, wanted: Collection[int]) -> Findings:
+        """Compare the frame and these row groups of a file.
+
+        Raises:
+            OSError: the file cannot be opened; FileNotFoundError if it is gone.
+        """
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            stat = os.fstat(descriptor)
+            known = self._entry((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+            if -1 not in known:
+                known[-1] = stat.st_size == sums.length and _readable(_framed, descriptor, sums)
+            for index in wanted:
+                if index not in known:
+                    known[index] = _readable(_intact, descriptor, sums.groups[index])
+        finally:
+            os.close(descriptor)
+        return Findings(known[-1], frozenset(index for index in wanted if not known[index]))
+
+    def _entry(self, key: tuple[int, int, int, int]) -> dict[int, bool]:
+        while len(self._known) >= self._limit and key not in self._known:
+            self._known.pop(next(iter(self._known)))
+        return self._known.setdefault(key, {})
+
+
+def repair(path: Path, sums: FileSum, keep: Collection[int], target: Path) -> None:
+    """Write a copy that holds only these row groups, at their old offsets, under a footer that names only them."""
+    drop = set(range(len(sums.groups))) - set(keep)
+    rebuilt = footer.without_row_groups(sums.footer, drop)
+    source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with target.open("xb") as out:
+            out.write(footer.MAGIC)
+            for group in (sums.groups[index] for index in sorted(keep)):
+                out.seek(group.offset)
+                out.writelines(_pieces(source, group.offset, group.length))
+            out.write(rebuilt + footer.tail(rebuilt))
+    finally:
+        os.close(source)
+
+
+def _file(facts: dict[str, Any]) -> FileSum:
+    groups = []
+    for group in facts["groups"]:
+        levels = group.pop("levels")
+        groups.append(GroupSum(**group, levels=None if levels is None else (levels[0], levels[1])))
+    raw = base64.b64decode(facts["footer"], validate=True)
+    if zlib.crc32(raw) != facts["footer_crc32"]:
+        raise SumError("its copy of the footer does not match")
+    return FileSum(facts["length"], tuple(groups), raw)
+
+
+def _bounds(group: footer.RowGroup) -> tuple[str | None, str | None, tuple[int, int] | None]:
+    first, last = group.bounds.get("name", (b"", b""))
+    levels = group.bounds.get("level")
+    whole = None if levels is None else (int.from_bytes(levels[0], "little"), int.from_bytes(levels[1], "little"))
+    if "name" not in group.bounds or max(len(first), len(last)) > _LONGEST_BOUND:
+        return None, None, whole
+    return first.decode("utf-8", "replace"), last.decode("utf-8", "replace"), whole
+
+
+def _readable(check: Callable[[int, _T], bool], descriptor: int, sums: _T) -> bool:
+    """Return what a check says; bytes that the disk refuses to give are as lost as wrong ones."""
+    try:
+        return check(descriptor, sums)
+    except OSError:
+        return False
+
+
+def _framed(descriptor: int, sums: FileSum) -> bool:
+    end = sums.footer + footer.tail(sums.footer)
+    return (
+        _read(descriptor, 0, len(footer.MAGIC)) == footer.MAGIC
+        and _read(descriptor, sums.length - len(end), len(end)) == end
+    )
+
+
+def _intact(descriptor: int, group: GroupSum) -> bool:
+    return crc32_of(descriptor, group.offset, group.length) == (group.crc32, group.length)
+
+
+def _read(descriptor: int, offset: int, length: int) -> bytes:
+    return b"".join(_pieces(descriptor, max(offset, 0), length))
+
+
+def _pieces(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
+    while length > 0:
+        piece = os.pread(descriptor, min(length, _CHUNK), offset)
+        if not piece:
+            return
+        yield piece
+        offset, length = offset + len(piece), length - len(piece)

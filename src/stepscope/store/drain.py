@@ -1,0 +1,295 @@
+"""Move rows from rings into the tail of the run: the one consumer of a ring, and the file it appends to."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+from stepscope.core import ring
+from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
+from stepscope.core.places import SCHEMA_SUFFIX
+from stepscope.store import tail
+from stepscope.store.layout import RunFolder, Writer
+
+OWN_STREAM = 1 << 30
+"""Number of the stream of rows that the watcher makes itself."""
+ClockPair = tuple[int, int]
+"""Wall and monotonic time of one moment, in ns."""
+
+
+class BusyError(Exception):
+    """Somebody else consumes this ring."""
+
+
+@dataclass
+class Batch:
+    """What one read of a ring brought."""
+
+    pieces: list[bytes]
+    events: list[dict[str, Any]]
+    cursor: int
+    expected: int
+    rows: int
+    lost: int
+
+
+class Stream:
+    """The consumer's end of one ring."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        """Become the one consumer of the ring at `path`.
+
+        Raises:
+            BusyError: another process is.
+            ValueError: this is no ring, or its header is damaged.
+            OSError: it cannot be opened.
+        """
+        self.path, self.number = path, number
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._schema_descriptor = -1
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_READER)
+            self.reader = ring.RingReader(self._descriptor)
+            schema_path = path.with_suffix(SCHEMA_SUFFIX)
+            self._schema_descriptor = os.open(schema_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except BlockingIOError:
+            self.close()
+            raise BusyError from None
+        except (OSError, ValueError):
+            self.close()
+            raise
+        self.identity = self.reader.identity
+        words = self.reader.words()
+        self.cursor, self.expected, self.lost = (
+            words[word] for word in (ring.WORD_CURSOR, ring.WORD_EXPECTED, ring.WORD_LOST)
+        )
+        self.table = SchemaTable()
+        self._schema_offset = 0
+
+    def writer_alive(self) -> bool:
+        """Say whether the trainer still holds its lock."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_WRITER)
+        except OSError:
+            return True
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, ring.LOCK_WRITER)
+        return False
+
+    def take(self, limit: int = 1 << 20) -> Batch:
+        """Read what is new, without giving it up: `commit` does, when it is on disk."""
+        pieces, cursor = self.reader.read(self.cursor, limit)
+        batch = Batch([piece.data for piece in pieces], [], cursor, self.expected, 0, 0)
+        for data in batch.pieces:
+            for offset, schema, sequence in ring.records(data):
+                batch.lost += max(0, sequence - batch.expected)
+                batch.expected = max(batch.expected, sequence + 1)
+                batch.rows += 1
+                if schema == ring.SCHEMA_EVENT:
+                    batch.events.append(_event(data, offset, self.reader.checked))
+        return batch
+
+    def new_declarations(self) -> list[dict[str, Any]]:
+        """Return the entries that were added to the schema file since the last call."""
+        data = os.pread(self._schema_descriptor, 1 << 26, self._schema_offset)
+        entries, used = decode_entries(data)
+        self._schema_offset += used
+        for entry in entries:
+            self.table.add(entry)
+        return entries
+
+    def commit(self, batch: Batch) -> None:
+        """Give up the rows of `batch`: whoever reads this ring next starts behind them."""
+        self.cursor, self.expected = batch.cursor, batch.expected
+        self.lost += batch.lost
+        self.reader.set_word(ring.WORD_EXPECTED, self.expected)
+        self.reader.set_word(ring.WORD_LOST, self.lost)
+        self.reader.set_word(ring.WORD_CURSOR, self.cursor)
+
+    def empty(self) -> bool:
+        """Say whether everything published was committed."""
+        return self.cursor >= self.reader.words()[ring.WORD_HEAD]
+
+    def remove(self) -> None:
+        """Delete the ring and its schema file: its rows are in the run."""
+        for path in (self.path, self.path.with_suffix(SCHEMA_SUFFIX)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+    def close(self) -> None:
+        """Stop being the consumer."""
+        for descriptor in (self._descriptor, self._schema_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: FBT001 - private
+    length, _, sequence, moment, step = ring.RECORD.unpack_from(data, offset)
+    end = offset + length - (ring.CHECKSUM.size if checked else 0)
+    fields = json.loads(data[offset + ring.RECORD.size : end])
+    return {**fields, "step": step, "sequence": sequence, "monotonic_ns": moment}
+
+
+@dataclass
+class OwnRows:
+    """Rows that the watcher makes itself: its metering and, later, its samples of the machine."""
+
+    rank: int
+    sequence: int
+    table: SchemaTable = field(default_factory=SchemaTable)
+    _schemas: dict[tuple[str, ...], Schema] = field(default_factory=dict)
+    _fresh: list[bytes] = field(default_factory=list)
+    _records: list[bytes] = field(default_factory=list)
+
+    def add(self, values: dict[str, float], now: int) -> None:
+        """Queue one row of the moment `now` (monotonic, in ns) for the next drain."""
+        names = tuple(values)
+        schema = self._schemas.get(names)
+        if schema is None:
+            schema = Schema(ring.FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
+            self._schemas[names] = schema
+            self.table.schemas[schema.id] = schema
+            self._fresh.append(encode_schema(schema))
+        layout = struct.Struct(ring.RECORD.format + schema.kinds)
+        record = layout.pack(layout.size, schema.id, self.sequence, now, ring.NO_STEP, *values.values())
+        self._records.append(record)
+        self.sequence += 1
+
+    def queued(self) -> tuple[bytes, bytes]:
+        """Return the declarations and the records queued since the last `written`."""
+        return b"".join(self._fresh), b"".join(self._records)
+
+    def written(self) -> None:
+        """Forget what was queued: it is on disk."""
+        self._fresh, self._records = [], []
+
+
+class Drain:
+    """Append what streams bring to the tail of one writer, and their events to its events file."""
+
+    def __init__(
+        self, folder: RunFolder, writer: Writer, own: OwnRows, open_tail: Callable[[str], tail.TailFile] = tail.TailFile
+    ) -> None:
+        """Start with no file open: the first row opens one."""
+        self.folder, self.writer, self.own = folder, writer, own
+        self.file: tail.TailFile | None = None
+        self.number = -1
+        self._open_tail = open_tail
+        self._declared: set[int] = set()
+
+    def once(self, stream: Stream, pair: ClockPair, limit: int = 1 << 20) -> Batch:
+        """Move what is new in `stream` to disk; on OSError nothing is committed and nothing is lost."""
+        batch = stream.take(limit)
+        entries = stream.new_declarations()
+        if not batch.pieces:
+            if batch.cursor != stream.cursor:
+                stream.commit(batch)
+            if entries and stream.number in self._declared:
+                self._append(self._declarations(stream.number, entries))
+            return batch
+        file = self._writable(pair)
+        frames: list[bytes] = []
+        if stream.number not in self._declared:
+            frames += self._introduce(stream)
+        elif entries:
+            frames += self._declarations(stream.number, entries)
+        frames += [tail.encode(tail.KIND_RECORDS, stream.number, data) for data in batch.pieces]
+        if batch.events:
+            self.write_events(batch.events, stream.identity.rank, pair)
+        file.append(frames)
+        self._declared.add(stream.number)
+        stream.commit(batch)
+        return batch
+
+    def write_own(self, pair: ClockPair) -> None:
+        """Write the watcher's own rows, and a pair of clocks for everybody's."""
+        file = self._writable(pair)
+        fresh, records = self.own.queued()
+        frames = [tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(*pair))]
+        if OWN_STREAM not in self._declared:
+            facts = {"rank": self.own.rank, "attempt": self.writer.attempt}
+            frames += [tail.encode(tail.KIND_STREAM, OWN_STREAM, json.dumps(facts).encode())] * 2
+            fresh = b"".join(self.own.table.entries())
+        if fresh:
+            frames += [tail.encode(tail.KIND_SCHEMAS, OWN_STREAM, fresh)] * 2
+        if records:
+            frames.append(tail.encode(tail.KIND_RECORDS, OWN_STREAM, records))
+        file.append(frames)
+        self.own.written()
+        self._declared.add(OWN_STREAM)
+
+    def write_events(self, events: list[dict[str, Any]], rank: int, pair: ClockPair) -> None:
+        """Append events to the events file, with the wall time of their moment."""
+        lines = []
+        for event in events:
+            moment = event.pop("monotonic_ns", pair[1])
+            when = (pair[0] + moment - pair[1]) // 1000
+            lines.append(json.dumps({"time": when, "rank": rank, "attempt": self.writer.attempt, **event}) + "\n")
+        path = self.folder.events_file(self.writer)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            _write_all(descriptor, "".join(lines).encode())
+        finally:
+            os.close(descriptor)
+
+    def rotate(self) -> int | None:
+        """Close the current tail file and return its number; the next row opens a new one."""
+        if self.file is None:
+            return None
+        self.file.sync()
+        self.file.close()
+        self.file = None
+        return self.number
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss; after a failure go on in a new file."""
+        if self.file is None:
+            return
+        try:
+            self.file.sync()
+        except OSError:
+            self.file.close()  # a page that failed to reach the disk is not tried again by the system
+            self.file = None
+            raise
+
+    def _writable(self, pair: ClockPair) -> tail.TailFile:
+        if self.file is None:
+            number = max(self.folder.next_tail(self.writer), self.number + 1)
+            self.file = self._open_tail(str(self.folder.tail_file(self.writer, number)))
+            self.number, self._declared = number, set()
+            self.file.append([tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(*pair))])
+        return self.file
+
+    def _append(self, frames: list[bytes]) -> None:
+        if self.file is not None:
+            self.file.append(frames)
+
+    def _introduce(self, stream: Stream) -> list[bytes]:
+        """Return frames that say who writes the stream and declare all its columns so far."""
+        identity = stream.identity
+        facts = {
+            "rank": identity.rank,
+            "attempt": identity.attempt,
+            "wall_ns": identity.wall_ns,
+            "monotonic_ns": identity.monotonic_ns,
+            "checked": stream.reader.checked,
+        }
+        frames = [tail.encode(tail.KIND_STREAM, stream.number, json.dumps(facts).encode())] * 2
+        entries = stream.table.entries()
+        return frames + [tail.encode(tail.KIND_SCHEMAS, stream.number, entry) for entry in entries for _ in (1, 2)]
+
+    @staticmethod
+    def _declarations(number: int, entries: list[dict[str, Any]]) -> list[bytes]:
+        return [tail.encode(tail.KIND_SCHEMAS, number, encode_entry(entry)) for entry in entries for _ in (1, 2)]
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = 0
+    while written < len(data):
+        written += os.write(descriptor, data[written:])

@@ -1,0 +1,326 @@
+"""The footer of a Parquet file: where its row groups lie, and the same footer without some of them.
+
+A footer is Thrift (compact protocol). Only what is needed is understood, everything else is skipped, so a footer
+rebuilt here keeps every byte that it does not have to change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+MAGIC = b"PAR1"
+TAIL_BYTES = 8
+"""Length of what follows the footer: its length (4 bytes, little-endian) and the magic."""
+
+_MAX_DEPTH = 24
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
+_INTEGERS = (4, 5, 6)
+_FIXED = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
+
+
+class FooterError(ValueError):
+    """The bytes are not the footer of a Parquet file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group: where it stands in the footer, and where its data stand in the file, in bytes."""
+
+    span: tuple[int, int]
+    """Start and end of its entry in the footer."""
+    rows: int
+    columns: tuple[tuple[int, int], ...]
+    """Offset and length of each column chunk."""
+    bounds: dict[str, tuple[bytes, bytes]]
+    """Lowest and highest value of each column that states them, as stored."""
+
+    @property
+    def offset(self) -> int:
+        """Return the position of its first byte in the file."""
+        return min(start for start, _ in self.columns)
+
+    @property
+    def end(self) -> int:
+        """Return the position after its last byte in the file."""
+        return max(start + length for start, length in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """A footer and what was found in it."""
+
+    data: bytes
+    rows: int
+    rows_span: tuple[int, int]
+    """Where the number of rows stands."""
+    list_span: tuple[int, int]
+    """Where the head of the list of row groups stands."""
+    groups: tuple[RowGroup, ...]
+
+
+def parse(data: bytes) -> Footer:
+    """Read a footer.
+
+    Raises:
+        FooterError: the bytes are anything else; nothing else is ever raised.
+    """
+    cursor = _Cursor(data)
+    found: dict[int, tuple[int, int]] = {}
+    rows = -1
+    groups: tuple[RowGroup, ...] = ()
+    for field, kind in cursor.fields():
+        start = cursor.at
+        if field == 3 and kind in _INTEGERS:
+            rows = cursor.integer()
+            found[3] = (start, cursor.at)
+        elif field == 4 and kind == _LIST:
+            size = cursor.list_size(_STRUCT)
+            found[4] = (start, cursor.at)
+            groups = tuple(_row_group(cursor) for _ in range(size))
+        else:
+            cursor.skip(kind, 0)
+    if len(found) != 2 or rows != sum(group.rows for group in groups):
+        raise FooterError("cannot read a Parquet footer: rows and row groups do not agree")
+    if cursor.at != len(data):
+        raise FooterError("cannot read a Parquet footer: bytes follow its end")
+    return Footer(data, rows, found[3], found[4], groups)
+
+
+def without_row_groups(footer: bytes, drop: Collection[int]) -> bytes:
+    """Return the footer without the row groups of these indexes, its number of rows put right."""
+    parsed = parse(footer)
+    kept = [group for index, group in enumerate(parsed.groups) if index not in drop]
+    pieces = {
+        parsed.rows_span: _varint(_zigzag(sum(group.rows for group in kept))),
+        parsed.list_span: _list_head(len(kept)),
+        **{group.span: b"" for index, group in enumerate(parsed.groups) if index in drop},
+    }
+    out, at = bytearray(), 0
+    for (start, end), new in sorted(pieces.items()):
+        out += footer[at:start] + new
+        at = end
+    return bytes(out + footer[at:])
+
+
+def tail(footer: bytes) -> bytes:
+    """Return what follows a footer in its file."""
+    return len(footer).to_bytes(4, "little") + MAGIC
+
+
+def locate(size: int, last: bytes) -> tuple[int, int]:
+    """Return start and length of the footer, in bytes, from the file's size and its last 8 bytes."""
+    length = int.from_bytes(last[:4], "little")
+    if len(last) != TAIL_BYTES or last[4:] != MAGIC or length > size - TAIL_BYTES - len(MAGIC):
+        raise FooterError("cannot find a Parquet footer: the file does not end with one")
+    return size - TAIL_BYTES - length, length
+
+
+class _Cursor:
+    """A position in Thrift bytes that cannot leave them. Every step consumes a byte, so every walk ends."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, length: int) -> bytes:
+        start, self.at = self.at, self.at + length
+        if self.at > len(self.data):
+            raise FooterError("cannot read a Parquet footer: it ends too early")
+        return self.data[start : self.at]
+
+    def varint(self) -> int:
+        value = shift = 0
+        while shift < 70:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise FooterError("cannot read a Parquet footer: an integer has no end")
+
+    def integer(self) -> int:
+        value = self.varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def binary(self) -> bytes:
+        return self.take(self.varint())
+
+    def fields(self) -> _Fields:
+        return _Fields(self)
+
+    def list_head(self) -> tuple[int, int]:
+        head = self.take(1)[0]
+        size = head >> 4
+        size = self.varint() if size == 15 else size
+        if size > len(self.data) - self.at:
+            raise FooterError("cannot read a Parquet footer: a list is longer than its bytes")
+        return size, head & 15
+
+    def list_size(self, kind: int) -> int:
+        size, found = self.list_head()
+        if size and found != kind:
+            raise FooterError("cannot read a Parquet footer: a list holds another type")
+        return size
+
+    def skip(self, kind: int, depth: int) -> None:
+        """Pass over one value of a field."""
+        if kind not in (_TRUE, _FALSE):  # as a field, a boolean is its own type and has no bytes
+            self.skip_element(kind, depth)
+
+    def skip_element(self, kind: int, depth: int) -> None:
+        """Pass over one value of a list."""
+        if depth > _MAX_DEPTH:
+            raise FooterError("cannot read a Parquet footer: it is nested too deeply")
+        if kind in _FIXED:
+            self.take(_FIXED[kind])
+        elif kind in _INTEGERS:
+            self.varint()
+        elif kind == _BINARY:
+            self.binary()
+        elif kind in (_LIST, _SET):
+            size, inner = self.list_head()
+            for _ in range(size):
+                self.skip_element(inner, depth + 1)
+        elif kind == _MAP:
+            self.skip_map(depth)
+        elif kind == _STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        else:
+            raise FooterError("cannot read a Parquet footer: unknown type of field")
+
+    def skip_map(self, depth: int) -> None:
+        size = self.varint()
+        if size > len(self.data) - self.at:
+            raise FooterError("cannot read a Parquet footer: a map is longer than its bytes")
+        kinds = self.take(1)[0] if size else 0
+        for _ in range(size):
+            self.skip_element(kinds >> 4, depth + 1)
+            self.skip_element(kinds & 15, depth + 1)
+
+
+class _Fields:
+    """The fields of one struct, as (number, type); whoever iterates must consume each value."""
+
+    def __init__(self, cursor: _Cursor) -> None:
+        self._cursor = cursor
+        self._number = 0
+
+    def __iter__(self) -> _Fields:
+        return self
+
+    def __next__(self) -> tuple[int, int]:
+        head = self._cursor.take(1)[0]
+        if head == 0:
+            raise StopIteration
+        self._number = self._number + (head >> 4) if head >> 4 else self._cursor.integer()
+        return self._number, head & 15
+
+
+def _row_group(cursor: _Cursor) -> RowGroup:
+    start = cursor.at
+    rows = -1
+    columns: list[tuple[int, int]] = []
+    bounds: dict[str, tuple[bytes, bytes]] = {}
+
+    def chunk() -> None:
+        found = _column_chunk(cursor)
+        columns.append((found.offset, found.length))
+        if found.low is not None and found.high is not None:
+            bounds[found.path] = (found.low, found.high)
+
+    for field, kind in cursor.fields():
+        if field == 1 and kind == _LIST:
+            for _ in range(cursor.list_size(_STRUCT)):
+                chunk()
+        elif field == 3 and kind in _INTEGERS:
+            rows = cursor.integer()
+        else:
+            cursor.skip(kind, 1)
+    if rows < 0 or not columns:
+        raise FooterError("cannot read a Parquet footer: a row group is incomplete")
+    return RowGroup((start, cursor.at), rows, tuple(columns), bounds)
+
+
+@dataclass(slots=True)
+class _Chunk:
+    offset: int = -1
+    length: int = -1
+    dictionary: int | None = None
+    path: str = ""
+    low: bytes | None = None
+    high: bytes | None = None
+
+
+def _column_chunk(cursor: _Cursor) -> _Chunk:
+    chunk = _Chunk()
+    for field, kind in cursor.fields():
+        if field == 3 and kind == _STRUCT:
+            _column_metadata(cursor, chunk)
+        else:
+            cursor.skip(kind, 2)
+    if chunk.dictionary is not None:
+        chunk.offset = min(chunk.offset, chunk.dictionary)
+    if chunk.offset < len(MAGIC) or chunk.length < 0:
+        raise FooterError("cannot read a Parquet footer: a column has no place")
+    return chunk
+
+
+def _column_metadata(cursor: _Cursor, chunk: _Chunk) -> None:
+    def path() -> None:
+        parts = [cursor.binary() for _ in range(cursor.list_size(_BINARY))]
+        chunk.path = b".".join(parts).decode("utf-8", "replace")
+
+    def length() -> None:
+        chunk.length = cursor.integer()
+
+    def offset() -> None:
+        chunk.offset = cursor.integer()
+
+    def dictionary() -> None:
+        chunk.dictionary = cursor.integer()
+
+    readers: dict[tuple[int, int], Callable[[], None]] = {
+        (3, _LIST): path,
+        (7, 6): length,
+        (9, 6): offset,
+        (11, 6): dictionary,
+        (12, _STRUCT): lambda: _statistics(cursor, chunk),
+    }
+    for field, kind in cursor.fields():
+        reader = readers.get((field, kind))
+        if reader is None:
+            cursor.skip(kind, 3)
+        else:
+            reader()
+
+
+def _statistics(cursor: _Cursor, chunk: _Chunk) -> None:
+    for field, kind in cursor.fields():
+        if field == 5 and kind == _BINARY:
+            chunk.high = cursor.binary()
+        elif field == 6 and kind == _BINARY:
+            chunk.low = cursor.binary()
+        else:
+            cursor.skip(kind, 4)
+
+
+def _zigzag(value: int) -> int:
+    return (value << 1) ^ (value >> 63)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _list_head(size: int) -> bytes:
+    return bytes([size << 4 | _STRUCT]) if size < 15 else bytes([0xF0 | _STRUCT]) + _varint(size)

@@ -1,0 +1,192 @@
+"""The folder of a run: which file lies where, and what its name says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FORMAT_VERSION = 1
+RUN_FILE = "run.json"
+FOLDERS = ("nodes", "events", "tail", "metrics", "claims")
+_TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<number>\d+)\.log")
+_UNIT = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
+
+
+@dataclass(frozen=True, order=True)
+class Writer:
+    """One watcher of a run: the node it runs on, and the attempt it watches. No file has two writers."""
+
+    node: str
+    attempt: int
+
+    @property
+    def stem(self) -> str:
+        """The start of the names of all its files."""
+        return f"{self.node}-{self.attempt}"
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """A file that holds the tails `first` to `last` of a writer (a tail file holds one)."""
+
+    writer: Writer
+    first: int
+    last: int
+    path: Path
+
+    def covers(self, other: Span) -> bool:
+        """Say whether everything in `other` is in here too."""
+        return self.writer == other.writer and self.first <= other.first and other.last <= self.last
+
+
+def node_name(place: Path, boot_id: str, hostname: str | None = None) -> str:
+    """Return a name for this node that no other node of a run has, even one with the same host name.
+
+    `place` is the private runtime directory: two containers on one machine do not share it.
+    """
+    facts = place.stat()
+    digest = hashlib.sha256(f"{boot_id}:{facts.st_dev}:{facts.st_ino}".encode()).hexdigest()[:6]
+    host = re.sub(r"[^A-Za-z0-9_.]", "_", hostname or socket.gethostname())[:40] or "node"
+    return f"{host}.{digest}"
+
+
+class RunFolder:
+    """Paths inside one run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        """Point at a folder that may not exist yet."""
+        self.path = path
+
+    def make(self) -> None:
+        """Create the folder and its rooms, for this user only (rule S21)."""
+        for folder in (self.path, *(self.path / name for name in FOLDERS)):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid == os.getuid():
+                folder.chmod(0o700)
+
+    @property
+    def run_file(self) -> Path:
+        """Identity and configuration, written once."""
+        return self.path / RUN_FILE
+
+    def node_file(self, writer: Writer) -> Path:
+        """One watcher's heartbeat, the states of its ranks, their ends."""
+        return self.path / "nodes" / f"{writer.stem}.json"
+
+    def events_file(self, writer: Writer) -> Path:
+        """One watcher's events."""
+        return self.path / "events" / f"{writer.stem}.jsonl"
+
+    def tail_file(self, writer: Writer, number: int) -> Path:
+        """One tail of a watcher."""
+        return self.path / "tail" / f"{writer.stem}-{number}.log"
+
+    def unit_stem(self, writer: Writer, first: int, last: int) -> str:
+        """Name, without suffix, of the sealed file that holds the tails `first` to `last`."""
+        return f"{writer.stem}-{first}-{last}"
+
+    def tails(self) -> list[Span]:
+        """Return the tail files that no sealed file holds yet, in order."""
+        sealed = self.units()
+        return [tail for tail in self.all_tails() if not any(unit.covers(tail) for unit in sealed)]
+
+    def units(self) -> list[Span]:
+        """Return the sealed files, without those that a compacted one replaces, in order."""
+        kept: list[Span] = []
+        for unit in sorted(self.all_units(), key=lambda unit: (unit.writer, unit.first, -unit.last)):
+            if not kept or not kept[-1].covers(unit):  # spans nest or are apart: the widest comes first
+                kept.append(unit)
+        return kept
+
+    def all_tails(self) -> list[Span]:
+        """Return every tail file, sealed ones too, in order."""
+        spans = []
+        for path in _listed(self.path / "tail"):
+            match = _TAIL.fullmatch(path.name)
+            if match:
+                number = int(match["number"])
+                spans.append(Span(Writer(match["node"], int(match["attempt"])), number, number, path))
+        return sorted(spans)
+
+    def all_units(self) -> list[Span]:
+        """Return every sealed file, replaced ones too."""
+        spans = []
+        for path in _listed(self.path / "metrics"):
+            match = None if path.name.endswith(".blocks.parquet") else _UNIT.fullmatch(path.name)
+            if match and not path.name.startswith("."):
+                writer = Writer(match["node"], int(match["attempt"]))
+                spans.append(Span(writer, int(match["first"]), int(match["last"]), path))
+        return sorted(spans)
+
+    def next_tail(self, writer: Writer) -> int:
+        """Return the first tail number of `writer` that was never used."""
+        spans = self.all_tails() + self.all_units()
+        return max((span.last for span in spans if span.writer == writer), default=-1) + 1
+
+    def claim(self, attempt: int | None, rank: int) -> int:
+        """Take the first attempt from `attempt` on that no process of this rank has had, and return it."""
+        number = attempt or 0
+        while True:
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                os.close(os.open(self.path / "claims" / f"{number}-{rank}", flags, 0o600))
+            except FileExistsError:
+                number += 1
+            else:
+                return number
+
+    def describe(self, facts: dict[str, Any]) -> bool:
+        """Write run.json if nobody has; say whether it was us."""
+        return write_once(self.run_file, json.dumps(facts, indent=1).encode())
+
+
+def write_once(path: Path, data: bytes) -> bool:
+    """Create `path` whole or not at all; return False if it exists already."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    _write(temporary, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        if path.exists():
+            return False
+        os.replace(temporary, path)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write `path` anew in one step: a reader sees the old or the new content, never a half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        _write(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    finally:
+        os.close(descriptor)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return [Path(entry.path) for entry in os.scandir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

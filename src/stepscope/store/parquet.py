@@ -1,0 +1,228 @@
+"""Points and blocks as Parquet: what DuckDB is asked to write and to read, and nothing else.
+
+Everything here believes the files; `sealed` compares them first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+
+from stepscope.store import pyramid
+from stepscope.store.points import NO_NS, NO_STEP, Points, in_order
+from stepscope.store.pyramid import COLUMNS, LEVELS, Blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_OPTIONS = "FORMAT parquet, CODEC zstd, PARQUET_VERSION v2, WRITE_BLOOM_FILTER false, USE_TMP_FILE false"
+_POINTS_PER_GROUP = 98_304  # below 100 000, and a multiple of 2048: DuckDB rounds up to one
+_BLOCKS_PER_GROUP = 16_384
+
+_STORED_POINTS = f"""name, rank, attempt, seq, nullif(step, {NO_STEP}) AS step, "time",
+    CASE WHEN ns = {NO_NS} THEN bits::BIT::DOUBLE END AS value, nullif(ns, {NO_NS}) AS ns"""
+_POINTS = f"""rank, attempt, seq, coalesce(step, {NO_STEP}) AS step, "time",
+    coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, coalesce(ns, {NO_NS}) AS ns"""
+_FLOATS = ("min", "max", "mean", "last")
+_BLOCKS = ", ".join(
+    f'coalesce("{column}", \'nan\'::DOUBLE) AS "{column}"' if column in _FLOATS else f'"{column}"'
+    for column in COLUMNS
+    if column != "name"
+)
+
+
+def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a connection that loads nothing, spills nothing and sees no variable of Python.
+
+    Args:
+        threads: how many cores it may use.
+        memory: DuckDB's own limit.
+        writable: if given, the only files that it can open at all.
+    """
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "threads": threads,
+        "memory_limit": memory,
+        "temp_directory": "",
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    connection = duckdb.connect(":memory:", config=settings)
+    if writable is not None:
+        connection.execute(f"SET allowed_paths = [{', '.join(map(_literal, writable))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Points, copy: Callable[..., None]) -> None:
+    """Write points, which must be in order under a sorted table of names.
+
+    Args:
+        connection: to write with.
+        path: an empty file.
+        points: what to write.
+        copy: called with connection and query, to run it.
+    """
+    # Floats go in as integers, for DuckDB takes a NaN of numpy for NULL.
+    columns = {
+        "name": np.array(points.names or [""], dtype=object)[points.name],
+        **{key: getattr(points, key) for key in ("rank", "attempt", "seq", "step", "time", "ns")},
+        "bits": points.value.view(np.int64),
+    }
+    nans = points.value[np.isnan(points.value)].view(np.int64)
+    # In a dictionary all NaN are one; without dictionaries each keeps its bits. Two kinds in one unit are rare.
+    dictionary = ", DICTIONARY_SIZE_LIMIT 0" if len(nans) and nans.min() != nans.max() else ""
+    options = f"{_OPTIONS}, ROW_GROUP_SIZE {_POINTS_PER_GROUP}{dictionary}"
+    query = f"COPY (SELECT {_STORED_POINTS} FROM p) TO {_literal(path)} ({options})"  # noqa: S608 (quoted)
+    _write(connection, columns, query, copy)
+
+
+def pyramid_columns(points: Points) -> dict[str, NDArray[Any]]:
+    """Return the pyramid of points in order as it is stored, the coarsest level first; short series have none."""
+    short = pyramid.short_series(points)
+    points = points.select(~short) if short.any() else points
+    levels = [pyramid.build(points, level) for level in reversed(LEVELS)]
+    parts = [pyramid.packed(blocks) for blocks in levels]
+    columns = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
+    columns["name"] = np.array(points.names or [""], dtype=object)[columns["name"]]
+    columns["level"] = np.repeat(np.array(LEVELS[::-1], dtype=np.int16), [len(blocks) for blocks in levels])
+    return columns
+
+
+def write_blocks(
+    connection: duckdb.DuckDBPyConnection, path: Path, columns: dict[str, NDArray[Any]], copy: Callable[..., None]
+) -> None:
+    """Write a pyramid that `pyramid_columns` gave."""
+    options = f"{_OPTIONS}, ROW_GROUP_SIZE {_BLOCKS_PER_GROUP}"
+    query = f"COPY (SELECT * FROM p) TO {_literal(path)} ({options})"  # noqa: S608 (quoted)
+    _write(connection, columns, query, copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What to read: of the pyramid if a level is given, else points. None and empty filters let all pass."""
+
+    names: Collection[str] | None = None
+    ranks: Collection[int] | None = None
+    attempts: Collection[int] | None = None
+    step_range: tuple[int, int] | None = None
+    """First and last step, both included; of points only."""
+    level: int | None = None
+
+    def conditions(self, names: int) -> list[str]:
+        """Return the SQL conditions, with parameters from $2 on for this many names."""
+        found = [
+            f"{column} IN ({', '.join(str(int(value)) for value in values) or 'NULL'})"
+            for column, values in (("rank", self.ranks), ("attempt", self.attempts))
+            if values is not None
+        ]
+        if self.level is not None:
+            found.append(f"level = {int(self.level)}")
+        elif self.step_range is not None:
+            found.append(f"step BETWEEN {int(self.step_range[0])} AND {int(self.step_range[1])}")
+        if self.names is not None:
+            found.append(f"name IN ({', '.join(f'${index + 2}' for index in range(names))})")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The columns that a query gave, and the index of the file that each entry is from."""
+
+    names: list[str]
+    file: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]]
+
+    def points(self) -> Points:
+        """Return the columns as points."""
+        return Points(self.names, **self.columns)
+
+    def blocks(self) -> Blocks:
+        """Return the columns as blocks."""
+        return pyramid.unpacked(self.names, self.columns)
+
+    def by_file(self) -> Iterator[tuple[int, Points]]:
+        """Return the points of each file, in order."""
+        points = self.points()
+        for file in np.unique(self.file):
+            yield int(file), in_order(points.select(self.file == file))
+
+
+def fetch(connection: duckdb.DuckDBPyConnection, query: Query, files: Sequence[Path], names: list[str]) -> Found:
+    """Run a query over files.
+
+    Args:
+        connection: to read with.
+        query: what to read.
+        files: paths; a file that is gone is an error.
+        names: sorted table of every name that may be found.
+
+    Raises:
+        duckdb.Error: a file is gone or not what it should be.
+    """
+    if not files or not names:
+        return Found(names, np.empty(0, np.int64), _nothing(query))
+    wanted = [] if query.names is None else [name for name in names if name in query.names]
+    conditions = query.conditions(len(wanted))
+    code = "0" if len(names) == 1 else "enum_code(name::sealed_name)"
+    if len(names) > 1:
+        connection.execute("CREATE OR REPLACE TEMP TYPE sealed_name AS ENUM (SELECT unnest($1::VARCHAR[]))", [names])
+    text = (
+        f"SELECT file_index AS file, {code} AS name, {_POINTS if query.level is None else _BLOCKS} "  # noqa: S608 (our words and integers)
+        f"FROM read_parquet($1, hive_partitioning = false) WHERE {' AND '.join(conditions) or 'true'}"
+    )
+    columns = connection.execute(text, [[str(path) for path in files], *wanted]).fetchnumpy()
+    found = {key: np.ma.getdata(column) for key, column in columns.items()}
+    found["name"] = found["name"].astype(np.int32)
+    return Found(names, found.pop("file").astype(np.int64), found)
+
+
+def join(parts: Sequence[Found], query: Query) -> Found:
+    """Return the entries of several readings of one query as one."""
+    names = sorted({name for part in parts for name in part.names})
+    place = {name: index for index, name in enumerate(names)}
+    columns = {key: np.concatenate([part.columns[key] for part in parts]) for key in _nothing(query)}
+    codes = [np.array([place[name] for name in part.names], np.int32)[part.columns["name"]] for part in parts]
+    return Found(names, np.concatenate([part.file for part in parts]), columns | {"name": np.concatenate(codes)})
+
+
+def survey(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[dict[str, int], dict[str, int], int, int]:
+    """Return points by name, highest seq by rank, first and last time of a file of points, by reading it.
+
+    Raises:
+        duckdb.Error: the file is gone or not what it should be.
+    """
+    source = "FROM read_parquet($1, hive_partitioning = false)"
+    names = connection.execute(f"SELECT name, count(*) {source} GROUP BY name ORDER BY name", [[str(path)]]).fetchall()
+    seqs = connection.execute(f"SELECT rank, max(seq) {source} GROUP BY rank", [[str(path)]]).fetchall()
+    times = connection.execute(f'SELECT min("time"), max("time") {source}', [[str(path)]]).fetchall()
+    first, last = times[0]
+    return dict(names), {str(rank): seq for rank, seq in seqs}, first or 0, last or 0
+
+
+def _write(
+    connection: duckdb.DuckDBPyConnection, columns: dict[str, NDArray[Any]], query: str, copy: Callable[..., None]
+) -> None:
+    connection.register("p", columns)
+    try:
+        copy(connection, query)
+    finally:
+        connection.unregister("p")
+
+
+def _nothing(query: Query) -> dict[str, NDArray[Any]]:
+    empty = Points.empty()
+    if query.level is not None:
+        return pyramid.packed(pyramid.build(empty, query.level))
+    return {key: getattr(empty, key) for key in ("name", "rank", "attempt", "seq", "step", "time", "value", "ns")}
+
+
+def _literal(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"

@@ -1,0 +1,278 @@
+"""The pyramid: blocks of 64 and of 4096 consecutive points of a series, so that no chart needs every point.
+
+A block keeps its extremes with the places where they are, so a chart drawn from blocks shows the real points, and it
+says how many of its values are not finite and where the first of them is, so no zoom hides one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.store.points import NO_NS, NO_STEP, Points, series_starts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+LEVELS = (64, 4096)
+"""Points per block of each level."""
+
+SHORT = 64
+"""A series of fewer points in one unit has no blocks there: its points are cheaper."""
+
+NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY = 1, 2, 3
+"""Kinds of values that are not finite, as in `Blocks.bad_kind`; 0 is none."""
+
+_EXACT_SECONDS = 2**50 / 1e9
+"""Below this, seconds times 1e9 round back to the nanoseconds that they were made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Columns of equal length, one entry per block. Steps may be NO_STEP, times are microseconds since 1970 UTC.
+
+    Values of durations are seconds. Extremes and mean are over the finite values and NaN where there are none.
+    """
+
+    names: list[str]
+    """Table of names."""
+    name: NDArray[np.int32]
+    """Index into `names`."""
+    rank: NDArray[np.int32]
+    attempt: NDArray[np.int32]
+    count: NDArray[np.int64]
+    """Points, those that are not finite included."""
+    nonfinite: NDArray[np.int64]
+    """Points that are NaN or infinite."""
+    first_seq: NDArray[np.int64]
+    last_seq: NDArray[np.int64]
+    first_step: NDArray[np.int64]
+    """Step of the first point; `low_step` is the lowest, should steps go back (NO_STEP: no point has one)."""
+    last_step: NDArray[np.int64]
+    low_step: NDArray[np.int64]
+    high_step: NDArray[np.int64]
+    first_time: NDArray[np.int64]
+    last_time: NDArray[np.int64]
+    low_time: NDArray[np.int64]
+    high_time: NDArray[np.int64]
+    min: NDArray[np.float64]
+    max: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    last: NDArray[np.float64]
+    """Value of the last point, finite or not."""
+    min_at: NDArray[np.int64]
+    """Index, inside the block, of the first point that holds the minimum; 0 if none does."""
+    max_at: NDArray[np.int64]
+    min_step: NDArray[np.int64]
+    max_step: NDArray[np.int64]
+    min_time: NDArray[np.int64]
+    max_time: NDArray[np.int64]
+    bad_step: NDArray[np.int64]
+    """Step of the first point that is not finite; that of the first point if there is none."""
+    bad_time: NDArray[np.int64]
+    bad_kind: NDArray[np.int64]
+    """0 if every value is finite, else NAN, POSITIVE_INFINITY or NEGATIVE_INFINITY for the first that is not."""
+    in_ns: NDArray[np.bool_]
+    """Whether every point is an exact duration: `min * 1e9` is then a whole number of nanoseconds."""
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def select(self, index: NDArray[Any] | slice) -> Blocks:
+        """Return the blocks of a boolean mask, an array of positions or a slice; the table of names stays."""
+        return Blocks(self.names, **{field: getattr(self, field)[index] for field in COLUMNS})
+
+    @staticmethod
+    def concat(parts: Sequence[Blocks]) -> Blocks:
+        """Join parts in the order given, with one table of names."""
+        if not parts:
+            return build(Points.empty(), LEVELS[0])
+        table: dict[str, int] = {}
+        codes = []
+        for part in parts:
+            new = np.array([table.setdefault(name, len(table)) for name in part.names], dtype=np.int32)
+            codes.append(new[part.name] if len(part) else part.name)
+        columns = {field: np.concatenate([getattr(part, field) for part in parts]) for field in COLUMNS}
+        return Blocks(list(table), **{**columns, "name": np.concatenate(codes)})
+
+
+COLUMNS = tuple(field.name for field in fields(Blocks) if field.name != "names")
+"""Names of the columns of `Blocks`."""
+
+
+def short_series(points: Points) -> NDArray[np.bool_]:
+    """Return which points belong to a series of fewer than SHORT points; points must be in order."""
+    starts = series_starts(points)
+    lengths = np.diff(starts, append=len(points))
+    return np.repeat(lengths < SHORT, lengths)
+
+
+def build(points: Points, size: int) -> Blocks:
+    """Return the blocks of `size` points of every series; points must be in order.
+
+    Each series starts a block of its own and may end with an incomplete one. Short series are not left out here.
+    """
+    starts = _block_starts(points, size)
+    ends = np.append(starts[1:], len(points))[: len(starts)]
+    count = ends - starts
+    finite = np.isfinite(points.value)
+    low_at, low = _extreme(points.value, finite, starts, np.minimum)
+    high_at, high = _extreme(points.value, finite, starts, np.maximum)
+    nonfinite = count - _reduce(np.add, finite.astype(np.int64), starts)
+    bad_at = _first(~finite, starts)
+    with_step = points.step != NO_STEP
+    last = ends - 1
+    return Blocks(
+        names=points.names,
+        name=points.name[starts],
+        rank=points.rank[starts],
+        attempt=points.attempt[starts],
+        count=count,
+        nonfinite=nonfinite,
+        **_ends("seq", points.seq, starts, last),
+        **_ends("step", points.step, starts, last),
+        **_ends("time", points.time, starts, last),
+        low_step=_low_step(points.step, with_step, starts),
+        high_step=_reduce(np.maximum, points.step, starts),  # NO_STEP is the lowest of all integers
+        low_time=_reduce(np.minimum, points.time, starts),
+        high_time=_reduce(np.maximum, points.time, starts),
+        min=low,
+        max=high,
+        mean=_mean(points.value, finite, starts, count - nonfinite, (low, high)),
+        last=points.value[last],
+        min_at=low_at - starts,
+        max_at=high_at - starts,
+        min_step=points.step[low_at],
+        max_step=points.step[high_at],
+        min_time=points.time[low_at],
+        max_time=points.time[high_at],
+        bad_step=points.step[bad_at],
+        bad_time=points.time[bad_at],
+        bad_kind=_kind(points.value[bad_at]),
+        in_ns=_reduce(np.minimum, (points.ns != NO_NS).view(np.int8), starts) == 1,
+    )
+
+
+def packed(blocks: Blocks) -> dict[str, NDArray[Any]]:
+    """Return the columns as they are stored: small differences to what is already known.
+
+    Whole numbers wrap around, and `unpacked` wraps them back, so every step and time survives.
+    """
+    out = {field: getattr(blocks, field) for field in COLUMNS}
+    for axis in ("seq", "step", "time"):
+        out[f"last_{axis}"] = out[f"last_{axis}"] - out[f"first_{axis}"]
+    for axis in ("step", "time"):
+        out[f"low_{axis}"] = getattr(blocks, f"first_{axis}") - out[f"low_{axis}"]
+        out[f"high_{axis}"] = out[f"high_{axis}"] - getattr(blocks, f"last_{axis}")
+        out[f"bad_{axis}"] = out[f"bad_{axis}"] - getattr(blocks, f"first_{axis}")
+        for extreme in ("min", "max"):
+            out[f"{extreme}_{axis}"] = out[f"{extreme}_{axis}"] - _expected(out, axis, extreme)
+    # Nanoseconds have few digits where seconds have all 52 bits: 3 bytes instead of 7.
+    whole = blocks.in_ns & (np.abs(blocks.max) < _EXACT_SECONDS) & (np.abs(blocks.min) < _EXACT_SECONDS)
+    for field in ("min", "max", "last"):
+        out[field] = np.where(whole, np.rint(np.where(whole, out[field], 0.0) * 1e9), out[field])
+    out["in_ns"] = blocks.in_ns.view(np.int8) + whole.view(np.int8)
+    return out
+
+
+def unpacked(names: list[str], columns: Mapping[str, NDArray[Any]]) -> Blocks:
+    """Return the blocks whose columns `packed` gave."""
+    out = dict(columns)
+    for axis in ("step", "time"):
+        for extreme in ("min", "max"):
+            out[f"{extreme}_{axis}"] = out[f"{extreme}_{axis}"] + _expected(out, axis, extreme)
+    for axis in ("seq", "step", "time"):
+        out[f"last_{axis}"] = out[f"last_{axis}"] + out[f"first_{axis}"]
+    for axis in ("step", "time"):
+        out[f"low_{axis}"] = out[f"first_{axis}"] - out[f"low_{axis}"]
+        out[f"high_{axis}"] = out[f"high_{axis}"] + out[f"last_{axis}"]
+        out[f"bad_{axis}"] = out[f"bad_{axis}"] + out[f"first_{axis}"]
+    whole = out["in_ns"] == 2
+    for field in ("min", "max", "last"):
+        out[field] = np.where(whole, out[field] / 1e9, out[field])
+    out["in_ns"] = out["in_ns"] > 0
+    return Blocks(names, **out)
+
+
+def _expected(stored: Mapping[str, NDArray[Any]], axis: str, extreme: str) -> NDArray[np.int64]:
+    """Return where an extreme would be if its block's points were evenly spaced; `last` is still a difference."""
+    span = np.maximum(stored["count"] - 1, 1)
+    gaps = stored[f"last_{axis}"] // span
+    rest = stored[f"last_{axis}"] - gaps * span
+    at = stored[f"{extreme}_at"]
+    return np.asarray(stored[f"first_{axis}"] + gaps * at + rest * at // span, dtype=np.int64)
+
+
+def _block_starts(points: Points, size: int) -> NDArray[np.int64]:
+    starts = series_starts(points)
+    lengths = np.diff(starts, append=len(points))
+    blocks = -(-lengths // size)
+    inside = np.arange(blocks.sum()) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    return np.asarray(np.repeat(starts, blocks) + inside * size, dtype=np.int64)
+
+
+def _reduce(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+    return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
+
+
+def _ends(axis: str, column: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64]) -> dict[str, Any]:
+    return {f"first_{axis}": column[first], f"last_{axis}": column[last]}
+
+
+def _low_step(step: NDArray[np.int64], with_step: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    if with_step.all():
+        return _reduce(np.minimum, step, starts)
+    low = _reduce(np.minimum, np.where(with_step, step, np.iinfo(np.int64).max), starts)
+    return np.where(_reduce(np.maximum, with_step, starts), low, NO_STEP)
+
+
+def _first(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first position of each block where the mask holds, or the block's start."""
+    hits = np.flatnonzero(mask)
+    if not len(hits) or not len(starts):
+        return starts
+    block = np.searchsorted(starts, hits, side="right") - 1
+    first = np.concatenate(([True], block[1:] != block[:-1]))
+    out: NDArray[np.int64] = starts.copy()
+    out[block[first]] = hits[first]
+    return out
+
+
+def _extreme(
+    value: NDArray[np.float64], finite: NDArray[np.bool_], starts: NDArray[np.int64], how: np.ufunc
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return position and value of each block's lowest or highest finite value; NaN where there is none."""
+    neutral = np.inf if how is np.minimum else -np.inf
+    known = value if finite.all() else np.where(finite, value, neutral)
+    found = _reduce(how, known, starts)
+    lengths = np.diff(starts, append=len(value))
+    at = _first((known == np.repeat(found, lengths)) & finite, starts)
+    # Taken from the column, so that of 0.0 and -0.0, which are equal, the one that stands there is shown.
+    return at, np.where(np.isfinite(found), value[at], np.nan)
+
+
+def _mean(
+    value: NDArray[np.float64],
+    finite: NDArray[np.bool_],
+    starts: NDArray[np.int64],
+    count: NDArray[np.int64],
+    bounds: tuple[NDArray[np.float64], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """Return the mean of each block's finite values, inside their bounds; NaN where there is none."""
+    known = value if finite.all() else np.where(finite, value, 0.0)
+    with np.errstate(all="ignore"):
+        mean = _reduce(np.add, known, starts) / count
+        over = ~np.isfinite(mean) & (count > 0)
+        if over.any():  # the sum left the range of floats: scale first
+            each = np.repeat(count, np.diff(starts, append=len(value)))
+            mean = np.where(over, _reduce(np.add, known / np.maximum(each, 1), starts), mean)
+        return np.where(count > 0, np.clip(mean, *bounds), np.nan)
+
+
+def _kind(value: NDArray[np.float64]) -> NDArray[np.int64]:
+    kinds = [np.isnan(value), np.isposinf(value), np.isneginf(value)]
+    return np.select(kinds, [NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY], 0).astype(np.int64)

@@ -1,0 +1,107 @@
+"""Bring home the rows of dead processes: rings that nobody writes and nobody drains any more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core import ring
+from stepscope.core.boot import boot_id
+from stepscope.core.clock import SystemClock, read_pair
+from stepscope.core.places import SCHEMA_SUFFIX, Places
+from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
+from stepscope.store.layout import RunFolder, Writer, node_name
+from stepscope.store.states import KILLED, NodeState, RankState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STALE_DAYS = 7
+
+
+def salvage(places: Places, run_path: str | None = None, note: Callable[[str], None] = lambda _: None) -> int:
+    """Move the rows of dead rings (of one run, or of all) into their runs; return how many rings that were.
+
+    A ring whose trainer lives, in whatever pid namespace, or that has a consumer is left alone. Never raises for
+    what one ring does: `note` is told.
+    """
+    saved = 0
+    for path in places.rings(run_path):
+        try:
+            stream = Stream(path, 0)
+        except BusyError:
+            continue
+        except (OSError, ValueError) as error:
+            _drop_if_old(path)
+            note(f"cannot salvage {path}: {error}; it is left as it is")
+            continue
+        try:
+            if not stream.writer_alive():
+                _bring_home(stream, places)
+                saved += 1
+        except OSError as error:
+            note(f"cannot salvage {path}: {error}; it is tried again next time")
+        finally:
+            stream.close()
+    return saved
+
+
+def _bring_home(stream: Stream, places: Places) -> None:
+    identity = stream.identity
+    folder = RunFolder(Path(identity.run_path))
+    if not folder.path.is_dir():
+        stream.remove()  # the run was deleted: there is nowhere to bring its rows to
+        return
+    folder.make()
+    writer = Writer(node_name(places.disk, boot_id()), identity.attempt)
+    drain = Drain(folder, writer, OwnRows(-1 - identity.node_rank, time.monotonic_ns()))
+    pair = (identity.wall_ns, identity.monotonic_ns)
+    rows = 0
+    while True:
+        batch = drain.once(stream, pair)
+        rows += batch.rows
+        if not batch.rows:
+            break
+    drain.rotate()
+    end_rank(folder, writer, stream, rows)
+    stream.remove()
+
+
+def end_rank(folder: RunFolder, writer: Writer, stream: Stream, rows: int) -> None:
+    """Write down how the rank behind a dead ring ended, as far as the ring tells."""
+    path = folder.node_file(writer)
+    try:
+        node = NodeState.load(path)
+    except (OSError, ValueError, TypeError):
+        node = NodeState(writer.node, writer.attempt)
+    words = stream.reader.words()
+    before = node.ranks.get(stream.identity.rank, RankState())
+    state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
+    state, cause = ("killed", KILLED) if state == "running" else (state, before.cause)
+    now = read_pair(SystemClock())
+    node.ranks[stream.identity.rank] = RankState(
+        state=state,
+        cause=cause,
+        pid=stream.identity.pid,
+        rows=before.rows + rows,
+        lost=stream.lost,
+        refused=words[ring.WORD_REFUSED],
+        step=before.step,
+        started=stream.identity.wall_ns // 1000,
+        ended=before.ended or now.wall_ns // 1000,
+        inferred=True,
+    )
+    node.time, node.monotonic_ns, node.boot_id = now.wall_ns // 1000, now.monotonic_ns, boot_id()
+    node.ended = all(rank.state != "running" for rank in node.ranks.values())
+    node.save(folder)
+
+
+def _drop_if_old(path: Path) -> None:
+    """Delete a ring that is damaged beyond reading once it is a week old."""
+    try:
+        if time.time() - path.stat().st_mtime > STALE_DAYS * 86400:
+            path.unlink()
+            path.with_suffix(SCHEMA_SUFFIX).unlink(missing_ok=True)
+    except FileNotFoundError:
+        return

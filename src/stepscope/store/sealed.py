@@ -1,0 +1,458 @@
+"""Sealed metric files: immutable Parquet with checksums and a pyramid, written once and read by anyone.
+
+A unit is `<stem>.parquet` (points), `<stem>.blocks.parquet` (pyramid) and `<stem>.sum`, in the `metrics` folder of a
+run. The first of them appears last, so whoever lists `*.parquet` sees whole units only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import numpy as np
+
+from stepscope.store import checksum, parquet, pyramid
+from stepscope.store.checksum import Checked, FileSum, Problem, UnitSum
+from stepscope.store.footer import FooterError
+from stepscope.store.parquet import Found, Query
+from stepscope.store.points import NO_NS, NO_STEP, Points, in_order, series_starts, with_sorted_names
+from stepscope.store.pyramid import Blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+TEMPORARY = ".tmp-"
+"""Prefix of files that are still being written; readers pass over them."""
+
+POINTS, BLOCKS, SUM = ".parquet", ".blocks.parquet", ".sum"
+
+_WRITER_MEMORY = "96MB"
+_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES)
+_CHECKED = Checked()
+
+
+class Disk:
+    """The system calls of the writer, in one place, so that a test can make each of them fail."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file, private to the user if it is new."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        """Write some of the bytes and return how many."""
+        return os.write(descriptor, data)
+
+    def copy(self, connection: duckdb.DuckDBPyConnection, query: str) -> None:
+        """Let DuckDB write a file."""
+        connection.execute(query)
+
+    def fsync(self, descriptor: int) -> None:
+        """Wait until a file or directory is on the disk."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Close a file."""
+        os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file its final name."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """One sealed unit, known by its `.sum`."""
+
+    path: Path
+    """The file of points."""
+    names: dict[str, int]
+    """Points of each name."""
+    last_seq: dict[str, int]
+    """Highest record sequence contained, by rank; without a `.sum`, that of its points only."""
+    first_time: int
+    """Microseconds since 1970 UTC; 0 in a unit without points."""
+    last_time: int
+    info: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    sums: UnitSum | None = None
+    """None if the `.sum` is missing or damaged: the file is then read without comparing it."""
+
+    @property
+    def blocks_path(self) -> Path:
+        """Return where the pyramid lies."""
+        return _beside(self.path, BLOCKS)
+
+
+def list_sealed(directory: Path) -> list[Path]:
+    """Return the files of points of every whole unit, sorted by name; nothing if there is no such directory."""
+    try:
+        found = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(POINTS)]
+    except FileNotFoundError:
+        return []
+    return sorted(path for path in found if not path.name.startswith(".") and not path.name.endswith(BLOCKS))
+
+
+def remove_sealed(path: Path) -> None:
+    """Remove a unit; the file that makes it visible goes first."""
+    for part in (path, _beside(path, SUM), _beside(path, BLOCKS)):
+        part.unlink(missing_ok=True)
+
+
+def write_sealed(
+    directory: Path,
+    stem: str,
+    points: Points,
+    *,
+    last_seq: Mapping[str, int],
+    problems: Sequence[str] = (),
+    info: Mapping[str, Any] | None = None,
+    disk: Disk | None = None,
+) -> Path:
+    """Seal points as one unit and return its file of points, durable when this returns.
+
+    Args:
+        directory: the `metrics` folder of a run.
+        stem: `<host>-<attempt>-<first>-<last>`.
+        points: in any order, of any length.
+        last_seq: highest record sequence contained, by rank.
+        problems: what could not be read of the tail, for readers to show.
+        info: further facts, of plain JSON types.
+        disk: the system calls.
+
+    Raises:
+        FileExistsError: a unit of that stem is already there; it is left as it is.
+        OSError: the disk refused; no part of the unit is visible.
+    """
+    disk = disk or Disk()
+    if stem.startswith(".") or os.sep in stem or stem.count("-") < 3:
+        raise ValueError(f"cannot seal a unit named {stem!r}: not <host>-<attempt>-<first>-<last>")
+    target = directory / f"{stem}{POINTS}"
+    if target.exists():
+        raise FileExistsError(errno.EEXIST, "the unit is already sealed", str(target))
+    _sweep(directory, stem, disk)
+    parts = {part: directory / f"{TEMPORARY}{stem}{part}" for part in (BLOCKS, SUM, POINTS)}
+    placed: list[Path] = []
+    try:
+        facts = {"last_seq": dict(last_seq), "problems": list(problems), "info": dict(info or {})}
+        points = in_order(with_sorted_names(points))
+        _write_parts(parts, points, facts, disk)
+        for part, temporary in parts.items():
+            placed.append(_beside(target, part))
+            disk.rename(temporary, placed[-1])
+        _sync(directory, os.O_RDONLY | os.O_DIRECTORY, disk)
+    except BaseException:
+        for path in [*reversed(placed), *parts.values()]:
+            # What cannot be removed now carries a name that readers pass over, or lacks the file that shows it.
+            with contextlib.suppress(OSError):
+                disk.unlink(path)
+        raise
+    return target
+
+
+def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = None) -> Sealed:
+    """Read what the `.sum` of a unit says, without touching the Parquet.
+
+    A missing or damaged `.sum` is told in `problems`, and the same facts are then taken from the file itself.
+
+    Raises:
+        FileNotFoundError: the unit is gone.
+    """
+    try:
+        sums = checksum.decode(_beside(path, SUM).read_bytes())
+    except (OSError, checksum.SumError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        problem = Problem(str(path), f"its .sum cannot be used ({cause}); it is read without comparing it")
+        with contextlib.ExitStack() as stack:
+            return _unverified(path, problem, connection or stack.enter_context(reading_connection()))
+    names = {name: count for name, (count, _) in sums.names.items()}
+    problems = tuple(Problem(str(path), what) for what in sums.problems)
+    return Sealed(path, names, sums.last_seq, sums.first_time, sums.last_time, sums.info, problems, sums)
+
+
+def reading_connection(threads: int = 1, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
+    """Return a connection to read with; making one costs 20 ms, so whoever reads often keeps it (one per thread)."""
+    return parquet.connect(threads, memory)
+
+
+def read_points(
+    units: Iterable[Sealed],
+    names: Collection[str] | None = None,
+    ranks: Collection[int] | None = None,
+    attempts: Collection[int] | None = None,
+    step_range: tuple[int, int] | None = None,
+    *,
+    connection: duckdb.DuckDBPyConnection | None = None,
+    checked: Checked = _CHECKED,
+) -> tuple[Points, list[Problem]]:
+    """Return the points of many units, in order of name, rank, attempt and seq, and what could not be read.
+
+    Args:
+        units: what `open_sealed` gave.
+        names: only these; None is all.
+        ranks: only these; None is all.
+        attempts: only these; None is all.
+        step_range: first and last step, both included; points without a step are then left out.
+        connection: from `reading_connection`; None makes one.
+        checked: remembers which bytes were compared.
+
+    Raises:
+        FileNotFoundError: a unit is gone; list again.
+    """
+    query = Query(names, ranks, attempts, step_range)
+    with contextlib.ExitStack() as stack:
+        reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
+        found = reader.read(query, list(units))
+    return in_order(found.points()), reader.problems
+
+
+def read_blocks(
+    units: Iterable[Sealed],
+    level: int,
+    names: Collection[str] | None = None,
+    ranks: Collection[int] | None = None,
+    attempts: Collection[int] | None = None,
+    step_range: tuple[int, int] | None = None,
+    *,
+    connection: duckdb.DuckDBPyConnection | None = None,
+    checked: Checked = _CHECKED,
+) -> tuple[Blocks, list[Problem]]:
+    """Return blocks of up to `level` points that hold every readable point of the units once.
+
+    Series too short to have blocks, and units whose pyramid is damaged, get theirs from the points. Blocks come in
+    order of name, rank, attempt and first seq; with `step_range`, only those that overlap it.
+
+    Raises:
+        FileNotFoundError: a unit is gone; list again.
+    """
+    query = Query(names, ranks, attempts, None, level)
+    with contextlib.ExitStack() as stack:
+        reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
+        blocks = Blocks.concat(reader.read_pyramid(query, list(units)))
+    place = np.argsort(np.argsort(np.array(blocks.names, dtype=object))) if blocks.names else np.empty(0, np.int64)
+    blocks = blocks.select(np.lexsort((blocks.first_seq, blocks.attempt, blocks.rank, place[blocks.name])))
+    if step_range is not None:
+        overlap = (blocks.high_step >= step_range[0]) & (blocks.low_step <= step_range[1])
+        blocks = blocks.select(overlap & (blocks.high_step != NO_STEP))
+    return blocks, reader.problems
+
+
+class _Reader:
+    """One reading: compares files before DuckDB sees them, and gathers what was wrong."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, checked: Checked) -> None:
+        self._connection = connection
+        self._checked = checked
+        self.problems: list[Problem] = []
+
+    def read(self, query: Query, units: Sequence[Sealed]) -> Found:
+        """Return what a query finds; `Found.file` is the index into the units."""
+        with contextlib.ExitStack() as stack:
+            sources: dict[int, Path] = {}
+            for index, unit in enumerate(units):
+                source = self._source(unit, query, stack) if _names_in(unit, query.names) else None
+                if source is not None:
+                    sources[index] = source
+            return self._fetch(query, sources, units)
+
+    def read_pyramid(self, query: Query, units: Sequence[Sealed]) -> list[Blocks]:
+        """Return blocks that hold every point once, some of them built from points."""
+        ready: list[Sealed] = []
+        rest: list[Sealed] = []
+        for unit in units:
+            if _names_in(unit, query.names):
+                (ready if self._has_pyramid(unit, query) else rest).append(unit)
+        found = self.read(query, ready)
+        parts = [found.blocks(), *self._short(query, ready, found)]
+        if rest:
+            points = self.read(replace(query, level=None), rest)
+            parts += [pyramid.build(part, query.level or 0) for _, part in points.by_file()]
+        return parts
+
+    def _short(self, query: Query, units: Sequence[Sealed], found: Found) -> list[Blocks]:
+        """Build the blocks of series that are too short to have any in their unit."""
+        short = {name for unit in units for name in _short_names(unit) if query.names is None or name in query.names}
+        if not short:
+            return []
+        known = _series(found)
+        points = self.read(replace(query, level=None, names=short), units)
+        return [pyramid.build(_without(part, file, known), query.level or 0) for file, part in points.by_file()]
+
+    def _source(self, unit: Sealed, query: Query, stack: contextlib.ExitStack) -> Path | None:
+        """Return the file to read: the unit's own, a repaired copy, or None if nothing of it can be read."""
+        path = unit.path if query.level is None else unit.blocks_path
+        if unit.sums is None:
+            path.stat()
+            self.problems += unit.problems
+            return path
+        sums = unit.sums.points if query.level is None else unit.sums.blocks
+        try:
+            wanted = sums.groups_for(query.names, query.level)
+            findings = self._checked.check(path, sums, wanted)
+            if findings.framed and not findings.damaged:
+                return path
+            self._report(path, sums, findings)
+            copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepscope-"))) / path.name
+            checksum.repair(path, sums, set(wanted) - findings.damaged, copy)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            self.problems.append(Problem(str(path), f"it cannot be read: {error.strerror}"))
+            return None
+        return copy
+
+    def _has_pyramid(self, unit: Sealed, query: Query) -> bool:
+        """Return whether the blocks that are wanted of a unit are there, undamaged."""
+        if unit.sums is None:
+            return False
+        wanted = unit.sums.blocks.groups_for(query.names, query.level)
+        try:
+            damaged = self._checked.check(unit.blocks_path, unit.sums.blocks, wanted).damaged
+        except OSError as error:
+            unit.path.stat()  # gone as a whole: the caller lists again
+            self._no_pyramid(unit, str(error.strerror))
+            return False
+        if damaged:
+            self._no_pyramid(unit, "its checksum does not match")
+        return not damaged
+
+    def _no_pyramid(self, unit: Sealed, cause: str) -> None:
+        what = f"it cannot be used ({cause}); the points are read instead"
+        self.problems.append(Problem(str(unit.blocks_path), what))
+
+    def _report(self, path: Path, sums: FileSum, findings: checksum.Findings) -> None:
+        if not findings.framed:
+            self.problems.append(Problem(str(path), "its footer or length is not as written; the copy in .sum is used"))
+        for index in sorted(findings.damaged):
+            rows = sums.groups[index].rows
+            what = f"row group {index} does not match its checksum; {rows} entries are left out"
+            self.problems.append(Problem(str(path), what, rows))
+
+    def _fetch(self, query: Query, sources: Mapping[int, Path], units: Sequence[Sealed]) -> Found:
+        names = sorted({name for index in sources for name in _names_in(units[index], query.names)})
+        if all(units[index].names.keys() <= set(names) for index in sources):
+            query = replace(query, names=None)  # nothing to leave out: half the time of comparing each name
+        files, places = list(sources.values()), np.array(list(sources), dtype=np.int64)
+        try:
+            found = parquet.fetch(self._connection, query, files, names)
+        except duckdb.Error as error:
+            for path in files:
+                path.stat()
+            if len(sources) > 1:
+                parts = [self._fetch(query, {index: path}, units) for index, path in sources.items()]
+                return parquet.join(parts, query)
+            cause = str(error).partition("\n")[0]
+            self.problems.append(Problem(str(files[0]), f"DuckDB cannot read it: {cause}"))
+            return parquet.fetch(self._connection, query, [], names)
+        return replace(found, file=places[found.file])
+
+
+def _names_in(unit: Sealed, names: Collection[str] | None) -> Collection[str]:
+    return unit.names if names is None else [name for name in names if name in unit.names]
+
+
+def _short_names(unit: Sealed) -> list[str]:
+    return [] if unit.sums is None else [name for name, (_, short) in unit.sums.names.items() if short]
+
+
+def _series(found: Found) -> set[tuple[int, str, int, int]]:
+    """Return the (file, name, rank, attempt) that are there."""
+    keys = np.stack([found.file, *(found.columns[key].astype(np.int64) for key in ("name", "rank", "attempt"))])
+    new = np.concatenate(([True], np.any(keys[:, 1:] != keys[:, :-1], axis=0)))[: keys.shape[1]]
+    return {(file, found.names[name], rank, attempt) for file, name, rank, attempt in keys[:, new].T.tolist()}
+
+
+def _without(points: Points, file: int, known: Collection[tuple[int, str, int, int]]) -> Points:
+    """Return the points, which are in order, of series that are not known."""
+    starts = series_starts(points)
+    keys = zip(*(getattr(points, key)[starts].tolist() for key in ("name", "rank", "attempt")), strict=True)
+    new = [(file, points.names[name], rank, attempt) not in known for name, rank, attempt in keys]
+    return points.select(np.repeat(np.array(new, dtype=bool), np.diff(starts, append=len(points))))
+
+
+def _unverified(path: Path, problem: Problem, connection: duckdb.DuckDBPyConnection) -> Sealed:
+    path.stat()
+    try:
+        return Sealed(path, *parquet.survey(connection, path), problems=(problem,))
+    except duckdb.Error as error:
+        path.stat()
+        cause = str(error).partition("\n")[0]
+        return Sealed(path, {}, {}, 0, 0, problems=(problem, Problem(str(path), f"DuckDB cannot read it: {cause}")))
+
+
+def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any], disk: Disk) -> None:
+    """Write the three files of a unit under temporary names, down to the disk."""
+    exact = points.ns != NO_NS
+    points = replace(points, value=np.where(exact, points.ns / 1e9, points.value)) if exact.any() else points
+    for path in parts.values():
+        disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
+    blocks = parquet.pyramid_columns(points)  # before DuckDB starts: their peaks in memory do not add up
+    try:
+        with parquet.connect(1, _WRITER_MEMORY, (parts[POINTS], parts[BLOCKS])) as connection:
+            parquet.write_points(connection, parts[POINTS], points, disk.copy)
+            parquet.write_blocks(connection, parts[BLOCKS], blocks, disk.copy)
+        sums = _sums(parts, points, facts)
+    except (duckdb.Error, FooterError) as error:
+        raise _as_os_error(error, parts[POINTS]) from error
+    _write_file(parts[SUM], checksum.encode(sums), disk)
+    for part in (POINTS, BLOCKS):
+        _sync(parts[part], os.O_RDONLY, disk)
+
+
+def _sums(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any]) -> UnitSum:
+    counts = np.bincount(points.name, minlength=len(points.names)).tolist()
+    short = np.bincount(points.name[pyramid.short_series(points)], minlength=len(points.names)).tolist()
+    names = dict(zip(points.names, zip(counts, short, strict=True), strict=True))
+    first, last = (int(points.time.min()), int(points.time.max())) if len(points) else (0, 0)
+    written = checksum.describe(parts[POINTS])
+    if sum(group.rows for group in written.groups) != len(points):
+        raise FooterError("DuckDB wrote another number of points than it was given")
+    return UnitSum(written, checksum.describe(parts[BLOCKS]), names, first_time=first, last_time=last, **facts)
+
+
+def _write_file(path: Path, data: bytes, disk: Disk) -> None:
+    descriptor = disk.open(path, os.O_WRONLY)
+    try:
+        while data:
+            data = data[disk.write(descriptor, data) :]
+        disk.fsync(descriptor)
+    finally:
+        disk.close(descriptor)
+
+
+def _sync(path: Path, flags: int, disk: Disk) -> None:
+    descriptor = disk.open(path, flags)
+    try:
+        disk.fsync(descriptor)
+    finally:
+        disk.close(descriptor)
+
+
+def _as_os_error(error: Exception, path: Path) -> OSError:
+    """Return what the system said through DuckDB, which has words for it but no number."""
+    number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
+    return OSError(number, str(error).partition("\n")[0], str(path))
+
+
+def _sweep(directory: Path, stem: str, disk: Disk) -> None:
+    """Remove what an interrupted writer of the same host and attempt has left; of others it may still be in work."""
+    with os.scandir(directory) as entries:
+        names = {entry.name for entry in entries}
+    for name in names:
+        found = name.removeprefix(TEMPORARY).removesuffix(SUM).removesuffix(POINTS).removesuffix(".blocks")
+        half = name.startswith(TEMPORARY) or (name.endswith((SUM, BLOCKS)) and f"{found}{POINTS}" not in names)
+        if half and found.rpartition("-")[0].rpartition("-")[0] == stem.rpartition("-")[0].rpartition("-")[0]:
+            disk.unlink(directory / name)
+
+
+def _beside(path: Path, part: str) -> Path:
+    return path.with_name(path.name.removesuffix(POINTS) + part)

@@ -1,0 +1,116 @@
+"""The state of a run: what its watchers last wrote, and what to think of their silence."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.boot import boot_id
+from stepscope.store.layout import RunFolder, Writer, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LOST_AFTER = 30.0
+"""Seconds without a heartbeat after which a watcher counts as lost."""
+ABNORMAL = ("failed", "killed", "oom-killed", "preempted", "lost")
+KILLED = "the process ended without finish(), and nobody saw why"
+
+
+@dataclass
+class RankState:
+    """What is known of one rank."""
+
+    state: str = "running"
+    cause: str = ""
+    pid: int = 0
+    rows: int = 0
+    lost: int = 0
+    refused: int = 0
+    step: int | None = None
+    started: int = 0
+    """Microseconds since 1970 UTC."""
+    ended: int | None = None
+    """Microseconds since 1970 UTC; None while it runs."""
+    inferred: bool = False
+    """Whether the end was concluded afterwards, not seen."""
+
+
+@dataclass
+class NodeState:
+    """What one watcher says of itself and of its ranks."""
+
+    node: str
+    attempt: int
+    counter: int = 0
+    time: int = 0
+    """Wall time of the last heartbeat, microseconds since 1970 UTC."""
+    monotonic_ns: int = 0
+    boot_id: str = ""
+    ended: bool = False
+    ranks: dict[int, RankState] = field(default_factory=dict)
+
+    def save(self, folder: RunFolder) -> None:
+        """Write the node's file anew; raise OSError if that fails."""
+        facts = {**self.__dict__, "ranks": {str(rank): state.__dict__ for rank, state in self.ranks.items()}}
+        replace(folder.node_file(Writer(self.node, self.attempt)), json.dumps(facts).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> NodeState:
+        """Read a node's file; raise ValueError if it is not one."""
+        facts: dict[str, Any] = json.loads(path.read_bytes())
+        if not isinstance(facts, dict) or "node" not in facts:
+            raise ValueError(f"{path.name} does not describe a node")
+        ranks = {int(rank): RankState(**_known(RankState, state)) for rank, state in facts.pop("ranks", {}).items()}
+        return cls(**_known(cls, facts), ranks=ranks)
+
+    def silent_seconds(self, path: Path) -> float:
+        """Return for how many seconds this watcher has said nothing.
+
+        On its own machine by the monotonic clock, which no clock setting can move; elsewhere by the file's time.
+        """
+        if self.boot_id and self.boot_id == boot_id():
+            return (time.monotonic_ns() - self.monotonic_ns) / 1e9
+        return time.time() - path.stat().st_mtime
+
+
+def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if key in cls.__dataclass_fields__ and key != "ranks"}  # type: ignore[attr-defined]
+
+
+def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
+    """Return the nodes of a run and what was wrong with their files; silent watchers' ranks are marked lost."""
+    nodes, problems = [], []
+    for path in sorted((folder.path / "nodes").glob("[!.]*.json")):
+        try:
+            node = NodeState.load(path)
+            if not node.ended and node.silent_seconds(path) > LOST_AFTER:
+                _mark_lost(node.ranks.values())
+            nodes.append(node)
+        except (OSError, ValueError, TypeError) as error:
+            problems.append(f"{path.name}: {error}")
+    return nodes, problems
+
+
+def _mark_lost(ranks: Iterable[RankState]) -> None:
+    for rank in ranks:
+        if rank.state == "running":
+            rank.state, rank.cause, rank.inferred = "lost", "its watcher has said nothing for 30 s", True
+
+
+def overall(nodes: list[NodeState]) -> tuple[str, str]:
+    """Return state and cause of a run: those of its last attempt, by its earliest abnormal end."""
+    if not nodes:
+        return "running", ""
+    last = max(node.attempt for node in nodes)
+    ranks = [rank for node in nodes if node.attempt == last for rank in node.ranks.values()]
+    bad = [rank for rank in ranks if rank.state in ABNORMAL]
+    if bad:
+        first = min(bad, key=lambda rank: rank.ended or 2**62)
+        return first.state, first.cause
+    if ranks and all(rank.state == "finished" for rank in ranks):
+        return "finished", ""
+    return "running", ""

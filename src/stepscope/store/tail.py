@@ -1,0 +1,122 @@
+"""The tail: rows that are not sealed yet, in frames with a checksum, as they came out of the rings.
+
+A tail file can be read alone: whatever a row needs to be understood stands before it in the same file.
+Declarations stand there twice, so that no single damaged frame costs more than its own rows.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Iterator
+
+MAGIC = b"SSF1"
+FRAME = struct.Struct("<4sIIII")
+"""Head of a frame: magic, crc32 of the rest, kind, stream number, length of the payload in bytes."""
+HEAD_BYTES = 24
+KIND_STREAM, KIND_SCHEMAS, KIND_RECORDS, KIND_CLOCK = 1, 2, 3, 4
+MAX_PAYLOAD = 1 << 24
+CLOCK = struct.Struct("<qq")
+"""A pair of clocks: wall time and monotonic time, both in ns."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One checked frame."""
+
+    kind: int
+    stream: int
+    start: int
+    """Offset of the payload in the file, in bytes: a multiple of 8."""
+    end: int
+
+
+def encode(kind: int, stream: int, payload: bytes) -> bytes:
+    """Return the bytes of a frame, padded to a multiple of 8."""
+    rest = struct.pack("<III", kind, stream, len(payload)) + bytes(4) + payload
+    return MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest + bytes(-len(payload) % 8)
+
+
+def decode(data: bytes) -> Iterator[Frame | int]:
+    """Yield the frames of a tail file; an int is that many bytes that are not a whole frame.
+
+    After damage, reading resumes at the next frame whose checksum holds.
+    """
+    position, size = 0, len(data)
+    while position + HEAD_BYTES <= size:
+        found = _frame_at(data, position)
+        if found is None:
+            resumed = _next_frame(data, position + 8)
+            yield resumed - position
+            position = resumed
+            continue
+        yield found
+        position = found.end + -found.end % 8
+    if position < size:
+        yield size - position
+
+
+def _frame_at(data: bytes, position: int) -> Frame | None:
+    magic, crc, kind, stream, length = FRAME.unpack_from(data, position)
+    if magic != MAGIC or length > MAX_PAYLOAD or position + HEAD_BYTES + length > len(data):
+        return None
+    end = position + HEAD_BYTES + length
+    if zlib.crc32(data[position + 8 : end]) != crc:
+        return None
+    return Frame(kind, stream, position + HEAD_BYTES, end)
+
+
+def _next_frame(data: bytes, start: int) -> int:
+    """Return the position of the next whole frame at or after `start`, or the end of the data."""
+    position = data.find(MAGIC, start)
+    while position >= 0:
+        aligned = position % 8 == 0 and position + HEAD_BYTES <= len(data)
+        if aligned and _frame_at(data, position) is not None:
+            return position
+        position = data.find(MAGIC, position + 1)
+    return len(data)
+
+
+class TailFile:
+    """Append frames to a new tail file. Nobody else ever writes to it."""
+
+    def __init__(self, path: str) -> None:
+        """Create the file; raise FileExistsError if the name is taken."""
+        self.path = path
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o600)
+        self.size = 0
+        self._synced = 0
+
+    def append(self, frames: list[bytes]) -> None:
+        """Write whole frames, or cut the file back to where it was and raise OSError."""
+        data = b"".join(frames)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, data[written:])
+        except OSError:
+            if written:
+                os.ftruncate(self._descriptor, self.size)
+            raise
+        self.size += written
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss."""
+        if self._synced < self.size:
+            os.fdatasync(self._descriptor)
+            self._synced = self.size
+
+    def gone(self) -> bool:
+        """Say whether the file was deleted or replaced under us."""
+        try:
+            ours, there = os.fstat(self._descriptor), os.stat(self.path)
+        except OSError:
+            return True
+        return (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)

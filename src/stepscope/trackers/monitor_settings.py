@@ -1,0 +1,69 @@
+"""What a training monitor takes from its configuration, and how it starts a run of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from stepscope.core.config import Config, load, load_or_default
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.recorder.complaints import Complaints
+
+ConfigSource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
+"""Settings in any spelling of the documents, or the path of a YAML file with them."""
+
+
+class MonitoredRun(Protocol):
+    """What the monitor needs of a run."""
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> object:
+        """Record values at a step."""
+
+    def finish(self, error: BaseException | None = None) -> object:
+        """End the run, as failed if there is an error."""
+
+
+@dataclass(frozen=True)
+class MonitorSettings:
+    """The settings that were given, checked, by the path of their key."""
+
+    given: Mapping[str, object] = field(default_factory=dict)
+    """Only what was given: other sources of `init` keep their say in the rest."""
+    remarks: tuple[str, ...] = ()
+    """What people should know about them; a run started with them says it too."""
+
+    @property
+    def tensorboard_dir(self) -> str | None:
+        """Folder for TensorBoard files, if one was given."""
+        return str(self.given.get("exporters.tensorboard.dir") or "") or None
+
+    def start_run(self) -> MonitoredRun:
+        """Begin a run with these settings; it becomes the current one of the process."""
+        from stepscope.session.opening import init
+
+        settings: dict[str, Any] = dict(self.given)
+        return init(**settings)
+
+
+def read_settings(config: ConfigSource | None, notices: Complaints) -> MonitorSettings:
+    """Check a configuration and return its settings; what is wrong with it is said once, and the rest is used."""
+    if config is None:
+        return MonitorSettings()
+    settings = config if isinstance(config, Mapping) else {}
+    files = [] if isinstance(config, Mapping) else [Path(config)]
+    try:
+        return _explicit(load(files, settings))
+    except UsageError as error:
+        notices.say("configuration", str(error))
+    return _explicit(load_or_default(files, settings), said=1)
+
+
+def _explicit(config: Config, said: int = 0) -> MonitorSettings:
+    """Return what was given: neither defaults nor what follows from other settings; the last remarks may be said."""
+    given = {path: config.get(path) for path, source in config.sources.items() if not source.startswith("implied by ")}
+    return MonitorSettings(given, config.notices[: len(config.notices) - said])

@@ -1,0 +1,238 @@
+"""Follow one training from inside its loop: figures at hand in process, everything on disk in a run."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.names import clean
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.attachment import Attachment
+from stepscope.trackers.custom_metrics import CustomMetrics
+from stepscope.trackers.monitor_settings import MonitorSettings, read_settings
+from stepscope.trackers.scalar import DeviceScalar, take
+from stepscope.trackers.series import Series
+from stepscope.trackers.training_metrics import TrainingMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from stepscope.trackers.monitor_settings import ConfigSource, MonitoredRun
+
+_KEPT = ("step", "loss", "accuracy", "learning_rate", "batch_time", "timestamp")
+MAX_NAMES = 1000
+"""Names whose values are kept in process; values of further ones go to the run only."""
+
+
+class TrainingMonitor:
+    """Record the steps of a training, in process and in a run on disk.
+
+    The constructor starts and writes nothing: the run begins with the first record or with `start_monitoring`. No
+    method raises into the loop. None waits for a device, but for reading figures: `get_training_stats` and `metrics`.
+    """
+
+    system_monitor = Attachment("system_monitor", "the machine is not sampled by it yet")
+    alert_system = Attachment("alert_system", "no alert is evaluated or sent yet")
+    dashboard = Attachment("dashboard", "no page is served yet")
+    tensorboard_dir = Attachment("tensorboard_dir", "no TensorBoard files are written yet", stand_in=False)
+
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        custom_metrics: Mapping[str, Callable[..., object]] | None = None,
+        run: MonitoredRun | None = None,
+        start_run: Callable[[MonitorSettings], MonitoredRun] = MonitorSettings.start_run,
+        clock: Clock | None = None,
+    ) -> None:
+        """Set up a monitor.
+
+        Args:
+            config: settings, as a dictionary or as the path of a YAML file.
+            custom_metrics: functions of a step's TrainingMetrics (or of nothing), called at every `log_training_step`.
+            run: a run to record into, which is not finished by the monitor; without one it makes and finishes its own.
+            start_run: how to make its own run.
+            clock: both clocks.
+        """
+        self.notices = Complaints()
+        self.metrics: defaultdict[str, Series] = defaultdict(Series)
+        """The newest 10 000 values of each metric, as lists; their statistics cover all values."""
+        self._clock = clock or SystemClock()
+        self.start_time = self._clock.wall_ns() / 1e9
+        self._settings = read_settings(config, self.notices)
+        self.__dict__["tensorboard_dir"] = self._settings.tensorboard_dir
+        if run is not None:
+            for remark in self._settings.remarks:
+                self.notices.say(remark, remark)
+        self._run: MonitoredRun | None = None
+        self._given, self._start_run, self._stopped = run, start_run, False
+        self._starting = threading.RLock()
+        self._next_step = 0
+        self._last_end: int | None = None
+        self._custom = CustomMetrics(custom_metrics)
+
+    @property
+    def start_time(self) -> float:
+        """Seconds since 1970 UTC from which `training_time` counts; may be set anew."""
+        return self._start_time
+
+    @start_time.setter
+    def start_time(self, seconds: float) -> None:
+        # Kept on the monotonic clock too, so that a jump of the wall clock does not change a duration.
+        self._start_time = seconds
+        self._start_tick = self._clock.monotonic_ns() / 1e9 - (self._clock.wall_ns() / 1e9 - seconds)
+
+    @property
+    def run(self) -> MonitoredRun | None:
+        """The run that is recorded into; None before it began and after it was finished."""
+        return self._run
+
+    @property
+    def non_finite_losses(self) -> int:
+        """How many losses were NaN or infinite; they are in no average, minimum or maximum."""
+        return self.metrics["loss"].statistics.non_finite
+
+    def start_monitoring(self) -> None:
+        """Begin the run, if it has not begun. After `stop_monitoring` a new one begins."""
+        self._stopped = False
+        with self._starting:
+            if self._run is None:
+                self._run = self._start_run(self._settings) if self._given is None else self._given
+
+    def stop_monitoring(self) -> None:
+        """Finish the run, if it is the monitor's own. May be called again."""
+        self._stop(None)
+
+    def _stop(self, error: BaseException | None) -> None:
+        run, self._run, self._stopped = self._run, None, True
+        if run is not None and run is not self._given:
+            run.finish(error)
+
+    def __enter__(self) -> Self:
+        self.start_monitoring()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish the run; as failed if an exception is on its way, which goes on unchanged."""
+        self._stop(error)
+
+    def record_metrics(self, step: int, loss: Any, learning_rate: Any, batch_size: Any) -> None:
+        """Record one step. Each value is a number or a one-element tensor; a device tensor is not waited for."""
+        custom: dict[str, object] = {"batch_size": batch_size}
+        self._record(TrainingMetrics(step=step, loss=loss, learning_rate=learning_rate, custom=custom))
+
+    def log_training_step(
+        self,
+        model: object = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        accuracy: Any = None,
+        learning_rate: Any = None,
+        custom_metrics: Mapping[str, object] | None = None,
+        step: int | None = None,
+    ) -> TrainingMetrics:
+        """Record what is given of one step, with the time since the step before, and return it.
+
+        Args:
+            model: accepted; its gradient norm is not taken yet, so `grad_norm` is absent.
+            optimizer: its first group's learning rate is taken when `learning_rate` is omitted.
+            loss: a number or a one-element tensor.
+            accuracy: fraction, 0 to 1.
+            learning_rate: a number or a one-element tensor.
+            custom_metrics: further values by name.
+            step: index; without it the monitor counts up from 0. A given one does not move that count.
+        """
+        del model
+        if step is None:
+            step, self._next_step = self._next_step, self._next_step + 1
+        now = self._clock.monotonic_ns()
+        batch_time = None if self._last_end is None else (now - self._last_end) / 1e9
+        self._last_end = now
+        metrics = TrainingMetrics(
+            step=step,
+            loss=loss,
+            accuracy=accuracy,
+            learning_rate=_learning_rate(optimizer) if learning_rate is None else learning_rate,
+            batch_time=batch_time,
+            custom=dict(custom_metrics or {}),
+        )
+        return self._record(metrics)
+
+    def get_training_stats(self) -> dict[str, float]:
+        """Return current, average, least and largest loss, steps, and seconds since `start_time`; {} without a loss.
+
+        Average, minimum and maximum are over all finite losses (NaN if there is none); `non_finite_losses` counts the
+        others. Waits for losses that are still on a device.
+        """
+        if not self.metrics["loss"]:
+            return {}
+        losses = self.metrics["loss"].statistics
+        return {
+            "current_loss": self.metrics["loss"][-1],
+            "avg_loss": losses.mean if losses.count else math.nan,
+            "min_loss": losses.minimum if losses.count else math.nan,
+            "max_loss": losses.maximum if losses.count else math.nan,
+            "total_steps": self.metrics["step"].recorded,
+            "training_time": self._clock.monotonic_ns() / 1e9 - self._start_tick,
+        }
+
+    def _record(self, metrics: TrainingMetrics) -> TrainingMetrics:
+        """Keep a step in process and hand it to the run."""
+        metrics.timestamp = self._clock.wall_ns() / 1e9
+        self._custom.add_to(metrics)
+        kept = _snapshot(metrics)
+        if self._stopped:
+            self.notices.say(
+                "stopped", "cannot record into the run: monitoring was stopped; call start_monitoring() for a new run"
+            )
+        else:
+            self.start_monitoring()
+        if self._run is not None:
+            # At once: a row that the run has taken survives the death of this process, a buffered one would not.
+            self._run.log(metrics.to_run(), step=metrics.step)
+        for name, value in kept.items():
+            self._keep(name, value)
+        return metrics
+
+    def _keep(self, name: str, value: float | DeviceScalar) -> None:
+        """Keep a number in process."""
+        if name in self.metrics:
+            self.metrics[name].push(value)
+            return
+        label, _problem = clean(name)
+        if label and (label in self.metrics or len(self.metrics) < MAX_NAMES):
+            self.metrics[label].push(value)
+        else:
+            cause = f"{MAX_NAMES} names are kept; read further ones from the run"
+            self.notices.say("names", f"cannot keep metric {label!r} in process: {cause}")
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    """Return the learning rate of the optimizer's first group; None if it has none."""
+    groups = getattr(optimizer, "param_groups", None)
+    try:
+        return groups[0]["lr"] if groups else None
+    except (KeyError, IndexError, TypeError):
+        return None  # another kind of optimizer: the learning rate is absent, as the caller did not give it
+
+
+def _snapshot(metrics: TrainingMetrics) -> dict[str, float | DeviceScalar]:
+    """Replace each tensor by its number, or by a copy on its device that nobody changes; return the numbers."""
+    values: dict[str, object] = {name: getattr(metrics, name) for name in _KEPT}
+    taken = {name: take(value) for name, value in {**metrics.custom, **values}.items() if value is not None}
+    numbers = {name: number for name, number in taken.items() if number is not None}
+    for name, number in numbers.items():
+        plain = number.tensor if isinstance(number, DeviceScalar) else number
+        if name in values:
+            setattr(metrics, name, plain)
+        else:
+            metrics.custom[name] = plain
+    return numbers

@@ -1,0 +1,303 @@
+"""The watcher's loop: find rings, drain them, keep the heartbeat, seal, notice ends. One `tick` at a time."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core import ring, status
+from stepscope.core.boot import boot_id
+from stepscope.core.clock import Clock, Pair, jumps, read_pair
+from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
+from stepscope.store.layout import Writer, node_name
+from stepscope.store.states import KILLED, NodeState, RankState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.core.places import Places
+    from stepscope.store.layout import RunFolder
+    from stepscope.watcher.journal import Journal
+    from stepscope.watcher.sealing import Sealing
+
+DISCOVER_EVERY = 0.5
+"""Seconds between two looks for new rings."""
+METER_EVERY = 1.0
+FULL_PATIENCE = 600.0
+"""Seconds that rows of a dead trainer wait for space on a full disk; then they stay in the ring for a salvager."""
+BATCHES = 64
+"""Reads of one ring in one tick at most, so that one fast rank cannot starve the others."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often the watcher does what; seconds and bytes."""
+
+    drain: float = 0.1
+    sync: float = 1.0
+    heartbeat: float = 2.0
+    seal_bytes: int = 8 << 20
+    seal_interval: float = 300.0
+
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> Pace:
+        """Read the pace from the configuration's keys; what is absent keeps its default."""
+        keys = {
+            "drain": "watcher.drain_interval",
+            "sync": "watcher.sync_interval",
+            "heartbeat": "watcher.heartbeat_interval",
+            "seal_bytes": "store.seal_bytes",
+            "seal_interval": "store.seal_interval",
+        }
+        return cls(**{name: settings[key] for name, key in keys.items() if key in settings})
+
+
+class Rank:
+    """A stream, and what is known of the trainer behind it."""
+
+    def __init__(self, stream: Stream, drain: Drain, node: NodeState) -> None:
+        """Begin with a rank that runs."""
+        self.stream, self.drain, self.node = stream, drain, node
+        identity = stream.identity
+        before = node.ranks.get(identity.rank)
+        self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
+        node.ranks[identity.rank] = self.state
+
+
+class Watcher:
+    """Everything one watcher holds; made with its clock so that a test can step it."""
+
+    def __init__(self, folder: RunFolder, places: Places, clock: Clock, pace: Pace, sealing: Sealing, journal: Journal) -> None:
+        """Prepare to watch one run; nothing is opened yet."""
+        self._folder, self._places, self._clock, self._pace = folder, places, clock, pace
+        self._sealing, self._journal = sealing, journal
+        self._node = node_name(places.disk, boot_id())
+        self._ranks: dict[Path, Rank] = {}
+        self._drains: dict[int, tuple[Drain, NodeState]] = {}
+        self._bad: set[Path] = set()
+        self._opened: dict[int, float] = {}
+        self._due = dict.fromkeys(("discover", "meter", "sync", "heartbeat"), 0.0)
+        self._pair: Pair | None = None
+        self._streams = 0
+        self._status = status.OK
+        self._stuck_since: float | None = None
+        self._lag = 0.0
+        self._bytes = 0
+
+    def tick(self) -> bool:
+        """Do what is due; return False when there is nothing left to watch."""
+        pair = read_pair(self._clock)
+        now = pair.monotonic_ns / 1e9
+        if self._folder_gone():
+            return False
+        if self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0):
+            self._discover()
+        self._note_jump(pair)
+        try:
+            self._drain_all(pair)
+            self._keep(pair, now)
+            self._tell(status.OK, now)
+        except OSError as error:
+            self._journal.note(f"cannot write the run: {error}; trying again", f"write {error.errno}")
+            self._tell(status.from_error(error), now)
+        self._sealing.poll(now)
+        return self._alive(now)
+
+    def _alive(self, now: float) -> bool:
+        if self._stuck_since is not None and now - self._stuck_since > FULL_PATIENCE:
+            return any(rank.stream.writer_alive() for rank in self._ranks.values())
+        if self._ranks:
+            return True
+        self._discover()
+        return bool(self._ranks) or not self._sealing.idle()
+
+    def _is_due(self, what: str, now: float, every: float) -> bool:
+        if now < self._due[what]:
+            return False
+        self._due[what] = now + every
+        return True
+
+    def _discover(self) -> None:
+        for path in self._places.rings(str(self._folder.path)):
+            if path in self._ranks or path in self._bad:
+                continue
+            try:
+                stream = Stream(path, self._streams)
+            except BusyError:
+                continue
+            except (OSError, ValueError) as error:
+                self._bad.add(path)
+                self._journal.note(f"cannot read ring {path}: {error}; it is left alone")
+                continue
+            self._streams += 1
+            self._ranks[path] = Rank(stream, *self._drain_of(stream))
+
+    def _drain_of(self, stream: Stream) -> tuple[Drain, NodeState]:
+        """Return the tail and the node file of the stream's attempt."""
+        attempt = stream.identity.attempt
+        if attempt not in self._drains:
+            writer = Writer(self._node, attempt)
+            own = OwnRows(-1 - stream.identity.node_rank, self._clock.monotonic_ns())
+            try:
+                node = NodeState.load(self._folder.node_file(writer))
+            except (OSError, ValueError, TypeError):
+                node = NodeState(self._node, attempt)
+            node.ended = False
+            self._drains[attempt] = Drain(self._folder, writer, own), node
+        return self._drains[attempt]
+
+    def _drain_all(self, pair: Pair) -> None:
+        for path, rank in list(self._ranks.items()):
+            stream = rank.stream
+            words = stream.reader.words()
+            state = words[ring.WORD_STATE]
+            over = state != ring.STATE_RUNNING or not stream.writer_alive()
+            stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
+            self._drain(rank, pair)
+            if over and stream.empty():
+                self._end(path, rank, pair)
+
+    def _drain(self, rank: Rank, pair: Pair) -> None:
+        for _ in range(BATCHES):
+            batch = rank.drain.once(rank.stream, pair)
+            rank.state.rows += batch.rows
+            self._bytes += sum(map(len, batch.pieces))
+            if batch.pieces:
+                self._lag = max(self._lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
+                rank.state.step = _last_step(batch.pieces[-1], rank.state.step)
+            if not batch.rows:
+                break
+
+    def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
+        """Write down the end of a rank, then let go of its ring."""
+        words = rank.stream.reader.words()
+        state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
+        seen = rank.state
+        seen.state, seen.cause = (state, seen.cause) if state != "running" else ("killed", KILLED)
+        if state == "failed":
+            seen.cause = _last_error(rank, self._folder)
+        seen.lost, seen.refused, seen.ended = rank.stream.lost, words[ring.WORD_REFUSED], pair.wall_ns // 1000
+        self._meter(rank, pair)
+        rank.drain.write_own(pair)
+        rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
+        self._beat(rank.node, pair)
+        if rank.node.ended:
+            self._seal(rank.drain)
+        rank.stream.reader.set_word(ring.WORD_ENDED, 1)
+        rank.stream.remove()
+        rank.stream.close()
+        del self._ranks[path]
+
+    def _keep(self, pair: Pair, now: float) -> None:
+        """Do what is due by time: metering, sync, heartbeat, sealing."""
+        if self._is_due("meter", now, METER_EVERY):
+            for rank in self._ranks.values():
+                self._meter(rank, pair)
+            for drain in self._live_drains():
+                drain.write_own(pair)
+        if self._is_due("sync", now, self._pace.sync):
+            for drain in self._live_drains():
+                drain.sync()
+        if self._is_due("heartbeat", now, self._pace.heartbeat):
+            for _, node in self._drains.values():
+                if not node.ended:
+                    self._beat(node, pair)
+        for drain in self._live_drains():
+            if drain.file is None:
+                continue
+            opened = self._opened.setdefault(drain.number, now)
+            if drain.file.size >= self._pace.seal_bytes or now - opened >= self._pace.seal_interval:
+                self._seal(drain)
+
+    def _live_drains(self) -> list[Drain]:
+        attempts = {rank.stream.identity.attempt for rank in self._ranks.values()}
+        return [drain for attempt, (drain, _) in self._drains.items() if attempt in attempts]
+
+    def _seal(self, drain: Drain) -> None:
+        number = drain.rotate()
+        if number is not None:
+            self._sealing.add(drain.writer, number)
+
+    def _meter(self, rank: Rank, pair: Pair) -> None:
+        """Queue the recorder's own figures as ordinary metrics of the run."""
+        words = rank.stream.reader.words()
+        calls = words[ring.WORD_CALLS]
+        suffix = "" if rank.stream.identity.rank == 0 else f"/rank{rank.stream.identity.rank}"
+        values = {
+            "rows_total": float(rank.state.rows),
+            "bytes_total": float(self._bytes),
+            "drops_total": float(rank.stream.lost + words[ring.WORD_REFUSED]),
+            "drain_lag_seconds": self._lag,
+            "ring_fill_ratio": min(1.0, (words[ring.WORD_HEAD] - rank.stream.cursor) / rank.stream.reader.capacity),
+        }
+        if calls:
+            values["log_seconds"] = words[ring.WORD_CALL_NS] / calls / 1e9
+        rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
+        self._lag = 0.0
+        rank.drain.own.add({f"stepscope/{name}{suffix}": value for name, value in values.items()}, pair.monotonic_ns)
+
+    def _beat(self, node: NodeState, pair: Pair) -> None:
+        node.counter += 1
+        node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
+        node.save(self._folder)
+
+    def _note_jump(self, pair: Pair) -> None:
+        found = jumps([self._pair, pair]) if self._pair else []
+        self._pair = pair
+        for jump in found:
+            for drain in self._live_drains():
+                event = {"kind": "clock_jump", "seconds": jump.seconds}
+                try:
+                    drain.write_events([event], drain.own.rank, pair)
+                except OSError as error:
+                    self._journal.note(f"cannot write an event: {error}; the clock jump is not recorded")
+
+    def _tell(self, code: int, now: float) -> None:
+        """Put a status where the trainer's next `log` finds it."""
+        if code == status.OK:
+            code = status.RECOVERED if self._stuck_since is not None else self._status
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        if code == self._status:
+            return
+        self._status = code
+        for rank in self._ranks.values():
+            rank.stream.reader.set_word(ring.WORD_STATUS, code)
+
+    def _folder_gone(self) -> bool:
+        """Notice a run that was deleted under us: its rows have nowhere to go, and no other run may get them."""
+        for drain, _ in self._drains.values():
+            if drain.file is not None and drain.file.gone():
+                drain.file.close()
+                drain.file = None
+        try:
+            self._folder.path.stat()
+        except OSError as error:
+            if error.errno == errno.ENOENT and self._ranks:
+                for rank in self._ranks.values():
+                    rank.stream.reader.set_word(ring.WORD_STATUS, status.GONE)
+                return True
+        return False
+
+
+def _last_step(data: bytes, before: int | None) -> int | None:
+    offset = ring.records(data)[-1][0]
+    step: int = ring.RECORD.unpack_from(data, offset)[4]
+    return before if step == ring.NO_STEP else step
+
+
+def _last_error(rank: Rank, folder: RunFolder) -> str:
+    """Return the exception that the trainer reported last, from the events just drained."""
+    import json  # noqa: PLC0415 - only at a failed end
+
+    try:
+        lines = folder.events_file(rank.drain.writer).read_bytes().splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines[-50:]):
+        event = json.loads(line)
+        if event.get("kind") == "exception" and event.get("rank") == rank.stream.identity.rank:
+            return str(event.get("error", ""))
+    return ""

@@ -1,0 +1,96 @@
+"""The watcher as a process: elected by a lock, at low priority, gone when its run is."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.core.clock import SystemClock
+from stepscope.core.places import Places, find_places, private_directory
+from stepscope.store.layout import RunFolder
+from stepscope.store.salvage import salvage
+from stepscope.watcher.journal import Journal
+from stepscope.watcher.loop import Pace, Watcher
+from stepscope.watcher.sealing import Sealing, lower_priority
+
+NICE = 10
+
+
+def main(arguments: list[str]) -> int:
+    """Watch one run until its trainers have ended. Arguments: the run's folder, then the settings as JSON."""
+    folder = RunFolder(Path(arguments[0]))
+    settings: dict[str, Any] = json.loads(arguments[1]) if len(arguments) > 1 else {}
+    pace = Pace.of(settings)
+    lower_priority(NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.umask(0o077)
+    journal = Journal(folder.path / "watcher.log")
+    places = find_places()
+    while (descriptor := _elect(folder, places)) is not None:
+        salvage(places, note=journal.note)
+        _watch(Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal), pace, journal)
+        _resign(folder, places, descriptor)
+        if not folder.path.is_dir() or not places.rings(str(folder.path)):
+            break  # else a ring came while we held the lock, and its own watcher gave way to us
+    return 0
+
+
+def _lock_path(folder: RunFolder, places: Places) -> Path:
+    return places.of_run(str(folder.path), places.disk) / "watcher.lock"
+
+
+def _elect(folder: RunFolder, places: Places) -> int | None:
+    """Return the held lock of the run's watcher, or None if another process holds it."""
+    path = _lock_path(folder, places)
+    while True:
+        private_directory(path.parent)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except FileNotFoundError:  # the last watcher took its lock file away between our two calls
+            os.close(descriptor)
+            continue
+        except OSError:
+            os.close(descriptor)
+            return None
+        os.close(descriptor)
+
+
+def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
+    """Let go of the lock, and leave nothing behind if no ring is left."""
+    path = _lock_path(folder, places)
+    if not places.rings(str(folder.path)):
+        path.unlink(missing_ok=True)
+        for root in places.roots():
+            with contextlib.suppress(OSError):  # not empty: a new rank has come
+                places.of_run(str(folder.path), root).rmdir()
+    os.close(descriptor)
+
+
+def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
+    failures = 0
+    while True:
+        started = time.monotonic()
+        try:
+            if not watcher.tick():
+                return
+        except Exception as error:  # noqa: BLE001 - the loop must outlive any one fault; it is counted and written down
+            failures += 1
+            journal.note(f"cannot finish a tick: {type(error).__name__}: {error}; going on")
+            if failures > 1000:  # noqa: PLR2004 - a fault in every tick: leave the rows to a salvager
+                return
+        time.sleep(max(0.0, pace.drain - (time.monotonic() - started)))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

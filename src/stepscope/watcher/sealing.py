@@ -1,0 +1,88 @@
+"""Seal tails in a short-lived child: the database engine never lives in the watcher itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import deque
+from typing import TYPE_CHECKING
+
+from stepscope.core.spawn import SpawnError, arguments, interpreter
+
+if TYPE_CHECKING:
+    from stepscope.store.layout import RunFolder, Writer
+    from stepscope.watcher.journal import Journal
+
+RETRIES = 3
+RETRY_AFTER = 30.0
+"""Seconds."""
+
+
+class Sealing:
+    """A queue of tails to seal, one child at a time."""
+
+    def __init__(self, folder: RunFolder, journal: Journal) -> None:
+        """Start with nothing to do."""
+        self._folder, self._journal = folder, journal
+        self._queue: deque[tuple[Writer, int]] = deque()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._failures = 0
+        self._not_before = 0.0
+
+    def add(self, writer: Writer, number: int) -> None:
+        """Ask for the tails of `writer` up to `number` to be sealed."""
+        self._queue.append((writer, number))
+
+    def poll(self, now: float) -> None:
+        """Notice the end of a child and start the next; `now` in seconds of any monotonic clock."""
+        if self._child is not None:
+            code = self._child.poll()
+            if code is None:
+                return
+            self._ended(code, now)
+        if self._queue and now >= self._not_before:
+            self._start(now)
+
+    def idle(self) -> bool:
+        """Say whether nothing is left to do, or nothing more will be tried."""
+        return self._child is None and (not self._queue or self._failures >= RETRIES)
+
+    def _start(self, now: float) -> None:
+        writer, number = self._queue[0]
+        values = (str(self._folder.path), writer.node, str(writer.attempt), str(number))
+        try:
+            self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                [interpreter(), *arguments("stepscope.store.seal", *values)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                preexec_fn=None,
+                cwd="/",
+            )
+        except (OSError, SpawnError) as error:
+            self._fail(f"cannot start sealing: {error}; the rows stay readable in the tail", now)
+
+    def _ended(self, code: int, now: float) -> None:
+        assert self._child is not None  # noqa: S101 - poll() has checked
+        stderr = self._child.stderr.read()[-2000:].decode(errors="replace").strip() if self._child.stderr else ""
+        if self._child.stderr:
+            self._child.stderr.close()
+        self._child = None
+        if code == 0:
+            self._queue.popleft()
+            self._failures = 0
+        else:
+            self._fail(f"cannot seal: {stderr or f'exit code {code}'}; the rows stay readable in the tail", now)
+
+    def _fail(self, message: str, now: float) -> None:
+        self._failures += 1
+        self._not_before = now + RETRY_AFTER
+        self._journal.note(message)
+
+
+def lower_priority(increment: int) -> None:
+    """Give way to the training: raise our nice value; a system without it is left as it is."""
+    try:
+        os.nice(increment)
+    except (AttributeError, OSError):
+        return

@@ -1,0 +1,33 @@
+"""What every test starts from: no setting of the machine leaks in, and runs go to a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+LAUNCHERS = ("STEPSCOPE_", "SLURM_", "TORCHELASTIC_", "RAY_", "OMPI_", "PMI_")
+RANKS = {
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+}
+
+# Two workers share two cores: an example may wait for the other one, which says nothing about the code.
+settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stepscope")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch, tmp_path_factory):
+    """Remove what tells a process its run or rank, and point the runs' folder at a temporary one."""
+    for name in list(os.environ):
+        if name.startswith(LAUNCHERS) or name in RANKS:
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("STEPSCOPE_DIR", str(tmp_path_factory.mktemp("runs")))

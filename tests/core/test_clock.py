@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core.clock import Jump, Pair, SystemClock, WallMap, jumps, read_pair
+
+SECOND = 10**9
+DAY = 1_700_000_000 * SECOND
+
+
+class FakeClock:
+    """Ticks by itself: 10 ns pass with every monotonic reading."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def wall_ns(self) -> int:
+        return DAY
+
+    def monotonic_ns(self) -> int:
+        self.now += 10
+        return self.now
+
+
+def test_pair_is_one_moment():
+    """A pair takes the middle of the monotonic readings around the wall reading."""
+    assert read_pair(FakeClock()) == Pair(DAY, 15)
+
+
+def test_system_clock():
+    """The system's clocks give integers, and the monotonic one never goes back."""
+    clock = SystemClock()
+    assert clock.monotonic_ns() <= clock.monotonic_ns()
+    assert clock.wall_ns() > DAY
+
+
+def test_latest_pair_at_or_before():
+    """A moment is mapped by the latest pair at or before it, and by the first pair before that."""
+    wall = WallMap([(DAY, 0), (DAY + 3600 * SECOND, SECOND)])
+    assert wall.to_wall_us(SECOND - 1) == (DAY + SECOND - 1) // 1000
+    assert wall.to_wall_us(SECOND) == (DAY + 3600 * SECOND) // 1000
+    assert wall.to_wall_us(-SECOND) == (DAY - SECOND) // 1000
+
+
+def test_pairs_in_any_order():
+    """The order in which pairs are given does not matter."""
+    pairs = [(DAY, 0), (DAY + 5, 7), (DAY - 9, 20)]
+    forward, backward = WallMap(pairs), WallMap(reversed(pairs))
+    assert [forward.to_wall_us(moment) for moment in range(30)] == [backward.to_wall_us(moment) for moment in range(30)]
+    assert len(forward) == 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**61), st.integers(0, 2**61)), min_size=1, max_size=20),
+    st.lists(st.integers(0, 2**61), max_size=50),
+)
+def test_array_equals_scalar(pairs, moments):
+    """The array form and the scalar form agree to the microsecond."""
+    wall = WallMap(pairs)
+    assert wall.to_wall_us_array(moments, np).tolist() == [wall.to_wall_us(moment) for moment in moments]
+
+
+def test_no_pair():
+    """Without a pair there is no wall time, and both forms say so."""
+    with pytest.raises(ValueError, match="no pair"):
+        WallMap([]).to_wall_us(1)
+    with pytest.raises(ValueError, match="no pair"):
+        WallMap([]).to_wall_us_array([1], np)
+
+
+def test_jumps():
+    """Jumps past the threshold are reported with their size and sign; drift and short steps are not."""
+    pairs = [(DAY, 0), (DAY + SECOND, SECOND), (DAY + 62 * SECOND, 2 * SECOND), (DAY - 7 * SECOND, 3 * SECOND)]
+    found = jumps(pairs, 1.0)
+    assert found == [
+        Jump((DAY + 62 * SECOND) // 1000, 2 * SECOND, 60.0),
+        Jump((DAY - 7 * SECOND) // 1000, 3 * SECOND, -70.0),
+    ]
+    assert jumps([(DAY + index * (SECOND + 10**6), index * SECOND) for index in range(100)], 0.5) == []
+
+
+def test_no_numpy():
+    """Loading the clock loads no numpy."""
+    code = "import sys, stepscope.core.clock; sys.exit('numpy' in sys.modules)"
+    source = next(path for path in sys.path if path.endswith("src"))
+    assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": source}).returncode == 0

@@ -1,0 +1,45 @@
+"""Properties of the configuration loader under random input."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core.config import load, load_or_default
+from stepscope.core.settings import default_schema
+from stepscope.core.yaml_text import Refusal, read_text
+
+SCHEMA = default_schema()
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=2)
+WORDS = st.sampled_from(sorted({part for path in SCHEMA.paths() for part in path.split(".")} | set(SCHEMA.paths())))
+NAMES = WORDS | st.text(max_size=5) | st.sampled_from(["_target_", "callbacks", "", ".", "a..b", "__"])
+TREES = st.recursive(
+    SCALARS | st.sampled_from(["90%", "8 MiB", "5min", "x.ProfilerCallback"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.integers(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(NAMES, TREES, max_size=5))
+def test_random_settings_never_raise(settings):
+    """Whatever is given: a complete configuration of plain data."""
+    config = load_or_default(settings=settings)
+    assert set(SCHEMA.keys) <= set(config.values)
+    json.dumps(config.to_dict(), allow_nan=False)
+
+
+@given(st.dictionaries(NAMES, TREES, max_size=5))
+def test_to_dict_loads_to_the_same_values(settings):
+    """A configuration survives the way through its dict, without an error."""
+    config = load_or_default(settings=settings)
+    assert load(settings=config.to_dict()).values == config.values
+
+
+@given(st.text(alphabet="ab:-[]{}&*!#|>?%@,\"'~ \n\t\\0.e", max_size=40))
+def test_random_text_is_read_or_refused(text):
+    """The reader knows two ends: a mapping, or a refusal."""
+    with suppress(Refusal):
+        assert isinstance(read_text(text).data, dict)

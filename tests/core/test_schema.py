@@ -1,0 +1,144 @@
+"""The schema: registration, and the kinds of values."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from itertools import count
+
+import numpy as np
+import pytest
+
+from stepscope.core.config import load
+from stepscope.core.kinds import (
+    DURATION,
+    FLOAT,
+    FRACTION,
+    GIBIBYTES,
+    INTEGER,
+    LIST,
+    PATH,
+    SIZE,
+    SWITCH,
+    TEXT,
+    describe,
+)
+from stepscope.core.schema import SECTIONS, Key
+from stepscope.core.settings import default_schema
+
+KEYS = list(default_schema().keys.values())
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.path)
+def test_every_key_is_complete(key):
+    """Each key lies in a section, has one line of help, and its default is valid and already plain."""
+    assert key.path.partition(".")[0] in SECTIONS
+    assert key.help
+    assert "\n" not in key.help
+    assert key.parse(key.default) == key.default
+
+
+def test_every_alias_and_implication_leads_to_a_key():
+    """No spelling leads nowhere, and none hides a key."""
+    schema = default_schema()
+    targets = [alias.target for alias in schema.aliases.values()]
+    implied = [path for rule in schema.implications for path in (rule.path, *rule.implied)]
+    assert set(targets + implied) <= set(schema.keys)
+    assert not set(schema.aliases) & set(schema.keys)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (SWITCH, True, True),
+        (SWITCH, "Off", False),
+        (SWITCH, "yes", True),
+        (TEXT, "no", "no"),
+        (INTEGER, "8080", 8080),
+        (INTEGER, 1000.0, 1000),
+        (INTEGER, np.int64(3), 3),
+        (FLOAT, "1e-8", 1e-8),
+        (FLOAT, np.float32(0.5), 0.5),
+        (DURATION, 10, 10.0),
+        (DURATION, "250 ms", 0.25),
+        (DURATION, "10s", 10.0),
+        (DURATION, "5min", 300.0),
+        (DURATION, "2h", 7200.0),
+        (SIZE, 4096, 4096),
+        (SIZE, "8 MiB", 8 << 20),
+        (SIZE, "100GB", 100 << 30),
+        (SIZE, "1.5k", 1536),
+        (GIBIBYTES, 100, 100.0),
+        (GIBIBYTES, "512 MB", 0.5),
+        (FRACTION, 0.9, 0.9),
+        (FRACTION, 90, 0.9),
+        (FRACTION, "90%", 0.9),
+        (FRACTION, "0.5 %", 0.005),
+        (FRACTION, 1.0, 1.0),
+        (FRACTION, 100, 1.0),
+        (PATH, "a/b", "a/b"),
+        (LIST, [1, {"a": [2]}], (1, {"a": (2,)})),
+    ],
+)
+def test_kinds_accept(kind, given, expected):
+    """Each kind reads what people write for it."""
+    assert kind.parse(given) == expected
+    assert type(kind.parse(given)) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (SWITCH, 1),
+        (SWITCH, "maybe"),
+        (INTEGER, True),
+        (INTEGER, 1.5),
+        (INTEGER, "x"),
+        (INTEGER, math.inf),
+        (FLOAT, "nan"),
+        (FLOAT, 10**400),
+        (FLOAT, "9" * 5000),
+        (FLOAT, Decimal(1)),
+        (DURATION, -1),
+        (DURATION, "5 parsecs"),
+        (DURATION, "1e308 d"),
+        (SIZE, "-1 MB"),
+        (SIZE, [1]),
+        (FRACTION, -0.1),
+        (FRACTION, 101),
+        (FRACTION, "150%"),
+        (PATH, ""),
+        (PATH, "a\0b"),
+        (TEXT, 3),
+        (LIST, "abc"),
+        (LIST, [object()]),
+    ],
+    ids=count(),
+)
+def test_kinds_refuse(kind, given):
+    """Nonsense is a ValueError with a text, never another exception."""
+    with pytest.raises(ValueError, match=r"\w"):
+        kind.parse(given)
+
+
+@pytest.mark.parametrize("value", ["x" * 10_000, 10**5000, object(), [1], 1.5, "\ud800"], ids=range(6))
+def test_describe_is_short_and_never_raises(value):
+    """A message shows any value in a few words."""
+    assert len(describe(value)) < 60
+
+
+def test_a_later_part_registers_its_section():
+    """A registered key replaces the planned one, loses the notice, and closes its section."""
+    schema = default_schema()
+    schema.register("web", [Key("web.port", INTEGER, 9000, "", "port", maximum=65535)])
+    assert load(settings={"web__port": 1}, schema=schema).notices == ()
+    assert load(schema=schema).get("web.port") == 9000
+    assert load(schema=default_schema()).get("web.port") == 8080
+    assert not schema.is_open("web.theme")
+
+
+@pytest.mark.parametrize(("section", "path"), [("web", "store.x"), ("store", "store.dir"), ("store", "store")])
+def test_registering_a_wrong_key_is_refused(section, path):
+    """A key lies in its section and is registered once."""
+    with pytest.raises(ValueError, match=path):
+        default_schema().register(section, [Key(path, TEXT, "", "", "help")])

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core.vocabulary import (
+    ALIASES,
+    BY_NAME,
+    GIB,
+    METRICS,
+    MIB,
+    aliases,
+    canonical,
+    format_value,
+    metric_of,
+    spellings,
+    unit_of,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def tables() -> list[list[tuple[str, ...]]]:
+    """Return the rows of each table of the page, headings aside."""
+    found: list[list[tuple[str, ...]]] = []
+    previous = ""
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("|---"):
+            found.append([])
+        elif line.startswith("|") and previous.startswith("|"):
+            found[-1].append(tuple(cell.strip().strip("`") for cell in line.strip("|").split("|")))
+        previous = line
+    return found
+
+
+def test_page_metrics():
+    """The page lists every metric with the code's unit, kind and help, in its order."""
+    assert tables()[0] == [(name, unit or "-", kind, text) for name, unit, kind, text in METRICS]
+
+
+def test_page_aliases():
+    """The page lists every alias with its canonical name and the code's factor, in its order."""
+    words = {1.0: "1", 0.01: "0.01", MIB: "2**20", GIB: "2**30"}
+    assert tables()[1] == [(item.name, item.canonical, words[item.factor], item.unit or "same") for item in ALIASES]
+
+
+def test_names_are_unique():
+    """No name stands twice, no alias is a canonical name, and each leads to one that exists."""
+    names = [metric.name for metric in METRICS] + [alias.name for alias in ALIASES]
+    assert len(names) == len(set(names))
+    assert all(alias.canonical in BY_NAME for alias in ALIASES)
+
+
+def test_form():
+    """Names are lower-case with base units, helps are sentences, kinds are the three."""
+    for metric in METRICS:
+        assert re.fullmatch(r"[a-z_*]+(/[a-z_*]+){0,2}", metric.name)
+        assert metric.help.endswith(".")
+        assert metric.kind in {"gauge", "counter", "duration"}
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+
+
+@pytest.mark.promise("X-03", "S2-019")
+@pytest.mark.parametrize(
+    ("main", "others"),
+    [
+        ("learning_rate", ["lr"]),
+        ("grad_norm", ["gradient_norm"]),
+        ("gpu/0/memory_used_bytes", ["gpu_memory_mb", "gpu_memory_used_mb", "memory_allocated"]),
+        ("samples_per_second", ["throughput", "samples_per_sec", "throughput_samples_per_sec"]),
+    ],
+)
+def test_spellings_of_the_documents(main, others):
+    """Each spelling of the documents has one canonical name, which is found from every other spelling."""
+    assert {canonical(name) for name in [main, *others]} == {main}
+    for name in others:
+        found = dict(spellings(name))
+        assert {main, *others} <= found.keys()
+        assert list(found)[:2] == [name, main]
+
+
+@pytest.mark.promise("S1-051")
+@pytest.mark.parametrize(
+    ("name", "main", "unit"),
+    [
+        ("loss", "loss", ""),
+        ("accuracy", "accuracy", "ratio"),
+        ("learning_rate", "learning_rate", ""),
+        ("grad_norm", "grad_norm", ""),
+        ("batch_time", "step_seconds", "seconds"),
+        ("cpu_memory_mb", "process/memory_bytes", "MiB"),
+        ("gpu_memory_mb", "gpu/0/memory_used_bytes", "MiB"),
+    ],
+)
+def test_training_names(name, main, unit):
+    """The training metrics of the documents are known, with the unit the documents give."""
+    assert (canonical(name), unit_of(name)) == (main, unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "main", "unit"),
+    [
+        ("cpu_usage_percent", "cpu/usage_ratio", "percent"),
+        ("memory_usage_percent", "memory/used_ratio", "percent"),
+        ("gpu_utilization", "gpu/0/utilization_ratio", "percent"),
+        ("gpu_temperature", "gpu/0/temperature_celsius", "celsius"),
+        ("gpu_power_watts", "gpu/0/power_watts", "watts"),
+        ("disk_read_mb_s", "disk/read_bytes_per_second", "MiB/second"),
+    ],
+)
+def test_system_names(name, main, unit):
+    """The system metrics of the documents are known, with the unit the documents give (S1-052)."""
+    assert (canonical(name), unit_of(name)) == (main, unit)
+
+
+@pytest.mark.promise("X-04")
+def test_mebibytes():
+    """MB of the documents is 2**20 bytes, GB is 2**30, and both are labelled so."""
+    assert (aliases["gpu_memory_used_mb"].factor, aliases["memory_available_gb"].factor) == (2**20, 2**30)
+    assert format_value(22500, unit_of("gpu_memory_used_mb")) == "21.97 GiB"
+    assert format_value(1.5, unit_of("memory_available_gb")) == "1.5 GiB"
+
+
+def test_spelling_factors():
+    """A value found under another spelling is converted to the unit of the name that was asked for."""
+    found = dict(spellings("gpu_memory_mb", instance=2))
+    assert found["gpu/2/memory_used_bytes"] == 1 / MIB
+    assert found["gpu_memory_used_mb"] == 1
+    assert dict(spellings("gpu/1/memory_used_bytes", instance=1))["gpu_memory_mb"] == MIB
+    assert spellings("my/own") == [("my/own", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("phase/data", "seconds"),
+        ("phase/my own", "seconds"),
+        ("gpu/7/power_watts", "watts"),
+        ("cache/used_bytes", "bytes"),
+        ("queue_seconds", "seconds"),
+        ("cache/hit_ratio", "ratio"),
+        ("disk_percent", "percent"),
+        ("model_size_mb", "MiB"),
+        ("avg_latency_ms", "milliseconds"),
+        ("io/bytes_per_second", "bytes/second"),
+        ("stepscope/bytes_total", "bytes"),
+        ("nbytes", ""),
+        ("rms", ""),
+        ("whatever", ""),
+        ("", ""),
+    ],
+)
+def test_units(name, unit):
+    """Units come from the table, then from prefix and suffix; a user's own word has none."""
+    assert unit_of(name) == unit
+
+
+def test_metadata():
+    """Instances and aliases share the metadata of their metric; unknown names have none."""
+    assert metric_of("gpu/3/power_watts") == metric_of("gpu_power_watts") == BY_NAME["gpu/*/power_watts"]
+    assert metric_of("mine") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.0123, "seconds", "12.3 ms"),
+        (90, "seconds", "1.5 min"),
+        (0, "seconds", "0 s"),
+        (1.5e-7, "seconds", "150 ns"),
+        (512, "bytes", "512 B"),
+        (3.2e8, "bytes/second", "305.2 MiB/s"),
+        (0.9155, "ratio", "91.55 %"),
+        (91.5, "percent", "91.5 %"),
+        (2.5e-4, "", "2.5e-4"),
+        (2.345678, "", "2.346"),
+        (12345.6, "", "12346"),
+        (1234567, "rows", "1.235 M rows"),
+        (33.3, "samples/second", "33.3 samples/s"),
+        (71, "celsius", "71 °C"),
+        (1.4e9, "hertz", "1.4 GHz"),
+        (None, "", "-"),
+        (math.nan, "seconds", "NaN"),
+        (math.inf, "", "∞"),
+        (-math.inf, "", "-∞"),
+    ],
+)
+def test_format(value, unit, text):
+    """A value is shown in the unit that suits it."""
+    assert format_value(value, unit) == text
+
+
+@given(
+    st.floats(), st.sampled_from(["", "seconds", "bytes", "ratio", "percent", "MiB", "rows", "bytes/second", "watts"])
+)
+def test_format_any(value, unit):
+    """Every float of every unit is shown with at most 6 digits of its figure."""
+    text = format_value(value, unit)
+    figure = text.split(" ")[0].partition("e")[0]
+    assert text
+    assert sum(letter.isdigit() for letter in figure) <= 6
+
+
+@given(st.floats(1e-9, 1e9))
+def test_format_is_close(value):
+    """The figure is within one percent of the value."""
+    assert math.isclose(float(format_value(value).replace(" ", "")), value, rel_tol=0.05)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+import stepscope
+from stepscope.monitor import MetricsCollector, TrainingMetrics, TrainingMonitor
+
+
+@pytest.mark.promise("S0-003", "S1-024")
+def test_what_a_monitor_records_can_be_read_back(tmp_path):
+    """Every value is in a run below save_dir, at its step and under its canonical name."""
+    with TrainingMonitor({"save_dir": str(tmp_path / "monitoring_logs")}) as monitor:
+        for step in range(50):
+            monitor.record_metrics(step, 1.0 / (step + 1), 1e-3, 32)
+        path = monitor.run.path
+        stats = monitor.get_training_stats()
+    past = stepscope.open(path)
+    assert (tmp_path / "monitoring_logs") in path.parents
+    assert {"loss", "learning_rate", "batch_size"} <= set(past.names())
+    assert past.series("loss").step.tolist() == list(range(50))
+    summary = past.summary("loss")
+    assert [summary[name] for name in ("mean", "min", "max", "last")] == pytest.approx(
+        [stats["avg_loss"], stats["min_loss"], stats["max_loss"], stats["current_loss"]]
+    )
+
+
+@pytest.mark.promise("S1-032")
+def test_custom_metrics_can_be_read_back(tmp_path):
+    """The documents' custom metrics are series of the run."""
+    custom = {"tokens_per_second": 900.0, "throughput": 8.0, "memory_efficiency": 0.5, "batch_size": 16}
+    with TrainingMonitor({"save_dir": str(tmp_path)}) as monitor:
+        monitor.log_training_step(loss=0.5, custom_metrics=custom)
+        path = monitor.run.path
+    past = stepscope.open(path)
+    assert {name: past.series(name).value.tolist() for name in custom} == {name: [custom[name]] for name in custom}
+
+
+def test_a_monitor_whose_folder_cannot_be_made_goes_on(tmp_path, capfd):
+    """The figures in process are there, and it is said once that nothing is recorded."""
+    (tmp_path / "file").touch()
+    monitor = TrainingMonitor({"save_dir": str(tmp_path / "file" / "logs")})
+    for step in range(3):
+        monitor.record_metrics(step, 1.0, 1e-3, 32)
+    monitor.stop_monitoring()
+    assert monitor.get_training_stats()["total_steps"] == 3
+    assert capfd.readouterr().err.count("cannot ") == 1
+
+
+def test_a_collector_writes_all_steps_to_a_real_run(tmp_path):
+    """Buffered steps arrive with their own step index."""
+    run = stepscope.init(project="collector", dir=tmp_path)
+    with MetricsCollector(run, buffer_size=7) as collector:
+        for step in range(20):
+            collector.collect(TrainingMetrics(step=step, loss=float(step)))
+    run.finish()
+    assert stepscope.open(run.path).series("loss").step.tolist() == list(range(20))
