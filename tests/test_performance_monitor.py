@@ -198,7 +198,7 @@ def test_a_record_after_the_stop_is_kept_in_process_and_said(monitor, run, capsy
     assert capsys.readouterr().err.count("monitoring was stopped") == 1
 
 
-@pytest.mark.promise("S1-029", "S1-030")
+@pytest.mark.promise("S1-029")
 def test_a_step_takes_its_learning_rate_from_the_optimizer(monitor, run):
     """A learning rate that is given wins; omitted values are absent; steps count up from 0."""
     optimizer = SimpleNamespace(param_groups=[{"lr": 0.01}, {"lr": 0.1}])

@@ -6,14 +6,13 @@ variable STEPSCOPE_RUN_ID, the launcher's job key, the launching process on this
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
+import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.errors import UsageError
 
@@ -84,8 +83,7 @@ class Distributed:
             return None  # half imported, or torn down meanwhile: no group to ask
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a process stands among those of its job; None where nothing says so."""
 
     rank: int
@@ -112,8 +110,7 @@ class Identity:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
+class _Key(NamedTuple):
     """A launcher and what it calls this job."""
 
     launcher: str
@@ -308,13 +305,14 @@ def _local_key(environ: Mapping[str, str], place: Place, process: Process) -> _K
 
 
 def _keyed_id(key: _Key, project: str) -> str:
+    import hashlib
+
     text = "\0".join((key.launcher, *key.parts, project))
     return f"{key.launcher}-{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def _new_id(now: float, token: str) -> str:
-    moment = datetime.fromtimestamp(now, tz=timezone.utc)
-    return check_run_id(f"{moment:%Y%m%d-%H%M%S}-{token}", "token=")
+    return check_run_id(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{token}", "token=")
 
 
 def _scatter_warning(environ: Mapping[str, str], place: Place, key: _Key | None) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ A name is text and nothing else: it never becomes a path, so `../` needs no care
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 MAX_LENGTH = 256
@@ -72,4 +71,6 @@ def _text_of(name: object) -> tuple[str, str | None]:
 
 def _digest(text: str) -> str:
     """Return 12 hex digits of the whole text."""
+    import hashlib
+
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]

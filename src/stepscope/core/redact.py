@@ -7,7 +7,6 @@ Names of machine learning that merely look like secrets (`use_cls_token`, `max_t
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 import os
@@ -389,8 +388,8 @@ def _pairs_of(value: Any, limit: int) -> Iterator[tuple[Any, Any]] | None:
         return iter(list(islice(value.items(), limit)))
     if hasattr(value, "keys") and hasattr(value, "__getitem__"):
         return ((key, _reach(value.__getitem__, key)) for key in islice(value.keys(), limit))
-    if dataclasses.is_dataclass(value):
-        return ((field.name, _reach(value.__getattribute__, field.name)) for field in dataclasses.fields(value))
+    if hasattr(type(value), "__dataclass_fields__"):
+        return ((name, _reach(value.__getattribute__, name)) for name in type(value).__dataclass_fields__)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return iter(zip(value._fields, value, strict=False))
     if not hasattr(value, "__dict__") or callable(value):

@@ -37,7 +37,7 @@ class Problem:
     path: str
     what: str
     rows: int = 0
-    """Entries that are lost by it, where that is known."""
+    """Entries that it costs at most, where that is known."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"

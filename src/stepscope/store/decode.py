@@ -38,7 +38,19 @@ class Decoded:
     points: Points
     last_seq: dict[int, int]
     damaged_bytes: int = 0
+    torn_bytes: int = 0
+    """Bytes at the end that are no whole frame: a write under way, or one that was cut short."""
     unknown_records: int = 0
+    records: int = 0
+
+    def problems(self, file: str) -> list[str]:
+        """Say in words what could not be read of `file`."""
+        found = []
+        if self.damaged_bytes:
+            found.append(f"{file}: {self.damaged_bytes} damaged bytes were passed over")
+        if self.unknown_records:
+            found.append(f"{file}: {self.unknown_records} rows of unknown columns were passed over")
+        return found
 
 
 def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
@@ -46,10 +58,11 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
     last = dict(seen or {})
     streams: dict[int, _Stream] = defaultdict(_Stream)
     pairs: list[tuple[int, int]] = []
-    damaged = 0
+    damaged = torn = 0
     for frame in tail.decode(data):
+        damaged, torn = damaged + torn, 0
         if isinstance(frame, int):
-            damaged += frame
+            torn = frame
         elif frame.kind == tail.KIND_CLOCK:
             pairs.append(tail.CLOCK.unpack_from(data, frame.start))
         elif frame.kind == tail.KIND_STREAM:
@@ -62,7 +75,7 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
                 streams[frame.stream].table.add(entry)
         elif frame.kind == tail.KIND_RECORDS:
             _scan(data, frame, streams[frame.stream], last)
-    return _columns(data, streams, pairs, Decoded(Points.empty(), last, damaged))
+    return _columns(data, streams, pairs, Decoded(Points.empty(), last, damaged, torn))
 
 
 def _scan(data: bytes, frame: tail.Frame, stream: _Stream, last: dict[int, int]) -> None:
@@ -90,6 +103,7 @@ def _columns(data: bytes, streams: dict[int, _Stream], pairs: list[tuple[int, in
     parts = []
     for stream in streams.values():
         for (number, length), offsets in stream.offsets.items():
+            result.records += len(offsets)
             if number == ring.SCHEMA_EVENT:
                 continue
             at = np.array(offsets, np.int64)

@@ -93,8 +93,9 @@ class RunFolder:
 
     def tails(self) -> list[Span]:
         """Return the tail files that no sealed file holds yet, in order."""
+        tails = self.all_tails()  # listed first: a tail that is being sealed now is then seen in one of the two lists
         sealed = self.units()
-        return [tail for tail in self.all_tails() if not any(unit.covers(tail) for unit in sealed)]
+        return [tail for tail in tails if not any(unit.covers(tail) for unit in sealed)]
 
     def units(self) -> list[Span]:
         """Return the sealed files, without those that a compacted one replaces, in order."""

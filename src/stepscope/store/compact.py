@@ -1,0 +1,9 @@
+"""Merge small sealed units into larger ones."""
+
+from __future__ import annotations
+
+from stepscope.store.layout import RunFolder, Writer
+
+
+def compact(folder: RunFolder, writer: Writer) -> None:
+    """Placeholder replaced by the compaction helper."""

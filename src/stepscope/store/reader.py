@@ -1,0 +1,272 @@
+"""Read a run back, while it is written or long after, from its folder alone."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from stepscope.core.errors import UsageError
+from stepscope.core.vocabulary import spellings
+from stepscope.store import series as shapes
+from stepscope.store.events import read_events
+from stepscope.store.points import Points, distinct
+from stepscope.store.pyramid import LEVELS, Blocks, build
+from stepscope.store.sealed import read_blocks, read_points, reading_connection
+from stepscope.store.snapshot import Snapshot, read_meta, take_snapshot
+from stepscope.store.states import overall, read_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import duckdb
+
+    from stepscope.store.layout import RunFolder
+
+_T = TypeVar("_T")
+RELISTS = 5
+"""How often to look again when files are sealed, merged or removed while they are read."""
+RAW_LIMIT = 1 << 21
+"""Points of a range up to which they are read one by one; beyond, the pyramid answers."""
+
+
+class Past:
+    """A recorded run. Every call reads what is there at that moment, so a live run can be followed."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Open the run in `folder`; use `stepscope.open`.
+
+        Raises:
+            StepscopeError: there is no run, or its run.json cannot be read.
+        """
+        self._folder = folder
+        self.meta: dict[str, Any] = read_meta(folder)
+        self.id: str = self.meta["id"]
+        self.name: str = self.meta.get("name") or self.id
+        self.project: str = self.meta.get("project") or ""
+        self.config: Any = self.meta.get("config")
+        self._problems: dict[str, None] = {}
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._folder.path
+
+    @property
+    def state(self) -> str:
+        """running, finished, failed, killed, oom-killed, preempted or lost."""
+        return overall(read_nodes(self._folder)[0])[0]
+
+    @property
+    def cause(self) -> str:
+        """Why the run ended as it did; empty where nobody knows or all is well."""
+        return overall(read_nodes(self._folder)[0])[1]
+
+    @property
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts, in order."""
+        nodes, _ = read_nodes(self._folder)
+        return sorted({node.attempt for node in nodes})
+
+    def names(self) -> list[str]:
+        """Return the names of all metrics, sorted."""
+        return self._steadily(lambda snapshot: sorted(snapshot.counts()))
+
+    def series(
+        self,
+        name: str,
+        rank: int | None = None,
+        attempt: int | None = None,
+        step_range: tuple[int, int] | None = None,
+        points: int | None = None,
+    ) -> shapes.Series:
+        """Return one metric as numpy arrays.
+
+        Args:
+            name: as recorded, or another documented spelling of it ("lr" for "learning_rate").
+            rank: only this rank; all by default, one after another.
+            attempt: only this attempt; all by default.
+            step_range: first and last step, both included.
+            points: about how many buckets to downsample to; every minimum, maximum and non-finite point is kept.
+
+        Raises:
+            UsageError: the run has no such metric.
+        """
+        recorded, factor = self._find(name)
+        ranks, attempts = None if rank is None else [rank], None if attempt is None else [attempt]
+
+        def read(snapshot: Snapshot) -> shapes.Series:
+            if points is None or self._affordable(snapshot, recorded, points):
+                found = self._points(snapshot, recorded, ranks, attempts, step_range)
+                if points is None or len(found) <= points:
+                    return shapes.whole(name, found)
+                return shapes.from_blocks(name, shapes.bucket_points(found, points))
+            blocks = self._blocks(snapshot, recorded, points, ranks, attempts, step_range)
+            return shapes.from_blocks(name, shapes.merge(blocks, points))
+
+        return _scaled(self._steadily(read), factor)
+
+    def summary(self, name: str, window: int | None = None) -> dict[str, Any]:
+        """Return count, mean, std (population), min, max, p50, p95, p99, last and nonfinite of a metric.
+
+        Args:
+            name: as in `series`.
+            window: only the last so many points.
+
+        Raises:
+            UsageError: the run has no such metric.
+        """
+        value = self.series(name).value
+        return shapes.summarize(value if window is None else value[-window:])
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """Return what happened, in order of time (seconds since 1970 UTC): kind, rank, attempt, step and more."""
+        found, problems = read_events(self._folder)
+        self._note(problems)
+        return [event for event in found if kind is None or event.get("kind") == kind]
+
+    def frame(self) -> Any:
+        """Return all points as a pandas or polars frame with columns name, rank, attempt, step, time, value.
+
+        Raises:
+            UsageError: neither is installed.
+        """
+        found = self._steadily(lambda snapshot: self._points(snapshot, None, None, None, None))
+        columns = {
+            "name": np.array(found.names, dtype=object)[found.name] if len(found) else np.empty(0, object),
+            "rank": found.rank,
+            "attempt": found.attempt,
+            "step": found.step,
+            "time": found.time / 1e6,
+            "value": found.value,
+        }
+        for module in ("pandas", "polars"):
+            try:
+                return __import__(module).DataFrame(columns)
+            except ImportError:
+                continue
+        raise UsageError("make a frame", "neither pandas nor polars is installed", "pip install one of them")
+
+    def problems(self) -> list[str]:
+        """Return what could not be read so far: damaged blocks, torn files, unknown rows. Empty is good."""
+        self._steadily(lambda snapshot: self._points(snapshot, None, None, None, None))
+        self.events()
+        self._note(read_nodes(self._folder)[1])
+        return list(self._problems)
+
+    def points(self, names: list[str] | None = None) -> Points:
+        """Return the points of some metrics, or of all, as columns in order of name, rank, attempt and sequence."""
+        wanted = None if names is None else set(names)
+        return self._steadily(lambda snapshot: self._points(snapshot, wanted, None, None, None))
+
+    @functools.cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return reading_connection()
+
+    def _find(self, name: str) -> tuple[str, float]:
+        known = self._steadily(lambda snapshot: snapshot.counts())
+        for candidate, factor in [(name, 1.0), *spellings(name)]:
+            if candidate in known:
+                return candidate, factor
+        from difflib import get_close_matches  # noqa: PLC0415 - only for the message
+
+        near = get_close_matches(name, list(known), 1)
+        remedy = f"did you mean {near[0]!r}?" if near else "names() lists what there is"
+        raise UsageError(f"read metric {name!r}", f"run {self.id} has none of that name", remedy)
+
+    def _steadily(self, read: Callable[[Snapshot], _T]) -> _T:
+        """Read from a snapshot of the folder; look again if a file went away meanwhile."""
+        for _ in range(RELISTS):
+            try:
+                snapshot = take_snapshot(self._folder)
+                result = read(snapshot)
+            except FileNotFoundError:
+                continue
+            self._note(snapshot.problems)
+            return result
+        snapshot = take_snapshot(self._folder)
+        return read(snapshot)
+
+    def _affordable(self, snapshot: Snapshot, name: str, points: int) -> bool:
+        """Say whether reading every point costs no more than reading the pyramid would."""
+        return snapshot.sealed_count(name) < max(points, 1) * LEVELS[0]
+
+    def _points(
+        self,
+        snapshot: Snapshot,
+        names: str | set[str] | None,
+        ranks: list[int] | None,
+        attempts: list[int] | None,
+        step_range: tuple[int, int] | None,
+    ) -> Points:
+        wanted = {names} if isinstance(names, str) else names
+        sealed = Points.empty()
+        if snapshot.units:
+            sealed, problems = read_points(
+                snapshot.holding(wanted), wanted, ranks, attempts, step_range, connection=self._connection
+            )
+            self._note([str(problem) for problem in problems])
+        tail = snapshot.tail_points(wanted, ranks, attempts, step_range)
+        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed)
+
+    def _blocks(
+        self,
+        snapshot: Snapshot,
+        name: str,
+        points: int,
+        ranks: list[int] | None,
+        attempts: list[int] | None,
+        step_range: tuple[int, int] | None,
+    ) -> Blocks:
+        """Return blocks of the coarsest level that still has enough of them; at the edges of a range, of its points."""
+        level = max([size for size in LEVELS if snapshot.sealed_count(name) / size >= points] or LEVELS[:1])
+        units = snapshot.holding({name})
+        blocks, problems = read_blocks(units, level, {name}, ranks, attempts, step_range, connection=self._connection)
+        self._note([str(problem) for problem in problems])
+        parts = [blocks]
+        if step_range is not None:
+            inside = (blocks.low_step >= step_range[0]) & (blocks.high_step <= step_range[1])
+            parts = [blocks.select(inside), self._edges(snapshot, name, blocks.select(~inside), ranks, attempts, step_range)]
+        tail = snapshot.tail_points({name}, ranks, attempts, step_range)
+        if len(tail):
+            parts.append(build(distinct(tail), level))
+        merged = Blocks.concat([part for part in parts if len(part)])
+        return merged.select(np.lexsort((merged.first_seq, merged.attempt, merged.rank)))
+
+    def _edges(
+        self,
+        snapshot: Snapshot,
+        name: str,
+        cut: Blocks,
+        ranks: list[int] | None,
+        attempts: list[int] | None,
+        step_range: tuple[int, int],
+    ) -> Blocks:
+        """Return a block of its own for each point in the range that lies in a block which the range cuts."""
+        if not len(cut):
+            return cut
+        low, high = max(step_range[0], int(cut.low_step.min())), min(step_range[1], int(cut.high_step.max()))
+        units = snapshot.holding({name})
+        found, problems = read_points(units, {name}, ranks, attempts, (low, high), connection=self._connection)
+        self._note([str(problem) for problem in problems])
+        keep = np.zeros(len(found), bool)
+        for rank, attempt, first, last in zip(cut.rank, cut.attempt, cut.first_seq, cut.last_seq, strict=True):
+            of_block = (found.rank == rank) & (found.attempt == attempt)
+            keep |= of_block & (found.seq >= first) & (found.seq <= last)
+        return build(found.select(keep), 1)
+
+    def _note(self, problems: list[str]) -> None:
+        self._problems.update(dict.fromkeys(problems))
+
+    def __repr__(self) -> str:
+        """Say which run this is."""
+        return f"<stepscope run {self.id} in {self.path}>"
+
+
+def _scaled(found: shapes.Series, factor: float) -> shapes.Series:
+    """Return the series in the unit that the name asked for stands for."""
+    if factor == 1.0:
+        return found
+    return shapes.Series(found.name, found.step, found.time, found.value * factor, found.rank, found.attempt)

@@ -1,0 +1,73 @@
+"""Seal tails into Parquet. Runs as a short-lived child of the watcher; only the holder of the run's lock starts it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.store.compact import compact
+from stepscope.store.decode import Decoded, decode_tail
+from stepscope.store.layout import RunFolder, Span, Writer
+from stepscope.store.sealed import open_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NICE = 9
+"""Added to the watcher's own 10."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Seal, then compact. Arguments: the run's folder, node, attempt, number of the last tail to seal."""
+    os.nice(NICE)
+    os.umask(0o077)
+    folder, writer = RunFolder(Path(arguments[0])), Writer(arguments[1], int(arguments[2]))
+    seal(folder, writer, int(arguments[3]))
+    compact(folder, writer)
+    return 0
+
+
+def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
+    """Seal the tails of `writer` up to number `last`, each as a unit, and delete them; return the new units.
+
+    Raises:
+        OSError: a unit could not be written; its tail is still there.
+    """
+    units = [unit for unit in folder.all_units() if unit.writer == writer]
+    seen = last_sequences(units)
+    made = []
+    for tail in folder.all_tails():
+        if tail.writer != writer or tail.last > last:
+            continue
+        if not any(unit.covers(tail) for unit in units):
+            decoded = decode_tail(tail.path.read_bytes(), seen)
+            seen = decoded.last_seq
+            if decoded.records:
+                made.append(_write(folder, tail, decoded))
+        tail.path.unlink(missing_ok=True)
+    return made
+
+
+def _write(folder: RunFolder, tail: Span, decoded: Decoded) -> Path:
+    return write_sealed(
+        folder.path / "metrics",
+        folder.unit_stem(tail.writer, tail.first, tail.last),
+        decoded.points,
+        last_seq={str(rank): sequence for rank, sequence in decoded.last_seq.items()},
+        problems=decoded.problems(tail.path.name),
+    )
+
+
+def last_sequences(units: Sequence[Span]) -> dict[int, int]:
+    """Return the highest sequence of each rank that the units of one writer hold."""
+    found: dict[int, int] = {}
+    for unit in units:
+        for rank, sequence in open_sealed(unit.path).last_seq.items():
+            found[int(rank)] = max(found.get(int(rank), -1), sequence)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,179 @@
+"""One metric over time, whole or downsampled so that every minimum, maximum and non-finite point stays visible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.store.points import NO_STEP, Points
+from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BAD = {NAN: np.nan, POSITIVE_INFINITY: np.inf, NEGATIVE_INFINITY: -np.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The points of one metric in the order they were recorded, by rank and attempt.
+
+    A downsampled series holds up to four real points of each bucket: the lowest, the highest, the first that is not
+    finite, and the last; `buckets` then has the figures over all points of each.
+    """
+
+    name: str
+    step: NDArray[np.int64]
+    """Step; `NO_STEP` (the lowest int64) for a machine sample that belongs to none."""
+    time: NDArray[np.float64]
+    """Seconds since 1970 UTC."""
+    value: NDArray[np.float64]
+    """Value; durations in seconds."""
+    rank: NDArray[np.int32]
+    attempt: NDArray[np.int32]
+    buckets: Blocks | None = None
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.value)
+
+
+def whole(name: str, points: Points) -> Series:
+    """Return every point."""
+    return Series(name, points.step, points.time / 1e6, points.value, points.rank, points.attempt)
+
+
+def from_blocks(name: str, blocks: Blocks) -> Series:
+    """Return the real points that stand out of each block, and the blocks."""
+    picks = [
+        _pick(blocks, blocks.min_step, blocks.min_time, blocks.min, np.isfinite(blocks.min)),
+        _pick(blocks, blocks.max_step, blocks.max_time, blocks.max, np.isfinite(blocks.max)),
+        _pick(blocks, blocks.bad_step, blocks.bad_time, _bad_values(blocks), blocks.bad_kind > 0),
+        _pick(blocks, blocks.last_step, blocks.last_time, blocks.last, np.ones(len(blocks), bool)),
+    ]
+    columns = [np.concatenate([pick[at] for pick in picks]) for at in range(6)]
+    block, rank, attempt, step, time, value = columns
+    order = np.lexsort((value, step, time, block, attempt, rank))
+    bits = value.view(np.int64)
+    same = np.ones(len(order), bool)
+    for column in (block, step, time, bits):
+        same[1:] &= column[order][1:] == column[order][:-1]
+    same[:1] = False
+    order = order[~same]
+    seconds = time[order].astype(np.float64) / 1e6
+    return Series(name, step[order], seconds, value[order], rank[order], attempt[order], blocks)
+
+
+def _pick(blocks: Blocks, step: Any, time: Any, value: Any, there: NDArray[np.bool_]) -> tuple[NDArray[Any], ...]:
+    place = np.flatnonzero(there)
+    return place, blocks.rank[place], blocks.attempt[place], step[place], time[place], value[place]
+
+
+def _bad_values(blocks: Blocks) -> NDArray[np.float64]:
+    value = np.zeros(len(blocks))
+    for kind, number in _BAD.items():
+        value[blocks.bad_kind == kind] = number
+    return value
+
+
+def bucket_points(points: Points, buckets: int) -> Blocks:
+    """Return about `buckets` blocks over points of one name, never across two ranks or attempts."""
+    return build(points, max(1, -(-len(points) // max(1, buckets))))
+
+
+def merge(blocks: Blocks, buckets: int) -> Blocks:
+    """Join neighbouring blocks of one name until there are about `buckets`, never across two ranks or attempts."""
+    every = -(-len(blocks) // max(1, buckets))
+    if every <= 1:
+        return blocks
+    change = (np.diff(blocks.rank) != 0) | (np.diff(blocks.attempt) != 0)
+    group_start = np.concatenate(([0], np.flatnonzero(change) + 1))
+    within = np.arange(len(blocks)) - np.repeat(group_start, np.diff(group_start, append=len(blocks)))
+    starts = np.flatnonzero(within % every == 0)
+    return _reduced(blocks, starts)
+
+
+def _reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
+    ends = np.concatenate((starts[1:], [len(blocks)])) - 1
+    lowest = _where(blocks.min, starts, np.fmin)
+    highest = _where(blocks.max, starts, np.fmax)
+    bad = _first_bad(blocks, starts)
+    count = np.add.reduceat(blocks.count, starts)
+    finite = blocks.count - blocks.nonfinite
+    weight = np.add.reduceat(finite, starts)
+    total = np.add.reduceat(np.where(finite > 0, blocks.mean * finite, 0.0), starts)
+    steps = np.where(blocks.low_step == NO_STEP, np.iinfo(np.int64).max, blocks.low_step)
+    low_step = np.minimum.reduceat(steps, starts)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(weight > 0, total / weight, np.nan)
+    return Blocks(
+        blocks.names,
+        name=blocks.name[starts],
+        rank=blocks.rank[starts],
+        attempt=blocks.attempt[starts],
+        count=count,
+        nonfinite=np.add.reduceat(blocks.nonfinite, starts),
+        first_seq=blocks.first_seq[starts],
+        last_seq=blocks.last_seq[ends],
+        first_step=blocks.first_step[starts],
+        last_step=blocks.last_step[ends],
+        low_step=np.where(low_step == np.iinfo(np.int64).max, NO_STEP, low_step),
+        high_step=np.maximum.reduceat(blocks.high_step, starts),
+        first_time=blocks.first_time[starts],
+        last_time=blocks.last_time[ends],
+        low_time=np.minimum.reduceat(blocks.low_time, starts),
+        high_time=np.maximum.reduceat(blocks.high_time, starts),
+        min=blocks.min[lowest],
+        max=blocks.max[highest],
+        mean=mean,
+        last=blocks.last[ends],
+        min_at=blocks.min_at[lowest],
+        max_at=blocks.max_at[highest],
+        min_step=blocks.min_step[lowest],
+        max_step=blocks.max_step[highest],
+        min_time=blocks.min_time[lowest],
+        max_time=blocks.max_time[highest],
+        bad_step=blocks.bad_step[bad],
+        bad_time=blocks.bad_time[bad],
+        bad_kind=blocks.bad_kind[bad],
+        in_ns=np.logical_and.reduceat(blocks.in_ns, starts),
+    )
+
+
+def _where(column: NDArray[np.float64], starts: NDArray[np.int64], how: np.ufunc) -> NDArray[np.int64]:
+    """Return the position of the first entry of each group that holds its extreme; the first one if all are NaN."""
+    lengths = np.diff(starts, append=len(column))
+    extreme = np.repeat(how.reduceat(column, starts), lengths)
+    hit = (column == extreme) | np.isnan(extreme)
+    place = np.where(hit, np.arange(len(column)), len(column))
+    return np.minimum.reduceat(place, starts)
+
+
+def _first_bad(blocks: Blocks, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    place = np.where(blocks.bad_kind > 0, np.arange(len(blocks)), len(blocks))
+    first = np.minimum.reduceat(place, starts)
+    return np.where(first == len(blocks), starts, first)
+
+
+def summarize(value: NDArray[np.float64]) -> dict[str, Any]:
+    """Return count, mean, std (population), min, max, p50, p95, p99 over finite values, last, and the non-finite count.
+
+    What cannot be computed is None, never 0.
+    """
+    finite = value[np.isfinite(value)]
+    figures: dict[str, Any] = dict.fromkeys(("mean", "std", "min", "max", "p50", "p95", "p99"))
+    if len(finite):
+        p50, p95, p99 = np.percentile(finite, [50, 95, 99])
+        figures = {
+            "mean": float(finite.mean()),
+            "std": float(finite.std()),
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "p50": float(p50),
+            "p95": float(p95),
+            "p99": float(p99),
+        }
+    last = float(value[-1]) if len(value) else None
+    return {"count": len(value), **figures, "last": last, "nonfinite": len(value) - len(finite)}

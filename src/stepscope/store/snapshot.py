@@ -1,0 +1,131 @@
+"""What the folder of a run holds at one moment: sealed units, and the tails that no unit holds yet."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.errors import StepscopeError
+from stepscope.store.decode import Decoded, decode_tail
+from stepscope.store.layout import FORMAT_VERSION
+from stepscope.store.points import Points
+from stepscope.store.sealed import Sealed, open_sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stepscope.store.layout import RunFolder, Span
+
+
+@dataclass
+class Snapshot:
+    """The files of a run that count, and the points of its tails."""
+
+    units: list[Sealed]
+    tails: Points
+    problems: list[str] = field(default_factory=list)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of points of each name."""
+        found: dict[str, int] = {}
+        for unit in self.units:
+            for name, count in unit.names.items():
+                found[name] = found.get(name, 0) + count
+        for code, count in enumerate(np.bincount(self.tails.name, minlength=len(self.tails.names))):
+            if count:
+                found[self.tails.names[code]] = found.get(self.tails.names[code], 0) + int(count)
+        return found
+
+    def sealed_count(self, name: str) -> int:
+        """Return how many points of a name are sealed."""
+        return sum(unit.names.get(name, 0) for unit in self.units)
+
+    def holding(self, names: Collection[str] | None) -> list[Sealed]:
+        """Return the units that hold any of these names."""
+        return [unit for unit in self.units if names is None or any(name in unit.names for name in names)]
+
+    def tail_points(
+        self,
+        names: Collection[str] | None,
+        ranks: Collection[int] | None = None,
+        attempts: Collection[int] | None = None,
+        step_range: tuple[int, int] | None = None,
+    ) -> Points:
+        """Return the points of the tails that pass the filters; None lets all pass."""
+        points = self.tails
+        keep = np.ones(len(points), bool)
+        if names is not None:
+            keep &= np.isin(points.name, [code for code, name in enumerate(points.names) if name in names])
+        if ranks is not None:
+            keep &= np.isin(points.rank, list(ranks))
+        if attempts is not None:
+            keep &= np.isin(points.attempt, list(attempts))
+        if step_range is not None:
+            keep &= (points.step >= step_range[0]) & (points.step <= step_range[1])
+        return points.select(keep)
+
+
+def take_snapshot(folder: RunFolder) -> Snapshot:
+    """List the run's files and read its tails.
+
+    Raises:
+        FileNotFoundError: a file went away between the listing and the reading; look again.
+    """
+    tails = folder.tails()
+    units = folder.units()
+    sealed = {unit: _unit(unit.path, unit.path.stat().st_ino) for unit in units}
+    seen: dict[Any, dict[int, int]] = {}
+    for unit, facts in sealed.items():
+        ranks = seen.setdefault(unit.writer, {})
+        for rank, sequence in facts.last_seq.items():
+            ranks[int(rank)] = max(ranks.get(int(rank), -1), sequence)
+    parts, problems = [], [str(problem) for facts in sealed.values() for problem in facts.problems]
+    for tail in tails:
+        if any(unit.covers(tail) for unit in units):
+            continue  # sealed between the two listings
+        decoded = _tail(tail, seen.get(tail.writer, {}))
+        seen[tail.writer] = decoded.last_seq
+        parts.append(decoded.points)
+        problems += decoded.problems(tail.path.name)
+    return Snapshot(list(sealed.values()), Points.concat(parts), problems)
+
+
+@functools.lru_cache(maxsize=512)
+def _unit(path: Any, inode: int) -> Sealed:  # noqa: ARG001 - the inode tells a rewritten file from a known one
+    return open_sealed(path)
+
+
+def _tail(tail: Span, seen: dict[int, int]) -> Decoded:
+    size = tail.path.stat().st_size
+    return _decoded(tail.path, size, tuple(sorted(seen.items())))
+
+
+@functools.lru_cache(maxsize=4)
+def _decoded(path: Any, size: int, seen: tuple[tuple[int, int], ...]) -> Decoded:
+    """Decode a tail once for each size it has: it only ever grows."""
+    with open(path, "rb") as file:
+        return decode_tail(file.read(size), dict(seen))
+
+
+def read_meta(folder: RunFolder) -> dict[str, Any]:
+    """Return what run.json says.
+
+    Raises:
+        StepscopeError: it is missing, damaged, or of a format newer than ours.
+    """
+    what = f"open run {folder.path}"
+    try:
+        meta = json.loads(folder.run_file.read_bytes())
+    except FileNotFoundError:
+        raise StepscopeError(what, "it has no run.json", "give the folder of a run, or see `stepscope runs`") from None
+    except (OSError, ValueError) as error:
+        raise StepscopeError(what, f"run.json cannot be read ({error})", "restore that file from a copy") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("id"), str):
+        raise StepscopeError(what, "run.json does not describe a run", "restore that file from a copy")
+    if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT_VERSION:
+        raise StepscopeError(what, f"it has format {meta.get('format')}, newer than ours", "upgrade stepscope")
+    return meta
