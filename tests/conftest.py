@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from stepscope.core.places import shared_root
 
 LAUNCHERS = ("STEPSCOPE_", "SLURM_", "TORCHELASTIC_", "RAY_", "OMPI_", "PMI_")
 RANKS = {
@@ -31,3 +34,7 @@ def clean_environment(monkeypatch, tmp_path_factory):
         if name.startswith(LAUNCHERS) or name in RANKS:
             monkeypatch.delenv(name)
     monkeypatch.setenv("STEPSCOPE_DIR", str(tmp_path_factory.mktemp("runs")))
+    runtime = tmp_path_factory.mktemp("runtime")
+    monkeypatch.setenv("STEPSCOPE_RUNTIME_DIR", str(runtime))
+    yield
+    shutil.rmtree(shared_root(str(runtime)), ignore_errors=True)  # rings of processes that a test has killed

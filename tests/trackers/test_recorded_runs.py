@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import stepscope
+from stepscope.metrics import MetricTracker
 from stepscope.monitor import MetricsCollector, TrainingMetrics, TrainingMonitor
 
 
@@ -22,6 +25,19 @@ def test_what_a_monitor_records_can_be_read_back(tmp_path):
     assert [summary[name] for name in ("mean", "min", "max", "last")] == pytest.approx(
         [stats["avg_loss"], stats["min_loss"], stats["max_loss"], stats["current_loss"]]
     )
+
+
+@pytest.mark.promise("S4-020")
+def test_a_tracker_and_a_run_agree(tmp_path):
+    """The same values give the same figures in process and read back, NaN and standard deviation included."""
+    tracker, values = MetricTracker(), [1.0, 2.0, math.nan, 4.0, math.inf, 8.0]
+    with stepscope.init(project="agree", dir=tmp_path) as run:
+        for value in values:
+            tracker.update("loss", value)
+            run.log(loss=value)
+    past, own = stepscope.open(run.path).summary("loss"), tracker.get_summary("loss")
+    assert own.pop("nonfinite") == past["nonfinite"]
+    assert own == pytest.approx({name: past[name] for name in own})
 
 
 @pytest.mark.promise("S1-032")

@@ -56,7 +56,7 @@ def test_device_values_are_read_in_their_places_when_somebody_looks():
     series = Series([1.0, gpu.tensor(2.0), 3.0, gpu.tensor(math.nan)])
     assert gpu.waits == 0
     assert series[:3] == [1.0, 2.0, 3.0]
-    assert (series.statistics.mean, series.statistics.non_finite, gpu.waits) == (2.0, 1, 2)
+    assert (series.statistics.mean, series.statistics.nonfinite, gpu.waits) == (2.0, 1, 2)
 
 
 def test_ready_values_are_read_by_the_next_append():

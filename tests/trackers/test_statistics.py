@@ -38,15 +38,15 @@ def test_values_near_the_largest_float_do_not_overflow():
     assert Statistics([1.7e308, -1.7e308, 1.7e308]).mean == pytest.approx(1.7e308 / 3)
 
 
-def test_non_finite_values_are_only_counted():
+def test_nonfinite_values_are_only_counted():
     """NaN and infinities enter no figure but their count."""
     found = Statistics([1.0, math.nan, 3.0, math.inf, -math.inf])
-    assert (found.count, found.mean, found.minimum, found.maximum, found.non_finite) == (2, 2.0, 1.0, 3.0, 3)
+    assert (found.count, found.mean, found.minimum, found.maximum, found.nonfinite) == (2, 2.0, 1.0, 3.0, 3)
 
 
 def test_nothing_known_is_none():
     """Without a finite value every figure is absent, not 0."""
     summary = summarise(Statistics([math.nan]), [math.nan], None)
-    assert summary == {"count": 0, "non_finite": 1} | dict.fromkeys(
+    assert summary == {"count": 1, "nonfinite": 1} | dict.fromkeys(
         ("mean", "std", "min", "max", "p50", "p95", "p99", "last")
     )

@@ -56,6 +56,11 @@ class Config:
             {path.removeprefix(prefix): value for path, value in self.values.items() if path.startswith(prefix)}
         )
 
+    def shown(self) -> dict[str, Any]:
+        """Return by path what was set, without the values of secret keys: to be kept beside a run."""
+        secret = {path for path, key in default_schema().keys.items() if key.secret}
+        return {path: "(set)" if path in secret else self.values[path] for path in self.sources}
+
     def to_dict(self) -> dict[str, Any]:
         """Return all settings as a nested dict of plain data; loading it as settings gives the same values."""
         return _nest(self.values)

@@ -8,7 +8,10 @@ import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX = ".ring", ".schema"
@@ -50,17 +53,23 @@ def find_places(
     """
     environ = os.environ if environ is None else environ
     override = environ.get("STEPSCOPE_RUNTIME_DIR", "")
-    suffix = f"-{hashlib.sha256(override.encode()).hexdigest()[:8]}" if override else ""
-    name = f"stepscope-{os.getuid()}{suffix}"
-    candidates = [Path(override)] if override else [(temporary or Path(tempfile.gettempdir())) / name, Path("/var/tmp") / name]  # noqa: S108 - checked below
+    name = shared_root(override, shared_memory).name
+    usual = [temporary or Path(tempfile.gettempdir()), Path("/var/tmp")]  # noqa: S108 - what we make there is checked
+    candidates = [Path(override)] if override else [folder / name for folder in usual]
     disk = _first_private(candidates)
     shared: Path | None = None
     if shared_memory.is_dir():
         try:
-            shared = private_directory(shared_memory / name)
+            shared = private_directory(shared_root(override, shared_memory))
         except OSError:
             shared = None  # unwritable or hostile: rings go to disk
     return Places(shared, disk)
+
+
+def shared_root(override: str = "", shared_memory: Path = SHARED_MEMORY) -> Path:
+    """Return where rings go in shared memory; `override` is what STEPSCOPE_RUNTIME_DIR says."""
+    suffix = f"-{hashlib.sha256(override.encode()).hexdigest()[:8]}" if override else ""
+    return shared_memory / f"stepscope-{os.getuid()}{suffix}"
 
 
 def _first_private(candidates: list[Path]) -> Path:

@@ -161,7 +161,7 @@ class RingReader:
     @staticmethod
     def _checksum_holds(data: bytes, position: int, length: int) -> bool:
         body = position + length - CHECKSUM.size
-        return zlib.crc32(data[position:body]) == CHECKSUM.unpack_from(data, body)[0]
+        return bool(zlib.crc32(data[position:body]) == CHECKSUM.unpack_from(data, body)[0])
 
 
 def records(data: bytes) -> list[tuple[int, int, int]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 _BOOT = """
 import importlib.util, sys
 package, module, paths = sys.argv[1], sys.argv[2], sys.argv[3].split(chr(0x1f))
-spec = importlib.util.spec_from_file_location("stepscope", package + "/__init__.py", submodule_search_locations=[package])
+start = package + "/__init__.py"
+spec = importlib.util.spec_from_file_location("stepscope", start, submodule_search_locations=[package])
 loaded = importlib.util.module_from_spec(spec)
 sys.modules["stepscope"] = loaded
 spec.loader.exec_module(loaded)
@@ -62,7 +63,7 @@ def start_detached(module: str, *values: str) -> None:
     """
     command = [interpreter(), "-I", "-S", "-c", _DETACH, *arguments(module, *values)]
     try:
-        first = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        first = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -84,7 +84,7 @@ class Declarations:
 
     def _pack(self, kinds: str, number: int) -> Layout:
         shape = struct.Struct(ring.RECORD.format + kinds)
-        return self._mapping.packer(shape), shape.size + self._mapping.overhead, number
+        return self._mapping.packer(shape), shape.size + self._mapping.overhead, number, True
 
 
 class _Patience:

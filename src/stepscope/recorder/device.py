@@ -43,7 +43,7 @@ class DeviceValues:
     """Take device scalars; one pool of pinned slots per device type."""
 
     def __init__(self, slots: int = SLOTS) -> None:
-        """Prepare nothing until the first device value comes."""
+        """Prepare nothing until the first device value comes; with 0 slots none is ever taken."""
         self._slots = slots
         self._pools: dict[str, TorchPool] = {}
 
@@ -53,6 +53,8 @@ class DeviceValues:
         Raises:
             DeviceError: it is not a scalar, a graph is being captured, or too many are in flight.
         """
+        if not self._slots:
+            raise DeviceError("values on a device are not taken; set recorder.device_values")
         if hasattr(type(value), "copy_to_host_async"):
             return JaxValue(value)
         if value.numel() != 1:

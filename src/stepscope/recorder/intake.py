@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import clean
 from stepscope.core.redact import jsonable, redact
@@ -18,6 +18,8 @@ from stepscope.recorder.hotpath import OTHER, Phase
 from stepscope.recorder.mapping import DeadLock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepscope.recorder.declarations import Declarations
     from stepscope.recorder.hotpath import Layout, Recorder
 
@@ -27,23 +29,32 @@ LOOK_EVERY = 1_000_000_000
 MAX_PENDING = 4096
 MAX_TEXT = 32 << 10
 """Bytes of one event's JSON."""
+Sorted = tuple[dict[str, float], dict[str, Arriving], dict[str, Any]]
+"""The values of one call: numbers, those on their way from a device, and text."""
+_PYTHONS = frozenset((float, int, bool))
 _REFUSED_TYPES = (complex, bytes, bytearray, set, frozenset, type(None))
 
 
 class Intake:
     """The slow half of a recorder. What it learns (layouts, number types, phases) makes the next call fast."""
 
-    def __init__(self, declarations: Declarations | None, complaints: Complaints, max_events: float = 1000) -> None:
+    def __init__(
+        self,
+        declarations: Declarations | None,
+        complaints: Complaints,
+        max_events: float = 1000,
+        devices: DeviceValues | None = None,
+    ) -> None:
         """Declare new layouts through `declarations` (None: record nothing); at most `max_events` a second."""
         self.layouts: dict[tuple[Any, ...], Layout] = {}
-        self.plain: set[type] = {float, int, bool}
+        self.plain: set[type] = set(_PYTHONS)
         self.phases: dict[str, Phase] = {}
         self.step_layouts: dict[tuple[Any, ...], Layout] = {}
         self.pending: deque[tuple[list[str], list[Arriving], int, int]] = deque()
         self.complaints = complaints
         self._declarations = declarations
         self.on_look: Callable[[int, int], None] | None = None
-        self._devices = DeviceValues()
+        self._devices = devices or DeviceValues()
         self._told = 0
         self._max_events, self._window, self._events = max_events, 0, 0
 
@@ -55,14 +66,16 @@ class Intake:
             try:
                 values = dict(values)
             except (TypeError, ValueError):
-                self.count(recorder, "call", f"cannot log {_shown(values)}: it is no dict; use run.log({{'loss': 0.1}})")
+                self.count(
+                    recorder, "call", f"cannot log {_shown(values)}: it is no dict; pass one of names and numbers"
+                )
                 return
         at = self._step(recorder, step)
         numbers, arriving, texts = self._sort(recorder, values)
         if numbers:
             layout = self._row(recorder, numbers, now, at)
             if layout is not None and len(numbers) == len(values) and all(map(numbers.__contains__, values)):
-                self.layouts[tuple(values)] = layout
+                self.layouts[tuple(values)] = (*layout[:3], _PYTHONS.issuperset(map(type, values.values())))
         elif at is None and recorder._counting and (arriving or texts):
             recorder._index += 1
         at = recorder._index - recorder._counting if at is None else at
@@ -80,7 +93,7 @@ class Intake:
             self.count(recorder, "step", f"cannot use step={_shown(step)}: it is no integer; pass a whole number")
             return None
 
-    def _sort(self, recorder: Recorder, values: dict[Any, Any]) -> tuple[dict[str, float], dict[str, Arriving], dict[str, Any]]:
+    def _sort(self, recorder: Recorder, values: dict[Any, Any]) -> Sorted:
         """Tell numbers, device values and text apart; refuse the rest."""
         numbers: dict[str, float] = {}
         arriving: dict[str, Arriving] = {}
@@ -106,7 +119,7 @@ class Intake:
             if on_device(value):
                 arriving[name] = self._devices.take(value)
             elif isinstance(value, _REFUSED_TYPES):
-                raise TypeError(f"a value of type {type(value).__name__} is no number")
+                self._no_number(recorder, name, f"a value of type {type(value).__name__} is no number")
             else:
                 numbers[name] = float(value)
                 if _is_plain(type(value)):
@@ -114,8 +127,10 @@ class Intake:
         except DeviceError as error:
             self.count(recorder, "device", f"cannot log {name!r}: {error}")
         except Exception as error:  # noqa: BLE001 - __float__ of a user's object may raise anything; it is counted
-            cause = f"{type(error).__name__}: {error}"[:200]
-            self.count(recorder, "value", f"cannot log {name!r}: {cause}; pass a number, or an array to run.histogram")
+            self._no_number(recorder, name, f"{type(error).__name__}: {_shown(error)}")
+
+    def _no_number(self, recorder: Recorder, name: str, cause: str) -> None:
+        self.count(recorder, "value", f"cannot log {name!r}: {cause}; pass a number, or an array to run.histogram")
 
     def _row(self, recorder: Recorder, numbers: dict[str, float], now: int, step: int | None) -> Layout | None:
         """Write one row, in pieces if it is longer than a record may be; return its layout if it has one of its own."""
@@ -135,7 +150,8 @@ class Intake:
                 recorder._write(layout, now, step, numbers.values())
                 return layout
             pair_layout, ids = self._declarations.pairs(names)
-            recorder._write(pair_layout, now, step, [part for pair in zip(ids, numbers.values()) for part in pair])
+            pairs = zip(ids, numbers.values(), strict=True)
+            recorder._write(pair_layout, now, step, [part for pair in pairs for part in pair])
         except (OSError, TooManyNamesError, TimeoutError) as error:
             self._no_layout(recorder, error)
         return None
@@ -161,7 +177,8 @@ class Intake:
         room = min(MAX_TEXT, self._declarations.longest * 8)
         if len(text) > room:
             kind = str(fields.get("kind", "log"))[:64]
-            text = json.dumps({"kind": kind, "cut": True, "text": text[: room // 2 - 256].decode(errors="replace")}).encode()
+            kept = text[: room // 2 - 256].decode(errors="replace")
+            text = json.dumps({"kind": kind, "cut": True, "text": kept}).encode()[:room]
             self.count(recorder, "text", "cannot keep a long text whole: it was cut; log shorter text", refused=False)
         text += b" " * (-len(text) % 8)
         recorder._write(self._declarations.text(len(text)), now, step, (text,))
@@ -176,13 +193,14 @@ class Intake:
         """Write the rows of device values that have arrived, in their order, with the step and time of their call."""
         while self.pending and all(value.ready() for value in self.pending[0][1]):
             names, values, step, now = self.pending.popleft()
-            self._row(recorder, {name: value.read() for name, value in zip(names, values)}, now, step)
+            self._row(recorder, {name: value.read() for name, value in zip(names, values, strict=True)}, now, step)
 
     def phase(self, recorder: Recorder, name: Any) -> Phase:
         """Return the context of a phase that is used for the first time."""
         cleaned, problem = clean(name)
         if problem is not None or len(self.phases) >= MAX_PHASES:
-            self.count(recorder, "phase", f"cannot use the phase name {_shown(name)}: too long, odd or one too many; use few plain names")
+            cause = "it is odd, too long or one too many"
+            self.count(recorder, "phase", f"cannot use the phase name {_shown(name)}: {cause}; use few plain names")
             return Phase(recorder, OTHER)
         return self.phases.setdefault(cleaned, Phase(recorder, cleaned))
 
@@ -199,7 +217,7 @@ class Intake:
                 self.complaints.say("schema", f"cannot declare the phases of a step: {error}; use few plain names")
         if layout is not None:
             self.step_layouts[key] = layout
-        return layout or (_nowhere, 0, 0)
+        return layout or (_nowhere, 0, 0, True)
 
     def number(self, value: Any) -> float:
         """Return `samples` as a float; NaN, and a complaint, if it is none."""

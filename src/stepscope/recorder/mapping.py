@@ -11,11 +11,12 @@ import platform
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PackError = (OverflowError, struct.error)

@@ -41,7 +41,7 @@ class RingPosition:
     def _wait(self, lock: Any) -> bool:
         if isinstance(lock, DeadLock):
             return False
-        if lock.acquire(True, PATIENCE):
+        if lock.acquire(timeout=PATIENCE):
             return True
         self._words[WORD_REFUSED] += 1
         return False

@@ -6,12 +6,14 @@ import atexit
 import os
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.session.run import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stepscope.recorder.hotpath import Data, Phase, Step
 
 

@@ -10,7 +10,7 @@ def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
 
     numpy is used if the training has it loaded or installed; it is the only thing imported here.
     """
-    import numpy as np  # noqa: PLC0415 - only where an array is given
+    import numpy as np
 
     if hasattr(values, "detach"):
         values = values.detach().cpu()

@@ -16,8 +16,10 @@ from stepscope.core.config import Config, discover, load_or_default
 from stepscope.core.context import describe
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.places import HELD, RING_SUFFIX, SCHEMA_SUFFIX, Places, choose_root, find_places, private_directory
+from stepscope.core.redact import jsonable, redact
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import Declarations
+from stepscope.recorder.device import DeviceValues
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.session.current import CURRENT
@@ -102,7 +104,7 @@ def _open(
     folder.make()
     attempt = folder.claim(identity.attempt, identity.rank)
     if attempt > (identity.attempt or 0) and run_id is not None and not resume:
-        tell(f"run {identity.run_id} exists already: this is attempt {attempt} of it; pass resume=True if you mean that")
+        tell(f"run {identity.run_id} exists: this is attempt {attempt} of it; pass resume=True if you mean that")
     folder.describe(_facts(project, name, config, identity, chosen))
     run = _record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
@@ -110,7 +112,7 @@ def _open(
 
 
 def _wanted(config: Config, identity: Identity) -> bool:
-    first_only = config.get("recorder.track_rank_0_only") or not config.get("recorder.distributed")
+    first_only = config.get("recorder.track_rank_0_only")
     return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
 
 
@@ -126,7 +128,7 @@ def _facts(project: str, name: str | None, config: Any, identity: Identity, chos
         "world_size": identity.world_size,
         "created": time.time_ns() // 1000,
         **context,
-        "settings": {path: chosen.get(path) for path in chosen.sources},
+        "settings": redact(jsonable(chosen.shown())),
     }
 
 
@@ -136,10 +138,13 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config)
     mapping, descriptor = _make_ring(folder, places, identity, attempt, config)
     born = time.monotonic_ns()
     declarations = Declarations(mapping, descriptor, config.get("recorder.max_names"))
-    intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"))
+    devices = DeviceValues() if config.get("recorder.device_values") else DeviceValues(0)
+    intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"), devices)
     watch = Watch(folder.path, (_watcher_settings(config),))
     intake.on_look = lambda heartbeat, now: watch.look(heartbeat, born, now)
-    run = Run(mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch)
+    run = Run(
+        mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
+    )
     assert mapping.path is not None  # noqa: S101 - just made
     HELD.add(mapping.path)
     watch.begin(mapping.path, places)
@@ -163,7 +168,8 @@ def _make_ring(
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(schema, flags, 0o600)
-            return create(place / f"{stem}{RING_SUFFIX}", size, _ring_identity(folder, identity, attempt, schema)), descriptor
+            facts = _ring_identity(folder, identity, attempt, schema)
+            return create(place / f"{stem}{RING_SUFFIX}", size, facts), descriptor
         except OSError as error:
             problem = error
             with contextlib.suppress(OSError):
@@ -187,7 +193,9 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
 
 def _watcher_settings(config: Config) -> str:
     """Return what the watcher needs of the configuration, as JSON."""
-    keys = ("watcher.drain_interval", "watcher.sync_interval", "watcher.heartbeat_interval")
-    keys += ("store.seal_bytes", "store.seal_interval")
-    keys += ("store.auto_cleanup", "store.max_size_gb", "store.max_age_days", "store.max_runs")
+    keys = [
+        *("watcher.drain_interval", "watcher.sync_interval", "watcher.heartbeat_interval"),
+        *("store.seal_bytes", "store.seal_interval"),
+        *("store.auto_cleanup", "store.max_size_gb", "store.max_age_days", "store.max_runs"),
+    ]
     return json.dumps({key: config.get(key) for key in keys})

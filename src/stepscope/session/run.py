@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Self
+
 from stepscope.core import ring
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import Complaints, tell
@@ -112,7 +114,7 @@ class Run(Recorder):
     def _retire(self, state: int) -> None:
         """Stop recording: a thread that is writing now ends its row, later calls do nothing."""
         lock = self._lock
-        held = lock.acquire(True, 0.05)
+        held = lock.acquire(timeout=0.05)
         self._lock = DeadLock()
         with contextlib.suppress(ValueError):
             self._mapping.words[ring.WORD_STATE] = state
@@ -129,7 +131,7 @@ class Run(Recorder):
     def _now_step(self) -> int:
         return self._index - 1 if self._counting and self._index else self._index
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         """Return the run itself."""
         return self
 
@@ -143,8 +145,6 @@ class Run(Recorder):
 
 
 def _trace(error: BaseException) -> str:
-    import traceback  # noqa: PLC0415 - only when a run fails
+    import traceback
 
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-16000:]
-
-

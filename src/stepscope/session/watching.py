@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core import ring, status
@@ -18,6 +17,7 @@ from stepscope.store.salvage import end_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from stepscope.core.places import Places
 

@@ -66,7 +66,7 @@ def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = N
     Raises:
         StepscopeError: there is no such run, or it cannot be read.
     """
-    from stepscope.store.reader import Past  # noqa: PLC0415 - listing runs needs no numpy
+    from stepscope.store.reader import Past
 
     path = find_run(run, dir)
     salvage_quietly(str(path))
@@ -136,7 +136,8 @@ def _info(path: Path) -> RunInfo:
     duration = (ended - started) / 1e6 if started and ended else None
     step = max((rank.step for rank in ranks if rank.step is not None), default=None)
     created = meta.get("created", 0) / 1e6
-    return RunInfo(path, meta["id"], meta.get("name", ""), meta.get("project", ""), state, cause, created, duration, step)
+    name, project = meta.get("name", ""), meta.get("project", "")
+    return RunInfo(path, meta["id"], name, project, state, cause, created, duration, step)
 
 
 def _made(path: Path) -> float:

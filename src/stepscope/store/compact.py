@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from stepscope.store.layout import RunFolder, Writer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.store.layout import RunFolder, Writer
 
 
 def compact(folder: RunFolder, writer: Writer) -> None:

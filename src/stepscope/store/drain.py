@@ -8,14 +8,18 @@ import json
 import os
 import struct
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
 from stepscope.core.places import SCHEMA_SUFFIX
 from stepscope.store import tail
-from stepscope.store.layout import RunFolder, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stepscope.store.layout import RunFolder, Writer
 
 OWN_STREAM = 1 << 30
 """Number of the stream of rows that the watcher makes itself."""

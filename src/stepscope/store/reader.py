@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from stepscope.store.states import overall, read_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import duckdb
 
@@ -170,7 +170,7 @@ class Past:
         for candidate, factor in [(name, 1.0), *spellings(name)]:
             if candidate in known:
                 return candidate, factor
-        from difflib import get_close_matches  # noqa: PLC0415 - only for the message
+        from difflib import get_close_matches
 
         near = get_close_matches(name, list(known), 1)
         remedy = f"did you mean {near[0]!r}?" if near else "names() lists what there is"
@@ -228,7 +228,8 @@ class Past:
         parts = [blocks]
         if step_range is not None:
             inside = (blocks.low_step >= step_range[0]) & (blocks.high_step <= step_range[1])
-            parts = [blocks.select(inside), self._edges(snapshot, name, blocks.select(~inside), ranks, attempts, step_range)]
+            cut = blocks.select(~inside)
+            parts = [blocks.select(inside), self._edges(snapshot, name, cut, ranks, attempts, step_range)]
         tail = snapshot.tail_points({name}, ranks, attempts, step_range)
         if len(tail):
             parts.append(build(distinct(tail), level))

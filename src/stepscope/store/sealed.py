@@ -138,7 +138,7 @@ def write_sealed(
         raise ValueError(f"cannot seal a unit named {stem!r}: not <host>-<attempt>-<first>-<last>")
     target = directory / f"{stem}{POINTS}"
     if target.exists():
-        raise FileExistsError(errno.EEXIST, "the unit is already sealed", str(target))
+        raise _refusal(errno.EEXIST, "the unit is already sealed", target)
     _sweep(directory, stem, disk)
     parts = {part: directory / f"{TEMPORARY}{stem}{part}" for part in (BLOCKS, SUM, POINTS)}
     placed: list[Path] = []
@@ -402,7 +402,10 @@ def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, 
             parquet.write_blocks(connection, parts[BLOCKS], blocks, disk.copy)
         sums = _sums(parts, points, facts)
     except (duckdb.Error, FooterError) as error:
-        raise _as_os_error(error, parts[POINTS]) from error
+        words = str(error).partition("\n")[0]
+        # DuckDB passes on the system's words without its number.
+        number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
+        raise _refusal(number, words, parts[POINTS]) from error
     _write_file(parts[SUM], checksum.encode(sums), disk)
     for part in (POINTS, BLOCKS):
         _sync(parts[part], os.O_RDONLY, disk)
@@ -437,10 +440,9 @@ def _sync(path: Path, flags: int, disk: Disk) -> None:
         disk.close(descriptor)
 
 
-def _as_os_error(error: Exception, path: Path) -> OSError:
-    """Return what the system said through DuckDB, which has words for it but no number."""
-    number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
-    return OSError(number, str(error).partition("\n")[0], str(path))
+def _refusal(number: int, words: str, path: Path) -> OSError:
+    """Return the system's error of that number; Python picks the class, such as FileExistsError."""
+    return OSError(number, words, str(path))
 
 
 def _sweep(directory: Path, stem: str, disk: Disk) -> None:

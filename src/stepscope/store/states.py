@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.boot import boot_id
@@ -13,6 +12,7 @@ from stepscope.store.layout import RunFolder, Writer, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a watcher counts as lost."""
@@ -61,7 +61,7 @@ class NodeState:
     @classmethod
     def load(cls, path: Path) -> NodeState:
         """Read a node's file; raise ValueError if it is not one."""
-        facts: dict[str, Any] = json.loads(path.read_bytes())
+        facts: Any = json.loads(path.read_bytes())
         if not isinstance(facts, dict) or "node" not in facts:
             raise ValueError(f"{path.name} does not describe a node")
         ranks = {int(rank): RankState(**_known(RankState, state)) for rank, state in facts.pop("ranks", {}).items()}

@@ -10,7 +10,10 @@ import os
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAGIC = b"SSF1"
 FRAME = struct.Struct("<4sIIII")

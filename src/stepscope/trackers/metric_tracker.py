@@ -75,9 +75,9 @@ class MetricTracker:
         return self._statistics(name, window).std
 
     def get_summary(self, name: str, window: int | None = None) -> dict[str, float | int | None]:
-        """Return count, mean, std, min, max, p50, p95, p99, last and non_finite; an unknown name has count 0 and None.
+        """Return count, mean, std, min, max, p50, p95, p99, last and nonfinite; an unknown name has count 0 and None.
 
-        `count` counts the finite values, which all figures but `last` are about; `non_finite` the others.
+        `count` counts all values, `nonfinite` the NaN and infinite ones; all figures but `last` leave those out.
         """
         series = self._series.get(clean(name)[0])
         if series is None:

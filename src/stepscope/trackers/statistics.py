@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 class Statistics:
     """Count, mean, standard deviation, minimum and maximum of finite values; others are only counted."""
 
-    __slots__ = ("_squares", "count", "maximum", "mean", "minimum", "non_finite")
+    __slots__ = ("_squares", "count", "maximum", "mean", "minimum", "nonfinite")
 
     def __init__(self, values: Iterable[float] = ()) -> None:
         """Start with the given values."""
         self.count = 0
         """Finite values seen."""
-        self.non_finite = 0
+        self.nonfinite = 0
         """NaN and infinities seen; they enter no other figure."""
         self.mean = 0.0
         self.minimum = math.inf
@@ -34,7 +34,7 @@ class Statistics:
     def add(self, value: float) -> None:
         """Take one value in (Welford's update, which does not lose digits as a sum of squares does)."""
         if not math.isfinite(value):
-            self.non_finite += 1
+            self.nonfinite += 1
             return
         self.count += 1
         # Divided before subtracting: the difference of two values near the largest float would overflow.
@@ -79,7 +79,7 @@ def summarise(statistics: Statistics, recent: Iterable[float], last: float | Non
     ordered = sorted(value for value in recent if math.isfinite(value))
     known = statistics.count > 0
     return {
-        "count": statistics.count,
+        "count": statistics.count + statistics.nonfinite,
         "mean": statistics.average,
         "std": statistics.std,
         "min": statistics.minimum if known else None,
@@ -88,5 +88,5 @@ def summarise(statistics: Statistics, recent: Iterable[float], last: float | Non
         "p95": percentile(ordered, 95),
         "p99": percentile(ordered, 99),
         "last": last,
-        "non_finite": statistics.non_finite,
+        "nonfinite": statistics.nonfinite,
     }

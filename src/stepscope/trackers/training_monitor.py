@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock, SystemClock
@@ -18,7 +19,7 @@ from stepscope.trackers.series import Series
 from stepscope.trackers.training_metrics import TrainingMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -55,7 +56,7 @@ class TrainingMonitor:
 
         Args:
             config: settings, as a dictionary or as the path of a YAML file.
-            custom_metrics: functions of a step's TrainingMetrics (or of nothing), called at every `log_training_step`.
+            custom_metrics: functions of a step's TrainingMetrics (or of nothing), called at every step.
             run: a run to record into, which is not finished by the monitor; without one it makes and finishes its own.
             start_run: how to make its own run.
             clock: both clocks.
@@ -96,7 +97,7 @@ class TrainingMonitor:
     @property
     def non_finite_losses(self) -> int:
         """How many losses were NaN or infinite; they are in no average, minimum or maximum."""
-        return self.metrics["loss"].statistics.non_finite
+        return self.metrics["loss"].statistics.nonfinite
 
     def start_monitoring(self) -> None:
         """Begin the run, if it has not begun. After `stop_monitoring` a new one begins."""
@@ -162,9 +163,18 @@ class TrainingMonitor:
             accuracy=accuracy,
             learning_rate=_learning_rate(optimizer) if learning_rate is None else learning_rate,
             batch_time=batch_time,
-            custom=dict(custom_metrics or {}),
+            custom=self._mapping(custom_metrics),
         )
         return self._record(metrics)
+
+    def _mapping(self, values: object) -> dict[str, object]:
+        """Copy custom metrics; what has no names is refused."""
+        if isinstance(values, Mapping):
+            return dict(values)
+        if values is not None:
+            cause = f"a {type(values).__name__} is no dictionary; give values by name"
+            self.notices.say("custom", f"cannot take custom_metrics: {cause}")
+        return {}
 
     def get_training_stats(self) -> dict[str, float]:
         """Return current, average, least and largest loss, steps, and seconds since `start_time`; {} without a loss.
@@ -226,12 +236,12 @@ def _learning_rate(optimizer: Any) -> Any:
 
 def _snapshot(metrics: TrainingMetrics) -> dict[str, float | DeviceScalar]:
     """Replace each tensor by its number, or by a copy on its device that nobody changes; return the numbers."""
-    values: dict[str, object] = {name: getattr(metrics, name) for name in _KEPT}
-    taken = {name: take(value) for name, value in {**metrics.custom, **values}.items() if value is not None}
+    own = {name: value for name in _KEPT if (value := getattr(metrics, name)) is not None}
+    taken = {name: take(value) for name, value in {**metrics.custom, **own}.items() if value is not None}
     numbers = {name: number for name, number in taken.items() if number is not None}
     for name, number in numbers.items():
         plain = number.tensor if isinstance(number, DeviceScalar) else number
-        if name in values:
+        if name in _KEPT:
             setattr(metrics, name, plain)
         else:
             metrics.custom[name] = plain

@@ -68,7 +68,9 @@ class Rank:
 class Watcher:
     """Everything one watcher holds; made with its clock so that a test can step it."""
 
-    def __init__(self, folder: RunFolder, places: Places, clock: Clock, pace: Pace, sealing: Sealing, journal: Journal) -> None:
+    def __init__(
+        self, folder: RunFolder, places: Places, clock: Clock, pace: Pace, sealing: Sealing, journal: Journal
+    ) -> None:
         """Prepare to watch one run; nothing is opened yet."""
         self._folder, self._places, self._clock, self._pace = folder, places, clock, pace
         self._sealing, self._journal = sealing, journal
@@ -290,7 +292,7 @@ def _last_step(data: bytes, before: int | None) -> int | None:
 
 def _last_error(rank: Rank, folder: RunFolder) -> str:
     """Return the exception that the trainer reported last, from the events just drained."""
-    import json  # noqa: PLC0415 - only at a failed end
+    import json
 
     try:
         lines = folder.events_file(rank.drain.writer).read_bytes().splitlines()

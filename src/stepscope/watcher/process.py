@@ -87,7 +87,7 @@ def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
         except Exception as error:  # noqa: BLE001 - the loop must outlive any one fault; it is counted and written down
             failures += 1
             journal.note(f"cannot finish a tick: {type(error).__name__}: {error}; going on")
-            if failures > 1000:  # noqa: PLR2004 - a fault in every tick: leave the rows to a salvager
+            if failures > 1000:
                 return
         time.sleep(max(0.0, pace.drain - (time.monotonic() - started)))
 

@@ -51,7 +51,7 @@ class Sealing:
         writer, number = self._queue[0]
         values = (str(self._folder.path), writer.node, str(writer.attempt), str(number))
         try:
-            self._child = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+            self._child = subprocess.Popen(
                 [interpreter(), *arguments("stepscope.store.seal", *values)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -1,0 +1,71 @@
+"""What a command is, and what commands share: options, and facts as strict JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import argparse
+
+FINE, FAILED, USAGE, GATE = 0, 1, 2, 3
+"""Exit codes."""
+
+
+class Command(Protocol):
+    """A module of this room: its docstring is its help, the first line stands in the list of commands."""
+
+    __doc__: str | None
+
+    def prepare(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own options."""
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Do the work, print the answer, return the exit code."""
+
+
+def add_root(parser: argparse.ArgumentParser) -> None:
+    """Add `--dir ROOT`."""
+    text = "folder that holds the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
+    parser.add_argument("--dir", metavar="ROOT", help=text)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the argument RUN."""
+    parser.add_argument("run", metavar="RUN", help="folder of a run, its id, a unique start of its id, or 'latest'")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add `--output PATH`."""
+    parser.add_argument("--output", "-o", metavar="PATH", help="file to write (default: standard output)")
+
+
+def print_json(facts: dict[str, Any]) -> None:
+    """Print facts as strict JSON.
+
+    JSON has no NaN and no infinity: such a value is null, and "nonfinite" lists where (as RFC 6901 pointers) and which.
+    """
+    flags: list[dict[str, str]] = []
+    plain = _strict(facts, "", flags)
+    print(json.dumps({**plain, "nonfinite": flags}, indent=2, allow_nan=False))
+
+
+def _strict(value: Any, at: str, flags: list[dict[str, str]]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        flags.append({"at": at, "value": repr(value)})
+        return None
+    if isinstance(value, dict):
+        return {key: _strict(item, f"{at}/{_pointer(key)}", flags) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item, f"{at}/{number}", flags) for number, item in enumerate(value)]
+    return value
+
+
+def _pointer(key: object) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
