@@ -15,7 +15,6 @@ from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import TooManyNamesError
 from stepscope.recorder.device import Arriving, DeviceError, DeviceValues, on_device
 from stepscope.recorder.hotpath import OTHER, Phase
-from stepscope.recorder.mapping import DeadLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +59,7 @@ class Intake:
 
     def take(self, recorder: Recorder, values: Any, step: Any, now: int) -> None:
         """Record a call of `log` that the hot path could not."""
-        if self._declarations is None or isinstance(recorder._lock, DeadLock):
+        if self._declarations is None or not recorder.recording:
             return
         if not isinstance(values, dict):
             try:
@@ -166,7 +165,7 @@ class Intake:
 
     def event(self, recorder: Recorder, fields: dict[str, Any], step: int, now: int) -> None:
         """Record an event: a dict with a "kind", as JSON within MAX_TEXT bytes."""
-        if self._declarations is None or isinstance(recorder._lock, DeadLock):
+        if self._declarations is None or not recorder.recording:
             return
         second = now // 1_000_000_000
         self._window, self._events = second, self._events + 1 if second == self._window else 1

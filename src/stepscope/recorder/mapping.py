@@ -25,17 +25,6 @@ SCRATCH_SEGMENT = 1 << 16
 _ORDERED_STORES = {"x86_64", "AMD64", "i386", "i686"}
 
 
-class DeadLock:
-    """The lock of a recorder that records nothing: nobody ever gets it."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002, FBT001, FBT002 - RLock's signature
-        """Refuse."""
-        return False
-
-    def release(self) -> None:
-        """Do nothing."""
-
-
 @dataclass
 class Mapping:
     """A mapped ring: payload through `buffer`, header words through `words`. `path` is None for a stand-in."""

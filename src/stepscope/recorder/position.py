@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from threading import RLock, get_ident
+import sys
+import time
+from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.ring import PAD, SEGMENTS, WORD_OLDEST, WORD_REFUSED
-from stepscope.recorder.mapping import DeadLock
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from stepscope.recorder.mapping import Mapping
 
 PATIENCE = 0.02
 """Seconds that a thread waits for another one's write before it drops its row."""
+SIDE_ROWS = 256
+"""Rows logged inside a write of the same thread that can wait for its end."""
 
 
 class RingPosition:
     """The writer's state in its ring; the hot path reads and moves it."""
 
     def __init__(self, mapping: Mapping) -> None:
-        """Stand at the start of an empty ring."""
-        self._lock: Any = DeadLock() if mapping.path is None else RLock()
+        """Stand at the start of an empty ring; without a ring there is no token, and nobody ever writes."""
+        self.recording = mapping.path is not None
+        self._tokens: list[Any] = [True] if self.recording else []
+        self._side: deque[tuple[Any, ...]] = deque()
         self._buffer, self._words, self._segment = mapping.buffer, mapping.words, mapping.segment_bytes
         self._base = mapping.base
         self._head, self._limit, self._shift, self._sequence = 0, self._segment, mapping.base, 0
@@ -38,13 +46,46 @@ class RingPosition:
         self._shift = self._base + start % (SEGMENTS * self._segment) - start
         return start
 
-    def _wait(self, lock: Any) -> bool:
-        if isinstance(lock, DeadLock):
-            return False
-        if lock.acquire(timeout=PATIENCE):
-            return True
+    def _contend(self, item: tuple[Any, ...]) -> Any:
+        """Return the token when the writer before us is done; None if the row must wait for it, or is dropped."""
+        tokens = self._tokens
+        if not self.recording:
+            return None
+        if self._writes_in(sys._getframe(1).f_back):
+            if len(self._side) < SIDE_ROWS:
+                self._side.append((*item[:3], tuple(item[3])))
+            else:
+                self._words[WORD_REFUSED] += 1
+            return None
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            time.sleep(0.0002)
+            try:
+                return tokens.pop()
+            except IndexError:
+                continue
+        others = {ident: frame for ident, frame in sys._current_frames().items() if ident != get_ident()}
+        if not any(map(self._writes_in, others.values())):
+            return True  # an interrupt took the token with it: nobody writes
         self._words[WORD_REFUSED] += 1
+        return None
+
+    def _writes_in(self, frame: FrameType | None) -> bool:
+        """Say whether a stack of calls is inside a write to this ring."""
+        code = type(self)._write.__code__  # type: ignore[attr-defined]
+        while frame is not None:
+            if frame.f_code is code and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
         return False
+
+    def _write_deferred(self) -> None:
+        """Write a row that came inside another's write; its own end takes the next."""
+        try:
+            item = self._side.popleft()
+        except IndexError:  # another thread was quicker
+            return
+        self._write(*item)  # type: ignore[attr-defined]
 
     def _owns(self, foreign: list[int]) -> bool:
         """Say whether the calling thread is the one whose time is charged; the first one is, until a step begins."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from stepscope.core.places import HELD
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.hotpath import Recorder
 from stepscope.recorder.intake import Intake
-from stepscope.recorder.mapping import DeadLock, Mapping
+from stepscope.recorder.mapping import Mapping
 from stepscope.session.histogram import describe_array
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 SETTLE_SECONDS = 0.2
 """How long the end of a run waits for values that are still on a device."""
+RETIRE_SECONDS = 0.05
+"""How long the end of a run waits for another thread's row."""
 END_SECONDS = 0.4
 """How long the end of a run waits for the watcher to have taken the last row."""
 
@@ -57,11 +58,6 @@ class Run(Recorder):
         if reason:
             tell(reason)
         return cls(Mapping.scratch(), Intake(None, Complaints()))
-
-    @property
-    def recording(self) -> bool:
-        """Whether rows are being recorded."""
-        return not isinstance(self._lock, DeadLock)
 
     def event(self, kind: str, **fields: Any) -> None:
         """Record something that happened: a kind and any fields that JSON can hold."""
@@ -113,20 +109,18 @@ class Run(Recorder):
 
     def _retire(self, state: int) -> None:
         """Stop recording: a thread that is writing now ends its row, later calls do nothing."""
-        lock = self._lock
-        held = lock.acquire(timeout=0.05)
-        self._lock = DeadLock()
-        with contextlib.suppress(ValueError):
-            self._mapping.words[ring.WORD_STATE] = state
+        deadline = time.monotonic() + RETIRE_SECONDS
+        while not self._tokens and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        self.recording, self._tokens = False, []
+        self._mapping.words[ring.WORD_STATE] = state
         scratch = Mapping.scratch()
         self._buffer, self._words = scratch.buffer, scratch.words
         self._head, self._limit, self._shift, self._base = 0, 0, 0, 0
-        if held:
-            lock.release()
 
     def disarm(self) -> None:
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""
-        self._lock = DeadLock()
+        self.recording, self._tokens = False, []
 
     def _now_step(self) -> int:
         return self._index - 1 if self._counting and self._index else self._index
