@@ -37,7 +37,7 @@ def message(files=(), settings=None) -> str:
 def test_without_sources_every_key_has_its_default():
     """Nothing needs to be configured, and nothing is said then."""
     config = load()
-    assert config.get("store.seal_bytes") == 8 * MIB
+    assert config.get("store.seal_bytes") == 4 * MIB
     assert config.get("watcher.drain_interval") == 0.1
     assert not config.sources
     assert not config.notices

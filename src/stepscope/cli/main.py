@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -47,8 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the flush at exit fails once more
-        return BROKEN_PIPE
+        return _nobody_reads()
     except OSError as error:
         return _complain(f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED)
     return int(code)
@@ -81,6 +81,13 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 def _complain(message: str, code: int) -> int:
     print(f"stepscope: {plain_lines(message)}", file=sys.stderr)
     return code
+
+
+def _nobody_reads() -> int:
+    """Let what is still buffered go nowhere: else the flush at exit would complain."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
 
 
 def _never_fail_to_encode() -> None:

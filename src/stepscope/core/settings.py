@@ -108,7 +108,7 @@ BUILT = (
     Key(
         "store.seal_bytes",
         SIZE,
-        8 * MIB,
+        4 * MIB,
         "bytes",
         "size of the tail at which it is sealed into Parquet",
         minimum=64 << 10,

@@ -82,6 +82,9 @@ def _next_frame(data: bytes, start: int) -> int:
     return len(data)
 
 
+_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+
+
 class TailFile:
     """Append frames to a new tail file. Nobody else ever writes to it."""
 
@@ -109,7 +112,7 @@ class TailFile:
     def sync(self) -> None:
         """Make what was written survive a power loss."""
         if self._synced < self.size:
-            os.fdatasync(self._descriptor)
+            _sync(self._descriptor)
             self._synced = self.size
 
     def gone(self) -> bool:

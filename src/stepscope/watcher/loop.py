@@ -37,7 +37,7 @@ class Pace:
     drain: float = 0.1
     sync: float = 1.0
     heartbeat: float = 2.0
-    seal_bytes: int = 8 << 20
+    seal_bytes: int = 4 << 20
     seal_interval: float = 300.0
 
     @classmethod
