@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import socket
+import os
 from pathlib import Path
 
 
@@ -13,4 +13,4 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return socket.gethostname()
+        return os.uname().nodename

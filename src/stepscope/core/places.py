@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,7 +53,8 @@ def find_places(
     environ = os.environ if environ is None else environ
     override = environ.get("STEPSCOPE_RUNTIME_DIR", "")
     name = shared_root(override, shared_memory).name
-    usual = [temporary or Path(tempfile.gettempdir()), Path("/var/tmp")]  # noqa: S108 - what we make there is checked
+    chosen = temporary or Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 - what we make there is checked
+    usual = [chosen, Path("/var/tmp")]  # noqa: S108 - likewise
     candidates = [Path(override)] if override else [folder / name for folder in usual]
     disk = _first_private(candidates)
     shared: Path | None = None

@@ -11,8 +11,8 @@ from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.places import find_places
 from stepscope.store.layout import RUN_FILE, RunFolder
+from stepscope.store.meta import read_meta
 from stepscope.store.salvage import salvage
-from stepscope.store.snapshot import read_meta
 from stepscope.store.states import overall, read_nodes
 
 if TYPE_CHECKING:

@@ -135,7 +135,10 @@ class Stream:
 def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: FBT001 - private
     length, _, sequence, moment, step = ring.RECORD.unpack_from(data, offset)
     end = offset + length - (ring.CHECKSUM.size if checked else 0)
-    fields = json.loads(data[offset + ring.RECORD.size : end])
+    try:
+        fields = dict(json.loads(data[offset + ring.RECORD.size : end]))
+    except (ValueError, TypeError):
+        fields = {"kind": "unreadable"}
     return {**fields, "step": step, "sequence": sequence, "monotonic_ns": moment}
 
 
@@ -263,6 +266,9 @@ class Drain:
             raise
 
     def _writable(self, pair: ClockPair) -> tail.TailFile:
+        if self.file is not None and self.file.broken:
+            self.file.close()
+            self.file = None
         if self.file is None:
             number = max(self.folder.next_tail(self.writer), self.number + 1)
             self.file = self._open_tail(str(self.folder.tail_file(self.writer, number)))

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ def node_name(place: Path, boot_id: str, hostname: str | None = None) -> str:
     """
     facts = place.stat()
     digest = hashlib.sha256(f"{boot_id}:{facts.st_dev}:{facts.st_ino}".encode()).hexdigest()[:6]
-    host = re.sub(r"[^A-Za-z0-9_.]", "_", hostname or socket.gethostname())[:40] or "node"
+    host = re.sub(r"[^A-Za-z0-9_.]", "_", hostname or os.uname().nodename)[:40] or "node"
     return f"{host}.{digest}"
 
 

@@ -11,10 +11,11 @@ from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import spellings
 from stepscope.store import series as shapes
 from stepscope.store.events import read_events
+from stepscope.store.meta import read_meta
 from stepscope.store.points import Points, distinct
 from stepscope.store.pyramid import LEVELS, Blocks, build
 from stepscope.store.sealed import read_blocks, read_points, reading_connection
-from stepscope.store.snapshot import Snapshot, read_meta, take_snapshot
+from stepscope.store.snapshot import Snapshot, take_snapshot
 from stepscope.store.states import overall, read_nodes
 
 if TYPE_CHECKING:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.core.places import find_places, private_directory
 from stepscope.store.compact import compact
 from stepscope.store.decode import Decoded, decode_tail
 from stepscope.store.layout import RunFolder, Span, Writer
@@ -24,9 +26,22 @@ def main(arguments: Sequence[str]) -> int:
     os.nice(NICE)
     os.umask(0o077)
     folder, writer = RunFolder(Path(arguments[0])), Writer(arguments[1], int(arguments[2]))
-    seal(folder, writer, int(arguments[3]))
-    compact(folder, writer)
+    descriptor = _wait_for_turn(folder)
+    try:
+        seal(folder, writer, int(arguments[3]))
+        compact(folder, writer)
+    finally:
+        os.close(descriptor)
     return 0
+
+
+def _wait_for_turn(folder: RunFolder) -> int:
+    """Return a held lock: a sealer whose watcher was killed may still be at work on the same tails."""
+    places = find_places()
+    path = private_directory(places.of_run(str(folder.path), places.disk)) / "seal.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    return descriptor
 
 
 def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.core.errors import StepscopeError
 from stepscope.store.decode import Decoded, decode_tail
-from stepscope.store.layout import FORMAT_VERSION
 from stepscope.store.points import Points
 from stepscope.store.sealed import Sealed, open_sealed
 
@@ -109,23 +106,3 @@ def _decoded(path: Any, size: int, seen: tuple[tuple[int, int], ...]) -> Decoded
     """Decode a tail once for each size it has: it only ever grows."""
     with open(path, "rb") as file:
         return decode_tail(file.read(size), dict(seen))
-
-
-def read_meta(folder: RunFolder) -> dict[str, Any]:
-    """Return what run.json says.
-
-    Raises:
-        StepscopeError: it is missing, damaged, or of a format newer than ours.
-    """
-    what = f"open run {folder.path}"
-    try:
-        meta = json.loads(folder.run_file.read_bytes())
-    except FileNotFoundError:
-        raise StepscopeError(what, "it has no run.json", "give the folder of a run, or see `stepscope runs`") from None
-    except (OSError, ValueError) as error:
-        raise StepscopeError(what, f"run.json cannot be read ({error})", "restore that file from a copy") from error
-    if not isinstance(meta, dict) or not isinstance(meta.get("id"), str):
-        raise StepscopeError(what, "run.json does not describe a run", "restore that file from a copy")
-    if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT_VERSION:
-        raise StepscopeError(what, f"it has format {meta.get('format')}, newer than ours", "upgrade stepscope")
-    return meta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.boot import boot_id
@@ -77,8 +77,18 @@ class NodeState:
         return time.time() - path.stat().st_mtime
 
 
+_TYPES = {"str": str, "int": int, "bool": bool, "int | None": (int, type(None))}
+
+
 def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in facts.items() if key in cls.__dataclass_fields__ and key != "ranks"}  # type: ignore[attr-defined]
+    """Return the fields that this version knows; raise TypeError for one that holds something else than it should."""
+    found = {}
+    for field_ in fields(cls):
+        if field_.name in facts and field_.name != "ranks":
+            value = found[field_.name] = facts[field_.name]
+            if not isinstance(value, _TYPES[str(field_.type)]):
+                raise TypeError(f"{field_.name} is {value!r:.40}, not {field_.type}")
+    return found
 
 
 def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
@@ -90,7 +100,7 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
             if not node.ended and node.silent_seconds(path) > LOST_AFTER:
                 _mark_lost(node.ranks.values())
             nodes.append(node)
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
             problems.append(f"{path.name}: {error}")
     return nodes, problems
 

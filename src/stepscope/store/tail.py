@@ -94,6 +94,8 @@ class TailFile:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o600)
         self.size = 0
+        self.broken = False
+        """Whether a torn frame could not be cut off: whoever writes must go on in a new file."""
         self._synced = 0
 
     def append(self, frames: list[bytes]) -> None:
@@ -105,9 +107,15 @@ class TailFile:
                 written += os.write(self._descriptor, data[written:])
         except OSError:
             if written:
-                os.ftruncate(self._descriptor, self.size)
+                self._cut_off()
             raise
         self.size += written
+
+    def _cut_off(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self.size)
+        except OSError:
+            self.broken = True
 
     def sync(self) -> None:
         """Make what was written survive a power loss."""

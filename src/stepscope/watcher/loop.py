@@ -78,7 +78,7 @@ class Watcher:
         self._ranks: dict[Path, Rank] = {}
         self._drains: dict[int, tuple[Drain, NodeState]] = {}
         self._bad: set[Path] = set()
-        self._opened: dict[int, float] = {}
+        self._opened: dict[tuple[int, int], float] = {}
         self._due = dict.fromkeys(("discover", "meter", "sync", "heartbeat"), 0.0)
         self._pair: Pair | None = None
         self._streams = 0
@@ -208,7 +208,7 @@ class Watcher:
         for drain in self._live_drains():
             if drain.file is None:
                 continue
-            opened = self._opened.setdefault(drain.number, now)
+            opened = self._opened.setdefault((drain.writer.attempt, drain.number), now)
             if drain.file.size >= self._pace.seal_bytes or now - opened >= self._pace.seal_interval:
                 self._seal(drain)
 

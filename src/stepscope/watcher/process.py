@@ -70,7 +70,8 @@ def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
     """Let go of the lock, and leave nothing behind if no ring is left."""
     path = _lock_path(folder, places)
     if not places.rings(str(folder.path)):
-        path.unlink(missing_ok=True)
+        for lock in (path, path.with_name("seal.lock")):
+            lock.unlink(missing_ok=True)
         for root in places.roots():
             with contextlib.suppress(OSError):  # not empty: a new rank has come
                 places.of_run(str(folder.path), root).rmdir()

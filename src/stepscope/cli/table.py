@@ -1,0 +1,69 @@
+"""Tables for people: aligned by display width, cut where there is no room, with colour laid on last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepscope.cli.text import Paint, cut, width_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, on which side its text stands, and how narrow it may get (0: it is never cut)."""
+
+    title: str
+    right: bool = False
+    narrowest: int = 0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text, already plain, and its style."""
+
+    text: str
+    style: str = ""
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], width: int, paint: Paint, indent: int = 0
+) -> list[str]:
+    """Return the lines of a table with its titles; columns that are empty in every row are left out."""
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    used = [place for place in range(len(columns)) if any(row[place].text for row in cells)]
+    shown = [columns[place] for place in used]
+    body = [[row[place] for place in used] for row in cells]
+    titles = [Cell(column.title, "dim") for column in shown]
+    widths = _fit([_widest(place, [titles, *body]) for place in range(len(shown))], shown, width - indent)
+    return [" " * indent + _line(row, shown, widths, paint) for row in [titles, *body]]
+
+
+def _widest(place: int, rows: list[list[Cell]]) -> int:
+    return max(width_of(row[place].text) for row in rows)
+
+
+def _fit(widths: list[int], columns: list[Column], width: int) -> list[int]:
+    """Take from the widest column that may be cut, until the line fits or nothing may be cut any more."""
+    room = width - len(GAP) * (len(widths) - 1)
+    widths = list(widths)
+    while sum(widths) > room:
+        loose = [place for place, column in enumerate(columns) if column.narrowest and widths[place] > column.narrowest]
+        if not loose:
+            break
+        widths[max(loose, key=lambda place: widths[place])] -= 1
+    return widths
+
+
+def _line(row: list[Cell], columns: list[Column], widths: list[int], paint: Paint) -> str:
+    parts = []
+    for cell, column, width in zip(row, columns, widths, strict=True):
+        text = cut(cell.text, width)
+        space = " " * (width - width_of(text))
+        painted = paint(text, cell.style)
+        parts.append(space + painted if column.right else painted + space)
+    return GAP.join(parts).rstrip()

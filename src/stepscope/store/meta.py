@@ -1,0 +1,38 @@
+"""Identity and configuration of a run, from its run.json. Needs the standard library only: listing runs stays quick."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import StepscopeError
+from stepscope.store.layout import FORMAT_VERSION
+
+if TYPE_CHECKING:
+    from stepscope.store.layout import RunFolder
+
+
+def read_meta(folder: RunFolder) -> dict[str, Any]:
+    """Return what run.json says.
+
+    Raises:
+        StepscopeError: it is missing, damaged, or of a format newer than ours.
+    """
+    what = f"open run {folder.path}"
+    try:
+        meta = json.loads(folder.run_file.read_bytes())
+    except FileNotFoundError:
+        raise StepscopeError(what, "it has no run.json", "give the folder of a run, or see `stepscope runs`") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StepscopeError(what, f"run.json cannot be read ({error})", "restore that file from a copy") from error
+    if not isinstance(meta, dict) or not isinstance(meta.get("id"), str) or not _well_typed(meta):
+        raise StepscopeError(what, "run.json does not describe a run", "restore that file from a copy")
+    if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT_VERSION:
+        raise StepscopeError(what, f"it has format {meta.get('format')}, newer than ours", "upgrade stepscope")
+    return meta
+
+
+def _well_typed(meta: dict[str, Any]) -> bool:
+    texts = all(isinstance(meta.get(key, ""), str) for key in ("name", "project"))
+    created = meta.get("created", 0)
+    return texts and isinstance(created, int) and 0 <= created < 2**63

@@ -1,0 +1,132 @@
+"""Real programs for the tests to start, kill and ask: trainers, and the processes that stepscope puts beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+WATCHER, SEALER = "stepscope.watcher.process", "stepscope.store.seal"
+PATIENCE = 30.0
+"""Seconds that a condition may take on a machine that others use too."""
+
+
+def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
+    """Return the first true result of `condition`; fail when it takes too long."""
+    end = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < end, f"{what} did not come true within {seconds:g} s"
+        time.sleep(every)
+
+
+def of_module(module, root):
+    """Return the pids of our own programs that run `module` for a run below `root`."""
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
+            if module.encode() in words and any(word.startswith(os.fsencode(root)) for word in words):
+                found.append(int(entry.name))
+    return found
+
+
+def watchers(root):
+    """Return the pids of the watchers of runs below `root`."""
+    return of_module(WATCHER, root)
+
+
+def sealers(root):
+    """Return the pids of the sealing children of runs below `root`."""
+    return of_module(SEALER, root)
+
+
+def kill(pid, number=signal.SIGKILL):
+    """Send a signal to one process, which may be gone already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+class Trainer:
+    """A training script as a process of its own."""
+
+    def __init__(self, path, environ, arguments, prefix, **options):
+        """Start the script at `path`; `prefix` is a command that runs it, such as unshare."""
+        command = [*prefix, sys.executable, *options.pop("interpreter", ()), str(path), *map(str, arguments)]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environ, text=True, **{**streams, **options})
+        self.pid = self.process.pid
+        self.out, self.err = "", ""
+
+    def wait(self, seconds=60.0):
+        """Wait for the end and keep what was printed; return the exit code."""
+        self.out, self.err = self.process.communicate(timeout=seconds)
+        return self.process.returncode
+
+    def line(self):
+        """Return the next line that the script prints."""
+        return self.process.stdout.readline().strip()
+
+    def facts(self):
+        """Return the last printed line, as JSON, of a script that must end well."""
+        code = self.wait()
+        assert code == 0, f"exit code {code}\n{self.out}\n{self.err}"
+        return json.loads(self.out.splitlines()[-1])
+
+    def complaints(self):
+        """Return what stepscope said on stderr."""
+        return [line for line in self.err.splitlines() if line.startswith("stepscope: ")]
+
+
+class Bench:
+    """Starts trainers in folders of one test, and leaves nothing running."""
+
+    def __init__(self, folder):
+        """Use the environment of this moment, which the fixtures have made private."""
+        self.folder = folder
+        self.root = os.environ["STEPSCOPE_DIR"]
+        self.trainers = []
+
+    def start(self, code, *arguments, environ=None, prefix=(), name="train.py", cwd=None, **options):
+        """Write a script and start it; the working directory is the test's own."""
+        path = self.folder / name
+        path.write_text(textwrap.dedent(code), encoding="utf-8")
+        paths = os.pathsep.join([str(SOURCE), str(SOURCE.parent)])
+        settings = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", **(environ or {})}
+        trainer = Trainer(path, settings, arguments, prefix, cwd=cwd or self.folder, **options)
+        self.trainers.append(trainer)
+        return trainer
+
+    def run(self, code, *arguments, **options):
+        """Run a script to its end."""
+        trainer = self.start(code, *arguments, **options)
+        trainer.wait()
+        return trainer
+
+    def watcher(self):
+        """Return the pid of the one watcher, when it is there."""
+        return until(lambda: watchers(self.root), "a watcher")[0]
+
+    def quiet(self):
+        """Wait until no process of ours works for this test any more."""
+        until(lambda: not (watchers(self.root) or sealers(self.root)), "the end of watcher and sealing")
+
+    def close(self):
+        """Kill what is left."""
+        for trainer in self.trainers:
+            if trainer.process.poll() is None:
+                trainer.process.kill()
+            trainer.process.communicate()
+        for pid in [*watchers(self.root), *sealers(self.root)]:
+            kill(pid)

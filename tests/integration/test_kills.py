@@ -1,0 +1,138 @@
+"""Kill -9 at random times: no acknowledged row is lost, doubled or altered, and the state says what happened."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+
+import pytest
+
+import stepscope
+from tests.integration import ledger
+from tests.integration.processes import kill, sealers, until, watchers
+
+KILLS = 5
+"""Per way of killing: 20 in all; bench/killing.py does 200."""
+PAUSES = (0.0002, 0.001, 0.01, 0.1)
+"""Seconds between two rows."""
+SMALL = {"store__seal_bytes": 64 << 10}
+
+
+class Round:
+    """One trainer with its ledger."""
+
+    def __init__(self, bench, number, settings):
+        self.ledger = bench.folder / f"ledger{number}"
+        pause = PAUSES[number % len(PAUSES)]
+        self.trainer = bench.start(ledger.TRAINER, self.ledger, pause, repr(settings), name=f"train{number}.py")
+        self.path = self.trainer.line()
+        until(lambda: self.ledger.exists() and self.ledger.stat().st_size, "the first row")
+
+    def check(self):
+        """Compare the ledger with the run, once its end is known."""
+        until(lambda: stepscope.open(self.path).state != "running", "the end of the run")
+        past = ledger.compare(self.ledger, self.path)
+        assert past.state == "killed"
+        return past
+
+
+def rounds(bench, settings=None):
+    """Return the rounds, each some random time after its first row."""
+    for number in range(KILLS):
+        started = Round(bench, number, settings or {})
+        time.sleep(random.uniform(0.0, 0.6))
+        yield started
+
+
+def test_killing_the_trainer_loses_nothing(bench):
+    """What log() returned for is in the run after SIGKILL of the trainer, once and unaltered."""
+    for each in rounds(bench):
+        each.trainer.process.kill()
+        each.check()
+
+
+def test_killing_the_whole_tree_loses_nothing(bench):
+    """The reader salvages the ring when trainer, watcher and sealing child are killed at once."""
+    for each in rounds(bench, SMALL):
+        until(lambda path=each.path: watchers(path), "the watcher")
+        for pid in [each.trainer.pid, *watchers(each.path), *sealers(each.path)]:
+            kill(pid)
+        each.trainer.process.wait()
+        until(lambda path=each.path: not watchers(path) and not sealers(path), "the end of all")
+        each.check()
+
+
+def test_killing_the_watcher_loses_nothing_and_the_trainer_goes_on(bench):
+    """Rows wait in the ring when the watcher is killed; after the trainer's end the reader salvages them."""
+    for each in rounds(bench):
+        kill(until(lambda path=each.path: watchers(path), "the watcher")[0])
+        before = each.ledger.stat().st_size
+        until(lambda size=before, file=each.ledger: file.stat().st_size > size, "a row after the watcher's death")
+        each.trainer.process.kill()
+        each.trainer.process.wait()
+        each.check()
+
+
+def test_killing_the_watcher_while_it_seals_loses_nothing(bench):
+    """A kill in the middle of sealing leaves every row in the tail or in the sealed file, and counts it once."""
+    for number in range(KILLS):
+        each = Round(bench, 4 * number, SMALL)
+        child = until(lambda path=each.path: sealers(path), "a sealing child", every=0.002)
+        time.sleep(random.uniform(0.0, 0.4))
+        for pid in [*watchers(each.path), *(child if number % 2 else [])]:
+            kill(pid)
+        each.trainer.process.kill()
+        each.trainer.process.wait()
+        until(lambda path=each.path: not sealers(path), "the end of the sealing child")
+        each.check()
+
+
+RESTARTED = """
+    import sys, time
+    import stepscope, stepscope.session.watching as watching
+    watching.STALE_SECONDS = 1.0
+    run = stepscope.init(project="restarted")
+    print(run.path, flush=True)
+    for step in range(10**9):
+        run.log({"x": step})
+        time.sleep(0.002)
+"""
+
+
+def test_a_trainer_gets_a_new_watcher_when_its_own_is_stale(bench):
+    """A rank that no longer hears its watcher starts a new one, which takes over every row and sees the end."""
+    trainer = bench.start(RESTARTED)
+    path = trainer.line()
+    first = bench.watcher()
+    kill(first)
+    second = until(lambda: [pid for pid in watchers(path) if pid != first], "a second watcher")
+    past = stepscope.open(path)
+    until(lambda: "x" in past.names() and len(past.series("x")) > 1000, "rows drained by the second watcher")
+    trainer.process.send_signal(signal.SIGKILL)
+    until(lambda: past.state == "killed", "the end")
+    series = past.series("x")
+    assert second
+    assert series.value.tolist() == list(range(len(series)))
+    assert past.problems() == []
+
+
+@pytest.mark.parametrize("moment", ["init", "log"])
+def test_a_kill_right_after_the_start_is_not_running_for_ever(bench, moment):
+    """A run whose processes were all killed at once after init is killed, not running."""
+    trainer = bench.start("""
+        import os, signal, sys
+        import stepscope
+        import stepscope.session.watching as watching
+        watching.start_detached = None
+        run = stepscope.init(project="early", dir=os.environ["STEPSCOPE_DIR"])
+        if sys.argv[1] == "log":
+            run.log({"x": 1.0})
+        print(run.path, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """, moment)
+    path = trainer.line()
+    trainer.wait()
+    past = stepscope.open(path)
+    until(lambda: stepscope.open(path).state == "killed", "the end")
+    assert past.names() == ["x"] if moment == "log" else True
