@@ -134,13 +134,14 @@ class Step:
         self.samples: float | None = None
         self.index: int | None = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> int:
         recorder, index = self._recorder, self.index
         recorder._thread = get_ident()
         recorder._mark = recorder._mark or monotonic_ns()
         if index is None:
             index = 0 if recorder._counting else recorder._index + 1
         recorder._index, recorder._counting = index, False
+        return index
 
     def __exit__(self, *_: object) -> None:
         self._recorder._end_step(self.samples)

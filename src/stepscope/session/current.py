@@ -5,11 +5,11 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import weakref
+import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
-from stepscope.session.run import Run
+from stepscope.session.run import END_SECONDS, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,15 +23,17 @@ class Current:
     def __init__(self) -> None:
         """Begin with none: calls go nowhere until `init`."""
         self.run = Run.off()
-        self._runs: weakref.WeakSet[Run] = weakref.WeakSet()
+        self._runs: list[Run] = []
         self._hooked = False
+        self._error_before: object = None
 
     def adopt(self, run: Run) -> None:
-        """Make `run` the current one, and see to its end."""
+        """Make `run` the current one, and see to its end: until then it is kept alive."""
         self.run = run
         if not run.recording:
             return
-        self._runs.add(run)
+        self._runs = [other for other in self._runs if other.recording] + [run]
+        self._error_before = getattr(sys, "last_value", None)
         if not self._hooked:
             self._hooked = True
             os.register_at_fork(after_in_child=self._after_fork)
@@ -42,17 +44,21 @@ class Current:
             sys.modules["multiprocessing.util"].Finalize(None, self._at_exit, exitpriority=0)
 
     def _after_fork(self) -> None:
-        for run in list(self._runs):
+        for run in self._runs:
             run.disarm()
+        self._runs = []
 
     def _at_exit(self) -> None:
         """Say how the process ended, as far as it can know: an uncaught exception leaves its traces in sys."""
         error = getattr(sys, "last_value", None)
-        for run in list(self._runs):
-            if isinstance(error, BaseException):
-                run.finish(error)
-            elif run.recording:
-                run.end(ring.STATE_EXITED)
+        if error is self._error_before or hasattr(sys, "ps1"):  # an old one, or one at a prompt, which ended nothing
+            error = None
+        runs = [run for run in self._runs if run.recording]
+        for run in runs:
+            run.stop(error, ring.STATE_EXITED)
+        deadline = time.monotonic() + END_SECONDS
+        for run in runs:
+            run.let_go(deadline)
 
 
 CURRENT = Current()

@@ -83,23 +83,25 @@ class Run(Recorder):
         """Instrument a model, an optimizer or a loader. Does nothing yet: the torch integration will."""
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the run; returns within about half a second, whatever state disk and watcher are in."""
-        if not self.recording or self._pid != os.getpid():
-            return
-        if error is not None:
-            self.event("exception", error=f"{type(error).__name__}: {error}"[:2000], traceback=_trace(error))
-        self.end(ring.STATE_FINISHED if error is None else ring.STATE_FAILED)
+        """End the run, as failed if an error is given; returns within about half a second, whatever happens."""
+        if self.recording and self._pid == os.getpid():
+            self.stop(error, ring.STATE_FINISHED)
+            self.let_go(time.monotonic() + END_SECONDS)
 
-    def end(self, state: int) -> None:
-        """End the run in a state of core.ring: settle, stop recording, let the watcher take the last row."""
+    def stop(self, error: object, state: int) -> None:
+        """Record the last words and stop recording; `state`, of core.ring, is the end if there was no error."""
+        if isinstance(error, BaseException):
+            state = ring.STATE_FAILED
+            self.event("exception", error=f"{type(error).__name__}: {error}"[:2000], traceback=_trace(error))
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._intake.pending and time.monotonic() < deadline:
             self._intake.settle(self)
             time.sleep(0.002)
         self._retire(state)
-        deadline = time.monotonic() + END_SECONDS
-        words = self._mapping.words
-        while not words[ring.WORD_ENDED] and time.monotonic() < deadline:
+
+    def let_go(self, deadline: float) -> None:
+        """Wait for the watcher to take the last row, until `deadline` (monotonic, seconds); then give up the ring."""
+        while not self._mapping.words[ring.WORD_ENDED] and time.monotonic() < deadline:
             time.sleep(0.002)
         if self._mapping.path is not None:
             HELD.discard(self._mapping.path)

@@ -62,7 +62,7 @@ class NodeState:
     def load(cls, path: Path) -> NodeState:
         """Read a node's file; raise ValueError if it is not one."""
         facts: Any = json.loads(path.read_bytes())
-        if not isinstance(facts, dict) or "node" not in facts:
+        if not isinstance(facts, dict) or "node" not in facts or not isinstance(facts.get("ranks", {}), dict):
             raise ValueError(f"{path.name} does not describe a node")
         ranks = {int(rank): RankState(**_known(RankState, state)) for rank, state in facts.pop("ranks", {}).items()}
         return cls(**_known(cls, facts), ranks=ranks)
@@ -77,7 +77,7 @@ class NodeState:
         return time.time() - path.stat().st_mtime
 
 
-_TYPES = {"str": str, "int": int, "bool": bool, "int | None": (int, type(None))}
+_TYPES: dict[str, Any] = {"str": str, "int": int, "bool": bool, "int | None": (int, type(None))}
 
 
 def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
             if not node.ended and node.silent_seconds(path) > LOST_AFTER:
                 _mark_lost(node.ranks.values())
             nodes.append(node)
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             problems.append(f"{path.name}: {error}")
     return nodes, problems
 

@@ -1,0 +1,1 @@
+"""Figures of Stepscope, measured beside its peers: `python -m bench`."""

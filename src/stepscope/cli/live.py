@@ -1,0 +1,286 @@
+"""What a live run shows, as plain data: arrays of points in, figures out, and no screen in sight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.store.points import Points
+    from stepscope.store.reader import Past
+
+WINDOW = 50
+"""Steps over which the parts of a step are averaged."""
+RATE_WINDOW = 200
+"""Steps over which the time left and the trend of the memory are judged."""
+TREND_POINTS = 20
+"""Fewer points than this show no trend."""
+CURVES = {"loss": min, "accuracy": max, "learning_rate": None, "grad_norm": None, "process/memory_bytes": None}
+"""Metrics that are shown as curves, in order, and what is best in them."""
+PHASE = "phase/"
+PHASES = ("data", "copy", "forward", "backward", "optimizer", "communication", "evaluation", "checkpoint")
+"""Order in which phases are shown; others follow, "other" is last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The points of one metric, in the order they were recorded."""
+
+    seq: NDArray[np.int64]
+    step: NDArray[np.int64]
+    time: NDArray[np.float64]
+    """Seconds since 1970 UTC."""
+    value: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What has been read of a run at one moment: its first rank, in its last attempt."""
+
+    id: str
+    project: str
+    state: str
+    columns: dict[str, Column]
+    events: Sequence[dict[str, Any]] = ()
+    total: int | None = None
+    """Steps that the run will have; None where nobody said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric over the steps."""
+
+    name: str
+    step: NDArray[np.int64]
+    value: NDArray[np.float64]
+    best: float | None = None
+    best_step: int | None = None
+
+    @property
+    def last(self) -> float:
+        """The newest value."""
+        return float(self.value[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the step, as a mean over the last `WINDOW` steps."""
+
+    name: str
+    seconds: float
+    share: float
+    """Of the mean step, 0 to 1."""
+    usual: float
+    """Seconds: the median over all steps so far."""
+
+    @property
+    def excess(self) -> float | None:
+        """How many times as long as usual it takes; None where it is usually absent."""
+        return self.seconds / self.usual if self.usual > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """All events of one kind and subject."""
+
+    label: str
+    step: int | None
+    """Step of the last one."""
+    until: int | None = None
+    """Step at which it ends, where it says so."""
+    count: int = 1
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What the recording itself takes."""
+
+    log_seconds: float | None = None
+    """Mean of the calls that were measured, one in some dozens."""
+    share: float | None = None
+    """Time of all rows as a share of the time of all steps, 0 to 1."""
+    rows: int = 0
+    drops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Everything that a screen shows of a run."""
+
+    id: str
+    project: str
+    state: str
+    total: int | None = None
+    steps: int = 0
+    """Steps done."""
+    elapsed: float = 0.0
+    """Seconds from the start of the first step to the newest one's end."""
+    left: float | None = None
+    """Seconds until the last step, if steps take as long as the last `RATE_WINDOW` did."""
+    step_seconds: float | None = None
+    """Mean of the last `WINDOW` steps."""
+    samples_per_second: float | None = None
+    curves: list[Curve] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    memory_trend: float | None = None
+    """Bytes per second: least squares over the last `RATE_WINDOW` steps."""
+    happenings: list[Happening] = field(default_factory=list)
+    cost: Cost = field(default_factory=Cost)
+
+    def curve(self, name: str) -> Curve | None:
+        """Return the curve of a metric, if there is one."""
+        return next((curve for curve in self.curves if curve.name == name), None)
+
+
+def read(past: Past) -> Recorded:
+    """Read what a live run holds now."""
+    config = past.config if isinstance(past.config, dict) else {}
+    total = config.get("steps")
+    return Recorded(
+        id=past.id,
+        project=past.project,
+        state=past.state,
+        columns=columns_of(past.points()),
+        events=past.events(),
+        total=total if isinstance(total, int) else None,
+    )
+
+
+def columns_of(points: Points) -> dict[str, Column]:
+    """Return the points by name: of the first rank, and of the node it runs on, in the last attempt."""
+    if not len(points):
+        return {}
+    low, high = (-1, 0)
+    keep = (points.rank >= low) & (points.rank <= high) & (points.attempt == points.attempt.max())
+    chosen = points.select(keep)
+    order = np.argsort(chosen.name, kind="stable")
+    cuts = np.searchsorted(chosen.name[order], np.arange(len(chosen.names) + 1))
+    found = {}
+    for code, name in enumerate(chosen.names):
+        place = order[cuts[code] : cuts[code + 1]]
+        if len(place):
+            column = Column(chosen.seq[place], chosen.step[place], chosen.time[place] / 1e6, chosen.value[place])
+            found[name] = column
+    return found
+
+
+def view(recorded: Recorded) -> View:
+    """Return what to show of a run."""
+    columns = recorded.columns
+    steps = columns.get("step_seconds")
+    facts: dict[str, Any] = {}
+    if steps is not None:
+        recent = float(steps.value[-RATE_WINDOW:].mean())
+        left = None if recorded.total is None else max(0, recorded.total - len(steps)) * recent
+        facts = {
+            "steps": len(steps),
+            "elapsed": float(steps.time[-1] - steps.time[0] + steps.value[0]),
+            "left": left if recorded.state == "running" else None,
+            "step_seconds": float(steps.value[-WINDOW:].mean()),
+            "samples_per_second": _samples_rate(columns, steps),
+            "phases": phases_of(columns),
+        }
+    return View(
+        id=recorded.id,
+        project=recorded.project,
+        state=recorded.state,
+        total=recorded.total,
+        curves=[_curve(name, columns[name]) for name in CURVES if name in columns],
+        memory_trend=trend(columns.get("process/memory_bytes")),
+        happenings=happenings(recorded.events),
+        cost=cost_of(columns),
+        **facts,
+    )
+
+
+def _curve(name: str, column: Column) -> Curve:
+    best = CURVES[name]
+    finite = np.flatnonzero(np.isfinite(column.value))
+    if best is None or not len(finite):
+        return Curve(name, column.step, column.value)
+    values = column.value[finite]
+    place = finite[int(values.argmin() if best is min else values.argmax())]
+    return Curve(name, column.step, column.value, float(column.value[place]), int(column.step[place]))
+
+
+def _samples_rate(columns: dict[str, Column], steps: Column) -> float | None:
+    samples, seconds = columns.get("samples"), float(steps.value[-WINDOW:].sum())
+    return float(samples.value[-WINDOW:].sum()) / seconds if samples is not None and seconds > 0 else None
+
+
+def phases_of(columns: dict[str, Column]) -> list[Phase]:
+    """Return every phase that has occurred; one that a step does not have counts as 0, so that they sum to it."""
+    steps = columns["step_seconds"]
+    mean = float(steps.value[-WINDOW:].mean())
+    found = []
+    for name, column in columns.items():
+        if name.startswith(PHASE):
+            spent = aligned(column, steps)
+            seconds = float(spent[-WINDOW:].mean())
+            share = seconds / mean if mean > 0 else 0.0
+            found.append(Phase(name.removeprefix(PHASE), seconds, share, float(np.median(spent))))
+    return sorted(found, key=lambda phase: (_place(phase.name), phase.name))
+
+
+def aligned(column: Column, steps: Column) -> NDArray[np.float64]:
+    """Return a value of `column` for each step: that of the same row, or 0 where the row has none."""
+    spent = np.zeros(len(steps))
+    place = np.searchsorted(steps.seq, column.seq)
+    inside = place < len(steps)
+    hit = np.flatnonzero(inside)[steps.seq[place[inside]] == column.seq[inside]]
+    spent[place[hit]] = column.value[hit]
+    return spent
+
+
+def _place(phase: str) -> int:
+    if phase == "other":
+        return len(PHASES) + 1
+    return PHASES.index(phase) if phase in PHASES else len(PHASES)
+
+
+def trend(column: Column | None) -> float | None:
+    """Return the slope per second, by least squares over the newest points."""
+    if column is None or len(column) < TREND_POINTS:
+        return None
+    time, value = column.time[-RATE_WINDOW:], column.value[-RATE_WINDOW:]
+    time = time - time.mean()
+    spread = float((time * time).sum())
+    return float((time * (value - value.mean())).sum() / spread) if spread > 0 else None
+
+
+def cost_of(columns: dict[str, Column]) -> Cost:
+    """Return what the recorder says of itself."""
+    last = {name: column.value[-1] for name, column in columns.items() if name.startswith("stepscope/")}
+    rows, seconds = last.get("stepscope/rows_total", 0), last.get("stepscope/log_seconds")
+    steps = columns.get("step_seconds")
+    whole = float(steps.value.sum()) if steps is not None else 0.0
+    return Cost(
+        log_seconds=None if seconds is None else float(seconds),
+        share=float(seconds * rows / whole) if seconds is not None and whole > 0 else None,
+        rows=int(rows),
+        drops=int(last.get("stepscope/drops_total", 0)),
+    )
+
+
+def happenings(events: Sequence[dict[str, Any]]) -> list[Happening]:
+    """Return the events, those of one kind and subject as one, in the order of their last occurrence."""
+    found: dict[str, Happening] = {}
+    for event in events:
+        if event.get("kind") == "histogram":
+            continue
+        label = str(event.get("what") or event.get("kind"))
+        before = found.pop(label, None)
+        count = 1 if before is None else before.count + 1
+        found[label] = Happening(label, event.get("step"), event.get("until"), count, str(event.get("why", "")))
+    return list(found.values())
