@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -117,22 +119,45 @@ def test_a_trainer_gets_a_new_watcher_when_its_own_is_stale(bench):
     assert past.problems() == []
 
 
-@pytest.mark.parametrize("moment", ["init", "log"])
-def test_a_kill_right_after_the_start_is_not_running_for_ever(bench, moment):
-    """A run whose processes were all killed at once after init is killed, not running."""
-    trainer = bench.start("""
-        import os, signal, sys
-        import stepscope
-        import stepscope.session.watching as watching
-        watching.start_detached = None
-        run = stepscope.init(project="early", dir=os.environ["STEPSCOPE_DIR"])
-        if sys.argv[1] == "log":
-            run.log({"x": 1.0})
-        print(run.path, flush=True)
+EARLY = """
+    import os, signal, sys
+    import stepscope, stepscope.session.opening as opening
+
+    class NoWatch(opening.Watch):
+        def begin(self, *_):
+            print(run_path, flush=True)
+
+    def die(*_):
+        print(run_path, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    """, moment)
+
+    run_path = os.path.join(os.environ["STEPSCOPE_DIR"], "early", "one")
+    if sys.argv[1] == "in init":
+        opening._record = die
+    opening.Watch = NoWatch
+    run = stepscope.init(project="early", run_id="one")
+    if sys.argv[1] == "after a row":
+        run.log({"x": 1.0})
+    die()
+"""
+
+
+@pytest.mark.parametrize("moment", ["after init", "after a row"])
+def test_a_kill_before_the_watcher_came_is_not_running_for_ever(bench, moment):
+    """A run whose trainer was killed before anybody watched it is killed, and its row is there."""
+    trainer = bench.start(EARLY, moment)
     path = trainer.line()
     trainer.wait()
     past = stepscope.open(path)
-    until(lambda: stepscope.open(path).state == "killed", "the end")
-    assert past.names() == ["x"] if moment == "log" else True
+    assert past.state == "killed"
+    assert past.names() == (["x"] if moment == "after a row" else [])
+
+
+def test_a_kill_inside_init_is_not_running_for_ever(bench):
+    """A run that nobody ever wrote to counts as lost once it is older than a silent watcher may be."""
+    trainer = bench.start(EARLY, "in init")
+    path = Path(trainer.line())
+    trainer.wait()
+    os.utime(path / "run.json", (time.time() - 60, time.time() - 60))
+    assert stepscope.open(path).state == "lost"
+    assert [info.state for info in stepscope.runs()] == ["lost"]

@@ -226,7 +226,7 @@ class Training:
             network.update(gradient, rate)
             self._pause(PACE["optimizer"])
         if step in self.faults.leak:
-            self._leak.append(np.resize(hidden, LEAK_BYTES // hidden.itemsize))
+            self._leak.append(hidden.ravel()[: LEAK_BYTES // hidden.itemsize].copy())
         run.log(
             {
                 "loss": loss,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.cli.text import LEVELS, bar, count, cut, plain
 from stepscope.core.vocabulary import MIB, format_value
 
 if TYPE_CHECKING:
@@ -15,14 +16,12 @@ if TYPE_CHECKING:
     from stepscope.cli.live import Curve, Happening, Phase, View
 
     Span = tuple[str, str]
-    """Text and its style: a key of `STYLES` in cli/terminal.py, or empty."""
+    """Text and its style, as `Paint` takes it."""
     Line = list[Span]
 
 LABEL, VALUE, NOTE = 14, 10, 16
 EDGE = 2
 """Columns at the left of the picture that separate it from the note."""
-LEVELS = "▁▂▃▄▅▆▇█"
-BAR = "▏▎▍▌▋▊▉█"
 LONGER = 1.5
 """A phase that takes so many times as long as usual is marked."""
 JUMP = 3.0
@@ -34,7 +33,7 @@ NAMES = {
     "grad_norm": "gradient norm",
     "process/memory_bytes": "memory",
 }
-COLOURS = {"data": "yellow", "forward": "cyan", "backward": "blue", "optimizer": "magenta", "evaluation": "green"}
+COLOURS = {"data": "yellow", "forward": "cyan", "backward": "blue", "optimizer": "green"}
 STATES = {"running": "green", "finished": "cyan"}
 SMALLEST = (40, 10)
 ROOMY = 30
@@ -133,12 +132,12 @@ def _progress(view: View, width: int) -> Line:
     share = min(view.steps / view.total, 1.0)
     whole, half = divmod(int(share * room * 2), 2)
     marks = {int(one.step * room / view.total) for one in view.happenings if one.step is not None}
-    bar: Line = []
+    line: Line = []
     for place in range(room):
         style = "cyan" if place < whole + half else "dim"
         glyph = "╸" if place == whole and half else "━"
-        bar.append((glyph, "yellow" if place in marks else style))
-    return _cells("step", str(view.steps), [(f"of {view.total}, {share:.0%}", "dim")], _joined(bar))
+        line.append((glyph, "yellow" if place in marks else style))
+    return _cells("step", str(view.steps), [(f"of {view.total}, {share:.0%}", "dim")], _joined(line))
 
 
 def _metrics(view: View, width: int) -> list[Line]:
@@ -266,20 +265,16 @@ def _phase(phase: Phase, width: int) -> Line:
     unusual = phase.excess is not None and phase.excess >= LONGER and phase.share >= 0.02
     if unusual and phase.excess is not None:
         note.append((f"  {phase.excess:.1f}x usual", "red"))
-    eighths = round(min(phase.share, 1.0) * room * 8)
-    whole, part = divmod(eighths, 8)
-    bar = "█" * whole + (BAR[part - 1] if part else "")
-    picture = [(bar, "red" if unusual else COLOURS.get(phase.name, "dim"))]
-    return _cells(phase.name, f"{phase.seconds * 1e3:.1f} ms", note, picture)
+    picture = [(bar(phase.share, room).rstrip(), "red" if unusual else COLOURS.get(phase.name, "dim"))]
+    return _cells(cut(plain(phase.name), LABEL), f"{phase.seconds * 1e3:.1f} ms", note, picture)
 
 
 def _event(happening: Happening, width: int) -> Line:
-    text = f"{happening.why}" + (f" ({happening.count} times)" if happening.count > 1 else "")
-    room = width - 1 - LABEL - VALUE - 2
+    times = f" ({happening.count} times)" if happening.count > 1 else ""
     return [
-        (f" {happening.label[:LABEL]:<{LABEL}}", "yellow"),
+        (f" {cut(plain(happening.label), LABEL):<{LABEL}}", "yellow"),
         (f"{step_range(happening):>{VALUE}}", ""),
-        (f"  {text}"[: max(room, 0) + 2], "dim"),
+        ("  " + cut(plain(happening.why) + times, width - 1 - LABEL - VALUE - 2), "dim"),
     ]
 
 
@@ -288,7 +283,7 @@ def _cost(view: View, width: int) -> list[Line]:
     value = "-" if cost.log_seconds is None else f"{cost.log_seconds * 1e6:.1f} µs"
     share = "" if cost.share is None else f"{cost.share * 100:.3f} % of the time, "
     drops = ("0 dropped", "dim") if not cost.drops else (f"{cost.drops} dropped", "red")
-    line = _cells("our own cost", value, [("per row", "dim")], [(f"{share}{cost.rows} rows, ", "dim"), drops])
+    line = _cells("our own cost", value, [("per row", "dim")], [(f"{share}{count(cost.rows)} rows, ", "dim"), drops])
     return [_cut(line, width)]
 
 

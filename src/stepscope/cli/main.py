@@ -50,7 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         return _nobody_reads()
     except OSError as error:
-        return _complain(f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED)
+        return _complain(
+            f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED
+        )
     return int(code)
 
 

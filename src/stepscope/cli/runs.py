@@ -60,9 +60,7 @@ def run(options: argparse.Namespace) -> int:
     root = runs_root(options.dir)
     everything = runs(root)
     chosen = [
-        info
-        for info in everything
-        if options.project in {None, info.project} and options.state in {None, info.state}
+        info for info in everything if options.project in {None, info.project} and options.state in {None, info.state}
     ]
     now = time.time()
     if options.json:

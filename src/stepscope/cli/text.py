@@ -22,7 +22,7 @@ BLANKS = str.maketrans({"\n": " ", "\r": " ", "\t": " ", "\u2028": " ", "\u2029"
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = "▁▂▃▄▅▆▇█"
-BAD = "×"
+BAD = "!"
 """In a sparkline: a stretch that holds a value which is not finite."""
 
 
@@ -115,7 +115,9 @@ def sparkline(values: Sequence[float | None]) -> str:
         return ""
     low, span = min(known), max(known) - min(known)
     top = len(LEVELS) - 1
-    return "".join(BAD if value is None else LEVELS[round((value - low) / span * top) if span else 3] for value in values)
+    return "".join(
+        BAD if value is None else LEVELS[round((value - low) / span * top) if span else 3] for value in values
+    )
 
 
 def age(seconds: float) -> str:

@@ -74,7 +74,7 @@ class Identity:
     @classmethod
     def decode(cls, data: bytes) -> Identity:
         """Read the identity from the bytes at IDENTITY_OFFSET; raise ValueError if they are damaged."""
-        length, crc = struct.unpack_from("<II", data)
+        length, crc = struct.unpack_from("<II", data) if len(data) >= 8 else (-1, 0)
         text = data[8 : 8 + length]
         if len(text) != length or zlib.crc32(text) != crc:
             raise ValueError("the identity of the ring is damaged")
@@ -105,9 +105,11 @@ class RingReader:
         if head[WORD_MAGIC] != MAGIC or head[WORD_VERSION] != VERSION:
             raise ValueError("not a ring of this version")
         self.segment_bytes = head[WORD_SEGMENT_BYTES]
-        if not 64 <= self.segment_bytes <= 1 << 30:
+        if not 64 <= self.segment_bytes <= 1 << 30 or self.segment_bytes % 8:
             raise ValueError("the header of the ring is damaged")
         self.capacity = self.segment_bytes * SEGMENTS
+        if os.fstat(descriptor).st_size < HEADER_BYTES + self.capacity:
+            raise ValueError("the ring was truncated")
         self.checked = bool(head[WORD_CHECKED])
         self.identity = Identity.decode(os.pread(descriptor, HEADER_BYTES - IDENTITY_OFFSET, IDENTITY_OFFSET))
 
@@ -126,14 +128,23 @@ class RingReader:
         """Return the published records from `cursor` on, about `limit` bytes of them, and the next cursor.
 
         What the writer lapped is left out; the gap shows in the sequence of the records.
+
+        Raises:
+            ValueError: the ring was truncated, or its header is damaged.
         """
         words = self.words()
         head, position = words[WORD_HEAD], max(cursor, words[WORD_OLDEST])
+        if head - words[WORD_OLDEST] > self.capacity:
+            words = self.words()  # the writer moved on between the two words: it moves the oldest first
+            if words[WORD_HEAD] - words[WORD_OLDEST] > self.capacity:
+                raise ValueError("the header of the ring is damaged")
         pieces: list[Piece] = []
         taken = 0
         while position < head and taken < limit:
             end = min(head, (position // self.segment_bytes + 1) * self.segment_bytes)
             data = os.pread(self._descriptor, end - position, HEADER_BYTES + position % self.capacity)
+            if len(data) < end - position:
+                raise ValueError("the ring was truncated")
             whole, complete = self._whole_records(data)
             pieces.append(Piece(position, whole))
             taken += len(data)

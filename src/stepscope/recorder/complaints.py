@@ -28,5 +28,5 @@ def tell(message: str, stream: TextIO | None = None) -> None:
     try:
         stream.write(f"stepscope: {message}\n")
         stream.flush()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RuntimeError):  # RuntimeError: we are inside a write to it
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, encode_names, encode_schema
@@ -35,9 +37,14 @@ class Declarations:
         self._seen: set[str] = set()
 
     @property
+    def text_bytes(self) -> int:
+        """How many bytes the longest text may have."""
+        return (self._mapping.segment_bytes - ring.RECORD.size - self._mapping.overhead) // 8 * 8
+
+    @property
     def longest(self) -> int:
-        """How many values the longest row may have."""
-        return (self._mapping.segment_bytes - ring.RECORD.size - self._mapping.overhead) // 8 - 1
+        """How many values the longest row may have, were it written in pairs."""
+        return self.text_bytes // 16
 
     def layout(self, names: tuple[str, ...], kinds: str) -> Layout | None:
         """Return the layout of these columns, declared; None once there are too many schemas.
@@ -59,8 +66,11 @@ class Declarations:
             layout = self._layouts[names, kinds] = self._pack(kinds, number)
         return layout
 
-    def pairs(self, names: tuple[str, ...]) -> tuple[Layout, list[int]]:
-        """Return the layout of a row of pairs, and the ids of the names, declared. Raises like `layout`."""
+    def pairs(self, names: tuple[str, ...], kinds: str = "") -> Layout:
+        """Return a layout that writes a row of these columns as pairs, the names declared. Raises like `layout`.
+
+        A pair holds a float: durations ("q" in `kinds`) become seconds.
+        """
         with _Patience(self._lock):
             fresh = [name for name in dict.fromkeys(names) if name not in self._ids]
             if fresh:
@@ -70,7 +80,21 @@ class Declarations:
             layout = self._pair_layouts.get(len(names))
             if layout is None:
                 layout = self._pair_layouts[len(names)] = self._pack("Qd" * len(names), ring.SCHEMA_PAIRS)
-        return layout, [self._ids[name] for name in names]
+            ids = [self._ids[name] for name in names]
+        pack_pairs, *rest = layout
+
+        def pack(buffer: Any, offset: int, size: int, schema: int, sequence: int, now: int, at: int, *row: Any) -> None:
+            values = [value / 1e9 if kind == "q" else value for kind, value in zip(kinds, row, strict=True)] if kinds else row
+            pairs = chain.from_iterable(zip(ids, values, strict=True))
+            pack_pairs(buffer, offset, size, schema, sequence, now, at, *pairs)
+
+        return (pack, *rest)
+
+    def close(self) -> None:
+        """Close the schema file; a thread that comes too late is told that nothing can be declared."""
+        with contextlib.suppress(TimeoutError), _Patience(self._lock):  # who holds it now still needs the file
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
     def text(self, size: int) -> Layout:
         """Return the layout of an event whose text takes `size` bytes, a multiple of 8."""
@@ -103,6 +127,8 @@ class _Patience:
 
 def _append(descriptor: int, data: bytes) -> None:
     """Write all of `data` at the end of the file; a torn entry is cut off again."""
+    if descriptor < 0:
+        raise TimeoutError("the run has ended")
     before = os.fstat(descriptor).st_size
     written = 0
     try:

@@ -55,10 +55,11 @@ class DeviceValues:
         """
         if not self._slots:
             raise DeviceError("values on a device are not taken; set recorder.device_values")
-        if hasattr(type(value), "copy_to_host_async"):
-            return JaxValue(value)
-        if value.numel() != 1:
+        is_jax = hasattr(type(value), "copy_to_host_async")
+        if (getattr(value, "size", 1) if is_jax else value.numel()) != 1:
             raise DeviceError("a tensor with several elements is not a metric; log its mean, or use run.histogram")
+        if is_jax:
+            return JaxValue(value)
         kind = value.device.type
         if kind not in self._pools:
             self._pools[kind] = TorchPool(sys.modules["torch"], kind, self._slots)
@@ -79,7 +80,7 @@ class JaxValue:
 
     def read(self) -> float:
         """Return the value."""
-        return float(self._value)
+        return float(self._value.item() if getattr(self._value, "ndim", 0) else self._value)
 
 
 class TorchPool:
@@ -101,9 +102,10 @@ class TorchPool:
             raise DeviceError("a graph is being captured; log outside the captured region")
         if not self._free:
             raise DeviceError("too many device values are in flight; log less often")
-        slot = self._free.pop()
+        slot = self._free[-1]
         self._memory[slot].copy_(value.detach().reshape(()), non_blocking=True)
         self._events[slot].record()
+        self._free.pop()  # only now: a copy that the device refuses costs no slot
         return TorchValue(self, slot)
 
     def arrived(self, slot: int) -> bool:

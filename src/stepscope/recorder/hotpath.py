@@ -44,7 +44,7 @@ class Recorder(RingPosition):
         """Record one row: a value per name, at the given or the current step. Never raises, never blocks."""
         now = monotonic_ns()
         if more:
-            values = {**values, **more} if values else more
+            values = {**values, **more} if type(values) is dict else self._intake.join(self, values, more)
         if (
             type(values) is dict
             and (layout := self._layouts.get(tuple(values)))
@@ -67,12 +67,13 @@ class Recorder(RingPosition):
     def step(self, samples: float | None = None, index: int | None = None) -> Step:
         """Return the context of one training step; `samples` is how many examples it takes in."""
         step = self._step
-        step.samples, step.index = samples, index
+        step.samples = samples
+        step.index = index if index is None or type(index) is int else self._intake.step(self, index)
         return step
 
     def phase(self, name: str) -> Phase:
         """Return the context of a part of the step ("forward", "checkpoint", or any name)."""
-        return self._phases.get(name) or self._intake.phase(self, name)
+        return (type(name) is str and self._phases.get(name)) or self._intake.phase(self, name)
 
     def data(self, source: Iterable[Any]) -> Data:
         """Iterate over `source` and charge the waiting to the phase "data"."""
@@ -195,4 +196,4 @@ class Data:
         return len(self._source)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._source, name)
+        return getattr(self.__dict__.get("_source"), name)  # not there yet while a copy is being made

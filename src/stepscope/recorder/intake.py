@@ -61,15 +61,9 @@ class Intake:
         """Record a call of `log` that the hot path could not."""
         if self._declarations is None or not recorder.recording:
             return
-        if not isinstance(values, dict):
-            try:
-                values = dict(values)
-            except (TypeError, ValueError):
-                self.count(
-                    recorder, "call", f"cannot log {_shown(values)}: it is no dict; pass one of names and numbers"
-                )
-                return
-        at = self._step(recorder, step)
+        values = self.join(recorder, values, {})
+        at = self.step(recorder, step)
+        here = recorder._index if at is None else at
         numbers, arriving, texts = self._sort(recorder, values)
         if numbers:
             layout = self._row(recorder, numbers, now, at)
@@ -77,20 +71,34 @@ class Intake:
                 self.layouts[tuple(values)] = (*layout[:3], _PYTHONS.issuperset(map(type, values.values())))
         elif at is None and recorder._counting and (arriving or texts):
             recorder._index += 1
-        at = recorder._index - recorder._counting if at is None else at
         if texts:
-            self.event(recorder, {"kind": "log", "values": texts}, at, now)
+            self.event(recorder, {"kind": "log", "values": texts}, here, now)
         if arriving:
-            self._expect(recorder, (list(arriving), list(arriving.values()), at, now))
+            self._expect(recorder, (list(arriving), list(arriving.values()), here, now))
 
-    def _step(self, recorder: Recorder, step: Any) -> int | None:
+    def join(self, recorder: Recorder, values: Any, more: dict[str, Any]) -> dict[Any, Any]:
+        """Return what a call of `log` gave as one dict; what is none is refused."""
+        if values is None:
+            return more
+        try:
+            return {**values, **more} if isinstance(values, dict) else {**dict(values), **more}
+        except Exception:  # noqa: BLE001 - keys() or __iter__ of a user's object may raise anything; it is counted
+            self.count(recorder, "call", f"cannot log {_shown(values)}: it is no dict; pass one of names and numbers")
+            return more
+
+    def step(self, recorder: Recorder, step: Any) -> int | None:
+        """Return a step that was given as something else than an int; None, and a complaint, if it is none."""
         if step is None:
             return None
         try:
-            return operator.index(step) if not isinstance(step, float) else int(step)
-        except (TypeError, ValueError, OverflowError):
-            self.count(recorder, "step", f"cannot use step={_shown(step)}: it is no integer; pass a whole number")
-            return None
+            if not on_device(step):  # to read it there would wait for the device
+                return operator.index(step) if not isinstance(step, float) else int(step)
+        except Exception as error:  # noqa: BLE001 - __index__ of a user's object may raise anything; it is counted
+            cause = f"it is no integer ({type(error).__name__})"
+        else:
+            cause = "it lives on a device"
+        self.count(recorder, "step", f"cannot use step={_shown(step)}: {cause}; pass a whole number")
+        return None
 
     def _sort(self, recorder: Recorder, values: dict[Any, Any]) -> Sorted:
         """Tell numbers, device values and text apart; refuse the rest."""
@@ -98,29 +106,28 @@ class Intake:
         arriving: dict[str, Arriving] = {}
         texts: dict[str, Any] = {}
         for key, value in values.items():
-            name, problem = (key, None) if type(key) is str and key in numbers else clean(key)
+            name, problem = clean(key)
             if problem is not None:
                 self.count(recorder, f"name-{problem}", _name_problem(problem, key), refused=not name)
-            if not name:
-                continue
-            if type(value) in self.plain:
+            if name in numbers or name in arriving or name in texts:
+                self.count(recorder, "name-twice", _name_problem("another name of the call comes to the same", key))
+            elif type(value) in self.plain and name:
                 numbers[name] = value
-            elif isinstance(value, (str, dict)):
-                texts[name] = value
-            else:
-                self._convert(recorder, name, value, numbers, arriving)
+            elif name:
+                self._convert(recorder, name, value, (numbers, arriving, texts))
         return numbers, arriving, texts
 
-    def _convert(
-        self, recorder: Recorder, name: str, value: Any, numbers: dict[str, float], arriving: dict[str, Arriving]
-    ) -> None:
+    def _convert(self, recorder: Recorder, name: str, value: Any, found: Sorted) -> None:
+        numbers, arriving, texts = found
         try:
-            if on_device(value):
+            if isinstance(value, (str, dict)):
+                texts[name] = value
+            elif on_device(value):
                 arriving[name] = self._devices.take(value)
-            elif isinstance(value, _REFUSED_TYPES):
+            elif isinstance(value, _REFUSED_TYPES) or _is_no_real(value):
                 self._no_number(recorder, name, f"a value of type {type(value).__name__} is no number")
             else:
-                numbers[name] = float(value)
+                numbers[name] = _float(value)
                 if _is_plain(type(value)):
                     self.plain.add(type(value))
         except DeviceError as error:
@@ -133,24 +140,24 @@ class Intake:
 
     def _row(self, recorder: Recorder, numbers: dict[str, float], now: int, step: int | None) -> Layout | None:
         """Write one row, in pieces if it is longer than a record may be; return its layout if it has one of its own."""
-        assert self._declarations is not None  # noqa: S101 - take() has checked
-        longest = self._declarations.longest
-        if len(numbers) > longest // 2:
+        declarations = self._declarations
+        if declarations is None:  # the run has ended meanwhile
+            return None
+        longest = declarations.longest
+        if len(numbers) > longest:
             items = list(numbers.items())
             at = recorder._index if step is None else step
-            for first in range(0, len(items), longest // 2):
-                self._row(recorder, dict(items[first : first + longest // 2]), now, at)
+            for first in range(0, len(items), longest):
+                self._row(recorder, dict(items[first : first + longest]), now, at)
             recorder._index += step is None and recorder._counting
             return None
         try:
             names = tuple(numbers)
-            layout = self._declarations.layout(names, "d" * len(names))
+            layout = declarations.layout(names, "d" * len(names))
             if layout is not None:
                 recorder._write(layout, now, step, numbers.values())
                 return layout
-            pair_layout, ids = self._declarations.pairs(names)
-            pairs = zip(ids, numbers.values(), strict=True)
-            recorder._write(pair_layout, now, step, [part for pair in pairs for part in pair])
+            recorder._write(declarations.pairs(names), now, step, numbers.values())
         except (OSError, TooManyNamesError, TimeoutError) as error:
             self._no_layout(recorder, error)
         return None
@@ -165,7 +172,8 @@ class Intake:
 
     def event(self, recorder: Recorder, fields: dict[str, Any], step: int, now: int) -> None:
         """Record an event: a dict with a "kind", as JSON within MAX_TEXT bytes."""
-        if self._declarations is None or not recorder.recording:
+        declarations = self._declarations
+        if declarations is None or not recorder.recording:
             return
         second = now // 1_000_000_000
         self._window, self._events = second, self._events + 1 if second == self._window else 1
@@ -173,14 +181,14 @@ class Intake:
             self.count(recorder, "events", "cannot record every event: too many a second; log text less often")
             return
         text = json.dumps(redact(jsonable(fields)), separators=(",", ":")).encode()
-        room = min(MAX_TEXT, self._declarations.longest * 8)
+        room = min(MAX_TEXT, declarations.text_bytes)
         if len(text) > room:
-            kind = str(fields.get("kind", "log"))[:64]
+            kind = str(fields.get("kind", "log"))[:16]  # at most 12 bytes a character
             kept = text[: room // 2 - 256].decode(errors="replace")
-            text = json.dumps({"kind": kind, "cut": True, "text": kept}).encode()[:room]
+            text = json.dumps({"kind": kind, "cut": True, "text": kept}).encode()
             self.count(recorder, "text", "cannot keep a long text whole: it was cut; log shorter text", refused=False)
         text += b" " * (-len(text) % 8)
-        recorder._write(self._declarations.text(len(text)), now, step, (text,))
+        recorder._write(declarations.text(len(text)), now, step, (text,))
 
     def _expect(self, recorder: Recorder, row: tuple[list[str], list[Arriving], int, int]) -> None:
         if len(self.pending) < MAX_PENDING:
@@ -190,9 +198,34 @@ class Intake:
 
     def settle(self, recorder: Recorder) -> None:
         """Write the rows of device values that have arrived, in their order, with the step and time of their call."""
-        while self.pending and all(value.ready() for value in self.pending[0][1]):
-            names, values, step, now = self.pending.popleft()
-            self._row(recorder, {name: value.read() for name, value in zip(names, values, strict=True)}, now, step)
+        while self.pending:
+            names, values, step, now = self.pending[0]
+            try:
+                if not all(value.ready() for value in values):
+                    return
+                row = {name: value.read() for name, value in zip(names, values, strict=True)}
+            except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; it is counted
+                row = {}
+                self.count(recorder, "device", f"cannot read a value back: {_shown(error)}; look after the device")
+            self.pending.popleft()
+            if row:
+                self._row(recorder, row, now, step)
+
+    def close(self, recorder: Recorder) -> None:
+        """Take in nothing more; device values that have not arrived are given up and counted."""
+        if self.pending:
+            cause = f"{len(self.pending)} rows of device values had not arrived"
+            self.count(recorder, "late", f"cannot keep every value: {cause}; finish after the last step has ended")
+            recorder._words[WORD_REFUSED] += len(self.pending) - 1
+        declarations = self.disarm()
+        if declarations is not None:
+            declarations.close()
+
+    def disarm(self) -> Declarations | None:
+        """Take in nothing more, and leave the schema file to whoever shares it; return what it was written through."""
+        declarations, self._declarations = self._declarations, None
+        self.pending.clear()
+        return declarations
 
     def phase(self, recorder: Recorder, name: Any) -> Phase:
         """Return the context of a phase that is used for the first time."""
@@ -211,7 +244,8 @@ class Intake:
         layout = None
         if self._declarations is not None:
             try:
-                layout = self._declarations.layout(names, kinds)
+                if len(names) <= self._declarations.longest:
+                    layout = self._declarations.layout(names, kinds) or self._declarations.pairs(names, kinds)
             except (OSError, TooManyNamesError, TimeoutError) as error:
                 self.complaints.say("schema", f"cannot declare the phases of a step: {error}; use few plain names")
         if layout is not None:
@@ -221,10 +255,14 @@ class Intake:
     def number(self, value: Any) -> float:
         """Return `samples` as a float; NaN, and a complaint, if it is none."""
         try:
-            return float(value)
-        except (TypeError, ValueError) as error:
-            self.complaints.say("samples", f"cannot use samples={_shown(value)}: {error}; pass a number")
-            return float("nan")
+            if not on_device(value):  # to read it there would wait for the device
+                return _float(value)
+        except Exception as error:  # noqa: BLE001 - __float__ of a user's object may raise anything; it is told
+            cause = _shown(error)
+        else:
+            cause = "it lives on a device"
+        self.complaints.say("samples", f"cannot use samples={_shown(value)}: {cause}; pass a number")
+        return float("nan")
 
     def look(self, words: memoryview, now: int) -> int:
         """Look after the watcher, about once a second: print what it has to say; return when to look again."""
@@ -256,6 +294,20 @@ def _is_plain(kind: type) -> bool:
     """Say whether struct packs values of this type at once and without side effects: numpy's real scalars."""
     names = {base.__name__ for base in kind.__mro__ if base.__module__ == "numpy"}
     return bool(names & {"floating", "integer", "bool", "bool_"})
+
+
+def _is_no_real(value: Any) -> bool:
+    """Say whether numpy would make a number of something that is none: complex, a date or span, text, a record."""
+    return str(getattr(getattr(value, "dtype", None), "kind", "")) in tuple("cMmSUVO")
+
+
+def _float(value: Any) -> float:
+    """Return any one number as a float: also that of a tensor with a gradient, or of an array of one element."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+    if getattr(value, "ndim", 0) and hasattr(value, "item"):
+        value = value.item()
+    return float(value)
 
 
 def _name_problem(problem: str, key: Any) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+import traceback  # here and not where it is used: at the exit an import would change the exit code of a Ctrl-C
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from typing_extensions import Self
 
 from stepscope.core import ring
 from stepscope.core.places import HELD
@@ -18,6 +17,8 @@ from stepscope.recorder.mapping import Mapping
 from stepscope.session.histogram import describe_array
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from stepscope.session.watching import Watch
 
 SETTLE_SECONDS = 0.2
@@ -60,8 +61,10 @@ class Run(Recorder):
         return cls(Mapping.scratch(), Intake(None, Complaints()))
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Record something that happened: a kind and any fields that JSON can hold."""
-        self._intake.event(self, {"kind": kind, **fields}, self._now_step(), time.monotonic_ns())
+        """Record something that happened: a kind and any fields that JSON can hold; `step=` says where it belongs."""
+        step = self._intake.step(self, fields.pop("step", None))
+        at = self._now_step() if step is None else step
+        self._intake.event(self, {"kind": kind, **fields}, at, time.monotonic_ns())
 
     def histogram(self, name: str, values: Any, step: int | None = None, bins: int = 64) -> None:
         """Record how the values of an array (or tensor) are distributed.
@@ -97,6 +100,7 @@ class Run(Recorder):
         while self._intake.pending and time.monotonic() < deadline:
             self._intake.settle(self)
             time.sleep(0.002)
+        self._intake.close(self)
         self._retire(state)
 
     def let_go(self, deadline: float) -> None:
@@ -116,13 +120,19 @@ class Run(Recorder):
             time.sleep(0.0002)
         self.recording, self._tokens = False, []
         self._mapping.words[ring.WORD_STATE] = state
-        scratch = Mapping.scratch()
-        self._buffer, self._words = scratch.buffer, scratch.words
-        self._head, self._limit, self._shift, self._base = 0, 0, 0, 0
+        self._leave()
 
     def disarm(self) -> None:
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""
         self.recording, self._tokens = False, []
+        self._intake.disarm()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Write from now on where nobody reads."""
+        scratch = Mapping.scratch()
+        self._buffer, self._words = scratch.buffer, scratch.words
+        self._head, self._limit, self._shift, self._base = 0, 0, 0, 0
 
     def _now_step(self) -> int:
         return self._index - 1 if self._counting and self._index else self._index
@@ -141,6 +151,4 @@ class Run(Recorder):
 
 
 def _trace(error: BaseException) -> str:
-    import traceback
-
     return "".join(traceback.format_exception(type(error), error, error.__traceback__))[-16000:]

@@ -30,12 +30,15 @@ GIB = 2**30
 DAY = 86400.0
 LOST_GRACE = DAY
 """Seconds of silence after which a run that never ended counts as over: its node may only be out of reach."""
+CLAIM_GRACE = 60.0
+"""Seconds that a process has from joining a run to its first sign of life."""
 SUPERSEDED_AFTER = 600.0
 """Seconds that a file stays which a later one replaces: a reader may be in it."""
 LEFTOVER_AFTER = DAY
 """Seconds after which a temporary file belongs to nobody."""
 REMOVING = ".removing-"
 """Start of the name that a run has while it is deleted."""
+REMEDY = "see who owns it, and whether the disk is writable"
 _LEFTOVER = re.compile(r"\.tmp-.+|\..+\.json\.\d+(\..+)?")
 _PARTS = (".parquet", ".blocks.parquet", ".sum")
 """The files of a sealed unit; without the first no reader sees the others."""
@@ -146,8 +149,13 @@ def examine(path: Path, now: float) -> Candidate | None:
     signs += [rank.ended / 1e6 for node in nodes for rank in node.ranks.values() if rank.ended]
     seen = max(signs, default=max(made, meta.get("created", 0) / 1e6))
     unended = not nodes or bool(problems) or any(not node.ended for node in nodes)
-    running = (unended and now - seen < LOST_GRACE) or _has_rings(path)
+    running = (unended and now - seen < LOST_GRACE) or _is_claimed(path, now) or _has_rings(path)
     return Candidate(path, size_of(path), seen, running)
+
+
+def _is_claimed(path: Path, now: float) -> bool:
+    """Say whether a process has just joined the run: its watcher may not have written yet."""
+    return _age(path / "claims", now) < CLAIM_GRACE if (path / "claims").is_dir() else False
 
 
 def _has_rings(path: Path) -> bool:
@@ -161,10 +169,9 @@ def _has_rings(path: Path) -> bool:
 def size_of(path: Path) -> int:
     """Return the bytes of all files below a folder, without following links."""
     total = 0
-    for _, _, files, descriptor in os.fwalk(path):
-        for name in files:
-            with contextlib.suppress(FileNotFoundError):  # sealed or removed meanwhile
-                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
+    with contextlib.suppress(FileNotFoundError):  # the folder itself went meanwhile
+        for _, _, files, descriptor in os.fwalk(path):
+            total += sum(_size(name, descriptor) for name in files)
     return total
 
 
@@ -296,9 +303,10 @@ def _age(path: Path, now: float) -> float:
         return 0.0
 
 
-def _size(path: Path) -> int:
+def _size(path: Path | str, parent: int | None = None) -> int:
+    """Return the bytes of a file, or of a link itself; 0 if it is gone."""
     try:
-        return path.lstat().st_size
+        return os.stat(path, dir_fd=parent, follow_symlinks=False).st_size
     except OSError:
         return 0
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.clock import SystemClock
+from stepscope.core.errors import StepscopeError
 from stepscope.core.places import Places, find_places, private_directory
 from stepscope.store.layout import RunFolder
+from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
@@ -39,8 +41,20 @@ def main(arguments: list[str]) -> int:
         _watch(Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal), pace, journal)
         _resign(folder, places, descriptor)
         if not folder.path.is_dir() or not places.rings(str(folder.path)):
+            _clean_up(folder, settings, journal)
             break  # else a ring came while we held the lock, and its own watcher gave way to us
     return 0
+
+
+def _clean_up(folder: RunFolder, settings: dict[str, Any], journal: Journal) -> None:
+    """Apply the limits to the other runs, if the configuration asks for that when a run ends."""
+    if not settings.get("store.auto_cleanup"):
+        return
+    try:
+        for removal in apply(folder.path.parents[1], Limits.of(settings), keep=[folder.path]):
+            journal.note(f"removed run {removal.path}: {removal.reason}")
+    except (OSError, StepscopeError) as error:
+        journal.note(f"cannot keep to the limits of the store: {error}; `stepscope gc` tries again")
 
 
 def _lock_path(folder: RunFolder, places: Places) -> Path:

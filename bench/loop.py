@@ -1,0 +1,167 @@
+"""How much a real training loop is slowed: torch on one CPU thread, 2 ms steps, 10 scalars and 3 phases per step.
+
+Blocks of about 40 ms, recorded or not, in the order ABBA and BAAB in turn, in one process; after each four blocks
+that compare, four that compare nothing with nothing (A/A). The median ratio of the fours comes with a bootstrap
+interval (95 %).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.figure import Figure, Options
+from bench.peers import TensorBoard
+from bench.processes import output_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+BLOCK_SECONDS = 0.04
+STEP_SECONDS = 0.002
+RESAMPLES = 4000
+Clocks = tuple[float, float]
+"""Wall seconds and CPU seconds of the thread."""
+
+
+def measure(options: Options) -> list[Figure]:
+    """Return the slow-down, and what the same reckoning says where nothing differs."""
+    what = "torch CPU loop, 2 ms steps: slowed (upper bound)"
+    if TensorBoard.missing() and _no_torch():
+        return [Figure("loop", what, None, "%", 1.0, "torch not installed"), Figure("loop_aa", "  A/A", None)]
+    fours = 20 if options.quick else 300
+    printed, _, _ = output_of("-m", "bench.loop", str(options.scratch / "loop"), str(fours))
+    told = json.loads(printed.splitlines()[-1])
+    wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
+    beside = f"{_shown(wall)}, thread CPU {_shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
+    outside = max(0.0, same[1], -same[2]) if same[1] * same[2] > 0 else 0.0
+    return [
+        Figure("loop", what, wall[2], "%", 1.0, beside),
+        Figure("loop_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, _shown(same)),
+    ]
+
+
+def _no_torch() -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec("torch") is None
+
+
+def interval(ratios: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
+    """Return the median of ratios as percent above 1, and its bootstrap interval (95 %)."""
+    draw = np.random.default_rng(seed).integers(0, len(ratios), (RESAMPLES, len(ratios)))
+    low, high = np.percentile(np.median(ratios[draw], axis=1), [2.5, 97.5])
+    return tuple(float((ratio - 1) * 100) for ratio in (np.median(ratios), low, high))  # type: ignore[return-value]
+
+
+def _shown(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:+.2f} % [{found[1]:+.2f}, {found[2]:+.2f}]"
+
+
+class Training:
+    """A small network on one thread, wide enough that a step takes about two milliseconds."""
+
+    def __init__(self, torch: Any, run: Any) -> None:
+        """Build it for a first guess of the width."""
+        self.torch, self.run = torch, run
+        self.build(384)
+
+    def build(self, width: int) -> None:
+        """Make the network anew."""
+        torch, nn = self.torch, self.torch.nn
+        torch.manual_seed(0)
+        self.width = width
+        self.net = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        self.x, self.y = torch.randn(64, 256), torch.randint(0, 10, (64,))
+
+    def calibrate(self) -> float:
+        """Choose the width for steps of about two milliseconds of CPU; return what they take, in seconds."""
+        took = 0.0
+        for _ in range(6):
+            self.off(20)
+            took = float(np.median([timed(self.off, 10)[1] / 10 for _ in range(9)]))
+            if abs(took / STEP_SECONDS - 1) < 0.15:
+                break
+            self.build(max(16, int(self.width * (STEP_SECONDS / took) ** 0.6)))
+        return took
+
+    def off(self, steps: int) -> None:
+        """Train without a recorder."""
+        loss_of = self.torch.nn.functional.cross_entropy
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            loss = loss_of(self.net(self.x), self.y)
+            loss.backward()
+            self.optimizer.step()
+            loss.item()
+
+    def on(self, steps: int) -> None:
+        """Train and record: a step, three phases, ten scalars."""
+        loss_of, run = self.torch.nn.functional.cross_entropy, self.run
+        for at in range(steps):
+            with run.step(samples=64):
+                with run.phase("forward"):
+                    self.optimizer.zero_grad()
+                    loss = loss_of(self.net(self.x), self.y)
+                with run.phase("backward"):
+                    loss.backward()
+                with run.phase("optimizer"):
+                    self.optimizer.step()
+                value = loss.item()
+                run.log(
+                    {
+                        **{"loss": value, "learning_rate": 1e-3, "grad_norm": value * 2, "accuracy": 0.5, "epoch": 1},
+                        **{"tokens": at, "scale": 1.0, "ema": value * 0.9, "kl": 0.1, "entropy": 2.3},
+                    }
+                )
+
+
+def timed(block: Callable[[int], None], steps: int) -> Clocks:
+    """Return what a block takes."""
+    wall, cpu = time.perf_counter(), time.thread_time()
+    block(steps)
+    return time.perf_counter() - wall, time.thread_time() - cpu
+
+
+def four(one: Callable[[int], None], other: Callable[[int], None], steps: int, turn: int) -> Clocks:
+    """Return the ratio other/one over the blocks one, other, other, one (or the reverse, in turn)."""
+    order = (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1)
+    total = np.zeros((2, 2))
+    for which in order:
+        total[which] += timed(other if which else one, steps)
+    wall, cpu = total[1] / total[0]
+    return float(wall), float(cpu)
+
+
+def main(arguments: list[str]) -> int:
+    """Train in this process and print the ratios as JSON."""
+    import torch
+
+    import stepscope
+
+    torch.set_num_threads(1)
+    run = stepscope.init(project="loop", dir=Path(arguments[0]))
+    training = Training(torch, run)
+    step = training.calibrate()
+    steps = max(1, round(BLOCK_SECONDS / step))
+    training.on(steps)
+    compared, same = [], []
+    for turn in range(int(arguments[1])):
+        compared.append(four(training.off, training.on, steps, turn))
+        same.append(four(training.off, training.off, steps, turn)[0])
+    run.finish()
+    wall, cpu = zip(*compared, strict=True)
+    print(json.dumps({"wall": wall, "cpu": cpu, "same": same, "step": step}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,259 @@
+"""Watch a small real training with planted faults, live.
+
+A network in numpy learns for about a minute, in a process of its own, with a data stall, a loss spike, evaluations, a
+checkpoint and a memory leak planted in it. It is recorded like any training, and shown by reading the run while it is
+written. On a terminal the result stays until Ctrl-C; elsewhere a line is printed now and then, and the command ends by
+itself. The run is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from stepscope.cli.command import FINE, add_root
+from stepscope.core.errors import StepscopeError
+from stepscope.core.spawn import SpawnError, arguments, interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepscope.cli.demo_training import Settings
+    from stepscope.cli.live import Recorded, View
+    from stepscope.cli.live_screen import Display
+    from stepscope.store.reader import Past
+
+STEPS = 1000
+PROGRAM = "stepscope.cli.demo_training"
+POLL_SECONDS = 0.5
+END_SECONDS = 5.0
+"""How long the watcher may take to write down the end of the training."""
+STOP_SECONDS = 5.0
+"""How long the training may take to stop when asked; after that it is killed."""
+STOPPED = 130
+"""Exit code of a training that was stopped, as a shell gives it for Ctrl-C."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options."""
+    parser.add_argument("--steps", type=_count, default=STEPS, metavar="N", help="steps to train (default: %(default)s)")
+    parser.add_argument("--seed", type=_seed, default=1, metavar="S", help="same seed, same loss (default: %(default)s)")
+    help_speed = "divide the sleeps that set the pace by this (default: %(default)s, about a minute)"
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
+    parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
+    add_root(parser)
+    # The documents' spelling of the same thing.
+    parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--simulate_steps", "--simulate-steps", dest="steps", type=_count, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 10000000")
+    return number
+
+
+def _seed(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+def _speed(text: str) -> float:
+    number = float(text)
+    if not (number > 0 and math.isfinite(number)):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start the training, show it, and say what came of it."""
+    from stepscope.cli.demo_training import Settings
+    from stepscope.cli.live_screen import display, is_screen
+
+    settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
+    screen = display(sys.stdout)
+    with _ended_by_signals(), Child(settings) as child:
+        past = child.open()
+        code = _watch(past, child, screen)
+    recorded, view = _look(past)
+    _tell(recorded, view, past, options.dir)
+    complaints = child.complaints()
+    if complaints:
+        print(complaints, file=sys.stderr)
+    if code == FINE and is_screen(sys.stdout):
+        _stay()
+    return code
+
+
+def _watch(past: Past, child: Child, screen: Display) -> int:
+    """Show the run until the training is over; return its exit code. Ctrl-C stops the training."""
+    try:
+        while child.wait(POLL_SECONDS) is None:
+            screen.show(_look(past)[1])
+    except KeyboardInterrupt:
+        child.stop()
+    else:
+        _await_end(past)
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            screen.show(_look(past)[1])
+        screen.close()
+    return child.wait(0) or FINE
+
+
+def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until the watcher has written that the run is over, for a while."""
+    deadline = time.monotonic() + END_SECONDS
+    while past.state == "running" and time.monotonic() < deadline:
+        sleep(0.05)
+
+
+def _look(past: Past) -> tuple[Recorded, View]:
+    from stepscope.cli.live import read, view
+
+    recorded = read(past)
+    return recorded, view(recorded)
+
+
+def _tell(recorded: Recorded, view: View, past: Past, root: str | None) -> None:
+    """Print the summary, where the run lies, and what to type next."""
+    from stepscope.cli.demo_summary import summary
+    from stepscope.cli.text import Paint
+
+    paint = Paint.of()
+    print()
+    for label, text in [*summary(recorded, view), ("run", str(past.path))]:
+        print(f" {paint(label.ljust(10), 'dim')} {text}")
+    print()
+    print(paint(" Look further:", "bold"))
+    name = past.id if root is None else str(past.path)
+    place = "" if root is None else f" --dir {shlex.quote(root)}"
+    for command in (
+        f"stepscope show {shlex.quote(name)}",
+        f"stepscope sql{place} \"SELECT step, value FROM points WHERE name = 'loss' ORDER BY value DESC LIMIT 5\"",
+        f"stepscope export {shlex.quote(name)} --format csv --output demo.csv",
+    ):
+        print(f"   {command}")
+
+
+def _stay() -> None:
+    """Keep the result on the terminal until Ctrl-C."""
+    from stepscope.cli.text import Paint
+
+    print(f"\n{Paint.of()(' Ctrl-C to leave', 'dim')}", end="", flush=True)
+    try:
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        print()
+
+
+class Child:
+    """The training's process; a context manager that leaves none behind."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare to start a training."""
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by __exit__'s caller's end
+
+    def __enter__(self) -> Child:
+        """Start it, in a session of its own: Ctrl-C reaches us, and we stop it.
+
+        Raises:
+            StepscopeError: no process can be started.
+        """
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        try:
+            command = [interpreter(), *arguments(PROGRAM, self._settings.encode())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, **threads},
+                text=True,
+                start_new_session=True,
+            )
+        except (SpawnError, OSError) as error:
+            raise StepscopeError("start the training", error, "free some processes or memory") from error
+        return self
+
+    def open(self) -> Past:
+        """Wait until the run is there, and open it.
+
+        Raises:
+            StepscopeError: the training does not record; the message says why.
+        """
+        import stepscope
+        from stepscope.cli.demo_training import READY
+
+        process = self._started()
+        line = process.stdout.readline() if process.stdout is not None else ""
+        if not line.startswith(READY):
+            process.wait()
+            why = self.complaints().removeprefix("stepscope: ") or "it ended at once"
+            raise StepscopeError("record the demo", why, "give a --dir that you can write to")
+        return stepscope.open(line.removeprefix(READY).rstrip("\n"))
+
+    def wait(self, seconds: float) -> int | None:
+        """Return the exit code, or None if the training still runs after so many seconds."""
+        try:
+            return self._started().wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Ask the training to stop, and see to it that it does."""
+        process = self._started()
+        if process.poll() is None:
+            process.terminate()
+            if self.wait(STOP_SECONDS) is None:
+                process.kill()
+                process.wait()
+
+    def complaints(self) -> str:
+        """Return what the training has written to stderr."""
+        self._errors.seek(0)
+        return self._errors.read().strip()
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise RuntimeError("the training has not been started")
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the training if it still runs."""
+        self.stop()
+        process = self._started()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end us like an exception, so that the cursor comes back and the training is stopped."""
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

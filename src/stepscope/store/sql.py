@@ -1,0 +1,287 @@
+"""SQL over all runs: the views points, runs and events, and a connection that can read them and nothing else.
+
+DuckDB's `allowed_paths` lets a query write those files too (a `WITH x AS (COPY … TO …)` counts as a SELECT), so the
+plan of every query is looked at before it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.names import REPLACEMENT, UNSAFE
+from stepscope.store import parquet
+from stepscope.store.catalog import runs, runs_root
+from stepscope.store.shelf import EVENTS, POINTS, RUNS, Shelf, fill_events, fill_points, fill_runs, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from stepscope.store.catalog import RunInfo
+
+VIEWS = {"points": POINTS, "runs": RUNS, "events": EVENTS}
+"""Each view and its columns with their types."""
+
+MEMORY = "2GB"
+"""What a query may hold in memory; it never spills to the disk."""
+
+RELISTS = 5
+"""How often to look again when files are merged or removed while they are read."""
+
+_WRITES = {"COPY", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "ATTACH", "DETACH", "LOAD"}
+_WRITES |= {"EXPORT", "EXECUTE", "REGISTER", "DEREGISTER", "DESTROY"}
+_EXPLAIN = re.compile(r"\s*EXPLAIN\b(?:\s+ANALYZE\b)?(?:\s*\((?:\s*(?:ANALYZE|FORMAT\s+\w+)\s*,?)+\))?", re.IGNORECASE)
+_READ_ONLY = "BEGIN TRANSACTION READ ONLY"
+_WITH_ZONE = "TIMESTAMP WITH TIME ZONE"
+_BATCH = 2048
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query gives: names and types of its columns, and its rows as they come."""
+
+    columns: list[str]
+    types: list[str]
+    rows: Iterator[tuple[Any, ...]]
+
+
+class Database:
+    """The views of some runs as they were when it was opened. A context manager; one query at a time."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, problems: Sequence[str]) -> None:
+        """Take a connection that is locked already."""
+        self._connection = connection
+        self.problems = list(problems)
+        """What of the runs could not be read, and why."""
+
+    def query(self, text: str) -> Answer:
+        """Run one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN); a further call ends the answer before.
+
+        Raises:
+            UsageError: it is something else, or it is wrong.
+            StepscopeError: it is right, and failed.
+        """
+        with contextlib.suppress(duckdb.Error):  # there is none before the first query
+            self._connection.execute("ROLLBACK")
+        try:
+            self._connection.execute(_READ_ONLY)
+            statement = self._checked(text)
+            self._connection.execute(text)
+            if any(str(column[1]) == _WITH_ZONE for column in self._connection.description):
+                self._connection.execute(_without_zones(statement, self._connection.description))
+            columns = self._connection.description
+        except duckdb.Error as error:
+            raise _complaint(error) from error
+        return Answer(_distinct([str(column[0]) for column in columns]), [str(column[1]) for column in columns], self._rows())
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._connection.close()
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked(self, text: str) -> str:
+        """Return the one statement of a text, if all that it does is read."""
+        inner = text[match.end() :] if (match := _EXPLAIN.match(text)) else text
+        statements = self._connection.extract_statements(inner)
+        if len(statements) != 1:
+            raise _refusal(f"it has {len(statements)} statements", "give one SELECT")
+        kind = statements[0].type.name
+        if kind == "MULTI":
+            raise _refusal("a PIVOT that finds its columns itself writes", "name them: PIVOT … ON name IN ('loss', 'lr')")
+        if kind != "SELECT":
+            raise _refusal(f"{kind} is not allowed", "give one SELECT; `stepscope export` writes files")
+        plan = self._connection.execute(f"EXPLAIN (FORMAT json) {inner}").fetchall()
+        forbidden = sorted({name for _, tree in plan for name in _operators(json.loads(tree)) if _writes(name)})
+        if forbidden:
+            raise _refusal(f"{forbidden[0]} is not allowed in a SELECT", "leave that part out: a query only reads")
+        return statements[0].query.rstrip("; \t\r\n")
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        try:
+            while batch := self._connection.fetchmany(_BATCH):
+                yield from batch
+        except duckdb.Error as error:
+            raise _complaint(error) from error
+
+
+def connect(
+    root: str | os.PathLike[str] | None = None,
+    views: Collection[str] = tuple(VIEWS),
+    threads: int | None = None,
+    memory: str = MEMORY,
+) -> Database:
+    """Open the views over all runs below a folder, as they are now.
+
+    Args:
+        root: as in `stepscope.runs`.
+        views: the views to fill; a query of another one fails and says so.
+        threads: how many cores a query may use; None is all, at most 4.
+        memory: DuckDB's limit; nothing is spilled to the disk.
+
+    Raises:
+        StepscopeError: there is no such folder.
+    """
+    base = runs_root(root)
+    if not base.is_dir():
+        remedy = "record a run first, or give the folder that holds your runs with --dir"
+        raise StepscopeError(f"read the runs in {base}", "there is no such folder", remedy)
+    for attempt in range(RELISTS):
+        try:
+            return _open(runs(base), views, threads or min(4, os.cpu_count() or 1), memory)
+        except (FileNotFoundError, duckdb.IOException) as error:
+            if attempt == RELISTS - 1:
+                raise StepscopeError(f"read the runs in {base}", error, "try again") from error
+    raise AssertionError
+
+
+def query(root: str | os.PathLike[str] | None, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Return the columns and all rows of one query over the runs below a folder.
+
+    Raises:
+        StepscopeError: as `connect` and `Database.query` do.
+    """
+    with connect(root, mentioned(text)) as database:
+        answer = database.query(text)
+        return answer.columns, list(answer.rows)
+
+
+def mentioned(text: str) -> list[str]:
+    """Return the views whose name occurs in a query: only these need to be filled."""
+    return [view for view in VIEWS if view in text.lower()]
+
+
+def write_parquet(folder: Path, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = MEMORY) -> list[str]:
+    """Write metrics of one run to a Parquet file with the columns of `points`, in order; return what was not readable.
+
+    Args:
+        folder: the run's.
+        target: a file that is empty or not there; sorting spills beside it.
+        renamed: each metric's recorded name, the name to write, and the factor for its values.
+        memory: DuckDB's limit.
+
+    Raises:
+        StepscopeError: DuckDB could not write it.
+    """
+    info = next(info for info in runs(folder.parent) if info.path == folder)
+    with contextlib.closing(parquet.connect(min(4, os.cpu_count() or 1), memory)) as connection:
+        connection.execute(f"SET temp_directory = {quoted(target.with_name(f'{target.name}.spill'))}")
+        connection.execute("CREATE SCHEMA internal")
+        shelf = Shelf([info])
+        fill_points(connection, shelf)
+        try:
+            parquet.write_renamed(connection, target, renamed)
+        except duckdb.Error as error:
+            raise StepscopeError(f"write {target}", _first_line(error), "make room there, or choose another place") from error
+        return shelf.problems
+
+
+def _open(infos: Sequence[RunInfo], views: Collection[str], threads: int, memory: str) -> Database:
+    shelf = Shelf(infos, read_points="points" in views)
+    connection = parquet.connect(threads, memory)
+    try:
+        _lock(connection, shelf.paths)
+        connection.execute("CREATE SCHEMA internal")
+        fill_runs(connection, infos)
+        if "points" in views:
+            fill_points(connection, shelf)
+        problems = fill_events(connection, infos) if "events" in views else []
+        for view, columns in VIEWS.items():
+            if view not in views and view != "runs":
+                connection.execute(_unfilled(view, columns))
+    except BaseException:
+        connection.close()
+        raise
+    return Database(connection, [*shelf.problems, *problems])
+
+
+def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
+    """Leave these files as all that the connection can open, for good."""
+    # Without ICU there is no such setting, and no conversion that would ask for it.
+    with contextlib.suppress(duckdb.CatalogException):
+        connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET allow_community_extensions = false")
+    if files:
+        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, files))}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _unfilled(view: str, columns: dict[str, str]) -> str:
+    """Return a view that has its columns and fails when it is read: empty would be a lie."""
+    nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
+    return f"CREATE VIEW {view} AS SELECT {nothing} WHERE error('the view {view} was not asked for by name')"
+
+
+def _operators(nodes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for node in nodes:
+        yield str(node["name"]).strip().upper()
+        yield from _operators(node["children"])
+
+
+def _writes(operator: str) -> bool:
+    return not _WRITES.isdisjoint(re.split(r"\W+|_", operator))
+
+
+def _without_zones(statement: str, description: Sequence[Sequence[Any]]) -> str:
+    """Return the query with its times as UTC without a zone: DuckDB needs a further package to hand out zones."""
+    columns = [
+        f"#{place}::TIMESTAMP AS {_identifier(column[0])}" if str(column[1]) == _WITH_ZONE else f"#{place}"
+        for place, column in enumerate(description, 1)
+    ]
+    return f"SELECT {', '.join(columns)} FROM ({statement}\n)"  # noqa: S608 (the statement was checked)
+
+
+def _identifier(name: object) -> str:
+    return '"' + str(name).replace('"', '""') + '"'
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return names of columns of which each occurs once: a, a becomes a, a_2."""
+    taken: set[str] = set()
+    for place, name in enumerate(names):
+        number, new = 1, name
+        while new in taken or (number > 1 and new in names):
+            number += 1
+            new = f"{name}_{number}"
+        taken.add(new)
+        names[place] = new
+    return names
+
+
+def _refusal(cause: str, remedy: str) -> UsageError:
+    return UsageError("run the query", cause, remedy)
+
+
+def _complaint(error: duckdb.Error) -> StepscopeError:
+    """Return DuckDB's complaint in our form."""
+    what, cause = "run the query", _first_line(error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return StepscopeError(what, cause, "ask for fewer rows or columns, or aggregate them")
+    if isinstance(error, duckdb.PermissionException):
+        return UsageError(what, cause, "read from the views points, runs and events: nothing else can be opened")
+    if isinstance(error, duckdb.IOException):
+        return StepscopeError(what, cause, "run it again: a file was merged or removed meanwhile")
+    views = "; ".join(f"{view}({', '.join(columns)})" for view, columns in VIEWS.items())
+    return UsageError(what, cause, f"correct it; there are {views}")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    hint = next((f" {line}" for line in lines[1:] if line.startswith(("Did you mean", "Candidate bindings"))), "")
+    return UNSAFE.sub(REPLACEMENT, (lines[0] if lines else type(error).__name__) + hint)

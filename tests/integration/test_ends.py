@@ -1,0 +1,223 @@
+"""How a trainer ends, and what the run says of it; the monitor changes neither exit code nor hooks nor output."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+import pytest
+
+import stepscope
+from tests.integration.processes import until, watchers
+
+BODY = """
+    import atexit, os, signal, sys, threading
+    import stepscope
+
+    run = stepscope.init(project="ends")
+    print(run.path, flush=True)
+    run.log({{"x": 1.0}})
+    {end}
+"""
+WAYS = [
+    ("run.finish()", 0, "finished", ""),
+    ("pass", 0, "finished", ""),
+    ("sys.exit(0)", 0, "finished", ""),
+    ("raise ValueError('no such batch')", 1, "failed", "ValueError: no such batch"),
+    ("os._exit(3)", 3, "killed", "without finish()"),
+    ("os.abort()", -signal.SIGABRT, "killed", "without finish()"),
+    ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV, "killed", "without finish()"),
+    ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "killed", "without finish()"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "killed", "without finish()"),
+    ("os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(30)", -signal.SIGINT, "failed", "KeyboardInterrupt"),
+]
+
+
+def ended(path):
+    """Return the run once its end is known."""
+    until(lambda: stepscope.open(path).state != "running", "the end of the run")
+    return stepscope.open(path)
+
+
+@pytest.mark.parametrize(("end", "code", "state", "cause"), WAYS, ids=[way[0][:24] for way in WAYS])
+def test_each_way_to_end_has_its_state_and_keeps_its_exit_code(bench, end, code, state, cause):
+    """The run tells finished, failed and killed apart, and the process ends as it would have without us."""
+    trainer = bench.run(BODY.format(end=end))
+    past = ended(trainer.out.split()[0])
+    assert (trainer.process.returncode, past.state) == (code, state)
+    assert cause in past.cause
+    assert past.series("x").value.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("code", [3, "a reason"])
+def test_sys_exit_keeps_its_code_and_rows(bench, code):
+    """sys.exit with a code or a text ends the run, with the row, and the process with that code."""
+    trainer = bench.run(BODY.format(end=f"sys.exit({code!r})"))
+    past = ended(trainer.out.split()[0])
+    assert trainer.process.returncode == (3 if code == 3 else 1)
+    assert past.state != "running"
+    assert past.series("x").value.tolist() == [1.0]
+
+
+def test_the_excepthook_of_the_user_is_still_called(bench):
+    """An uncaught exception reaches the user's own excepthook once, with our state recorded beside it."""
+    trainer = bench.run("""
+        import sys
+        import stepscope
+        sys.excepthook = lambda kind, value, trace: print("mine:", kind.__name__, value)
+        with stepscope.init(project="ends") as run:
+            print(run.path)
+            raise OSError("gone")
+    """)
+    lines = trainer.out.splitlines()
+    past = ended(lines[0])
+    assert lines[1:] == ["mine: OSError gone"]
+    assert (trainer.process.returncode, past.state, past.cause) == (1, "failed", "OSError: gone")
+    assert "raise OSError" in past.events("exception")[0]["traceback"]
+
+
+def test_sigterm_goes_to_the_handler_of_the_user_once(bench):
+    """A user's handler for preemption runs exactly once and finishes the run."""
+    trainer = bench.run("""
+        import os, signal, sys
+        import stepscope
+        def handler(*_):
+            print("handled")
+            run.log({"last": 1.0})
+            run.finish()
+            sys.exit(143)
+        signal.signal(signal.SIGTERM, handler)
+        run = stepscope.init(project="ends")
+        print(run.path)
+        os.kill(os.getpid(), signal.SIGTERM)
+    """)
+    past = ended(trainer.out.split()[0])
+    assert trainer.out.split()[1:] == ["handled"]
+    assert (trainer.process.returncode, past.state, past.names()) == (143, "finished", ["last", *past.names()[1:]])
+
+
+def test_rows_are_on_disk_soon_after_a_signal(bench):
+    """SIGTERM, then SIGKILL a second later: the last row before the signal is in the run by then."""
+    trainer = bench.start("""
+        import signal, time
+        import stepscope
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        run = stepscope.init(project="ends")
+        print(run.path, flush=True)
+        run.log({"x": 7.0})
+        print("logged", flush=True)
+        time.sleep(60)
+    """)
+    path = trainer.line()
+    assert trainer.line() == "logged"
+    trainer.process.terminate()
+    past = stepscope.open(path)
+    until(lambda: past.names(), "the row", seconds=10)
+    trainer.process.kill()
+    assert past.series("x").value.tolist() == [7.0]
+
+
+def test_the_end_is_bounded_when_the_watcher_is_stopped(bench):
+    """finish() gives up waiting for a watcher that does not move; the process ends within seconds."""
+    trainer = bench.start("""
+        import sys, time
+        import stepscope
+        run = stepscope.init(project="ends")
+        run.log({"x": 1.0})
+        print(run.path, flush=True)
+        sys.stdin.readline()
+        start = time.monotonic()
+        run.finish()
+        print(time.monotonic() - start, flush=True)
+    """, stdin=-1)
+    path = trainer.line()
+    watcher = bench.watcher()
+    import os
+
+    os.kill(watcher, signal.SIGSTOP)
+    trainer.process.stdin.write("go\n")
+    trainer.process.stdin.flush()
+    seconds = float(trainer.line())
+    trainer.wait()
+    os.kill(watcher, signal.SIGCONT)
+    assert seconds < 2.0
+    assert ended(path).state == "finished"
+
+
+def test_a_pipeline_ends_with_the_trainer(bench):
+    """`train.py | cat` ends when the trainer does: the watcher holds no stdout of it."""
+    trainer = bench.start(BODY.format(end="print('end', flush=True)"))
+    start = time.monotonic()
+    while trainer.line() != "end":
+        pass
+    trainer.process.wait()
+    rest, _ = trainer.process.communicate(timeout=10)
+    assert rest == ""
+    assert time.monotonic() - start < 5
+
+
+def test_nothing_is_left_behind_after_a_normal_end(bench):
+    """No process, no file in shared memory and no lock remains when a run has ended and is sealed."""
+    from stepscope.core.places import find_places
+
+    trainer = bench.run(BODY.format(end="run.finish()"))
+    path = trainer.out.split()[0]
+    bench.quiet()
+    places = find_places()
+    assert [item for root in places.roots() for item in root.rglob("*")] == []
+    past = stepscope.open(path)
+    assert past.state == "finished"
+    assert list((past.path / "tail").iterdir()) == []
+    assert watchers(path) == []
+    assert trainer.err == ""
+
+
+def test_a_keyboard_interrupt_reaches_the_trainer(bench):
+    """Ctrl-C in the terminal's process group stops the trainer, not the watcher, which records the end."""
+    trainer = bench.start(BODY.format(end="""
+    import time
+    print("ready", flush=True)
+    try:
+        while True:
+            run.log({"x": 1.0})
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        run.log({"after": 2.0})
+        run.finish()
+    """.replace("{", "{").replace("}", "}")), start_new_session=True)
+    path = trainer.line()
+    assert trainer.line() == "ready"
+    bench.watcher()
+    import os
+
+    os.killpg(trainer.pid, signal.SIGINT)
+    assert trainer.wait() == 0
+    assert trainer.out.split() == ["interrupted"]
+    past = ended(path)
+    assert past.state == "finished"
+    assert past.series("after").value.tolist() == [2.0]
+
+
+def test_the_exit_of_the_interpreter_is_bounded_without_a_watcher(bench):
+    """With the watcher killed, leaving without finish() still takes no more than a moment."""
+    body = BODY.format(end="""
+    import time
+    sys.stdin.readline()
+    start = time.monotonic()
+    atexit.register(lambda: None)
+    run.log({"x": 2.0})
+    atexit._run_exitfuncs()
+    print(time.monotonic() - start, flush=True)
+    """)
+    trainer = bench.start(body, stdin=-1)
+    path = trainer.line()
+    import os
+
+    os.kill(bench.watcher(), signal.SIGKILL)
+    trainer.process.stdin.write("go\n")
+    trainer.process.stdin.flush()
+    assert float(trainer.line()) < 2.0
+    assert trainer.wait() == 0
+    assert ended(path).series("x").value.tolist() == [1.0, 2.0]
+    assert sys.version_info
