@@ -27,7 +27,10 @@ LONGER = 1.5
 JUMP = 3.0
 """A point of a curve so many times as high as those before it is marked."""
 LOG_FROM = 20.0
-"""A curve whose highest value is so many times its lowest is drawn on a logarithmic scale."""
+"""A loss or gradient whose highest value is so many times its lowest is drawn on a logarithmic scale."""
+LOGARITHMIC = {"loss", "grad_norm"}
+LEAST_SPAN = 0.05
+"""A curve that varies by less than this share of its highest value is drawn as flat as it is."""
 NAMES = {
     "learning_rate": "learning rate",
     "grad_norm": "gradient norm",
@@ -42,12 +45,12 @@ ROOMY = 30
 
 def draw(view: View, width: int, height: int) -> list[Line]:
     """Return the lines of the table; never more than fit a terminal of that size."""
-    width, rows = max(width, SMALLEST[0]), max(height, SMALLEST[1]) - 1
+    width, rows = max(width, SMALLEST[0]), max(height, SMALLEST[1])
     roomy = height >= ROOMY
     blank: list[Line] = [[]] if roomy else []
     top = [_header(view, width), *blank, _progress(view, width), *_metrics(view, width)]
     step = [*blank, _rule("one step", _rates(view), width), *[_phase(phase, width) for phase in view.phases]]
-    bottom = [*blank, _rule("recording", "", width), *_cost(view, width)] if roomy else _cost(view, width)
+    bottom = [*blank, _rule("recording", "", width), _cost(view, width)]
     free = rows - len(top) - len(step) - len(bottom) - len(blank) - 1
     events = [_event(one, width) for one in view.happenings[-max(free, 1) :]] or [[(" nothing yet", "dim")]]
     chart_rows = min(10, free - len(events) - len(blank) - 1)
@@ -68,7 +71,7 @@ def one_line(view: View) -> str:
             parts.append(f"{_label(name)} {_figure(name, curve.last)}")
     if view.phases:
         longest = max(view.phases, key=lambda phase: phase.share)
-        parts.append(f"{longest.name} {longest.share:.0%} of the step")
+        parts.append(f"{longest.name} {longest.share * 100:.0f} % of the step")
     return "  ".join(parts)
 
 
@@ -135,9 +138,9 @@ def _progress(view: View, width: int) -> Line:
     line: Line = []
     for place in range(room):
         style = "cyan" if place < whole + half else "dim"
-        glyph = "╸" if place == whole and half else "━"
+        glyph = "━" if place < whole else "╸" if place == whole and half else "─"
         line.append((glyph, "yellow" if place in marks else style))
-    return _cells("step", str(view.steps), [(f"of {view.total}, {share:.0%}", "dim")], _joined(line))
+    return _cells("step", str(view.steps), [(f"of {view.total}, {share * 100:.0f} %", "dim")], _joined(line))
 
 
 def _metrics(view: View, width: int) -> list[Line]:
@@ -198,12 +201,17 @@ def _heights(
     heights = np.full(room, -1, np.int64)
     if there.any():
         values = highest[there]
-        low, high = values.min(), values.max()
-        if low > 0 and high / low > LOG_FROM:
-            values, low, high = np.log(values), math.log(low), math.log(high)
-        share = (values - low) / (high - low) if high > low else np.full(len(values), 0.5)
+        if _is_log(curve.name, values):
+            values = np.log(values)
+        low, high = float(values.min()), float(values.max())
+        span = max(high - low, LEAST_SPAN * abs(high)) or 1.0
+        share = (values - low) / span
         heights[there] = 1 + np.round(share * (levels - 1)).astype(np.int64)
     return heights, _jumps(highest), bad
+
+
+def _is_log(name: str, values: NDArray[np.float64]) -> bool:
+    return name in LOGARITHMIC and bool(values.min() > 0 and values.max() / values.min() > LOG_FROM)
 
 
 def _columns(curve: Curve, total: int | None, room: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -246,8 +254,11 @@ def _chart(view: View, width: int, rows: int) -> list[Line]:
     room = width - axis - 3
     heights, marked, _ = _heights(curve, view.total, room, (rows - 1) * 8)
     highest, _ = _columns(curve, view.total, room)
-    low, high = float(np.nanmin(highest)), float(np.nanmax(highest))
-    scale = "log scale, " if low > 0 and high / low > LOG_FROM else ""
+    shown = highest[np.isfinite(highest)]
+    if not len(shown):
+        return []
+    low, high = float(shown.min()), float(shown.max())
+    scale = "log scale, " if _is_log(curve.name, shown) else ""
     lines = [_rule("loss", f"{scale}highest of each column", width)]
     for row in range(rows - 2, -1, -1):
         label = _figure("loss", high) if row == rows - 2 else _figure("loss", low) if row == 0 else ""
@@ -261,10 +272,10 @@ def _chart(view: View, width: int, rows: int) -> list[Line]:
 
 def _phase(phase: Phase, width: int) -> Line:
     room = _picture_width(width)
-    note: Line = [(f"{phase.share:4.0%}", "dim")]
+    note: Line = [(f"{phase.share * 100:3.0f} %", "dim")]
     unusual = phase.excess is not None and phase.excess >= LONGER and phase.share >= 0.02
     if unusual and phase.excess is not None:
-        note.append((f"  {phase.excess:.1f}x usual", "red"))
+        note.append((f"  {phase.excess:.1f}× usual", "red"))
     picture = [(bar(phase.share, room).rstrip(), "red" if unusual else COLOURS.get(phase.name, "dim"))]
     return _cells(cut(plain(phase.name), LABEL), f"{phase.seconds * 1e3:.1f} ms", note, picture)
 
@@ -278,13 +289,13 @@ def _event(happening: Happening, width: int) -> Line:
     ]
 
 
-def _cost(view: View, width: int) -> list[Line]:
+def _cost(view: View, width: int) -> Line:
     cost = view.cost
     value = "-" if cost.log_seconds is None else f"{cost.log_seconds * 1e6:.1f} µs"
-    share = "" if cost.share is None else f"{cost.share * 100:.3f} % of the time, "
-    drops = ("0 dropped", "dim") if not cost.drops else (f"{cost.drops} dropped", "red")
-    line = _cells("our own cost", value, [("per row", "dim")], [(f"{share}{count(cost.rows)} rows, ", "dim"), drops])
-    return [_cut(line, width)]
+    share = "" if cost.share is None else f"{cost.share * 100:.3f} % of time"
+    drops = ("0 dropped", "dim") if not cost.drops else (f"{count(cost.drops)} dropped", "red")
+    picture = [(f"{count(cost.rows)} rows, ", "dim"), drops]
+    return _cut(_cells("cost per row", value, [(share, "dim")], picture), width)
 
 
 def _length(line: Line) -> int:

@@ -124,6 +124,10 @@ class RingReader:
         """Store a word of the consumer's: status, cursor, expected sequence, lost rows."""
         os.pwrite(self._descriptor, value.to_bytes(8, "little"), word * 8)
 
+    def set_progress(self, cursor: int, expected: int, lost: int) -> None:
+        """Store cursor, expected sequence and lost rows in one call: a kill must not part them."""
+        os.pwrite(self._descriptor, struct.pack("<3Q", cursor, expected, lost), WORD_CURSOR * 8)
+
     def read(self, cursor: int, limit: int = 1 << 20) -> tuple[list[Piece], int]:
         """Return the published records from `cursor` on, about `limit` bytes of them, and the next cursor.
 
@@ -133,11 +137,11 @@ class RingReader:
             ValueError: the ring was truncated, or its header is damaged.
         """
         words = self.words()
+        if words[WORD_HEAD] - words[WORD_OLDEST] > self.capacity:
+            words = self.words()  # the writer may have moved on between the two words
         head, position = words[WORD_HEAD], max(cursor, words[WORD_OLDEST])
         if head - words[WORD_OLDEST] > self.capacity:
-            words = self.words()  # the writer moved on between the two words: it moves the oldest first
-            if words[WORD_HEAD] - words[WORD_OLDEST] > self.capacity:
-                raise ValueError("the header of the ring is damaged")
+            raise ValueError("the header of the ring is damaged")
         pieces: list[Piece] = []
         taken = 0
         while position < head and taken < limit:

@@ -22,6 +22,8 @@ _BY_ERRNO = {
     errno.EDQUOT: DISK_FULL,
     errno.EFBIG: DISK_FULL,
     errno.EROFS: READ_ONLY,
+    errno.ENOENT: GONE,
+    errno.ESTALE: GONE,
     errno.EACCES: NO_ACCESS,
     errno.EPERM: NO_ACCESS,
 }

@@ -41,6 +41,8 @@ class Decoded:
     torn_bytes: int = 0
     """Bytes at the end that are no whole frame: a write under way, or one that was cut short."""
     unknown_records: int = 0
+    unknown_frames: int = 0
+    """Frames of a kind that a later version may have added, or of a stream that nothing describes."""
     records: int = 0
 
     def problems(self, file: str) -> list[str]:
@@ -50,6 +52,8 @@ class Decoded:
             found.append(f"{file}: {self.damaged_bytes} damaged bytes were passed over")
         if self.unknown_records:
             found.append(f"{file}: {self.unknown_records} rows of unknown columns were passed over")
+        if self.unknown_frames:
+            found.append(f"{file}: {self.unknown_frames} blocks of an unknown kind were passed over")
         return found
 
 
@@ -58,7 +62,7 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
     last = dict(seen or {})
     streams: dict[int, _Stream] = defaultdict(_Stream)
     pairs: list[tuple[int, int]] = []
-    damaged = torn = 0
+    damaged = torn = unknown = 0
     for frame in tail.decode(data):
         damaged, torn = damaged + torn, 0
         if isinstance(frame, int):
@@ -66,29 +70,30 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
         elif frame.kind == tail.KIND_CLOCK:
             pairs.append(tail.CLOCK.unpack_from(data, frame.start))
         elif frame.kind == tail.KIND_STREAM:
-            facts = json.loads(data[frame.start : frame.end])
-            streams[frame.stream].facts = facts
+            facts = streams[frame.stream].facts = json.loads(data[frame.start : frame.end])
             if "wall_ns" in facts:
                 pairs.append((facts["wall_ns"], facts["monotonic_ns"]))
         elif frame.kind == tail.KIND_SCHEMAS:
             for entry in decode_entries(data[frame.start : frame.end])[0]:
                 streams[frame.stream].table.add(entry)
-        elif frame.kind == tail.KIND_RECORDS:
+        elif frame.kind == tail.KIND_RECORDS and streams[frame.stream].facts is not None:
             _scan(data, frame, streams[frame.stream], last)
-    return _columns(data, streams, pairs, Decoded(Points.empty(), last, damaged, torn))
+        else:
+            unknown += 1
+    if torn and not tail.is_unfinished(data[len(data) - torn :]):
+        damaged, torn = damaged + torn, 0
+    return _columns(data, streams, pairs, Decoded(Points.empty(), last, damaged, torn, unknown_frames=unknown))
 
 
 def _scan(data: bytes, frame: tail.Frame, stream: _Stream, last: dict[int, int]) -> None:
     """Note where the new records of a frame start."""
-    if stream.facts is None:
-        return
-    rank = stream.facts["rank"]
+    rank = (stream.facts or {})["rank"]
     newest = last.get(rank, -1)
     unpack, offsets = ring.RECORD.unpack_from, stream.offsets
     position = frame.start
     while position + ring.RECORD.size <= frame.end:
         length, schema, sequence, _, _ = unpack(data, position)
-        if length < ring.RECORD.size:
+        if length < ring.RECORD.size or position + length > frame.end:
             break
         if sequence > newest:
             newest = sequence
@@ -135,11 +140,11 @@ _Part = tuple[list[str], "NDArray[np.int32]", "NDArray[np.float64]", "NDArray[np
 
 def _part(words: NDArray[np.int64], at: NDArray[np.int64], number: int, length: int, stream: _Stream) -> _Part | None:
     """Return names, name index, value and duration of the records at `at`, and how many values each has."""
+    width = length - RECORD_WORDS - bool((stream.facts or {}).get("checked"))
     if number == ring.SCHEMA_PAIRS:
-        checked = bool((stream.facts or {}).get("checked"))
-        return _pairs(words, at, (length - RECORD_WORDS - checked) // 2, stream.table.names)
+        return _pairs(words, at, width // 2, stream.table.names)
     schema = stream.table.schemas.get(number)
-    return None if schema is None else _rows(words, at, schema)
+    return None if schema is None or len(schema.names) != width else _rows(words, at, schema)
 
 
 def _rows(words: NDArray[np.int64], at: NDArray[np.int64], schema: Schema) -> _Part:

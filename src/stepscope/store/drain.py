@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 OWN_STREAM = 1 << 30
 """Number of the stream of rows that the watcher makes itself."""
+RESERVED = frozenset(("time", "rank", "attempt", "step", "sequence", "monotonic_ns"))
+"""What every event says in our words; a user's field of such a name gets an underscore behind it."""
+MOST_OWN_ROWS = 4096
+"""Rows of the watcher that wait for a disk which takes nothing; beyond, the oldest go."""
 ClockPair = tuple[int, int]
 """Wall and monotonic time of one moment, in ns."""
 
@@ -111,9 +115,7 @@ class Stream:
         """Give up the rows of `batch`: whoever reads this ring next starts behind them."""
         self.cursor, self.expected = batch.cursor, batch.expected
         self.lost += batch.lost
-        self.reader.set_word(ring.WORD_EXPECTED, self.expected)
-        self.reader.set_word(ring.WORD_LOST, self.lost)
-        self.reader.set_word(ring.WORD_CURSOR, self.cursor)
+        self.reader.set_progress(self.cursor, self.expected, self.lost)
 
     def empty(self) -> bool:
         """Say whether everything published was committed."""
@@ -139,6 +141,7 @@ def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: 
         fields = dict(json.loads(data[offset + ring.RECORD.size : end]))
     except (ValueError, TypeError):
         fields = {"kind": "unreadable"}
+    fields = {f"{key}_" if key in RESERVED else key: value for key, value in fields.items()}
     return {**fields, "step": step, "sequence": sequence, "monotonic_ns": moment}
 
 
@@ -165,6 +168,7 @@ class OwnRows:
         layout = struct.Struct(ring.RECORD.format + schema.kinds)
         record = layout.pack(layout.size, schema.id, self.sequence, now, ring.NO_STEP, *values.values())
         self._records.append(record)
+        del self._records[:-MOST_OWN_ROWS]
         self.sequence += 1
 
     def queued(self) -> tuple[bytes, bytes]:
@@ -186,19 +190,29 @@ class Drain:
         self.folder, self.writer, self.own = folder, writer, own
         self.file: tail.TailFile | None = None
         self.number = -1
+        self.record_bytes = 0
+        """Bytes of records in the current file, without what declares them: that may be more than the records."""
         self._open_tail = open_tail
         self._declared: set[int] = set()
+        self._told: dict[int, int] = {}
 
     def once(self, stream: Stream, pair: ClockPair, limit: int = 1 << 20) -> Batch:
         """Move what is new in `stream` to disk; on OSError nothing is committed and nothing is lost."""
         batch = stream.take(limit)
         entries = stream.new_declarations()
-        if not batch.pieces:
-            if batch.cursor != stream.cursor:
-                stream.commit(batch)
-            if entries and stream.number in self._declared:
+        try:
+            if batch.pieces:
+                self._move(stream, batch, entries, pair)
+            elif entries and stream.number in self._declared:
                 self._append(self._declarations(stream.number, entries))
-            return batch
+        except OSError:
+            self._declared.discard(stream.number)  # whatever of it did not reach the file is said again
+            raise
+        if batch.cursor != stream.cursor:
+            stream.commit(batch)
+        return batch
+
+    def _move(self, stream: Stream, batch: Batch, entries: list[dict[str, Any]], pair: ClockPair) -> None:
         file = self._writable(pair)
         frames: list[bytes] = []
         if stream.number not in self._declared:
@@ -206,12 +220,14 @@ class Drain:
         elif entries:
             frames += self._declarations(stream.number, entries)
         frames += [tail.encode(tail.KIND_RECORDS, stream.number, data) for data in batch.pieces]
-        if batch.events:
-            self.write_events(batch.events, stream.identity.rank, pair)
+        fresh = [event for event in batch.events if event["sequence"] > self._told.get(stream.number, -1)]
+        if fresh:
+            last = fresh[-1]["sequence"]
+            self.write_events(fresh, stream.identity.rank, pair)
+            self._told[stream.number] = last  # not written again while the tail is refused
         file.append(frames)
         self._declared.add(stream.number)
-        stream.commit(batch)
-        return batch
+        self.record_bytes += sum(map(len, batch.pieces))
 
     def write_own(self, pair: ClockPair) -> None:
         """Write the watcher's own rows, and a pair of clocks for everybody's."""
@@ -227,6 +243,7 @@ class Drain:
         if records:
             frames.append(tail.encode(tail.KIND_RECORDS, OWN_STREAM, records))
         file.append(frames)
+        self.record_bytes += len(records)
         self.own.written()
         self._declared.add(OWN_STREAM)
 
@@ -238,10 +255,10 @@ class Drain:
             when = (pair[0] + moment - pair[1]) // 1000
             lines.append(json.dumps({"time": when, "rank": rank, "attempt": self.writer.attempt, **event}) + "\n")
         path = self.folder.events_file(self.writer)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
-            _write_all(descriptor, "".join(lines).encode())
+            _append_lines(descriptor, "".join(lines).encode())
         finally:
             os.close(descriptor)
 
@@ -249,7 +266,7 @@ class Drain:
         """Close the current tail file and return its number; the next row opens a new one."""
         if self.file is None:
             return None
-        self.file.sync()
+        self.sync()
         self.file.close()
         self.file = None
         return self.number
@@ -272,7 +289,7 @@ class Drain:
         if self.file is None:
             number = max(self.folder.next_tail(self.writer), self.number + 1)
             self.file = self._open_tail(str(self.folder.tail_file(self.writer, number)))
-            self.number, self._declared = number, set()
+            self.number, self._declared, self.record_bytes = number, set(), 0
             self.file.append([tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(*pair))])
         return self.file
 
@@ -299,7 +316,16 @@ class Drain:
         return [tail.encode(tail.KIND_SCHEMAS, number, encode_entry(entry)) for entry in entries for _ in (1, 2)]
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _append_lines(descriptor: int, data: bytes) -> None:
+    """Write whole lines at the end of a file; one that was torn there, now or earlier, must not spoil the next."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        data = b"\n" + data
     written = 0
-    while written < len(data):
-        written += os.write(descriptor, data[written:])
+    try:
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    except OSError:
+        with contextlib.suppress(OSError):  # what stays is a torn line, which the next call ends
+            os.ftruncate(descriptor, size)
+        raise

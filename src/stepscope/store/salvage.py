@@ -40,7 +40,7 @@ def salvage(places: Places, run_path: str | None = None, note: Callable[[str], N
             if not stream.writer_alive():
                 _bring_home(stream, places)
                 saved += 1
-        except OSError as error:
+        except (OSError, ValueError) as error:
             note(f"cannot salvage {path}: {error}; it is tried again next time")
         finally:
             stream.close()

@@ -59,7 +59,7 @@ def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
         if not any(unit.covers(tail) for unit in units):
             decoded = decode_tail(tail.path.read_bytes(), seen)
             seen = decoded.last_seq
-            if decoded.records:
+            if decoded.records or decoded.problems(tail.path.name):
                 made.append(_write(folder, tail, decoded))
         tail.path.unlink(missing_ok=True)
     return made

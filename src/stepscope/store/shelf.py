@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -65,9 +66,9 @@ EVENTS = {
 
 _LATEST = 9 * 10**18
 """Microseconds from 1970 beyond which DuckDB has no time."""
-_TIME = f'CASE WHEN "time" BETWEEN -{_LATEST} AND {_LATEST} THEN make_timestamp("time") END AS "time"'
-_SEALED = f"""name, rank, attempt, seq, step, {_TIME}, coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, ns"""
-_LOOSE = f"""name, rank, attempt, seq, nullif(step, {NO_STEP}) AS step, {_TIME}, bits::BIT::DOUBLE AS value,
+_MOMENT = f'CASE WHEN "time" BETWEEN -{_LATEST} AND {_LATEST} THEN make_timestamp("time") END'
+_SEALED = f"""name, rank, attempt, seq, step, {_MOMENT} AS "time", coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, ns"""
+_LOOSE = f"""rank, attempt, seq, nullif(step, {NO_STEP}) AS step, {_MOMENT} AS "time", bits::BIT::DOUBLE AS value,
     nullif(ns, {NO_NS}) AS ns"""
 _CHECKED = Checked(65_536)
 
@@ -92,6 +93,7 @@ class Shelf:
         for index, info in enumerate(self.infos if read_points else ()):
             if info.state != "broken":
                 self._add(index, RunFolder(info.path))
+        self.files.sort(key=lambda entry: entry[2])  # each kind stands together: DuckDB counts files from 0
 
     @property
     def paths(self) -> list[Path]:
@@ -126,32 +128,189 @@ class Shelf:
 
 
 def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
-    """Make the view `points`; a row that two files may hold appears once.
+    """Make the view `points`, in which a row that two files may hold appears once.
 
     Raises:
         duckdb.IOException: a file is gone.
     """
-    _table(connection, "runs_of_files", _files_columns(shelf), "file, run::VARCHAR AS run, project::VARCHAR AS project")
-    _table(connection, "loose", _loose_columns(shelf), "source::VARCHAR AS run, project::VARCHAR AS project, twice, "
-           f"name::VARCHAR AS {_LOOSE}")
+    indexes = np.array([index for _, index, _ in shelf.files], np.int64)
+    _table(connection, "files", {"file": np.arange(len(indexes)), "source": indexes}, "file, source")
+    sources = {"source": np.arange(len(shelf.infos)), **_who(shelf.infos)}
+    _table(connection, "sources", sources, "source, run::VARCHAR AS run, project::VARCHAR AS project")
+    points = Points.concat([part for _, _, part in shelf.loose])
+    lengths = [len(part) for _, _, part in shelf.loose]
+    loose = {
+        "source": np.repeat(np.array([index for index, _, _ in shelf.loose], np.int64), lengths),
+        "twice": np.repeat(np.array([twice for _, twice, _ in shelf.loose], bool), lengths),
+        # Floats go in as integers, for DuckDB takes a NaN of numpy for NULL.
+        "bits": points.value.view(np.int64),
+        **{key: getattr(points, key) for key in ("name", "rank", "attempt", "seq", "step", "time", "ns")},
+    }
+    _table(connection, "loose", loose, f"source, twice, name AS code, {_LOOSE}")
+    names = {"code": np.arange(len(points.names)), "name": _texts(points.names)}
+    _table(connection, "names", names, "code, name::VARCHAR AS name")
     columns = ", ".join(f'"{column}"' for column in POINTS)
-    once, twice = (_source(shelf, columns, again=again) for again in (False, True))
-    if twice:
-        once = f"{once} UNION ALL SELECT DISTINCT ON (run, project, name, rank, attempt, seq) {columns} FROM ({twice})"  # noqa: S608 (our words)
-    connection.execute(f"CREATE VIEW points AS {once}")
+    view = _source(shelf, columns, again=False)
+    if any(twice for _, _, twice in shelf.files) or any(twice for _, twice, _ in shelf.loose):
+        key = "run, project, name, rank, attempt, seq"
+        view += f" UNION ALL SELECT DISTINCT ON ({key}) {columns} FROM ({_source(shelf, columns, again=True)})"
+    connection.execute(f"CREATE VIEW points AS {view}")
 
 
 def _source(shelf: Shelf, columns: str, *, again: bool) -> str:
-    """Return the rows that do, or do not, come from runs in which two files may hold one row."""
-    files = [(number, path) for number, (path, _, twice) in enumerate(shelf.files) if twice == again]
-    parts = []
-    if files:
-        first = files[0][0]  # the files of one kind stand together
-        listed = ", ".join(quoted(path) for _, path in files)
-        parts.append(
-            f"SELECT {columns} FROM (SELECT file_index::BIGINT + {first} AS file, {_SEALED} "  # noqa: S608 (quoted)
-            f"FROM read_parquet([{listed}], hive_partitioning = false)) JOIN internal.runs_of_files USING (file)"
-        )
-    if not again or any(twice for _, twice, _ in shelf.loose):
-        parts.append(f"SELECT {columns} FROM internal.loose WHERE twice = {again}")  # noqa: S608 (our words)
-    return " UNION ALL ".join(parts)
+    """Return the rows of the runs in which two files may hold one row, or of the others."""
+    numbers = [number for number, (_, _, twice) in enumerate(shelf.files) if twice == again]
+    text = (
+        f"SELECT {columns} FROM internal.loose JOIN internal.names USING (code) "  # noqa: S608 (our words)
+        f"JOIN internal.sources USING (source) WHERE twice = {again}"
+    )
+    if not numbers:
+        return text
+    listed = ", ".join(quoted(shelf.files[number][0]) for number in numbers)
+    return (
+        f"{text} UNION ALL SELECT {columns} FROM (SELECT file_index::BIGINT + {numbers[0]} AS file, {_SEALED} "  # noqa: S608 (quoted)
+        f"FROM read_parquet([{listed}], hive_partitioning = false)) "
+        "JOIN internal.files USING (file) JOIN internal.sources USING (source)"
+    )
+
+
+def fill_runs(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo]) -> None:
+    """Make the view `runs`."""
+    columns = {
+        **_who(infos),
+        **{key: _texts([getattr(info, key) for info in infos]) for key in ("name", "state", "cause", "path")},
+        "created": np.array([round(info.created * 1e6) for info in infos], np.int64),
+        "duration": np.array([np.nan if info.duration is None else info.duration for info in infos], np.float64),
+        "step": np.array([NO_STEP if info.step is None else info.step for info in infos], np.int64),
+        "config": _texts([_config(info) for info in infos]),
+    }
+    taken = {"created": "make_timestamp(created)", "step": f"nullif(step, {NO_STEP})"}
+    _filled(connection, "runs", RUNS, columns, taken)
+
+
+def fill_events(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo]) -> list[str]:
+    """Make the view `events`; return what could not be read."""
+    found: list[tuple[RunInfo, dict[str, Any]]] = []
+    problems: list[str] = []
+    for info in infos:
+        events, wrong = read_events(RunFolder(info.path))
+        found += [(info, event) for event in events]
+        problems += [f"{info.path / 'events'}: {problem}" for problem in wrong]
+    events = [event for _, event in found]
+    whole = {key: np.array([_whole(event.get(key)) for event in events], np.int64) for key in ("rank", "attempt", "step")}
+    columns = {
+        **_who([info for info, _ in found]),
+        "time": np.array([round(event["time"] * 1e6) for event in events], np.int64),
+        "kind": _texts([event.get("kind") for event in events]),
+        **whole,
+        "data": _texts([_data(event) for event in events]),
+    }
+    taken = {"time": _MOMENT, **{key: f"nullif({key}, {NO_STEP})" for key in whole}}
+    _filled(connection, "events", EVENTS, columns, taken)
+    return problems
+
+
+def strict_json(value: Any) -> str:
+    """Return a value as JSON; NaN and infinities become the words "NaN", "Infinity" and "-Infinity", as in run.json."""
+    return json.dumps(_strict(value), separators=(",", ":"), allow_nan=False)
+
+
+def quoted(text: Path | str) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _who(infos: Sequence[RunInfo]) -> dict[str, NDArray[Any]]:
+    return {"run": _texts([info.id for info in infos]), "project": _texts([info.project for info in infos])}
+
+
+def _config(info: RunInfo) -> str | None:
+    try:
+        config = read_meta(RunFolder(info.path)).get("config")
+    except StepscopeError:
+        return None
+    return None if config is None else strict_json(config)
+
+
+def _data(event: Mapping[str, Any]) -> str:
+    """Return what an event says beyond the columns, and what of the columns is no whole number."""
+    numbers = ("rank", "attempt", "step")
+    kept = {key for key in numbers if event.get(key) is None or _whole(event[key]) != NO_STEP}
+    return strict_json({key: value for key, value in event.items() if key not in kept and key not in {"time", "kind"}})
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and -(2**31) <= value < 2**62 else NO_STEP
+
+
+def _texts(values: Sequence[Any]) -> NDArray[Any]:
+    """Return texts as DuckDB takes them: what UTF-8 cannot hold is replaced, None stays."""
+    found = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        found[place] = None if value is None else str(value).encode("utf-8", "replace").decode()
+    return found
+
+
+def _filled(
+    connection: duckdb.DuckDBPyConnection,
+    view: str,
+    columns: Mapping[str, str],
+    data: dict[str, NDArray[Any]],
+    taken: Mapping[str, str],
+) -> None:
+    chosen = ", ".join(f'({taken.get(name, name)})::{kind} AS "{name}"' for name, kind in columns.items())
+    _table(connection, view, data, chosen)
+    connection.execute(f"CREATE VIEW {view} AS SELECT * FROM internal.{view}")  # noqa: S608 (our words)
+
+
+def _table(connection: duckdb.DuckDBPyConnection, name: str, columns: dict[str, NDArray[Any]], chosen: str) -> None:
+    """Copy columns into a table that only views read."""
+    connection.register("given", columns)
+    try:
+        connection.execute(f"CREATE TABLE internal.{name} AS SELECT {chosen} FROM given")  # noqa: S608 (our words)
+    finally:
+        connection.unregister("given")
+
+
+def _intact(unit: Sealed) -> bool:
+    """Say whether every byte of a unit's points is as it was written."""
+    if unit.sums is None:
+        return False
+    sums = unit.sums.points
+    try:
+        findings = _CHECKED.check(unit.path, sums, range(len(sums.groups)))
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return False
+    return findings.framed and not findings.damaged
+
+
+def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:
+    """Say whether two watchers may have brought home rows of one rank and attempt, and so some rows twice.
+
+    That happens when a ring is salvaged under another boot id; a watcher itself never writes a row twice.
+    """
+    spans = [*folder.all_units(), *folder.all_tails()]
+    writers = {span.writer for span in spans}
+    several = {attempt for attempt, count in Counter(writer.attempt for writer in writers).items() if count > 1}
+    if not several:
+        return False
+    ranks: dict[Writer, set[int]] = defaultdict(set)
+    for node in read_nodes(folder)[0]:
+        ranks[Writer(node.node, node.attempt)].update(node.ranks)
+    writer_of = {span.path: span.writer for span in spans}
+    for unit in units:
+        if unit.path in writer_of:
+            ranks[writer_of[unit.path]].update(int(rank) for rank in unit.last_seq)
+    held = [(writer, {rank for rank in ranks[writer] if rank >= 0}) for writer in writers if writer.attempt in several]
+    pairs = Counter((writer.attempt, rank) for writer, found in held for rank in found)
+    return any(not found for _, found in held) or any(count > 1 for count in pairs.values())

@@ -166,7 +166,9 @@ def mentioned(text: str) -> list[str]:
     return [view for view in VIEWS if view in text.lower()]
 
 
-def write_parquet(folder: Path, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = MEMORY) -> list[str]:
+def write_parquet(
+    folder: Path, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = MEMORY
+) -> list[str]:
     """Write metrics of one run to a Parquet file with the columns of `points`, in order; return what was not readable.
 
     Args:
@@ -176,18 +178,20 @@ def write_parquet(folder: Path, target: Path, renamed: Sequence[tuple[str, str, 
         memory: DuckDB's limit.
 
     Raises:
-        StepscopeError: DuckDB could not write it.
+        StepscopeError: there is no such run, or DuckDB could not write the file.
     """
-    info = next(info for info in runs(folder.parent) if info.path == folder)
     with contextlib.closing(parquet.connect(min(4, os.cpu_count() or 1), memory)) as connection:
-        connection.execute(f"SET temp_directory = {quoted(target.with_name(f'{target.name}.spill'))}")
-        connection.execute("CREATE SCHEMA internal")
-        shelf = Shelf([info])
-        fill_points(connection, shelf)
         try:
-            parquet.write_renamed(connection, target, renamed)
+            connection.execute(f"SET temp_directory = {quoted(target.with_name(f'{target.name}.spill'))}")
+            connection.execute("CREATE SCHEMA internal")
+            shelf = Shelf([read_info(folder)])
+            fill_points(connection, shelf)
+            copy_points(connection, target, renamed)
         except duckdb.Error as error:
-            raise StepscopeError(f"write {target}", _first_line(error), "make room there, or choose another place") from error
+            what = f"write {target}"
+            raise StepscopeError(what, _first_line(error), "make room there, or choose another place") from error
+        except FileNotFoundError as error:
+            raise StepscopeError(f"read {folder}", error, "run it again: a file was merged or removed") from error
         return shelf.problems
 
 

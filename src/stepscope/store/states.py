@@ -102,7 +102,18 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
             nodes.append(node)
         except (OSError, ValueError, TypeError, RecursionError) as error:
             problems.append(f"{path.name}: {error}")
+    if not nodes and not problems and _age(folder.run_file) > LOST_AFTER:
+        cause = "it ended before a watcher came, or nobody could write to its folder"
+        nodes.append(NodeState("", 0, ended=True, ranks={0: RankState("lost", cause, inferred=True)}))
     return nodes, problems
+
+
+def _age(path: Path) -> float:
+    """Return for how many seconds a file has been as it is; 0 if it is not there."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _mark_lost(ranks: Iterable[RankState]) -> None:

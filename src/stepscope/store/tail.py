@@ -6,6 +6,7 @@ Declarations stand there twice, so that no single damaged frame costs more than 
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
@@ -21,6 +22,8 @@ FRAME = struct.Struct("<4sIIII")
 HEAD_BYTES = 24
 KIND_STREAM, KIND_SCHEMAS, KIND_RECORDS, KIND_CLOCK = 1, 2, 3, 4
 MAX_PAYLOAD = 1 << 24
+WORTH_KEEPING = 1 << 16
+"""Bytes: a file that may not grow beyond its first few frames is no reason to begin another."""
 CLOCK = struct.Struct("<qq")
 """A pair of clocks: wall time and monotonic time, both in ns."""
 
@@ -61,6 +64,16 @@ def decode(data: bytes) -> Iterator[Frame | int]:
         yield size - position
 
 
+def is_unfinished(rest: bytes) -> bool:
+    """Say whether the end of a tail looks like a write under way: half a frame, or zeros that a file server shows."""
+    if not rest.strip(b"\0"):
+        return True
+    if len(rest) < HEAD_BYTES:
+        return rest.startswith(MAGIC) or MAGIC.startswith(rest)
+    magic, _, _, _, length = FRAME.unpack_from(rest)
+    return bool(magic == MAGIC and HEAD_BYTES + length > len(rest))
+
+
 def _frame_at(data: bytes, position: int) -> Frame | None:
     magic, crc, kind, stream, length = FRAME.unpack_from(data, position)
     if magic != MAGIC or length > MAX_PAYLOAD or position + HEAD_BYTES + length > len(data):
@@ -95,7 +108,7 @@ class TailFile:
         self._descriptor = os.open(path, flags, 0o600)
         self.size = 0
         self.broken = False
-        """Whether a torn frame could not be cut off: whoever writes must go on in a new file."""
+        """Whether whoever writes must go on in a new file: a torn frame could not be cut off, or this one is full."""
         self._synced = 0
 
     def append(self, frames: list[bytes]) -> None:
@@ -105,9 +118,11 @@ class TailFile:
         try:
             while written < len(data):
                 written += os.write(self._descriptor, data[written:])
-        except OSError:
+        except OSError as error:
             if written:
                 self._cut_off()
+            if error.errno == errno.EFBIG and self.size >= WORTH_KEEPING:
+                self.broken = True  # a limit on the size of a file leaves room in the next one
             raise
         self.size += written
 

@@ -163,7 +163,7 @@ class Watcher:
     def _drain(self, rank: Rank, pair: Pair) -> None:
         for _ in range(BATCHES):
             batch = rank.drain.once(rank.stream, pair)
-            rank.state.rows += batch.rows
+            rank.state.rows = rank.stream.expected - rank.stream.lost
             self._bytes += sum(map(len, batch.pieces))
             if batch.pieces:
                 self._lag = max(self._lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
@@ -209,7 +209,7 @@ class Watcher:
             if drain.file is None:
                 continue
             opened = self._opened.setdefault((drain.writer.attempt, drain.number), now)
-            if drain.file.size >= self._pace.seal_bytes or now - opened >= self._pace.seal_interval:
+            if drain.record_bytes >= self._pace.seal_bytes or now - opened >= self._pace.seal_interval:
                 self._seal(drain)
 
     def _live_drains(self) -> list[Drain]:
