@@ -78,7 +78,9 @@ class Training:
         torch, nn = self.torch, self.torch.nn
         torch.manual_seed(0)
         self.width = width
-        self.net = nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+        self.net = nn.Sequential(
+            nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+        )
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         self.x, self.y = torch.randn(64, 256), torch.randint(0, 10, (64,))
 

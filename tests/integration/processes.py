@@ -29,27 +29,28 @@ def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
         time.sleep(every)
 
 
-def of_module(module, root):
-    """Return the pids of our own programs that run `module` for a run below `root`."""
+def of_module(module, *roots):
+    """Return the pids of our own programs that run `module` for a run below any of `roots`."""
     found = []
+    roots = tuple(map(os.fsencode, roots))
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
         with contextlib.suppress(OSError):
             words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-            if module.encode() in words and any(word.startswith(os.fsencode(root)) for word in words):
+            if module.encode() in words and any(word.startswith(roots) for word in words):
                 found.append(int(entry.name))
     return found
 
 
-def watchers(root):
-    """Return the pids of the watchers of runs below `root`."""
-    return of_module(WATCHER, root)
+def watchers(*roots):
+    """Return the pids of the watchers of runs below `roots`."""
+    return of_module(WATCHER, *roots)
 
 
-def sealers(root):
-    """Return the pids of the sealing children of runs below `root`."""
-    return of_module(SEALER, root)
+def sealers(*roots):
+    """Return the pids of the sealing children of runs below `roots`."""
+    return of_module(SEALER, *roots)
 
 
 def kill(pid, number=signal.SIGKILL):
@@ -95,7 +96,7 @@ class Bench:
     def __init__(self, folder):
         """Use the environment of this moment, which the fixtures have made private."""
         self.folder = folder
-        self.root = os.environ["STEPSCOPE_DIR"]
+        self.roots = (os.environ["STEPSCOPE_DIR"], folder)
         self.trainers = []
 
     def start(self, code, *arguments, environ=None, prefix=(), name="train.py", cwd=None, **options):
@@ -116,11 +117,11 @@ class Bench:
 
     def watcher(self):
         """Return the pid of the one watcher, when it is there."""
-        return until(lambda: watchers(self.root), "a watcher")[0]
+        return until(lambda: watchers(*self.roots), "a watcher")[0]
 
     def quiet(self):
         """Wait until no process of ours works for this test any more."""
-        until(lambda: not (watchers(self.root) or sealers(self.root)), "the end of watcher and sealing")
+        until(lambda: not (watchers(*self.roots) or sealers(*self.roots)), "the end of watcher and sealing")
 
     def close(self):
         """Kill what is left."""
@@ -128,5 +129,5 @@ class Bench:
             if trainer.process.poll() is None:
                 trainer.process.kill()
             trainer.process.communicate()
-        for pid in [*watchers(self.root), *sealers(self.root)]:
+        for pid in [*watchers(*self.roots), *sealers(*self.roots)]:
             kill(pid)

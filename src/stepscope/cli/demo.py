@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 STEPS = 1000
+QUERY = "SELECT name, sum(value) AS s FROM points WHERE run = 'RUN' AND name LIKE 'phase/%' GROUP BY 1 ORDER BY 2 DESC"
 PROGRAM = "stepscope.cli.demo_training"
 POLL_SECONDS = 0.5
 END_SECONDS = 5.0
@@ -45,8 +46,12 @@ STOPPED = 130
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
-    parser.add_argument("--steps", type=_count, default=STEPS, metavar="N", help="steps to train (default: %(default)s)")
-    parser.add_argument("--seed", type=_seed, default=1, metavar="S", help="same seed, same loss (default: %(default)s)")
+    parser.add_argument(
+        "--steps", type=_count, default=STEPS, metavar="N", help="steps to train (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=1, metavar="S", help="same seed, same loss (default: %(default)s)"
+    )
     help_speed = "divide the sleeps that set the pace by this (default: %(default)s, about a minute)"
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
     parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
@@ -54,7 +59,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     # The documents' spelling of the same thing.
     parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--simulate_steps", "--simulate-steps", dest="steps", type=_count, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        "--simulate_steps",
+        "--simulate-steps",
+        dest="steps",
+        type=_count,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
 
 
@@ -85,15 +95,13 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.cli.live_screen import display, is_screen
 
     settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
-    screen = display(sys.stdout)
     with _ended_by_signals(), Child(settings) as child:
         past = child.open()
-        code = _watch(past, child, screen)
-    recorded, view = _look(past)
-    _tell(recorded, view, past, options.dir)
-    complaints = child.complaints()
-    if complaints:
-        print(complaints, file=sys.stderr)
+        with contextlib.closing(display(sys.stdout)) as screen:
+            code = _watch(past, child, screen)
+    _tell(past, options.dir)
+    if child.complaints:
+        print(child.complaints, file=sys.stderr)
     if code == FINE and is_screen(sys.stdout):
         _stay()
     return code
@@ -104,15 +112,12 @@ def _watch(past: Past, child: Child, screen: Display) -> int:
     try:
         while child.wait(POLL_SECONDS) is None:
             screen.show(_look(past)[1])
+        _await_end(past)
     except KeyboardInterrupt:
         child.stop()
-    else:
-        _await_end(past)
-    finally:
-        with contextlib.suppress(KeyboardInterrupt):
-            screen.show(_look(past)[1])
-        screen.close()
-    return child.wait(0) or FINE
+    screen.show(_look(past)[1])
+    code = child.wait(0) or FINE
+    return code if code >= 0 else 128 - code
 
 
 def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -129,25 +134,22 @@ def _look(past: Past) -> tuple[Recorded, View]:
     return recorded, view(recorded)
 
 
-def _tell(recorded: Recorded, view: View, past: Past, root: str | None) -> None:
+def _tell(past: Past, root: str | None) -> None:
     """Print the summary, where the run lies, and what to type next."""
     from stepscope.cli.demo_summary import summary
     from stepscope.cli.text import Paint
 
     paint = Paint.of()
     print()
-    for label, text in [*summary(recorded, view), ("run", str(past.path))]:
+    for label, text in [*summary(*_look(past)), ("run", str(past.path))]:
         print(f" {paint(label.ljust(10), 'dim')} {text}")
     print()
     print(paint(" Look further:", "bold"))
-    name = past.id if root is None else str(past.path)
     place = "" if root is None else f" --dir {shlex.quote(root)}"
-    for command in (
-        f"stepscope show {shlex.quote(name)}",
-        f"stepscope sql{place} \"SELECT step, value FROM points WHERE name = 'loss' ORDER BY value DESC LIMIT 5\"",
-        f"stepscope export {shlex.quote(name)} --format csv --output demo.csv",
-    ):
-        print(f"   {command}")
+    query = QUERY.replace("RUN", past.id)
+    print(f"   stepscope show {past.id}{place}")
+    print(f'   stepscope sql "{query}"{place}')
+    print(f"   stepscope export {past.id} --format csv --output demo.csv{place}")
 
 
 def _stay() -> None:
@@ -166,22 +168,17 @@ class Child:
     """The training's process; a context manager that leaves none behind."""
 
     def __init__(self, settings: Settings) -> None:
-        """Prepare to start a training."""
-        self._settings = settings
-        self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by __exit__'s caller's end
-
-    def __enter__(self) -> Child:
         """Start it, in a session of its own: Ctrl-C reaches us, and we stop it.
 
         Raises:
             StepscopeError: no process can be started.
         """
+        self.complaints = ""
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by __exit__
         threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         try:
-            command = [interpreter(), *arguments(PROGRAM, self._settings.encode())]
             self._process = subprocess.Popen(
-                command,
+                [interpreter(), *arguments(PROGRAM, settings.encode())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -190,7 +187,11 @@ class Child:
                 start_new_session=True,
             )
         except (SpawnError, OSError) as error:
-            raise StepscopeError("start the training", error, "free some processes or memory") from error
+            self._errors.close()
+            raise StepscopeError("start the training", error, "make room for one more process") from error
+
+    def __enter__(self) -> Child:  # noqa: PYI034 - typing.Self needs Python 3.11
+        """Return the training."""
         return self
 
     def open(self) -> Past:
@@ -202,46 +203,38 @@ class Child:
         import stepscope
         from stepscope.cli.demo_training import READY
 
-        process = self._started()
-        line = process.stdout.readline() if process.stdout is not None else ""
-        if not line.startswith(READY):
-            process.wait()
-            why = self.complaints().removeprefix("stepscope: ") or "it ended at once"
-            raise StepscopeError("record the demo", why, "give a --dir that you can write to")
-        return stepscope.open(line.removeprefix(READY).rstrip("\n"))
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if line.startswith(READY):
+            return stepscope.open(line.removeprefix(READY).rstrip("\n"))
+        self._process.wait()
+        why = self._read_errors().removeprefix("stepscope: ") or "it ended at once"
+        raise StepscopeError("record the demo", why, "give a --dir that you can write to")
 
     def wait(self, seconds: float) -> int | None:
         """Return the exit code, or None if the training still runs after so many seconds."""
         try:
-            return self._started().wait(seconds)
+            return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def stop(self) -> None:
         """Ask the training to stop, and see to it that it does."""
-        process = self._started()
-        if process.poll() is None:
-            process.terminate()
-            if self.wait(STOP_SECONDS) is None:
-                process.kill()
-                process.wait()
+        self._process.terminate()
+        if self.wait(STOP_SECONDS) is None:
+            self._process.kill()
+            self._process.wait()
 
-    def complaints(self) -> str:
-        """Return what the training has written to stderr."""
+    def _read_errors(self) -> str:
         self._errors.seek(0)
         return self._errors.read().strip()
 
-    def _started(self) -> subprocess.Popen[str]:
-        if self._process is None:
-            raise RuntimeError("the training has not been started")
-        return self._process
-
     def __exit__(self, *_: object) -> None:
-        """Stop the training if it still runs."""
+        """Stop the training if it still runs, and keep what it has complained about."""
         self.stop()
-        process = self._started()
-        if process.stdout is not None:
-            process.stdout.close()
+        self.complaints = self._read_errors()
+        self._errors.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 @contextlib.contextmanager

@@ -16,22 +16,25 @@ if TYPE_CHECKING:
 
     from stepscope.cli.live import Happening, Recorded, View
 
+PLANTED = ("planted", "checkpoint")
+"""Kinds of events that tell what was planted."""
 BEFORE = 20
 """Steps before a spike with which it is compared."""
 
 
 def summary(recorded: Recorded, view: View) -> list[tuple[str, str]]:
     """Return the facts of a training that is over: a label (empty: as above) and what to say."""
-    rows = [("", f"{_ending(view)} after {count(view.steps)} steps in {duration(view.elapsed)}")]
+    rows = [("training", f"{_ending(view)} after {count(view.steps)} steps in {duration(view.elapsed)}")]
     rows += _results(recorded, view)
     rows += _labelled("time", [_share(name, seconds, whole) for name, seconds, whole in totals(recorded)])
-    rows += _labelled("planted", [_planted(one, recorded) for one in happenings(recorded.events)])
+    planted = [event for event in recorded.events if event.get("kind") in PLANTED]
+    rows += _labelled("planted", [_planted(one, recorded) for one in happenings(planted)])
     rows.append(("recorded", _recording(recorded, view)))
     return rows
 
 
 def _ending(view: View) -> str:
-    return "the training finished" if view.steps == view.total else f"the training was stopped ({view.state})"
+    return "finished" if view.steps == view.total else "stopped"
 
 
 def _labelled(label: str, texts: list[str]) -> list[tuple[str, str]]:
@@ -46,7 +49,7 @@ def _results(recorded: Recorded, view: View) -> list[tuple[str, str]]:
     rows = [("loss", text)]
     held_out = recorded.columns.get("validation/accuracy")
     if held_out is not None:
-        text = f"{accuracy.last:.1%} of the last batch, {held_out.value[-1]:.1%} of data it has not seen"
+        text = f"{_percent(accuracy.last)} of the last batch, {_percent(held_out.value[-1])} of data it has not seen"
         rows.append(("accuracy", text))
     return rows
 
@@ -63,7 +66,11 @@ def totals(recorded: Recorded) -> list[tuple[str, float, float]]:
 
 
 def _share(name: str, seconds: float, whole: float) -> str:
-    return f"{name:<12}{seconds / whole if whole else 0.0:>6.1%}{duration(seconds):>10}"
+    return f"{name:<12}{_percent(seconds / whole if whole else 0.0):>7}{duration(seconds):>10}"
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{share * 100:.{digits}f} %"
 
 
 def _planted(one: Happening, recorded: Recorded) -> str:
@@ -119,5 +126,5 @@ def _recording(recorded: Recorded, view: View) -> str:
     values, cost = sum(map(len, recorded.columns.values())), view.cost
     text = f"{count(cost.rows)} rows, {count(values)} values, {count(cost.drops)} dropped"
     if cost.log_seconds is not None and cost.share is not None:
-        text += f"; {cost.log_seconds * 1e6:.1f} µs per row, {cost.share:.3%} of the time of the steps"
+        text += f"; {cost.log_seconds * 1e6:.1f} µs per row, {_percent(cost.share, 3)} of the time"
     return text

@@ -105,7 +105,9 @@ def spirals(random: np.random.Generator, count: int) -> Batch:
 class Loader:
     """Batches of noisy points; slow for a while, and one batch of it is corrupted."""
 
-    def __init__(self, points: Batch, steps: int, faults: Plan, random: np.random.Generator, pause: Callable[[float], None]) -> None:
+    def __init__(
+        self, points: Batch, steps: int, faults: Plan, random: np.random.Generator, pause: Callable[[float], None]
+    ) -> None:
         """Draw `steps` batches from `points`; `pause` sleeps so many seconds."""
         self._points, self._steps, self._faults, self._random, self._pause = points, steps, faults, random, pause
 
@@ -156,10 +158,9 @@ class Network:
 
     def update(self, gradient: list[Array], rate: float) -> None:
         """Move the weights against the gradient."""
-        for weight, moving, slope in zip(self.weights, self._moving, gradient, strict=True):
-            moving *= MOMENTUM
-            moving -= rate * (1 - MOMENTUM) * slope
-            weight += moving
+        for place, slope in enumerate(gradient):
+            self._moving[place] = MOMENTUM * self._moving[place] - (1 - MOMENTUM) * rate * slope
+            self.weights[place] += self._moving[place]
 
 
 def loss_of(found: Array, y: NDArray[np.int64]) -> float:
@@ -292,6 +293,7 @@ def main(arguments: list[str]) -> int:
     settings, stop = Settings(**json.loads(arguments[0])), Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.ask)
+    sys.argv = ["stepscope", "demo", *arguments]  # what the run says it was started as
     config = {**asdict(settings), "batch": BATCH, "width": WIDTH, "peak_rate": PEAK_RATE, "classes": CLASSES}
     with stepscope.init(project=settings.project, name="demo", config=config, dir=settings.dir) as run:
         if not run.recording:

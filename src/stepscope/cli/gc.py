@@ -59,10 +59,7 @@ def run(options: argparse.Namespace) -> int:
     limits = limits_of(options)
     salvaged = salvage_quietly()
     candidates = find_candidates(root)
-    if options.dry_run:
-        removed = plan(candidates, limits, time.time())
-    else:
-        removed = apply(root, limits)
+    removed = plan(candidates, limits, time.time()) if options.dry_run else apply(root, limits)
     swept = leftovers(root)
     if not options.dry_run:
         for leftover in swept:
@@ -114,10 +111,7 @@ def report(
     left, size = facts["runs"] - len(removed), facts["bytes"] - sum(removal.bytes for removal in removed)
     lines.append(paint(f"{_counted(left, 'run')}, {format_value(size, 'bytes')} stay in {plain(root)}", "dim"))
     if not any(facts["limits"].values()):
-        text = (
-            "no limit is set: give --max-size-gb, --max-age-days or --max-runs, or set store.max_size_gb and its like"
-        )
-        lines.append(paint(text, "dim"))
+        lines.append(paint("no limit is set: give --max-size-gb, --max-age-days or --max-runs", "dim"))
     return lines
 
 

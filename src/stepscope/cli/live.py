@@ -21,6 +21,7 @@ RATE_WINDOW = 200
 """Steps over which the time left and the trend of the memory are judged."""
 TREND_POINTS = 20
 """Fewer points than this show no trend."""
+TREND_PARTS = 8
 CURVES = {"loss": min, "accuracy": max, "learning_rate": None, "grad_norm": None, "process/memory_bytes": None}
 """Metrics that are shown as curves, in order, and what is best in them."""
 PHASE = "phase/"
@@ -134,7 +135,7 @@ class View:
     curves: list[Curve] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     memory_trend: float | None = None
-    """Bytes per second: least squares over the last `RATE_WINDOW` steps."""
+    """Bytes per second, over the last `RATE_WINDOW` steps; see `trend`."""
     happenings: list[Happening] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
 
@@ -250,13 +251,16 @@ def _place(phase: str) -> int:
 
 
 def trend(column: Column | None) -> float | None:
-    """Return the slope per second, by least squares over the newest points."""
+    """Return the growth per second: the median from one to the next of eight parts of the newest points.
+
+    A single jump is no trend: it moves one of the seven differences.
+    """
     if column is None or len(column) < TREND_POINTS:
         return None
-    time, value = column.time[-RATE_WINDOW:], column.value[-RATE_WINDOW:]
-    time = time - time.mean()
-    spread = float((time * time).sum())
-    return float((time * (value - value.mean())).sum() / spread) if spread > 0 else None
+    time = [part.mean() for part in np.array_split(column.time[-RATE_WINDOW:], TREND_PARTS)]
+    value = [part.mean() for part in np.array_split(column.value[-RATE_WINDOW:], TREND_PARTS)]
+    passed = np.diff(time)
+    return float(np.median(np.diff(value) / passed)) if (passed > 0).all() else None
 
 
 def cost_of(columns: dict[str, Column]) -> Cost:

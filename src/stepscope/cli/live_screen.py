@@ -41,7 +41,7 @@ def is_screen(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
 
 
 class Table:
-    """A table that is redrawn in place: only its characters are written again, nothing is cleared and no line scrolls."""
+    """A table that is redrawn in place: its characters are written again, nothing is cleared, no line scrolls."""
 
     def __init__(
         self, stream: TextIO, paint: Paint, size: Callable[[], tuple[int, int]] = shutil.get_terminal_size
@@ -62,9 +62,9 @@ class Table:
         else:
             start = f"\x1b[{self._drawn - 1}A\r" if self._drawn > 1 else "\r"
         body = "\r\n".join(line + TO_LINE_END for line in lines)
+        self._drawn, self._at = len(lines), (columns, rows)  # before writing: a signal may end us right after it
         self._stream.write(f"{BEGIN}{start}{NO_WRAP}{body}{TO_SCREEN_END}{WRAP}{END}")
         self._stream.flush()
-        self._drawn, self._at = len(lines), (columns, rows)
 
     def close(self) -> None:
         """Go below the table and show the cursor again."""

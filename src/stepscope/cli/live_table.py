@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.cli.text import LEVELS, bar, count, cut, plain
+from stepscope.cli.text import BAD, LEVELS, bar, count, cut, plain
 from stepscope.core.vocabulary import MIB, format_value
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LONGER = 1.5
 """A phase that takes so many times as long as usual is marked."""
 JUMP = 3.0
 """A point of a curve so many times as high as those before it is marked."""
-LOG_FROM = 20.0
+LOG_FROM = 5.0
 """A loss or gradient whose highest value is so many times its lowest is drawn on a logarithmic scale."""
 LOGARITHMIC = {"loss", "grad_norm"}
 LEAST_SPAN = 0.05
@@ -39,8 +39,8 @@ NAMES = {
 COLOURS = {"data": "yellow", "forward": "cyan", "backward": "blue", "optimizer": "green"}
 STATES = {"running": "green", "finished": "cyan"}
 SMALLEST = (40, 10)
-ROOMY = 30
-"""Rows from which sections are set apart and the loss gets a chart."""
+ROOMY = 28
+"""Rows from which sections are set apart, and the loss gets a chart where there is still room."""
 
 
 def draw(view: View, width: int, height: int) -> list[Line]:
@@ -179,12 +179,17 @@ def _figure(name: str, value: float) -> str:
 
 
 def _spark(curve: Curve, total: int | None, room: int) -> Line:
-    """Return a curve over the whole run, one character per column, under the progress bar's own scale."""
-    heights, marked, bad = _heights(curve, total, room, len(LEVELS))
+    """Return a curve over the whole run, one character per column, on the scale of the progress bar.
+
+    Columns that jump are drawn at full height and left out of the scale: the rest keeps its shape.
+    """
+    highest, bad = _columns(curve, total, room)
+    marked = _jumps(highest)
+    heights = _heights(curve.name, highest, len(LEVELS), ~marked)
     line: Line = []
     for height, mark, broken in zip(heights, marked, bad, strict=True):
         if broken:
-            line.append(("×", "red"))
+            line.append((BAD, "red"))
         elif height < 0:
             line.append((" ", ""))
         else:
@@ -193,21 +198,20 @@ def _spark(curve: Curve, total: int | None, room: int) -> Line:
 
 
 def _heights(
-    curve: Curve, total: int | None, room: int, levels: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return of each column its height (1 to `levels`, -1 for none), whether it jumps, whether it is not finite."""
-    highest, bad = _columns(curve, total, room)
+    name: str, highest: NDArray[np.float64], levels: int, scaled: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """Return the height of each column, 1 to `levels`, -1 for none; `scaled` are those that the scale spans."""
     there = np.isfinite(highest)
-    heights = np.full(room, -1, np.int64)
-    if there.any():
-        values = highest[there]
-        if _is_log(curve.name, values):
-            values = np.log(values)
-        low, high = float(values.min()), float(values.max())
-        span = max(high - low, LEAST_SPAN * abs(high)) or 1.0
-        share = (values - low) / span
-        heights[there] = 1 + np.round(share * (levels - 1)).astype(np.int64)
-    return heights, _jumps(highest), bad
+    heights = np.full(len(highest), -1, np.int64)
+    inside = there if scaled is None else there & scaled
+    if not inside.any():
+        return heights
+    values = np.log(np.where(there, highest, 1)) if _is_log(name, highest[inside]) else highest
+    low, high = float(values[inside].min()), float(values[inside].max())
+    span = max(high - low, LEAST_SPAN * abs(high)) or 1.0
+    share = np.clip((values[there] - low) / span, 0, 1)
+    heights[there] = 1 + np.round(share * (levels - 1)).astype(np.int64)
+    return heights
 
 
 def _is_log(name: str, values: NDArray[np.float64]) -> bool:
@@ -252,8 +256,8 @@ def _chart(view: View, width: int, rows: int) -> list[Line]:
         return []
     axis = 9
     room = width - axis - 3
-    heights, marked, _ = _heights(curve, view.total, room, (rows - 1) * 8)
     highest, _ = _columns(curve, view.total, room)
+    heights, marked = _heights(curve.name, highest, (rows - 1) * 8), _jumps(highest)
     shown = highest[np.isfinite(highest)]
     if not len(shown):
         return []
@@ -275,7 +279,7 @@ def _phase(phase: Phase, width: int) -> Line:
     note: Line = [(f"{phase.share * 100:3.0f} %", "dim")]
     unusual = phase.excess is not None and phase.excess >= LONGER and phase.share >= 0.02
     if unusual and phase.excess is not None:
-        note.append((f"  {phase.excess:.1f}× usual", "red"))
+        note.append((f"  {phase.excess:.{0 if phase.excess >= 10 else 1}f}x usual", "red"))
     picture = [(bar(phase.share, room).rstrip(), "red" if unusual else COLOURS.get(phase.name, "dim"))]
     return _cells(cut(plain(phase.name), LABEL), f"{phase.seconds * 1e3:.1f} ms", note, picture)
 

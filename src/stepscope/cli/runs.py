@@ -30,10 +30,10 @@ STYLES = {
 COLUMNS = (
     Column("run", narrowest=24),
     Column("name", narrowest=8),
-    Column("project", narrowest=7),
+    Column("project", narrowest=7, optional=True),
     Column("state"),
     Column("step", right=True),
-    Column("duration", right=True),
+    Column("duration", right=True, optional=True),
     Column("age", right=True),
 )
 

@@ -15,11 +15,15 @@ GAP = "  "
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title, on which side its text stands, and how narrow it may get (0: it is never cut)."""
+    """A column of a table."""
 
     title: str
     right: bool = False
+    """Whether its text stands on the right."""
     narrowest: int = 0
+    """How far it may be cut, in columns of the terminal; 0: not at all."""
+    optional: bool = False
+    """Whether it may go where there is no room; the last one goes first."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,20 @@ def table(
 ) -> list[str]:
     """Return the lines of a table with its titles; columns that are empty in every row are left out."""
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-    used = [place for place in range(len(columns)) if any(row[place].text for row in cells)]
-    shown = [columns[place] for place in used]
-    body = [[row[place] for place in used] for row in cells]
-    titles = [Cell(column.title, "dim") for column in shown]
-    widths = _fit([_widest(place, [titles, *body]) for place in range(len(shown))], shown, width - indent)
-    return [" " * indent + _line(row, shown, widths, paint) for row in [titles, *body]]
+    cells.insert(0, [Cell(column.title, "dim") for column in columns])
+    used = [place for place in range(len(columns)) if any(row[place].text for row in cells[1:])]
+    while True:
+        shown = [columns[place] for place in used]
+        widths = _fit([_widest(place, cells) for place in used], shown, width - indent)
+        spare = [place for place in used if columns[place].optional]
+        if _total(widths) <= width - indent or not spare:
+            break
+        used.remove(spare[-1])
+    return [" " * indent + _line([row[place] for place in used], shown, widths, paint) for row in cells]
+
+
+def _total(widths: list[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _widest(place: int, rows: list[list[Cell]]) -> int:
@@ -49,9 +61,8 @@ def _widest(place: int, rows: list[list[Cell]]) -> int:
 
 def _fit(widths: list[int], columns: list[Column], width: int) -> list[int]:
     """Take from the widest column that may be cut, until the line fits or nothing may be cut any more."""
-    room = width - len(GAP) * (len(widths) - 1)
     widths = list(widths)
-    while sum(widths) > room:
+    while _total(widths) > width:
         loose = [place for place, column in enumerate(columns) if column.narrowest and widths[place] > column.narrowest]
         if not loose:
             break

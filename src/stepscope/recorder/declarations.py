@@ -75,20 +75,22 @@ class Declarations:
             fresh = [name for name in dict.fromkeys(names) if name not in self._ids]
             if fresh:
                 self._admit(tuple(fresh))
-                _append(self._descriptor, encode_names(len(self._ids), fresh))
-                self._ids.update((name, len(self._ids) + at) for at, name in enumerate(fresh))
+                first = len(self._ids)
+                _append(self._descriptor, encode_names(first, fresh))
+                self._ids.update((name, first + at) for at, name in enumerate(fresh))
             layout = self._pair_layouts.get(len(names))
             if layout is None:
                 layout = self._pair_layouts[len(names)] = self._pack("Qd" * len(names), ring.SCHEMA_PAIRS)
             ids = [self._ids[name] for name in names]
-        pack_pairs, *rest = layout
+        pack_pairs = layout[0]
+        scales = [1e9 if kind == "q" else 1 for kind in kinds or "d" * len(names)]
 
         def pack(buffer: Any, offset: int, size: int, schema: int, sequence: int, now: int, at: int, *row: Any) -> None:
-            values = [value / 1e9 if kind == "q" else value for kind, value in zip(kinds, row, strict=True)] if kinds else row
+            values = [value if scale == 1 else value / scale for value, scale in zip(row, scales, strict=True)]
             pairs = chain.from_iterable(zip(ids, values, strict=True))
             pack_pairs(buffer, offset, size, schema, sequence, now, at, *pairs)
 
-        return (pack, *rest)
+        return pack, layout[1], layout[2], layout[3]
 
     def close(self) -> None:
         """Close the schema file; a thread that comes too late is told that nothing can be declared."""

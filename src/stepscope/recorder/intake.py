@@ -61,6 +61,8 @@ class Intake:
         """Record a call of `log` that the hot path could not."""
         if self._declarations is None or not recorder.recording:
             return
+        if self.pending:  # what has arrived makes room for what comes
+            self.settle(recorder)
         values = self.join(recorder, values, {})
         at = self.step(recorder, step)
         here = recorder._index if at is None else at
@@ -266,14 +268,18 @@ class Intake:
 
     def look(self, words: memoryview, now: int) -> int:
         """Look after the watcher, about once a second: print what it has to say; return when to look again."""
+        self.hear(words)
+        if self.on_look is not None:
+            self.on_look(words[WORD_HEARTBEAT], now)
+        return now + LOOK_EVERY
+
+    def hear(self, words: memoryview) -> None:
+        """Print what the watcher has to say, once."""
         status = words[WORD_STATUS]
         if status != self._told:
             self._told = status
             if status in MESSAGES:
                 tell(MESSAGES[status])
-        if self.on_look is not None:
-            self.on_look(words[WORD_HEARTBEAT], now)
-        return now + LOOK_EVERY
 
     def refuse(self, error: Exception) -> None:
         """Complain about a number that does not fit (counted by the caller)."""

@@ -53,9 +53,7 @@ class Current:
         error = getattr(sys, "last_value", None)
         if error is self._error_before or hasattr(sys, "ps1"):  # an old one, or one at a prompt, which ended nothing
             error = None
-        runs = [run for run in self._runs if run.recording]
-        for run in runs:
-            run.stop(error, ring.STATE_EXITED)
+        runs = [run for run in self._runs if run.recording and run.stop(error, ring.STATE_EXITED)]
         deadline = time.monotonic() + END_SECONDS
         for run in runs:
             run.let_go(deadline)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 
+MOST_BINS = 512
+"""Beyond, the text of a histogram would be cut."""
+
+
 def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
     """Return bin edges and counts over the finite values, and count, non-finite, min, max, mean, std (population).
 
@@ -21,7 +25,7 @@ def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
     fields: dict[str, Any] = {"count": int(flat.size), "nonfinite": int(flat.size - finite.size)}
     if finite.size:
         low, high = float(finite.min()), float(finite.max())
-        counts, edges = np.histogram(finite, bins=max(1, min(int(bins), 1024)), range=_span(low, high))
+        counts, edges = np.histogram(finite, bins=max(1, min(int(bins), MOST_BINS)), range=_span(low, high))
         fields |= {"edges": edges.tolist(), "counts": counts.tolist()}
         fields |= {"min": low, "max": high, "mean": float(finite.mean()), "std": float(finite.std())}
     return fields

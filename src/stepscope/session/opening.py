@@ -26,6 +26,7 @@ from stepscope.session.current import CURRENT
 from stepscope.session.run import Run
 from stepscope.session.watching import Watch
 from stepscope.store.layout import FORMAT_VERSION, RunFolder
+from stepscope.store.meta import check_format
 
 DEFAULT_PROJECT = "default"
 
@@ -101,6 +102,8 @@ def _open(
         return Run.off()
     base = Path(root if root is not None else chosen.get("store.dir"))
     folder = RunFolder((base / project / identity.run_id).absolute())
+    if folder.run_file.exists():
+        check_format(folder)
     folder.make()
     attempt = folder.claim(identity.attempt, identity.rank)
     if attempt > (identity.attempt or 0) and run_id is not None and not resume:
@@ -162,19 +165,27 @@ def _make_ring(
     roots = [first] if first == places.disk else [first, places.disk]
     problem: OSError | None = None
     for root in roots:
-        place = private_directory(places.of_run(str(folder.path), root))
-        stem = f"{attempt}.{identity.rank}.{os.urandom(4).hex()}"
-        schema = place / f"{stem}{SCHEMA_SUFFIX}"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(schema, flags, 0o600)
-            facts = _ring_identity(folder, identity, attempt, schema)
-            return create(place / f"{stem}{RING_SUFFIX}", size, facts), descriptor
+            place = private_directory(places.of_run(str(folder.path), root))
+            return _ring_in(place, size, folder, identity, attempt)
         except OSError as error:
             problem = error
-            with contextlib.suppress(OSError):
-                schema.unlink()
     raise problem or OSError("no place for the ring")
+
+
+def _ring_in(place: Path, size: int, folder: RunFolder, identity: Identity, attempt: int) -> tuple[Mapping, int]:
+    stem = f"{attempt}.{identity.rank}.{os.urandom(4).hex()}"
+    schema = place / f"{stem}{SCHEMA_SUFFIX}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(schema, flags, 0o600)
+    try:
+        facts = _ring_identity(folder, identity, attempt, schema)
+        return create(place / f"{stem}{RING_SUFFIX}", size, facts), descriptor
+    except OSError:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            schema.unlink()
+        raise
 
 
 def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: Path) -> ring.Identity:
@@ -188,6 +199,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
         wall_ns=time.time_ns(),
         monotonic_ns=time.monotonic_ns(),
         schema_path=str(schema),
+        extra={"created": folder.created()},
     )
 
 

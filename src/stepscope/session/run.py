@@ -52,6 +52,7 @@ class Run(Recorder):
         self.rank, self.attempt = rank, attempt
         self._mapping, self._watch = mapping, watch
         self._pid = os.getpid()
+        self._ends = [True]
 
     @classmethod
     def off(cls, reason: str = "") -> Run:
@@ -87,12 +88,18 @@ class Run(Recorder):
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the run, as failed if an error is given; returns within about half a second, whatever happens."""
-        if self.recording and self._pid == os.getpid():
-            self.stop(error, ring.STATE_FINISHED)
+        if self.recording and self._pid == os.getpid() and self.stop(error, ring.STATE_FINISHED):
             self.let_go(time.monotonic() + END_SECONDS)
 
-    def stop(self, error: object, state: int) -> None:
-        """Record the last words and stop recording; `state`, of core.ring, is the end if there was no error."""
+    def stop(self, error: object, state: int) -> bool:
+        """Record the last words and stop recording; `state`, of core.ring, is the end if there was no error.
+
+        Returns False if another thread is at it already.
+        """
+        try:
+            self._ends.pop()
+        except IndexError:
+            return False
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
             self.event("exception", error=f"{type(error).__name__}: {error}"[:2000], traceback=_trace(error))
@@ -102,11 +109,13 @@ class Run(Recorder):
             time.sleep(0.002)
         self._intake.close(self)
         self._retire(state)
+        return True
 
     def let_go(self, deadline: float) -> None:
         """Wait for the watcher to take the last row, until `deadline` (monotonic, seconds); then give up the ring."""
         while not self._mapping.words[ring.WORD_ENDED] and time.monotonic() < deadline:
             time.sleep(0.002)
+        self._intake.hear(self._mapping.words)
         if self._mapping.path is not None:
             HELD.discard(self._mapping.path)
         if self._watch is not None:

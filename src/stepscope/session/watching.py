@@ -13,7 +13,7 @@ from stepscope.core.spawn import SpawnError, start_detached
 from stepscope.recorder.complaints import tell
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
-from stepscope.store.salvage import end_rank
+from stepscope.store.salvage import Ending, end_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 STALE_SECONDS = 10.0
 """A watcher that has not been heard of for so long is started anew, once."""
 START = "stepscope.watcher.process"
+BATCHES = 64
+"""Reads of the ring in one go at most, so that the thread sees that it shall end."""
 
 
 class Watch:
@@ -41,8 +43,13 @@ class Watch:
             self._start(START, str(self._folder), *self._arguments)
         except SpawnError as error:
             tell(f"cannot start the watcher: {error}; a thread of this process writes the run instead")
-            self._thread = DrainThread(self._folder, ring_path, places)
-            self._thread.start()
+            thread = DrainThread(self._folder, ring_path, places)
+            try:
+                thread.start()
+            except RuntimeError as reason:
+                tell(f"cannot start a thread either: {reason}; rows stay in memory until `stepscope show` saves them")
+                return
+            self._thread = thread
 
     def look(self, heartbeat: int, born: int, now: int) -> None:
         """Start a new watcher, once, if the heartbeat in the ring (monotonic ns, 0 for none yet) is stale."""
@@ -50,7 +57,10 @@ class Watch:
             return
         if (now - (heartbeat or born)) / 1e9 > STALE_SECONDS:
             self._restarted = True
-            threading.Thread(target=self._again, name="stepscope-restart", daemon=True).start()
+            try:
+                threading.Thread(target=self._again, name="stepscope-restart", daemon=True).start()
+            except RuntimeError as error:  # the interpreter is ending, or there may be no more threads
+                tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
 
     def _again(self) -> None:
         try:
@@ -82,23 +92,34 @@ class DrainThread(threading.Thread):
             return
         writer = Writer(node_name(self._places.disk, boot_id()), stream.identity.attempt)
         drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, time.monotonic_ns()))
-        rows = 0
+        ending = Ending()
         while not self._ending.wait(self._interval) and stream.reader.words()[ring.WORD_STATE] == ring.STATE_RUNNING:
-            rows += self._once(drain, stream)
-        rows += self._once(drain, stream)
-        drain.rotate()
-        end_rank(self._folder, writer, stream, rows)
-        stream.reader.set_word(ring.WORD_ENDED, 1)
-        stream.remove()
+            self._all(drain, stream, ending)
+        if self._all(drain, stream, ending):
+            self._end(drain, stream, ending)
 
-    def _once(self, drain: Drain, stream: Stream) -> int:
+    def _all(self, drain: Drain, stream: Stream, ending: Ending) -> bool:
+        """Drain what is there; say whether nothing is left."""
         pair = read_pair(SystemClock())
         stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
         try:
-            return drain.once(stream, pair).rows
+            for _ in range(BATCHES):
+                if not ending.add(drain.once(stream, pair)):
+                    break
         except OSError as error:
             stream.reader.set_word(ring.WORD_STATUS, status.from_error(error))
-            return 0
+            return False
+        return stream.empty()
+
+    def _end(self, drain: Drain, stream: Stream, ending: Ending) -> None:
+        try:
+            drain.rotate()
+            end_rank(self._folder, drain.writer, stream, ending)
+        except OSError as error:  # the ring stays, and a reader brings its end home
+            stream.reader.set_word(ring.WORD_STATUS, status.from_error(error))
+            return
+        stream.reader.set_word(ring.WORD_ENDED, 1)
+        stream.remove()
 
     def stop(self) -> None:
         """Ask for the end, and wait for it a moment."""

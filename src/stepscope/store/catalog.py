@@ -69,7 +69,7 @@ def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = N
     from stepscope.store.reader import Past
 
     path = find_run(run, dir)
-    salvage_quietly(str(path))
+    salvage_quietly()  # all of them: when it was recorded, this run's path may have been spelt in another way
     return Past(RunFolder(path))
 
 

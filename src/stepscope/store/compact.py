@@ -1,12 +1,274 @@
-"""Merge small sealed units into larger ones."""
+"""Merge sealed units that lie side by side, so that a run has few files however long it lasts.
+
+A merge is worth its cost when the new unit is at least eight times as large as the largest that goes into it: then a
+point is rewritten once for each factor of eight that its unit grows. A unit has a largest size; the last step up to it
+may be a smaller one.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.store import checksum
+from stepscope.store.merge import SLICE, UnmergeableError, merge
+from stepscope.store.sealed import SUM, remove_sealed
+
 if TYPE_CHECKING:
-    from stepscope.store.layout import RunFolder, Writer
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from stepscope.store.layout import RunFolder, Span, Writer
+    from stepscope.store.sealed import Disk
+
+SUPERSEDED_AFTER = 600.0
+"""Seconds that a unit stays after a larger one has taken its place: a reader may be in it."""
 
 
-def compact(folder: RunFolder, writer: Writer) -> None:
-    """Placeholder replaced by the compaction helper."""
+@dataclass(frozen=True)
+class Limits:
+    """When to merge."""
+
+    fan_in: int = 8
+    """How many times larger than its largest part a merged unit should be."""
+    points: int = 8 << 20
+    """Points of the largest unit, unless the run has so many that its units would become too many."""
+    files: int = 200
+    """Visible units of a run, those of all its writers together."""
+    merge_files: int = 256
+    """Units that go into one merge."""
+    slice_points: int = SLICE
+    """Points that a merge holds in memory at once."""
+
+    def share(self, writers: int) -> int:
+        """Return how many units each of so many writers may have."""
+        return max(self.fan_in, self.files // max(1, writers))
+
+    def cap(self, total: int, share: int) -> int:
+        """Return the points of the largest unit; units filled to half of it then take up to 4/5 of the share."""
+        return max(self.points, total * 5 // (2 * share))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbouring units, from index `first` to `last` of their run, to become one."""
+
+    run: int
+    first: int
+    last: int
+    points: int
+    largest: int
+    """Points of the largest unit in it."""
+
+    @property
+    def units(self) -> int:
+        """How many units go into it."""
+        return self.last - self.first + 1
+
+
+def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, others: int = 0) -> list[Group]:
+    """Return which units to merge.
+
+    Args:
+        runs: points of neighbouring units; nothing is merged across two runs.
+        limits: when to merge.
+        share: how many units there may be.
+        others: units that count but cannot be merged.
+    """
+    cap = limits.cap(sum(map(sum, runs)), share)
+    found = []
+    for run, sizes in enumerate(runs):
+        groups = [Group(run, at, at, points, points) for at, points in enumerate(sizes)]
+        found.append(_filled(_grown(groups, limits, cap), limits, cap))
+    while sum(map(len, found)) + others > share:
+        cheapest = min(_windows(found, limits, share), key=lambda window: window.points, default=None)
+        if cheapest is None:
+            break
+        found[cheapest.run] = _replaced(found[cheapest.run], cheapest)
+    return [group for groups in found for group in groups if group.units > 1]
+
+
+def _grown(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
+    """Join neighbours that together are `fan_in` times as large as the largest unit among them."""
+    out: list[Group] = []
+    at = 0
+    while at < len(groups):
+        best = groups[at]
+        for joined in _joins(groups[at:], limits, cap):
+            if joined.units >= limits.fan_in and joined.points >= limits.fan_in * joined.largest:
+                best = joined
+        out.append(best)
+        at = best.last + 1
+    return out
+
+
+def _filled(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
+    """Join neighbours that are each less than half of the largest unit, once they no longer fit into one."""
+    out: list[Group] = []
+    waiting: list[Group] = []
+    for group in groups:
+        if group.points * 2 >= cap:
+            out += [*waiting, group]
+            waiting = []
+            continue
+        if waiting and sum(one.points for one in waiting) + group.points > cap:
+            *_, joined = _joins(waiting, limits, cap)
+            out.append(joined)
+            waiting = [one for one in waiting if one.first > joined.last]
+        waiting.append(group)
+    return out + waiting
+
+
+def _joins(groups: Iterable[Group], limits: Limits, cap: int) -> Iterator[Group]:
+    """Return the first group, the first two as one, and so on, as long as they fit into one unit."""
+    joined: Group | None = None
+    for group in groups:
+        joined = group if joined is None else _join((joined, group))
+        if joined is not group and (joined.points > cap or joined.units > limits.merge_files):
+            return
+        yield joined
+
+
+def _windows(found: Sequence[Sequence[Group]], limits: Limits, share: int) -> Iterator[Group]:
+    """Return every few neighbours as one: the fewer units there may be, the fewer at once, so that sizes stay apart."""
+    for groups in found:
+        width = min(limits.fan_in, max(2, share // 4), len(groups))
+        for at in range(len(groups) - width + 1 if width > 1 else 0):
+            window = _join(groups[at : at + width])
+            if window.units <= limits.merge_files:
+                yield window
+
+
+def _join(groups: Sequence[Group]) -> Group:
+    points, largest = sum(group.points for group in groups), max(group.largest for group in groups)
+    return Group(groups[0].run, groups[0].first, groups[-1].last, points, largest)
+
+
+def _replaced(groups: Sequence[Group], joined: Group) -> list[Group]:
+    outside = [group for group in groups if group.last < joined.first or group.first > joined.last]
+    return sorted([*outside, joined], key=lambda group: group.first)
+
+
+def compact(
+    folder: RunFolder,
+    writer: Writer,
+    limits: Limits | None = None,
+    *,
+    now: float | None = None,
+    disk: Disk | None = None,
+) -> list[Path]:
+    """Merge units of a writer and remove those that were merged long ago; return the new units.
+
+    Only the holder of the run's lock may call this. A damaged unit is never merged.
+
+    Args:
+        folder: the run.
+        writer: whose units.
+        limits: when to merge.
+        now: seconds since 1970 UTC.
+        disk: the system calls.
+
+    Raises:
+        OSError: the disk refused; the units that were to be merged are as they were.
+    """
+    limits = limits or Limits()
+    sweep(folder, time.time() if now is None else now, writer)
+    made: list[Path] = []
+    stuck: set[Path] = set()
+    sizes: dict[Path, int | None] = {}
+    while True:
+        units = folder.units()
+        mine = [unit for unit in units if unit.writer == writer]
+        for unit in mine:
+            if unit.path not in sizes:
+                sizes[unit.path] = _size(unit.path)
+        stuck |= {path for path, size in sizes.items() if size is None}
+        runs = _runs(mine, stuck, [tail.last for tail in folder.tails() if tail.writer == writer])
+        share = limits.share(len({unit.writer for unit in units}))
+        points = [[sizes[unit.path] or 0 for unit in run] for run in runs]
+        groups = plan(points, limits, share, len(mine) - sum(map(len, runs)))
+        if not groups:
+            return made
+        for group in groups:
+            made += _merged(folder, runs[group.run][group.first : group.last + 1], stuck, limits, disk)
+
+
+def _merged(
+    folder: RunFolder, units: Sequence[Span], stuck: set[Path], limits: Limits, disk: Disk | None
+) -> list[Path]:
+    """Merge units, or note which of them cannot be."""
+    paths = [unit.path for unit in units]
+    damaged = [path for path in paths if not is_whole(path)]
+    if damaged:
+        stuck.update(damaged)
+        return []
+    stem = folder.unit_stem(units[0].writer, units[0].first, units[-1].last)
+    try:
+        return [merge(folder.path / "metrics", stem, paths, disk=disk, slice_points=limits.slice_points)]
+    except UnmergeableError:
+        stuck.update(paths)
+        return []
+
+
+def _runs(units: Sequence[Span], stuck: Collection[Path], tails: Sequence[int]) -> list[list[Span]]:
+    """Return the units in runs that may become one: a merged unit must not hide one that is not in it, nor a tail."""
+    runs: list[list[Span]] = [[]]
+    for unit in units:
+        last = runs[-1][-1].last if runs[-1] else unit.first
+        if unit.path in stuck or any(last < tail < unit.first for tail in tails):
+            runs.append([])
+        if unit.path not in stuck:
+            runs[-1].append(unit)
+    return runs
+
+
+def superseded(folder: RunFolder, now: float, writer: Writer | None = None) -> list[Path]:
+    """Return the units, of one writer or of all, that a larger one replaced more than ten minutes ago."""
+    return [unit.path for units in _replaced_by(folder, now, writer).values() for unit in units]
+
+
+def sweep(folder: RunFolder, now: float, writer: Writer | None = None) -> list[Path]:
+    """Remove units that a larger one replaced long ago, if that one is whole; return which."""
+    removed = []
+    for larger, units in _replaced_by(folder, now, writer).items():
+        if is_whole(larger.path):
+            for unit in units:
+                remove_sealed(unit.path)
+                removed.append(unit.path)
+    return removed
+
+
+def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[Span, list[Span]]:
+    """Return, for units that have hidden others long enough, which."""
+    every = folder.all_units()
+    visible = folder.units()
+    hidden = sorted(set(every) - set(visible))
+    found: dict[Span, list[Span]] = {}
+    for larger in visible:
+        units = [unit for unit in hidden if larger.covers(unit)] if writer in (None, larger.writer) else []
+        if units and now - larger.path.stat().st_mtime >= SUPERSEDED_AFTER:
+            found[larger] = units
+    return found
+
+
+def is_whole(path: Path) -> bool:
+    """Say whether every byte of a unit's file of points is as it was written."""
+    sums = _sums(path)
+    if sums is None:
+        return False
+    findings = checksum.Checked().check(path, sums.points, range(len(sums.points.groups)))
+    return findings.framed and not findings.damaged
+
+
+def _size(path: Path) -> int | None:
+    """Return the points of a unit, or None if nobody vouches for it."""
+    sums = _sums(path)
+    return None if sums is None else sum(count for count, _ in sums.names.values())
+
+
+def _sums(path: Path) -> checksum.UnitSum | None:
+    try:
+        return checksum.decode(path.with_suffix(SUM).read_bytes())
+    except (FileNotFoundError, checksum.SumError):
+        return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
@@ -20,6 +20,10 @@ _MAX_DEPTH = 24
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
 _INTEGERS = (4, 5, 6)
 _FIXED = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
+
+_Tree = dict[int, "_Tree"]
+_POSITIONS: _Tree = {1: {2: {}, 3: {9: {}, 10: {}, 11: {}, 14: {}}, 4: {}, 6: {}}, 5: {}}
+"""The fields of a row group, of its column chunks and of their metadata that are positions in the file."""
 
 
 class FooterError(ValueError):
@@ -104,6 +108,34 @@ def without_row_groups(footer: bytes, drop: Collection[int]) -> bytes:
         out += footer[at:start] + new
         at = end
     return bytes(out + footer[at:])
+
+
+def moved(footer: Footer, group: RowGroup, by: int) -> bytes:
+    """Return the entry of a row group of this footer as it must be when its data stand `by` bytes further on."""
+    cursor = _Cursor(footer.data)
+    cursor.at = group.span[0]
+    out, at = bytearray(), group.span[0]
+    for start, end, position in _positions(cursor, _POSITIONS):
+        if position:  # 0 is what writers put where no position is meant
+            out += footer.data[at:start] + _varint(_zigzag(position + by))
+            at = end
+    return bytes(out + footer.data[at : group.span[1]])
+
+
+def with_row_groups(template: Footer, entries: Sequence[bytes], rows: int) -> bytes:
+    """Return a footer that says what the template says, of other row groups."""
+    end = template.groups[-1].span[1] if template.groups else template.list_span[1]
+    before, between = (
+        template.data[: template.rows_span[0]],
+        template.data[template.rows_span[1] : template.list_span[0]],
+    )
+    head = before + _varint(_zigzag(rows)) + between + _list_head(len(entries))
+    return b"".join((head, *entries, template.data[end:]))
+
+
+def alike(left: Footer, right: Footer) -> bool:
+    """Return whether two footers differ in their row groups only: same columns, types and writer."""
+    return with_row_groups(left, (), 0) == with_row_groups(right, (), 0)
 
 
 def tail(footer: bytes) -> bytes:
@@ -307,6 +339,21 @@ def _statistics(cursor: _Cursor, chunk: _Chunk) -> None:
             chunk.low = cursor.binary()
         else:
             cursor.skip(kind, 4)
+
+
+def _positions(cursor: _Cursor, tree: _Tree) -> Iterator[tuple[int, int, int]]:
+    """Return start, end and value of every integer of a struct that is a position in the file."""
+    for field, kind in cursor.fields():
+        inner = tree.get(field)
+        start = cursor.at
+        if inner is None:
+            cursor.skip(kind, 1)
+        elif kind in _INTEGERS:
+            position = cursor.integer()
+            yield start, cursor.at, position
+        else:
+            for _ in range(cursor.list_size(_STRUCT) if kind == _LIST else 1):
+                yield from _positions(cursor, inner)
 
 
 def _zigzag(value: int) -> int:

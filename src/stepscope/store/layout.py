@@ -141,6 +141,19 @@ class RunFolder:
             else:
                 return number
 
+    def created(self) -> int | None:
+        """Return when this run was made, as its run.json says (microseconds since 1970 UTC); None if it does not."""
+        try:
+            made = json.loads(self.run_file.read_bytes()).get("created")
+        except (OSError, ValueError, AttributeError, RecursionError):
+            return None
+        return made if isinstance(made, int) else None
+
+    def is_home_of(self, created: object) -> bool:
+        """Say whether rows of a run made at `created` belong here: a folder may be removed and made anew."""
+        made = self.created()
+        return made is None or created is None or made == created
+
     def describe(self, facts: dict[str, Any]) -> bool:
         """Write run.json if nobody has; say whether it was us."""
         return write_once(self.run_file, json.dumps(facts, indent=1).encode())
@@ -149,7 +162,14 @@ class RunFolder:
 def write_once(path: Path, data: bytes) -> bool:
     """Create `path` whole or not at all; return False if it exists already."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    _write(temporary, data)
+    try:
+        _write(temporary, data)
+        return _place_once(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _place_once(temporary: Path, path: Path) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -158,9 +178,6 @@ def write_once(path: Path, data: bytes) -> bool:
         if path.exists():
             return False
         os.replace(temporary, path)
-        return True
-    finally:
-        temporary.unlink(missing_ok=True)
     return True
 
 

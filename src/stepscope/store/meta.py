@@ -32,6 +32,22 @@ def read_meta(folder: RunFolder) -> dict[str, Any]:
     return meta
 
 
+def check_format(folder: RunFolder) -> None:
+    """Refuse to write into a run of a format that we do not know; a damaged run.json is no reason not to go on.
+
+    Raises:
+        StepscopeError: the run is of a newer format.
+    """
+    try:
+        meta = json.loads(folder.run_file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return
+    version = meta.get("format") if isinstance(meta, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        cause = f"it has format {version}, newer than ours"
+        raise StepscopeError(f"continue run {folder.path}", cause, "upgrade stepscope, or choose another run_id=")
+
+
 def _well_typed(meta: dict[str, Any]) -> bool:
     texts = all(isinstance(meta.get(key, ""), str) for key in ("name", "project"))
     created = meta.get("created", 0)

@@ -27,8 +27,10 @@ _BLOCKS_PER_GROUP = 16_384
 
 _STORED_POINTS = f"""name, rank, attempt, seq, nullif(step, {NO_STEP}) AS step, "time",
     CASE WHEN ns = {NO_NS} THEN bits::BIT::DOUBLE END AS value, nullif(ns, {NO_NS}) AS ns"""
-_POINTS = f"""rank, attempt, seq, coalesce(step, {NO_STEP}) AS step, "time",
+_VALUES = f"""seq, coalesce(step, {NO_STEP}) AS step, "time",
     coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, coalesce(ns, {NO_NS}) AS ns"""
+_POINTS = f"rank, attempt, {_VALUES}"
+_SERIES = ("file", "name", "rank", "attempt", "count", "low", "high", "row")
 _FLOATS = ("min", "max", "mean", "last")
 _BLOCKS = ", ".join(
     f'coalesce("{column}", \'nan\'::DOUBLE) AS "{column}"' if column in _FLOATS else f'"{column}"'
@@ -88,12 +90,20 @@ def pyramid_columns(points: Points) -> dict[str, NDArray[Any]]:
     """Return the pyramid of points in order as it is stored, the coarsest level first; short series have none."""
     short = pyramid.short_series(points)
     points = points.select(~short) if short.any() else points
-    levels = [pyramid.build(points, level) for level in reversed(LEVELS)]
-    parts = [pyramid.packed(blocks) for blocks in levels]
-    columns = {key: np.concatenate([part[key] for part in parts]) for key in COLUMNS}
+    return joined_columns([level_columns(points, level) for level in reversed(LEVELS)])
+
+
+def level_columns(points: Points, level: int) -> dict[str, NDArray[Any]]:
+    """Return one level of the pyramid of points in order as it is stored."""
+    columns = pyramid.packed(pyramid.build(points, level))
     columns["name"] = np.array(points.names or [""], dtype=object)[columns["name"]]
-    columns["level"] = np.repeat(np.array(LEVELS[::-1], dtype=np.int16), [len(blocks) for blocks in levels])
+    columns["level"] = np.full(len(columns["name"]), level, dtype=np.int16)
     return columns
+
+
+def joined_columns(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of several parts as one, in the order given."""
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def write_blocks(
@@ -171,9 +181,7 @@ def fetch(connection: duckdb.DuckDBPyConnection, query: Query, files: Sequence[P
         return Found(names, np.empty(0, np.int64), _nothing(query))
     wanted = [] if query.names is None else [name for name in names if name in query.names]
     conditions = query.conditions(len(wanted))
-    code = "0" if len(names) == 1 else "enum_code(name::sealed_name)"
-    if len(names) > 1:
-        connection.execute("CREATE OR REPLACE TEMP TYPE sealed_name AS ENUM (SELECT unnest($1::VARCHAR[]))", [names])
+    code = _name_code(connection, names)
     text = (
         f"SELECT file_index AS file, {code} AS name, {_POINTS if query.level is None else _BLOCKS} "  # noqa: S608 (our words and integers)
         f"FROM read_parquet($1, hive_partitioning = false) WHERE {' AND '.join(conditions) or 'true'}"
@@ -205,6 +213,55 @@ def survey(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[dict[str,
     times = connection.execute(f'SELECT min("time"), max("time") {source}', [[str(path)]]).fetchall()
     first, last = times[0]
     return dict(names), {str(rank): seq for rank, seq in seqs}, first or 0, last or 0
+
+
+def series_of(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], names: list[str]
+) -> dict[str, NDArray[np.int64]]:
+    """Return the series of each file, in order of file, name, rank and attempt, by reading all of them.
+
+    Columns: file, name (index into `names`), rank, attempt, count, low and high seq, and its first row in the file.
+
+    Raises:
+        duckdb.Error: a file is gone or not what it should be.
+    """
+    if not names:
+        return {key: np.empty(0, np.int64) for key in _SERIES}
+    facts = "count(*) AS count, min(seq) AS low, max(seq) AS high, min(file_row_number) AS row"
+    text = (
+        f"SELECT * REPLACE ({_name_code(connection, names)} AS name) FROM ("  # noqa: S608 (our words)
+        f"SELECT file_index AS file, name, rank, attempt, {facts} "
+        "FROM read_parquet($1, hive_partitioning = false) GROUP BY ALL)"
+    )
+    columns = connection.execute(text, [[str(path) for path in files]]).fetchnumpy()
+    found = {key: np.ma.getdata(columns[key]).astype(np.int64) for key in _SERIES}
+    order = np.lexsort([found[key] for key in ("attempt", "rank", "name", "file")])
+    return {key: column[order] for key, column in found.items()}
+
+
+def rows_of(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], rows: tuple[int, int] | None = None
+) -> dict[str, NDArray[Any]]:
+    """Return seq, step, time, value, ns and row of whole files or of a range of rows, in the order of the files.
+
+    Raises:
+        duckdb.Error: a file is gone or not what it should be.
+    """
+    condition = "true" if rows is None else f"file_row_number BETWEEN {int(rows[0])} AND {int(rows[1]) - 1}"
+    text = (
+        f"SELECT {_VALUES}, file_row_number AS row "  # noqa: S608 (our words and integers)
+        f"FROM read_parquet($1, hive_partitioning = false) WHERE {condition}"
+    )
+    columns = connection.execute(text, [[str(path) for path in files]]).fetchnumpy()
+    return {key: np.ma.getdata(column) for key, column in columns.items()}
+
+
+def _name_code(connection: duckdb.DuckDBPyConnection, names: list[str]) -> str:
+    """Return the SQL for a name's index in the table, which is made known to the connection."""
+    if len(names) == 1:
+        return "0"
+    connection.execute("CREATE OR REPLACE TEMP TYPE sealed_name AS ENUM (SELECT unnest($1::VARCHAR[]))", [names])
+    return "enum_code(name::sealed_name)"
 
 
 def _write(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -271,4 +272,8 @@ def _scaled(found: shapes.Series, factor: float) -> shapes.Series:
     """Return the series in the unit that the name asked for stands for."""
     if factor == 1.0:
         return found
-    return shapes.Series(found.name, found.step, found.time, found.value * factor, found.rank, found.attempt)
+    blocks = found.buckets
+    if blocks is not None:
+        figures = {key: getattr(blocks, key) * factor for key in ("min", "max", "mean", "last")}
+        blocks = replace(blocks, **figures, in_ns=np.zeros(len(blocks), bool))
+    return replace(found, value=found.value * factor, buckets=blocks)

@@ -10,11 +10,13 @@ import contextlib
 import os
 import re
 import stat
+import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core import ring
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places
 from stepscope.store.layout import FOLDERS, RUN_FILE, RunFolder
@@ -113,7 +115,8 @@ def _reason(limits: Limits, days: float, number: int, size: int) -> str | None:
 def find_candidates(root: Path, now: float | None = None) -> list[Candidate]:
     """Return the runs below `root`; a folder whose run.json is not one of ours is none."""
     now = time.time() if now is None else now
-    return [candidate for path in run_folders(root) if (candidate := examine(path, now)) is not None]
+    busy = with_rings()
+    return [candidate for path in run_folders(root) if (candidate := examine(path, now, busy)) is not None]
 
 
 def run_folders(root: Path) -> Iterator[Path]:
@@ -134,8 +137,14 @@ def _real_folders(path: Path) -> list[Path]:
     return sorted(Path(entry.path) for entry in found if not entry.name.startswith("."))
 
 
-def examine(path: Path, now: float) -> Candidate | None:
-    """Return what limits need to know of a run; None if it is not plainly one of ours."""
+def examine(path: Path, now: float, busy: Collection[str]) -> Candidate | None:
+    """Return what limits need to know of a run; None if it is not plainly one of ours.
+
+    Args:
+        path: its folder.
+        now: seconds since 1970 UTC.
+        busy: runs that have rings, as `with_rings` has them.
+    """
     folder = RunFolder(path)
     try:
         meta = read_meta(folder)
@@ -149,21 +158,28 @@ def examine(path: Path, now: float) -> Candidate | None:
     signs += [rank.ended / 1e6 for node in nodes for rank in node.ranks.values() if rank.ended]
     seen = max(signs, default=max(made, meta.get("created", 0) / 1e6))
     unended = not nodes or bool(problems) or any(not node.ended for node in nodes)
-    running = (unended and now - seen < LOST_GRACE) or _is_claimed(path, now) or _has_rings(path)
-    return Candidate(path, size_of(path), seen, running)
+    running = (unended and now - seen < LOST_GRACE) or _is_claimed(path, seen, now)
+    return Candidate(path, size_of(path), seen, running or os.path.realpath(path) in busy)
 
 
-def _is_claimed(path: Path, now: float) -> bool:
-    """Say whether a process has just joined the run: its watcher may not have written yet."""
-    return _age(path / "claims", now) < CLAIM_GRACE if (path / "claims").is_dir() else False
-
-
-def _has_rings(path: Path) -> bool:
-    """Say whether rows of the run lie in shared memory: it is being written here, or waits to be salvaged."""
+def _is_claimed(path: Path, seen: float, now: float) -> bool:
+    """Say whether a process has joined the run after its last sign of life: its watcher has not written yet."""
     try:
-        return bool(find_places().rings(str(path)))
+        joined = (path / "claims").stat().st_mtime
     except OSError:
         return False
+    return joined > seen and now - joined < CLAIM_GRACE
+
+
+def with_rings() -> set[str]:
+    """Return the real paths of the runs whose rows lie in a ring here: being written, or waiting to be salvaged."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for path in find_places().rings():
+            with contextlib.suppress(OSError, ValueError, TypeError, struct.error), open(path, "rb") as file:
+                file.seek(ring.IDENTITY_OFFSET)
+                found.add(os.path.realpath(ring.Identity.decode(file.read(ring.HEADER_BYTES)).run_path))
+    return found
 
 
 def size_of(path: Path) -> int:
@@ -189,7 +205,7 @@ def apply(root: Path, limits: Limits, keep: Collection[Path] = (), now: float | 
     found += [Candidate(path, size_of(path), now, running=True) for path in kept if path.is_dir()]
     done = []
     for removal in plan(found, limits, now):
-        again = examine(removal.path, now)  # it may have been resumed since we looked
+        again = examine(removal.path, now, with_rings())  # it may have been resumed since we looked
         if again is not None and not again.running:
             remove(removal.path, root)
             done.append(removal)
@@ -261,9 +277,8 @@ def leftovers(root: Path, now: float | None = None) -> list[Removal]:
         path for place in (root, *_real_folders(root)) for path in _hidden(place) if path.name.startswith(REMOVING)
     ]
     removals = [Removal(path, size_of(path), "a deletion was interrupted") for path in found]
-    for path in run_folders(root):
-        if examine(path, now) is not None:
-            removals += _replaced(RunFolder(path), now) + _temporary(path, now)
+    for candidate in find_candidates(root, now):
+        removals += _replaced(RunFolder(candidate.path), now) + _temporary(candidate.path, now)
     return removals
 
 

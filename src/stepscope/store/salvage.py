@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,8 @@ from stepscope.store.states import KILLED, NodeState, RankState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stepscope.store.drain import Batch
 
 STALE_DAYS = 7
 
@@ -50,25 +55,43 @@ def salvage(places: Places, run_path: str | None = None, note: Callable[[str], N
 def _bring_home(stream: Stream, places: Places) -> None:
     identity = stream.identity
     folder = RunFolder(Path(identity.run_path))
-    if not folder.path.is_dir():
+    if not folder.path.is_dir() or not folder.is_home_of(identity.extra.get("created")):
         stream.remove()  # the run was deleted: there is nowhere to bring its rows to
         return
     folder.make()
     writer = Writer(node_name(places.disk, boot_id()), identity.attempt)
     drain = Drain(folder, writer, OwnRows(-1 - identity.node_rank, time.monotonic_ns()))
     pair = (identity.wall_ns, identity.monotonic_ns)
-    rows = 0
-    while True:
-        batch = drain.once(stream, pair)
-        rows += batch.rows
-        if not batch.rows:
-            break
+    ending = Ending()
+    while ending.add(drain.once(stream, pair)):
+        pass
     drain.rotate()
-    end_rank(folder, writer, stream, rows)
+    end_rank(folder, writer, stream, ending)
     stream.remove()
 
 
-def end_rank(folder: RunFolder, writer: Writer, stream: Stream, rows: int) -> None:
+@dataclass
+class Ending:
+    """What the last rows of a rank tell about its end."""
+
+    step: int | None = None
+    moment: int | None = None
+    """Monotonic time of the last row, in ns."""
+    error: str = ""
+
+    def add(self, batch: Batch) -> bool:
+        """Take in what was drained; say whether there was anything."""
+        if batch.pieces:
+            offset = ring.records(batch.pieces[-1])[-1][0]
+            _, _, _, self.moment, step = ring.RECORD.unpack_from(batch.pieces[-1], offset)
+            self.step = self.step if step == ring.NO_STEP else step
+        for event in batch.events:
+            if event.get("kind") == "exception":
+                self.error = str(event.get("error", ""))
+        return bool(batch.rows)
+
+
+def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) -> None:
     """Write down how the rank behind a dead ring ended, as far as the ring tells."""
     path = folder.node_file(writer)
     try:
@@ -78,18 +101,20 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, rows: int) -> No
     words = stream.reader.words()
     before = node.ranks.get(stream.identity.rank, RankState())
     state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
-    state, cause = ("killed", KILLED) if state == "running" else (state, before.cause)
+    state, cause = ("killed", KILLED) if state == "running" else (state, ending.error or before.cause)
     now = read_pair(SystemClock())
+    identity = stream.identity
+    last = None if ending.moment is None else (identity.wall_ns + ending.moment - identity.monotonic_ns) // 1000
     node.ranks[stream.identity.rank] = RankState(
         state=state,
         cause=cause,
         pid=stream.identity.pid,
-        rows=before.rows + rows,
+        rows=stream.expected - stream.lost,
         lost=stream.lost,
         refused=words[ring.WORD_REFUSED],
-        step=before.step,
+        step=before.step if ending.step is None else ending.step,
         started=stream.identity.wall_ns // 1000,
-        ended=before.ended or now.wall_ns // 1000,
+        ended=before.ended or last or node.time or now.wall_ns // 1000,
         inferred=True,
     )
     node.time, node.monotonic_ns, node.boot_id = now.wall_ns // 1000, now.monotonic_ns, boot_id()
@@ -98,10 +123,16 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, rows: int) -> No
 
 
 def _drop_if_old(path: Path) -> None:
-    """Delete a ring that is damaged beyond reading once it is a week old."""
+    """Delete a ring that we cannot read once it is a week old and no process, maybe of a newer version, holds it."""
     try:
-        if time.time() - path.stat().st_mtime > STALE_DAYS * 86400:
+        if time.time() - path.stat().st_mtime < STALE_DAYS * 86400:
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             path.with_suffix(SCHEMA_SUFFIX).unlink(missing_ok=True)
-    except FileNotFoundError:
-        return
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return  # held by somebody, or gone meanwhile: not ours to delete

@@ -25,7 +25,7 @@ from stepscope.store.points import NO_NS, NO_STEP, Points, in_order, series_star
 from stepscope.store.pyramid import Blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are still being written; readers pass over them."""
@@ -134,6 +134,27 @@ def write_sealed(
         OSError: the disk refused; no part of the unit is visible.
     """
     disk = disk or Disk()
+    facts = {"last_seq": dict(last_seq), "problems": list(problems), "info": dict(info or {})}
+
+    def fill(parts: Mapping[str, Path]) -> UnitSum:
+        return _write_parts(parts, in_order(with_sorted_names(points)), facts, disk)
+
+    return place_sealed(directory, stem, fill, disk)
+
+
+def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]], UnitSum], disk: Disk) -> Path:
+    """Make a unit of what `fill` writes and return its file of points, durable when this returns.
+
+    Args:
+        directory: the `metrics` folder of a run.
+        stem: `<host>-<attempt>-<first>-<last>`.
+        fill: writes the files POINTS and BLOCKS, which exist and are empty, and returns their sums.
+        disk: the system calls.
+
+    Raises:
+        FileExistsError: a unit of that stem is already there; it is left as it is.
+        OSError: the disk refused; no part of the unit is visible.
+    """
     if stem.startswith(".") or os.sep in stem or stem.count("-") < 3:
         raise ValueError(f"cannot seal a unit named {stem!r}: not <host>-<attempt>-<first>-<last>")
     target = directory / f"{stem}{POINTS}"
@@ -143,9 +164,11 @@ def write_sealed(
     parts = {part: directory / f"{TEMPORARY}{stem}{part}" for part in (BLOCKS, SUM, POINTS)}
     placed: list[Path] = []
     try:
-        facts = {"last_seq": dict(last_seq), "problems": list(problems), "info": dict(info or {})}
-        points = in_order(with_sorted_names(points))
-        _write_parts(parts, points, facts, disk)
+        for path in parts.values():
+            disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
+        _write_file(parts[SUM], checksum.encode(_filled(fill, parts)), disk)
+        for part in (POINTS, BLOCKS):
+            _sync(parts[part], os.O_RDONLY, disk)
         for part, temporary in parts.items():
             placed.append(_beside(target, part))
             disk.rename(temporary, placed[-1])
@@ -389,26 +412,26 @@ def _unverified(path: Path, problem: Problem, connection: duckdb.DuckDBPyConnect
         return Sealed(path, {}, {}, 0, 0, problems=(problem, Problem(str(path), f"DuckDB cannot read it: {cause}")))
 
 
-def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any], disk: Disk) -> None:
-    """Write the three files of a unit under temporary names, down to the disk."""
-    exact = points.ns != NO_NS
-    points = replace(points, value=np.where(exact, points.ns / 1e9, points.value)) if exact.any() else points
-    for path in parts.values():
-        disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
-    blocks = parquet.pyramid_columns(points)  # before DuckDB starts: their peaks in memory do not add up
+def _filled(fill: Callable[[Mapping[str, Path]], UnitSum], parts: Mapping[str, Path]) -> UnitSum:
+    """Fill the files of a unit; whatever DuckDB refuses is the system's error."""
     try:
-        with parquet.connect(1, _WRITER_MEMORY, (parts[POINTS], parts[BLOCKS])) as connection:
-            parquet.write_points(connection, parts[POINTS], points, disk.copy)
-            parquet.write_blocks(connection, parts[BLOCKS], blocks, disk.copy)
-        sums = _sums(parts, points, facts)
+        return fill(parts)
     except (duckdb.Error, FooterError) as error:
         words = str(error).partition("\n")[0]
         # DuckDB passes on the system's words without its number.
         number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
         raise _refusal(number, words, parts[POINTS]) from error
-    _write_file(parts[SUM], checksum.encode(sums), disk)
-    for part in (POINTS, BLOCKS):
-        _sync(parts[part], os.O_RDONLY, disk)
+
+
+def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any], disk: Disk) -> UnitSum:
+    """Write points and their pyramid."""
+    exact = points.ns != NO_NS
+    points = replace(points, value=np.where(exact, points.ns / 1e9, points.value)) if exact.any() else points
+    blocks = parquet.pyramid_columns(points)  # before DuckDB starts: their peaks in memory do not add up
+    with parquet.connect(1, _WRITER_MEMORY, (parts[POINTS], parts[BLOCKS])) as connection:
+        parquet.write_points(connection, parts[POINTS], points, disk.copy)
+        parquet.write_blocks(connection, parts[BLOCKS], blocks, disk.copy)
+    return _sums(parts, points, facts)
 
 
 def _sums(parts: Mapping[str, Path], points: Points, facts: Mapping[str, Any]) -> UnitSum:

@@ -103,11 +103,10 @@ def _reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
     count = np.add.reduceat(blocks.count, starts)
     finite = blocks.count - blocks.nonfinite
     weight = np.add.reduceat(finite, starts)
-    total = np.add.reduceat(np.where(finite > 0, blocks.mean * finite, 0.0), starts)
+    share = finite / np.maximum(np.repeat(weight, np.diff(starts, append=len(blocks))), 1)  # no sum leaves the floats
+    mean = np.add.reduceat(np.where(finite > 0, blocks.mean * share, 0.0), starts)
     steps = np.where(blocks.low_step == NO_STEP, np.iinfo(np.int64).max, blocks.low_step)
     low_step = np.minimum.reduceat(steps, starts)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(weight > 0, total / weight, np.nan)
     return Blocks(
         blocks.names,
         name=blocks.name[starts],
@@ -127,7 +126,7 @@ def _reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
         high_time=np.maximum.reduceat(blocks.high_time, starts),
         min=blocks.min[lowest],
         max=blocks.max[highest],
-        mean=mean,
+        mean=np.where(weight > 0, np.clip(mean, blocks.min[lowest], blocks.max[highest]), np.nan),
         last=blocks.last[ends],
         min_at=blocks.min_at[lowest],
         max_at=blocks.max_at[highest],

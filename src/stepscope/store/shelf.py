@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -64,13 +65,29 @@ EVENTS = {
     "data": "VARCHAR",
 }
 
+RELISTS = 5
+"""How often to look again when files are merged or removed while they are read."""
+
 _LATEST = 9 * 10**18
 """Microseconds from 1970 beyond which DuckDB has no time."""
 _MOMENT = f'CASE WHEN "time" BETWEEN -{_LATEST} AND {_LATEST} THEN make_timestamp("time") END'
-_SEALED = f"""name, rank, attempt, seq, step, {_MOMENT} AS "time", coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, ns"""
+_SEALED = (
+    f"""name, rank, attempt, seq, step, {_MOMENT} AS "time", coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, ns"""
+)
 _LOOSE = f"""rank, attempt, seq, nullif(step, {NO_STEP}) AS step, {_MOMENT} AS "time", bits::BIT::DOUBLE AS value,
     nullif(ns, {NO_NS}) AS ns"""
 _CHECKED = Checked(65_536)
+_OPTIONS = "FORMAT parquet, CODEC zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 98304, USE_TMP_FILE false"
+_NUMBERS = {"rank": 2**31, "attempt": 2**31, "step": 2**63}
+"""Columns of events that are whole numbers, and what their size must stay below."""
+
+
+class Source(NamedTuple):
+    """A run whose points are read."""
+
+    path: Path
+    id: str
+    project: str
 
 
 class Shelf:
@@ -79,20 +96,19 @@ class Shelf:
     A unit that is not wholly as it was written is read by us, which leaves out what is damaged, and so are tails.
     """
 
-    def __init__(self, infos: Sequence[RunInfo], *, read_points: bool = True) -> None:
+    def __init__(self, sources: Sequence[Source]) -> None:
         """List the files, compare them with their checksums, and read what DuckDB may not.
 
         Raises:
             FileNotFoundError: a file went away; look again.
         """
-        self.infos = list(infos)
+        self.sources = list(sources)
         self.files: list[tuple[Path, int, bool]] = []
         """Each file, the index of its run, and whether its rows may stand in another file too."""
         self.loose: list[tuple[int, bool, Points]] = []
         self._problems: dict[str, None] = {}
-        for index, info in enumerate(self.infos if read_points else ()):
-            if info.state != "broken":
-                self._add(index, RunFolder(info.path))
+        for index, source in enumerate(self.sources):
+            self._add(index, RunFolder(source.path))
         self.files.sort(key=lambda entry: entry[2])  # each kind stands together: DuckDB counts files from 0
 
     @property
@@ -127,6 +143,14 @@ class Shelf:
         self._problems.update(dict.fromkeys(problems))
 
 
+def problems_of(source: Source) -> list[str]:
+    """Return what of a run's points cannot be read."""
+    for _ in range(RELISTS):
+        with contextlib.suppress(FileNotFoundError):
+            return Shelf([source]).problems
+    return [f"{source.path}: its files were merged or removed while they were compared"]
+
+
 def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
     """Make the view `points`, in which a row that two files may hold appears once.
 
@@ -135,7 +159,7 @@ def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
     """
     indexes = np.array([index for _, index, _ in shelf.files], np.int64)
     _table(connection, "files", {"file": np.arange(len(indexes)), "source": indexes}, "file, source")
-    sources = {"source": np.arange(len(shelf.infos)), **_who(shelf.infos)}
+    sources = {"source": np.arange(len(shelf.sources)), **_who(shelf.sources)}
     _table(connection, "sources", sources, "source, run::VARCHAR AS run, project::VARCHAR AS project")
     points = Points.concat([part for _, _, part in shelf.loose])
     lengths = [len(part) for _, _, part in shelf.loose]
@@ -153,7 +177,8 @@ def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
     view = _source(shelf, columns, again=False)
     if any(twice for _, _, twice in shelf.files) or any(twice for _, twice, _ in shelf.loose):
         key = "run, project, name, rank, attempt, seq"
-        view += f" UNION ALL SELECT DISTINCT ON ({key}) {columns} FROM ({_source(shelf, columns, again=True)})"
+        rows = _source(shelf, columns, again=True)
+        view += f" UNION ALL SELECT DISTINCT ON ({key}) {columns} FROM ({rows})"  # noqa: S608 (our words)
     connection.execute(f"CREATE VIEW points AS {view}")
 
 
@@ -184,7 +209,7 @@ def fill_runs(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo]) -
         "step": np.array([NO_STEP if info.step is None else info.step for info in infos], np.int64),
         "config": _texts([_config(info) for info in infos]),
     }
-    taken = {"created": "make_timestamp(created)", "step": f"nullif(step, {NO_STEP})"}
+    taken = {"created": "make_timestamp(created)", "step": f"nullif(step, {NO_STEP})", "cause": "nullif(cause, '')"}
     _filled(connection, "runs", RUNS, columns, taken)
 
 
@@ -197,7 +222,7 @@ def fill_events(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo])
         found += [(info, event) for event in events]
         problems += [f"{info.path / 'events'}: {problem}" for problem in wrong]
     events = [event for _, event in found]
-    whole = {key: np.array([_whole(event.get(key)) for event in events], np.int64) for key in ("rank", "attempt", "step")}
+    whole = {key: np.array([_whole(key, event) for event in events], np.int64) for key in _NUMBERS}
     columns = {
         **_who([info for info, _ in found]),
         "time": np.array([round(event["time"] * 1e6) for event in events], np.int64),
@@ -208,6 +233,29 @@ def fill_events(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo])
     taken = {"time": _MOMENT, **{key: f"nullif({key}, {NO_STEP})" for key in whole}}
     _filled(connection, "events", EVENTS, columns, taken)
     return problems
+
+
+def copy_points(connection: duckdb.DuckDBPyConnection, target: Path, renamed: Sequence[tuple[str, str, float]]) -> None:
+    """Write metrics from `points` to a Parquet file, in order of name, rank, attempt and seq.
+
+    Args:
+        connection: one whose `points` are filled.
+        target: the file.
+        renamed: each metric's recorded name, the name to write, and the factor for its values.
+
+    Raises:
+        duckdb.Error: it cannot be written.
+    """
+    columns = {
+        "name": _texts([recorded for recorded, _, _ in renamed]),
+        "written": _texts([written for _, written, _ in renamed]),
+        "factor": np.array([factor for _, _, factor in renamed], np.float64),
+    }
+    _table(connection, "renamed", columns, "name::VARCHAR AS name, written::VARCHAR AS written, factor")
+    chosen = {"name": "written", "value": "CASE WHEN factor = 1 THEN value ELSE value * factor END"}
+    listed = ", ".join(f'{chosen.get(column, column)} AS "{column}"' for column in POINTS)
+    rows = f"SELECT {listed} FROM points JOIN internal.renamed USING (name) ORDER BY written, rank, attempt, seq"  # noqa: S608
+    connection.execute(f"COPY ({rows}) TO {quoted(target)} ({_OPTIONS})")
 
 
 def strict_json(value: Any) -> str:
@@ -228,7 +276,7 @@ def _strict(value: Any) -> Any:
     return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _who(infos: Sequence[RunInfo]) -> dict[str, NDArray[Any]]:
+def _who(infos: Sequence[Source | RunInfo]) -> dict[str, NDArray[Any]]:
     return {"run": _texts([info.id for info in infos]), "project": _texts([info.project for info in infos])}
 
 
@@ -242,13 +290,13 @@ def _config(info: RunInfo) -> str | None:
 
 def _data(event: Mapping[str, Any]) -> str:
     """Return what an event says beyond the columns, and what of the columns is no whole number."""
-    numbers = ("rank", "attempt", "step")
-    kept = {key for key in numbers if event.get(key) is None or _whole(event[key]) != NO_STEP}
-    return strict_json({key: value for key, value in event.items() if key not in kept and key not in {"time", "kind"}})
+    kept = {key for key in _NUMBERS if event.get(key) in (None, NO_STEP) or _whole(key, event) != NO_STEP}
+    return strict_json({key: value for key, value in event.items() if key not in kept | {"time", "kind"}})
 
 
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and -(2**31) <= value < 2**62 else NO_STEP
+def _whole(key: str, event: Mapping[str, Any]) -> int:
+    value = event.get(key)
+    return value if isinstance(value, int) and abs(value) < _NUMBERS[key] else NO_STEP
 
 
 def _texts(values: Sequence[Any]) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from stepscope.store.sealed import Sealed, open_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from stepscope.store.layout import RunFolder, Span
 
@@ -74,7 +75,7 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     """
     tails = folder.tails()
     units = folder.units()
-    sealed = {unit: _unit(unit.path, unit.path.stat().st_ino) for unit in units}
+    sealed = {unit: _unit(unit.path, _version(unit.path)) for unit in units}
     seen: dict[Any, dict[int, int]] = {}
     for unit, facts in sealed.items():
         ranks = seen.setdefault(unit.writer, {})
@@ -91,18 +92,26 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     return Snapshot(list(sealed.values()), Points.concat(parts), problems)
 
 
+_Version = tuple[int, int, int]
+"""Inode, size and time of the last change: an inode alone may be that of a file that was deleted."""
+
+
+def _version(path: Path) -> _Version:
+    facts = path.stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
 @functools.lru_cache(maxsize=512)
-def _unit(path: Any, inode: int) -> Sealed:  # noqa: ARG001 - the inode tells a rewritten file from a known one
+def _unit(path: Path, version: _Version) -> Sealed:  # noqa: ARG001 - tells a rewritten file from a known one
     return open_sealed(path)
 
 
 def _tail(tail: Span, seen: dict[int, int]) -> Decoded:
-    size = tail.path.stat().st_size
-    return _decoded(tail.path, size, tuple(sorted(seen.items())))
+    return _decoded(tail.path, _version(tail.path), tuple(sorted(seen.items())))
 
 
 @functools.lru_cache(maxsize=4)
-def _decoded(path: Any, size: int, seen: tuple[tuple[int, int], ...]) -> Decoded:
-    """Decode a tail once for each size it has: it only ever grows."""
+def _decoded(path: Path, version: _Version, seen: tuple[tuple[int, int], ...]) -> Decoded:
+    """Decode a tail once for each state it has."""
     with open(path, "rb") as file:
-        return decode_tail(file.read(size), dict(seen))
+        return decode_tail(file.read(version[1]), dict(seen))

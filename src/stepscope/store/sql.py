@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,26 @@ from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.store import parquet
 from stepscope.store.catalog import runs, runs_root
-from stepscope.store.shelf import EVENTS, POINTS, RUNS, Shelf, fill_events, fill_points, fill_runs, quoted
+from stepscope.store.shelf import (
+    EVENTS,
+    POINTS,
+    RELISTS,
+    RUNS,
+    Shelf,
+    Source,
+    copy_points,
+    fill_events,
+    fill_points,
+    fill_runs,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
+
+    from typing_extensions import Self
 
     from stepscope.store.catalog import RunInfo
 
@@ -33,9 +48,6 @@ VIEWS = {"points": POINTS, "runs": RUNS, "events": EVENTS}
 
 MEMORY = "2GB"
 """What a query may hold in memory; it never spills to the disk."""
-
-RELISTS = 5
-"""How often to look again when files are merged or removed while they are read."""
 
 _WRITES = {"COPY", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "ATTACH", "DETACH", "LOAD"}
 _WRITES |= {"EXPORT", "EXECUTE", "REGISTER", "DEREGISTER", "DESTROY"}
@@ -70,6 +82,7 @@ class Database:
             UsageError: it is something else, or it is wrong.
             StepscopeError: it is right, and failed.
         """
+        text = text.encode("utf-8", "replace").decode()
         with contextlib.suppress(duckdb.Error):  # there is none before the first query
             self._connection.execute("ROLLBACK")
         try:
@@ -81,13 +94,15 @@ class Database:
             columns = self._connection.description
         except duckdb.Error as error:
             raise _complaint(error) from error
-        return Answer(_distinct([str(column[0]) for column in columns]), [str(column[1]) for column in columns], self._rows())
+        return Answer(
+            _distinct([str(column[0]) for column in columns]), [str(column[1]) for column in columns], self._rows()
+        )
 
     def close(self) -> None:
         """Give everything back."""
         self._connection.close()
 
-    def __enter__(self) -> Database:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -103,7 +118,9 @@ class Database:
             raise _refusal(f"it has {len(statements)} statements", "give one SELECT")
         kind = statements[0].type.name
         if kind == "MULTI":
-            raise _refusal("a PIVOT that finds its columns itself writes", "name them: PIVOT … ON name IN ('loss', 'lr')")
+            raise _refusal(
+                "a PIVOT that finds its columns itself writes", "name them: PIVOT … ON name IN ('loss', 'lr')"
+            )
         if kind != "SELECT":
             raise _refusal(f"{kind} is not allowed", "give one SELECT; `stepscope export` writes files")
         plan = self._connection.execute(f"EXPLAIN (FORMAT json) {inner}").fetchall()
@@ -167,12 +184,12 @@ def mentioned(text: str) -> list[str]:
 
 
 def write_parquet(
-    folder: Path, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = MEMORY
+    source: Source, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = MEMORY
 ) -> list[str]:
     """Write metrics of one run to a Parquet file with the columns of `points`, in order; return what was not readable.
 
     Args:
-        folder: the run's.
+        source: the run.
         target: a file that is empty or not there; sorting spills beside it.
         renamed: each metric's recorded name, the name to write, and the factor for its values.
         memory: DuckDB's limit.
@@ -180,23 +197,27 @@ def write_parquet(
     Raises:
         StepscopeError: there is no such run, or DuckDB could not write the file.
     """
+    spill = target.with_name(f"{target.name}.spill")
     with contextlib.closing(parquet.connect(min(4, os.cpu_count() or 1), memory)) as connection:
         try:
-            connection.execute(f"SET temp_directory = {quoted(target.with_name(f'{target.name}.spill'))}")
+            connection.execute(f"SET temp_directory = {quoted(spill)}")
             connection.execute("CREATE SCHEMA internal")
-            shelf = Shelf([read_info(folder)])
+            shelf = Shelf([source])
             fill_points(connection, shelf)
             copy_points(connection, target, renamed)
         except duckdb.Error as error:
             what = f"write {target}"
             raise StepscopeError(what, _first_line(error), "make room there, or choose another place") from error
         except FileNotFoundError as error:
-            raise StepscopeError(f"read {folder}", error, "run it again: a file was merged or removed") from error
+            raise StepscopeError(f"read {source.path}", error, "run it again: a file was merged or removed") from error
+        finally:
+            shutil.rmtree(spill, ignore_errors=True)
         return shelf.problems
 
 
 def _open(infos: Sequence[RunInfo], views: Collection[str], threads: int, memory: str) -> Database:
-    shelf = Shelf(infos, read_points="points" in views)
+    sources = [Source(info.path, info.id, info.project) for info in infos if info.state != "broken"]
+    shelf = Shelf(sources if "points" in views else [])
     connection = parquet.connect(threads, memory)
     try:
         _lock(connection, shelf.paths)
@@ -281,8 +302,7 @@ def _complaint(error: duckdb.Error) -> StepscopeError:
         return UsageError(what, cause, "read from the views points, runs and events: nothing else can be opened")
     if isinstance(error, duckdb.IOException):
         return StepscopeError(what, cause, "run it again: a file was merged or removed meanwhile")
-    views = "; ".join(f"{view}({', '.join(columns)})" for view, columns in VIEWS.items())
-    return UsageError(what, cause, f"correct it; there are {views}")
+    return UsageError(what, cause, "correct it; `DESCRIBE points`, `runs` or `events` lists the columns of a view")
 
 
 def _first_line(error: Exception) -> str:

@@ -10,6 +10,7 @@ from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, Pair, jumps, read_pair
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
+from stepscope.store.events import read_events
 from stepscope.store.layout import Writer, node_name
 from stepscope.store.states import KILLED, NodeState, RankState
 
@@ -63,6 +64,7 @@ class Rank:
         before = node.ranks.get(identity.rank)
         self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
         node.ranks[identity.rank] = self.state
+        self.lag, self.bytes = 0.0, 0
 
 
 class Watcher:
@@ -77,15 +79,14 @@ class Watcher:
         self._node = node_name(places.disk, boot_id())
         self._ranks: dict[Path, Rank] = {}
         self._drains: dict[int, tuple[Drain, NodeState]] = {}
-        self._bad: set[Path] = set()
+        self.bad: set[Path] = set()
+        """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
         self._opened: dict[tuple[int, int], float] = {}
         self._due = dict.fromkeys(("discover", "meter", "sync", "heartbeat"), 0.0)
         self._pair: Pair | None = None
         self._streams = 0
         self._status = status.OK
         self._stuck_since: float | None = None
-        self._lag = 0.0
-        self._bytes = 0
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
@@ -122,18 +123,29 @@ class Watcher:
 
     def _discover(self) -> None:
         for path in self._places.rings(str(self._folder.path)):
-            if path in self._ranks or path in self._bad:
+            if path in self._ranks or path in self.bad:
                 continue
             try:
                 stream = Stream(path, self._streams)
             except BusyError:
                 continue
             except (OSError, ValueError) as error:
-                self._bad.add(path)
+                self.bad.add(path)
                 self._journal.note(f"cannot read ring {path}: {error}; it is left alone")
+                continue
+            if not self._folder.is_home_of(stream.identity.extra.get("created")):
+                self._dismiss(path, stream)
                 continue
             self._streams += 1
             self._ranks[path] = Rank(stream, *self._drain_of(stream))
+            if self._stuck_since is not None:
+                stream.reader.set_word(ring.WORD_STATUS, self._status)
+
+    def _dismiss(self, path: Path, stream: Stream) -> None:
+        """Let go of a ring whose run was deleted; the folder of that name is another run now."""
+        self.bad.add(path)
+        stream.reader.set_word(ring.WORD_STATUS, status.GONE)
+        stream.close()
 
     def _drain_of(self, stream: Stream) -> tuple[Drain, NodeState]:
         """Return the tail and the node file of the stream's attempt."""
@@ -152,24 +164,41 @@ class Watcher:
     def _drain_all(self, pair: Pair) -> None:
         for path, rank in list(self._ranks.items()):
             stream = rank.stream
-            words = stream.reader.words()
-            state = words[ring.WORD_STATE]
-            over = state != ring.STATE_RUNNING or not stream.writer_alive()
-            stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
-            self._drain(rank, pair)
-            if over and stream.empty():
-                self._end(path, rank, pair)
+            try:
+                alive = stream.writer_alive()
+                over = not alive or stream.reader.words()[ring.WORD_STATE] != ring.STATE_RUNNING
+                stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
+                dry = self._drain(rank, pair)
+                # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
+                if over and (stream.empty() or (dry and not alive)):
+                    self._end(path, rank, pair)
+            except ValueError as error:
+                self._give_up(path, rank, pair, error)
 
-    def _drain(self, rank: Rank, pair: Pair) -> None:
+    def _drain(self, rank: Rank, pair: Pair) -> bool:
+        """Move the rows of a rank to disk; say whether none is left."""
         for _ in range(BATCHES):
             batch = rank.drain.once(rank.stream, pair)
             rank.state.rows = rank.stream.expected - rank.stream.lost
-            self._bytes += sum(map(len, batch.pieces))
+            rank.bytes += sum(map(len, batch.pieces))
             if batch.pieces:
-                self._lag = max(self._lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
+                rank.lag = max(rank.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
                 rank.state.step = _last_step(batch.pieces[-1], rank.state.step)
             if not batch.rows:
-                break
+                return True
+        return False
+
+    def _give_up(self, path: Path, rank: Rank, pair: Pair, error: ValueError) -> None:
+        """Leave a ring alone that was damaged or truncated under us."""
+        self._journal.note(f"cannot read ring {path} any more: {error}; it is left alone")
+        self.bad.add(path)
+        del self._ranks[path]
+        rank.stream.close()
+        rank.state.state, rank.state.cause, rank.state.ended = "lost", f"its ring: {error}", pair.wall_ns // 1000
+        rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
+        self._beat(rank.node, pair)
+        if rank.node.ended:
+            self._seal(rank.drain)
 
     def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
         """Write down the end of a rank, then let go of its ring."""
@@ -228,15 +257,15 @@ class Watcher:
         suffix = "" if rank.stream.identity.rank == 0 else f"/rank{rank.stream.identity.rank}"
         values = {
             "rows_total": float(rank.state.rows),
-            "bytes_total": float(self._bytes),
+            "bytes_total": float(rank.bytes),
             "drops_total": float(rank.stream.lost + words[ring.WORD_REFUSED]),
-            "drain_lag_seconds": self._lag,
+            "drain_lag_seconds": rank.lag,
             "ring_fill_ratio": min(1.0, (words[ring.WORD_HEAD] - rank.stream.cursor) / rank.stream.reader.capacity),
         }
         if calls:
             values["log_seconds"] = words[ring.WORD_CALL_NS] / calls / 1e9
         rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
-        self._lag = 0.0
+        rank.lag = 0.0
         rank.drain.own.add({f"stepscope/{name}{suffix}": value for name, value in values.items()}, pair.monotonic_ns)
 
     def _beat(self, node: NodeState, pair: Pair) -> None:
@@ -270,10 +299,16 @@ class Watcher:
 
     def _folder_gone(self) -> bool:
         """Notice a run that was deleted under us: its rows have nowhere to go, and no other run may get them."""
+        moved = False
         for drain, _ in self._drains.values():
             if drain.file is not None and drain.file.gone():
                 drain.file.close()
-                drain.file = None
+                drain.file, moved = None, True
+        if moved:
+            for path, rank in list(self._ranks.items()):
+                if not self._folder.is_home_of(rank.stream.identity.extra.get("created")):
+                    self._dismiss(path, rank.stream)
+                    del self._ranks[path]
         try:
             self._folder.path.stat()
         except OSError as error:
@@ -292,14 +327,11 @@ def _last_step(data: bytes, before: int | None) -> int | None:
 
 def _last_error(rank: Rank, folder: RunFolder) -> str:
     """Return the exception that the trainer reported last, from the events just drained."""
-    import json
-
-    try:
-        lines = folder.events_file(rank.drain.writer).read_bytes().splitlines()
-    except OSError:
-        return ""
-    for line in reversed(lines[-50:]):
-        event = json.loads(line)
-        if event.get("kind") == "exception" and event.get("rank") == rank.stream.identity.rank:
-            return str(event.get("error", ""))
-    return ""
+    found = [
+        event
+        for event in read_events(folder)[0]
+        if event.get("kind") == "exception"
+        and event.get("rank") == rank.stream.identity.rank
+        and event.get("attempt") == rank.stream.identity.attempt
+    ]
+    return str(found[-1].get("error", "")) if found else ""

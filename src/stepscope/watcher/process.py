@@ -38,9 +38,10 @@ def main(arguments: list[str]) -> int:
     places = find_places()
     while (descriptor := _elect(folder, places)) is not None:
         salvage(places, note=journal.note)
-        _watch(Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal), pace, journal)
+        watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal)
+        _watch(watcher, pace, journal)
         _resign(folder, places, descriptor)
-        if not folder.path.is_dir() or not places.rings(str(folder.path)):
+        if not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):
             _clean_up(folder, settings, journal)
             break  # else a ring came while we held the lock, and its own watcher gave way to us
     return 0

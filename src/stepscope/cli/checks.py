@@ -1,0 +1,305 @@
+"""What `doctor` looks at: each check returns findings, as plain data, and changes nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import os
+import struct
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core import context, ring
+from stepscope.core.errors import UsageError
+from stepscope.core.identity import Process, identify
+from stepscope.core.places import RING_SUFFIX, Places, choose_root
+from stepscope.core.redact import redact
+from stepscope.core.spawn import SpawnError, interpreter
+from stepscope.core.vocabulary import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stepscope.core.config import Config
+
+OK, NOTE, OFF, BAD = "ok", "note", "off", "bad"
+"""All is well; works, but you should know; not there or not used; recording would not work."""
+
+DEPENDENCIES = {
+    "numpy": "runs cannot be read",
+    "duckdb": "runs can neither be sealed nor read",
+    "PyYAML": "no configuration file can be loaded",
+}
+NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "afs", "glusterfs"}
+SPARE = 256 << 20
+"""Bytes of free space below which a run may not fit."""
+_FLOCK = struct.Struct("hhqqi4x")
+"""struct flock of 64-bit Linux: type, whence, start, length, pid."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def python(environ: Mapping[str, str], version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Finding]:
+    """Look at the interpreter."""
+    text = f"{'.'.join(map(str, version))} {sys.implementation.name}, {sys.executable or 'unknown path'}"
+    yield Finding("python", OK, text)
+    if environ.get("PYTHONDONTWRITEBYTECODE"):
+        cause = "PYTHONDONTWRITEBYTECODE is set: the watcher compiles its code at every start"
+        yield Finding("python", NOTE, cause, "unset it, or run `python -m compileall` on the installed package")
+    try:
+        interpreter()
+    except SpawnError as error:
+        cause = f"no watcher can be started ({error}): a thread of the trainer writes the run"
+        yield Finding("python", NOTE, cause, "use a plain Python interpreter")
+
+
+def platform(name: str = sys.platform) -> Iterator[Finding]:
+    """Look at the operating system."""
+    facts = os.uname()
+    text = f"{facts.sysname} {facts.release} {facts.machine}"
+    if name.startswith("linux"):
+        yield Finding("platform", OK, text)
+    else:
+        yield Finding("platform", NOTE, f"{text}: tested on Linux only", "expect rough edges, and tell us")
+
+
+def packages() -> Iterator[Finding]:
+    """Look for what we need, without importing it, and for torch."""
+    found = []
+    for name, loss in DEPENDENCIES.items():
+        version = _version(name)
+        if version is None:
+            yield Finding("packages", BAD, f"{name} is not installed: {loss}", f"pip install {name}")
+        else:
+            found.append(f"{name} {version}")
+    if found:
+        yield Finding("packages", OK, ", ".join(found))
+    torch = _version("torch")
+    yield Finding("torch", OK, torch) if torch else Finding("torch", OFF, "not installed; nothing here needs it")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def configuration(config: Config, files: list[Path], error: str | None) -> Iterator[Finding]:
+    """Look at the configuration files and what is in them."""
+    names = ", ".join(str(path) for path in files)
+    yield Finding("configuration", OK, names) if files else Finding("configuration", OFF, "no file; the defaults hold")
+    if error is not None:
+        yield Finding("configuration", NOTE, error, "until then the valid settings hold, the others do not")
+    for notice in config.notices:
+        if notice != error:
+            yield Finding("configuration", NOTE, notice)
+    if not config.get("recorder.enabled"):
+        where = config.sources.get("recorder.enabled", "the settings")
+        yield Finding("configuration", BAD, f"recorder.enabled is false ({where})", "set it to true to record")
+
+
+def runs_root(root: Path, mounts: str = "/proc/self/mounts") -> Iterator[Finding]:
+    """Look at the folder of the runs: whether it can be written, and how much space there is."""
+    place = next((folder for folder in (root, *root.parents) if folder.exists()), Path("/"))
+    made = "" if place == root else " (made at the first run)"
+    problem = _write_problem(place, 4096)
+    if problem:
+        yield Finding("runs", BAD, f"{root} cannot be written: {problem}", "choose another with STEPSCOPE_DIR or dir=")
+        return
+    free = _space(place)[1]
+    text = f"{root}{made}, {format_value(free, 'bytes')} free"
+    kind = file_system(place, mounts)
+    yield Finding("runs", OK, f"{text}, on {kind}" if kind in NETWORK else text)
+    if free < SPARE:
+        yield Finding("runs", NOTE, "there is little space left", "free some; `stepscope gc` removes old runs")
+
+
+def _write_problem(folder: Path, size: int) -> str | None:
+    """Try to reserve a file that has no name; return what the system says against it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _space(folder: Path) -> tuple[int, int]:
+    """Return total and free bytes of a file system."""
+    facts = os.statvfs(folder)
+    return facts.f_blocks * facts.f_frsize, facts.f_bavail * facts.f_frsize
+
+
+def file_system(path: Path, mounts: str = "/proc/self/mounts") -> str:
+    """Return the type of the file system that holds `path`; empty where the system does not say."""
+    best, kind = "", ""
+    try:
+        lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    resolved = str(path.resolve())
+    for line in lines:
+        _, point, name, *_ = [*line.split(" "), "", "", ""]
+        inside = resolved == point or resolved.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, name
+    return kind
+
+
+def ring_place(places: Places, size: int, *, wanted: bool = True) -> Iterator[Finding]:
+    """Say where a ring of `size` bytes would go, and why; `wanted` is recorder.memory_map."""
+    kind = file_system(places.disk)
+    local = Finding("runtime", OK, f"{places.disk}, {format_value(_space(places.disk)[1], 'bytes')} free")
+    if kind in NETWORK:
+        text = f"{places.disk} is on {kind}: locks and rings want local storage"
+        local = Finding("runtime", NOTE, text, "set STEPSCOPE_RUNTIME_DIR to a local folder")
+    yield local
+    chosen = choose_root(places, size) if wanted else places.disk
+    yield _shared_memory(places, size, chosen, wanted)
+    problem = _write_problem(chosen, size)
+    if problem and chosen != places.disk:
+        yield Finding("ring", NOTE, f"shared memory cannot be reserved ({problem}): the ring goes to {places.disk}")
+        problem = _write_problem(places.disk, size)
+    if problem:
+        text = f"{format_value(size, 'bytes')} cannot be reserved: {problem}"
+        yield Finding("ring", BAD, text, "free space in the runtime folder, or set STEPSCOPE_RUNTIME_DIR")
+
+
+def _shared_memory(places: Places, size: int, chosen: Path, wanted: bool) -> Finding:  # noqa: FBT001 - private
+    topic = "shared memory"
+    if places.shared is None:
+        return Finding(topic, OFF, "there is none for us: rings go to a reserved file on local disk")
+    total, free = _space(places.shared)
+    ours = sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}"))
+    text = f"{format_value(total, 'bytes')}, {format_value(free, 'bytes')} free, {format_value(ours, 'bytes')} ours"
+    if not wanted:
+        return Finding(topic, OFF, f"{text}; recorder.memory_map is false: rings go to local disk")
+    if chosen == places.shared:
+        return Finding(topic, OK, f"{text}; a ring of {format_value(size, 'bytes')} goes there")
+    limit = "1/16 of all" if ours + size > total / 16 else "1/8 of what is free"
+    cause = f"{text}; with one more our rings would take more than {limit}, so it goes to local disk"
+    return Finding(topic, NOTE, cause, "nothing is lost by that; in Docker --shm-size=1g makes room")
+
+
+def surroundings(environ: Mapping[str, str], root: str = "/", pid: int | None = None) -> Iterator[Finding]:
+    """Look at container, control group and process id: who is left to speak when the trainer dies."""
+    kind = context.container(environ, root)
+    limit = context.memory(root)["limit_bytes"]
+    bound = f", memory limit {format_value(limit, 'bytes')}" if limit else ""
+    yield Finding("container", OK, f"{kind}{bound}") if kind else Finding("container", OFF, f"none{bound}")
+    if (os.getpid() if pid is None else pid) == 1:
+        cause = "a process started like this one is PID 1: when it dies its container goes, and the watcher with it"
+        yield Finding("container", NOTE, cause, "start it under an init: docker run --init, or sh -c")
+    if _kills_together(root):
+        cause = "memory.oom.group is set: an out-of-memory kill takes trainer and watcher together"
+        yield Finding("container", NOTE, cause, "the end of such a run is inferred by the next reader")
+
+
+def _kills_together(root: str) -> bool:
+    """Say whether the control group of this process is killed as one."""
+    try:
+        own = Path(root, "proc/self/cgroup").read_text(encoding="ascii", errors="replace")
+        place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "/")
+        return (
+            Path(root, "sys/fs/cgroup", place.lstrip("/"), "memory.oom.group").read_text(encoding="ascii").strip()
+            == "1"
+        )
+    except OSError:
+        return False
+
+
+def launcher(environ: Mapping[str, str], project: str = "default") -> Iterator[Finding]:
+    """Say which run and rank a process started here would be."""
+    try:
+        found = identify(environ, project=project, now=time.time(), token="xxxx", parent=Process.current())  # noqa: S106
+    except UsageError as error:
+        yield Finding("launcher", BAD, str(error), "until then no run is recorded")
+        return
+    which = "a new run" if found.source == "new" else f"run {found.run_id} (from {found.source})"
+    yield Finding("launcher", OK, f"a process started here is rank {found.rank} of {found.world_size} of {which}")
+    for warning in found.warnings:
+        yield Finding("launcher", NOTE, warning)
+
+
+@dataclass(frozen=True)
+class LiveRing:
+    """A ring, and which of its two ends somebody holds."""
+
+    path: Path
+    run: str
+    rank: int
+    pid: int
+    trainer: bool
+    consumer: bool
+
+
+def rings(places: Places) -> Iterator[LiveRing | str]:
+    """Yield the rings of this user, or why one cannot be read; takes no lock, so it disturbs nobody."""
+    for path in places.rings():
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield f"{path}: {error.strerror}"
+            continue
+        try:
+            head = os.pread(descriptor, ring.HEADER_BYTES, 0)
+            who = ring.Identity.decode(head[ring.IDENTITY_OFFSET :])
+            held = [is_locked(descriptor, byte) for byte in (ring.LOCK_WRITER, ring.LOCK_READER)]
+            yield LiveRing(path, who.run_path, who.rank, who.pid, *held)
+        except (ValueError, struct.error, TypeError) as error:
+            yield f"{path}: {error}"
+        finally:
+            os.close(descriptor)
+
+
+def is_locked(descriptor: int, byte: int) -> bool:
+    """Say whether another process holds the lock on a byte, by asking and not by trying."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def recording(places: Places, salvaged: int, notes: list[str]) -> Iterator[Finding]:
+    """Say what is being recorded on this machine, what was salvaged, and what nobody watches."""
+    found = list(rings(places))
+    live = [item for item in found if isinstance(item, LiveRing) and item.trainer]
+    if salvaged:
+        yield Finding("rings", OK, f"rows of dead processes brought home: {salvaged} rings")
+    watched = sum(item.consumer for item in live)
+    runs = len({item.run for item in live})
+    text = f"being recorded here now: runs {runs}, processes {len(live)}, of these watched {watched}"
+    yield Finding("rings", OK, text) if live else Finding("rings", OFF, "nothing is recorded here at this moment")
+    for item in live:
+        if not item.consumer:
+            text = f"nobody drains rank {item.rank} of {item.run} (pid {item.pid})"
+            yield Finding("rings", NOTE, text, "its rows wait in memory; its next log() after 10 s starts a watcher")
+    for problem in [*notes, *(item for item in found if isinstance(item, str))]:
+        yield Finding("rings", NOTE, problem)
+
+
+def variables(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """List our own variables that are set."""
+    ours = redact({name: value for name, value in environ.items() if name.startswith("STEPSCOPE_")})
+    if ours:
+        yield Finding("environment", OK, " ".join(f"{name}={value}" for name, value in sorted(ours.items())))
+
+
+def as_data(finding: Finding) -> dict[str, Any]:
+    """Return a finding as plain data."""
+    return {"topic": finding.topic, "state": finding.state, "text": finding.text, "remedy": finding.remedy}

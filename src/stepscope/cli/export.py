@@ -1,0 +1,80 @@
+"""Write the metrics of a run to a file in another format.
+
+csv and jsonl go to standard output unless --output names a file; parquet needs one. A file that exists is replaced
+only with --force. What could not be read of the run is said on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.command import FINE, add_output, add_root, add_run
+from stepscope.cli.text import plain
+from stepscope.core.errors import UsageError
+from stepscope.exporters.formats import FORMATS, SPELLINGS
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from stepscope.exporters.formats import Format
+    from stepscope.exporters.selection import Metric
+    from stepscope.store.reader import Past
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_run(parser)
+    add_root(parser)
+    formats = ", ".join(f"{form.name} ({form.help})" for form in FORMATS.values())
+    parser.add_argument("--format", metavar="FORMAT", required=True, choices=list(FORMATS), help=formats)
+    add_output(parser)
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    metrics = "only these, separated by commas, in any documented spelling; may be given several times"
+    parser.add_argument("--metrics", metavar="A,B", action="append", help=metrics)
+    spelling = "names as recorded (the default), canonical (as in docs/metrics.md), or as the documents spell them"
+    parser.add_argument("--spelling", choices=SPELLINGS, default=SPELLINGS[0], help=spelling)
+    parser.add_argument(
+        "--wide", action="store_true", help="csv: a line a step, a column a metric, the last value wins"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export the run."""
+    from stepscope.exporters.selection import choose
+    from stepscope.store.catalog import open_run
+    from stepscope.store.shelf import Source, problems_of
+
+    form = FORMATS[options.format]
+    if options.wide and form.write_wide is None:
+        raise UsageError(f"export {form.name} with --wide", "it has no such form", "leave --wide out, or take csv")
+    past = open_run(options.run, options.dir)
+    metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
+    _write(form, past, metrics, options)
+    for problem in problems_of(Source(past.path, past.id, past.project)):
+        print(f"stepscope: {plain(problem)}", file=sys.stderr)
+    return FINE
+
+
+def _wanted(given: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
+    """Return the names that were asked for; one that holds a comma is taken whole if it was recorded so."""
+    if given is None:
+        return None
+    return [name for text in given for name in ([text] if text in known else map(str.strip, text.split(","))) if name]
+
+
+def _write(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
+    from stepscope.exporters.output import STANDARD, new_file, open_output
+
+    write = form.write_wide if options.wide else form.write
+    if write is not None:
+        with open_output(options.output, force=options.force) as stream:
+            write(past, metrics, stream)
+    elif form.write_file is not None:
+        if options.output in {None, STANDARD}:
+            what = f"export {form.name} to standard output"
+            raise UsageError(what, "it needs a file", f"give one with --output NAME{form.suffix}")
+        with new_file(Path(options.output), force=options.force) as temporary:
+            form.write_file(past, metrics, temporary)

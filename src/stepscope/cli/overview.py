@@ -1,0 +1,308 @@
+"""What `show` says of a run, as plain data: how it went, where its time goes, its metrics, and our own cost.
+
+Times are in seconds. Each derived figure has its definition in DEFINITIONS; what cannot be computed is None, never 0.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.vocabulary import canonical, unit_of
+from stepscope.store.layout import RunFolder
+from stepscope.store.points import NO_STEP
+from stepscope.store.retention import size_of
+from stepscope.store.series import Series, summarize
+from stepscope.store.snapshot import take_snapshot
+from stepscope.store.states import LOST_AFTER, NodeState, RankState, overall, read_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.store.reader import Past
+
+STEP, SAMPLES, PHASE, OWN = "step_seconds", "samples", "phase/", "stepscope/"
+FIRST = ("loss", "accuracy", "perplexity", "learning_rate", "grad_norm", "epoch")
+"""Canonical names that come first among the metrics; those of the machine come last."""
+MACHINE = ("cpu", "memory", "disk", "network", "process", "gpu")
+WINDOW = 1_000_000
+"""Rows of `step_seconds` beyond which the time is that of the last so many steps."""
+FINE_POINTS = 20_000
+"""Points of a metric up to which they are read one by one; beyond, as buckets (the same figures, no percentiles)."""
+CHECKED_POINTS = 5_000_000
+"""Points of a run up to which every block is read for problems."""
+TIMED_ROWS = 5000
+"""Rows of a rank from which the time of a call is told: one in 256 is timed, and the first is a cold one."""
+TREND = 24
+"""Stretches of a metric's trend."""
+
+DEFINITIONS = {
+    "share": "seconds of the phase / seconds of the steps, over all ranks and attempts",
+    "mean": "seconds of the phase / number of steps",
+    "p50": "median over the steps that have the phase",
+    "p95": "95th percentile over the steps that have the phase",
+    "samples_per_second": "samples of the attempt's steps / seconds of the same steps, by rank, then added up",
+    "steps_per_second": "steps of the attempt / their seconds, by rank, then averaged",
+    "cost_ratio": "time of a log call on the training thread (sampled) * rows / duration of the run",
+}
+
+
+def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
+    """Return everything, with at most `metrics` metrics (all if None)."""
+    folder = RunFolder(past.path)
+    nodes, _ = read_nodes(folder)
+    counts = take_snapshot(folder).counts()
+    names = metric_names(counts)
+    duration = _duration(nodes)
+    steps = step_range(past, counts)
+    return {
+        "run": identity(past),
+        **_state(nodes),
+        "duration_seconds": duration,
+        "bytes": size_of(past.path),
+        "points": sum(counts.values()),
+        "attempts": attempts(nodes),
+        "time": step_time(past, counts, steps),
+        "throughput": throughput(past, counts, steps),
+        "metrics": [metric(past, name) for name in names[:metrics]],
+        "metrics_total": len(names),
+        "own_cost": own_cost(past, counts, nodes, duration),
+        "events": _event_kinds(past),
+        "problems": problems(past, counts),
+        "definitions": DEFINITIONS,
+    }
+
+
+def identity(past: Past) -> dict[str, Any]:
+    """Return what the run was, from its run.json."""
+    meta = past.meta
+    facts: dict[str, Any] = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path)}
+    facts["created"] = meta.get("created", 0) / 1e6 or None
+    for key in ("source", "world_size", "host", "platform", "python", "cpu", "memory", "container", "git", "cwd"):
+        facts[key] = meta.get(key)
+    return {**facts, "command": meta.get("argv"), "config": meta.get("config")}
+
+
+def _state(nodes: list[NodeState]) -> dict[str, Any]:
+    state, cause = overall(nodes)
+    ranks = [rank for node in nodes for rank in node.ranks.values()]
+    step = max((rank.step for rank in ranks if rank.step is not None), default=None)
+    heard = max((node.time for node in nodes), default=0) / 1e6
+    return {"state": state, "cause": cause, "step": step, "heard": heard or None}
+
+
+def _duration(nodes: list[NodeState]) -> float | None:
+    """Return the seconds from the first start to the last end, or to the last sign of life."""
+    ranks = [(node, rank) for node in nodes for rank in node.ranks.values() if rank.started]
+    if not ranks:
+        return None
+    return (max(rank.ended or node.time for node, rank in ranks) - min(rank.started for _, rank in ranks)) / 1e6
+
+
+def attempts(nodes: list[NodeState]) -> list[dict[str, Any]]:
+    """Return what is known of each rank of each attempt, in order."""
+    return [
+        {"attempt": node.attempt, "rank": number, "node": node.node, **_rank(rank, node)}
+        for node in sorted(nodes, key=lambda node: (node.attempt, node.node))
+        for number, rank in sorted(node.ranks.items())
+    ]
+
+
+def _rank(rank: RankState, node: NodeState) -> dict[str, Any]:
+    seconds = ((rank.ended or node.time) - rank.started) / 1e6 if rank.started and (rank.ended or node.time) else None
+    kept = ("state", "cause", "inferred", "pid", "step", "rows", "lost", "refused")
+    return {**{key: getattr(rank, key) for key in kept}, "seconds": seconds}
+
+
+def metric_names(counts: Iterable[str]) -> list[str]:
+    """Return the names that are metrics of their own, the best known first, those of the machine last."""
+    own = [name for name in counts if name not in {STEP, SAMPLES} and not name.startswith((PHASE, OWN))]
+    return sorted(own, key=_importance)
+
+
+def _importance(name: str) -> tuple[int, str]:
+    known = canonical(name)
+    if known in FIRST:
+        return FIRST.index(known), name
+    return len(FIRST) + (canonical(name).partition("/")[0] in MACHINE), name
+
+
+def step_range(past: Past, counts: dict[str, int]) -> tuple[int, int] | None:
+    """Return the steps whose time is looked at; None for all of them."""
+    if counts.get(STEP, 0) <= WINDOW:
+        return None
+    coarse = past.series(STEP, points=1000)
+    ranks = max(1, len(np.unique(coarse.rank)))
+    last = int(coarse.step.max())
+    return last - WINDOW // ranks + 1, last
+
+
+def step_time(past: Past, counts: dict[str, int], steps: tuple[int, int] | None) -> dict[str, Any] | None:
+    """Return how long steps take and how that divides into phases, the largest first; None without steps."""
+    if STEP not in counts:
+        return None
+    whole = past.series(STEP, step_range=steps).value
+    total = float(whole.sum())
+    phases = []
+    for name in counts:
+        if name.startswith(PHASE):
+            value = past.series(name, step_range=steps).value
+            phases.append(_phase(name.removeprefix(PHASE), value, total, len(whole)))
+    phases.sort(key=lambda phase: -phase["seconds"])
+    facts = summarize(whole)
+    figures = {key: facts[key] for key in ("mean", "p50", "p95", "max")}
+    return {"steps": len(whole), "seconds": total, "window": steps, "step": figures, "phases": phases}
+
+
+def _phase(name: str, value: NDArray[np.float64], total: float, steps: int) -> dict[str, Any]:
+    facts, seconds = summarize(value), float(value.sum())
+    return {
+        "phase": name,
+        "seconds": seconds,
+        "share": seconds / total if total > 0 else None,
+        "mean": seconds / steps if steps else None,
+        "p50": facts["p50"],
+        "p95": facts["p95"],
+        "max": facts["max"],
+        "steps": len(value),
+    }
+
+
+def throughput(past: Past, counts: dict[str, int], steps: tuple[int, int] | None) -> list[dict[str, Any]]:
+    """Return steps and samples per second of each attempt."""
+    if STEP not in counts:
+        return []
+    seconds = past.series(STEP, step_range=steps)
+    samples = past.series(SAMPLES, step_range=steps) if SAMPLES in counts else None
+    found = []
+    for attempt in np.unique(seconds.attempt).tolist():
+        rates = [_rates(seconds, samples, rank, attempt) for rank in _ranks(seconds, attempt)]
+        by_steps = [rate for rate, _ in rates if rate is not None]
+        by_samples = [rate for _, rate in rates if rate is not None]
+        found.append(
+            {
+                "attempt": attempt,
+                "ranks": len(rates),
+                "steps_per_second": sum(by_steps) / len(by_steps) if by_steps else None,
+                "samples_per_second": sum(by_samples) if by_samples else None,
+            }
+        )
+    return found
+
+
+def _ranks(series: Series, attempt: int) -> list[int]:
+    ranks: list[int] = np.unique(series.rank[series.attempt == attempt]).tolist()
+    return ranks
+
+
+def _rates(seconds: Series, samples: Series | None, rank: int, attempt: int) -> tuple[float | None, float | None]:
+    """Return steps and samples per second of one rank in one attempt; a step without samples counts for neither."""
+    ours = (seconds.rank == rank) & (seconds.attempt == attempt)
+    total = float(seconds.value[ours].sum())
+    by_steps = int(ours.sum()) / total if total > 0 else None
+    if samples is None:
+        return by_steps, None
+    given = (samples.rank == rank) & (samples.attempt == attempt) & np.isfinite(samples.value)
+    # Both come from one record, so they have one time; a step index may repeat.
+    spent = float(seconds.value[ours][np.isin(seconds.time[ours], samples.time[given])].sum())
+    return by_steps, float(samples.value[given].sum()) / spent if spent > 0 else None
+
+
+def metric(past: Past, name: str) -> dict[str, Any]:
+    """Return the figures of one metric over all ranks and attempts, and its trend."""
+    series = past.series(name, points=FINE_POINTS)
+    figures = summarize(series.value) if series.buckets is None else _of_buckets(series)
+    return {"name": name, "unit": unit_of(name), **figures, "trend": trend(series)}
+
+
+def _of_buckets(series: Series) -> dict[str, Any]:
+    """Return the figures that buckets hold exactly."""
+    blocks = series.buckets
+    assert blocks is not None  # noqa: S101 - the caller has looked
+    finite = blocks.count - blocks.nonfinite
+    some = finite > 0
+    total = int(finite.sum())
+    return {
+        "count": int(blocks.count.sum()),
+        "mean": float((blocks.mean[some] * finite[some]).sum()) / total if total else None,
+        "min": float(blocks.min[some].min()) if total else None,
+        "max": float(blocks.max[some].max()) if total else None,
+        "last": float(blocks.last[-1]) if len(blocks) else None,
+        "nonfinite": int(blocks.nonfinite.sum()),
+    }
+
+
+def trend(series: Series, stretches: int = TREND) -> list[float | None]:
+    """Return the mean of each stretch of the first rank's values; None where one of them is not finite."""
+    if series.buckets is not None:
+        rank, value = series.buckets.rank, np.where(series.buckets.nonfinite > 0, np.nan, series.buckets.mean)
+    else:
+        rank, value = series.rank, series.value
+    first = value[rank == rank.min()] if len(rank) else value
+    parts: Sequence[NDArray[np.float64]] = np.array_split(first, min(stretches, len(first)) or 1)
+    return [float(part.mean()) if np.isfinite(part).all() else None for part in parts if len(part)]
+
+
+def details(past: Past, name: str) -> dict[str, Any]:
+    """Return every figure of one metric, percentiles included. Raises UsageError if there is none of that name."""
+    series = past.series(name)
+    steps = series.step[series.step != NO_STEP]
+    facts = {"name": name, "unit": unit_of(name), **summarize(series.value), "trend": trend(series, 2 * TREND)}
+    facts["first_step"] = int(steps.min()) if len(steps) else None
+    facts["last_step"] = int(steps.max()) if len(steps) else None
+    facts["ranks"] = np.unique(series.rank).tolist()
+    return facts
+
+
+def own_cost(
+    past: Past, counts: dict[str, int], nodes: list[NodeState], duration: float | None
+) -> dict[str, float | int | None]:
+    """Return what watching cost, and what was lost."""
+    ranks = [rank for node in nodes for rank in node.ranks.values()]
+    rows = sum(rank.rows for rank in ranks)
+    busiest = max((rank.rows for rank in ranks), default=0)
+    call = _figure(past, counts, "log_seconds", "last") if busiest >= TIMED_ROWS else None
+    return {
+        "log_seconds": call,
+        "rows": rows,
+        "lost": sum(rank.lost for rank in ranks),
+        "refused": sum(rank.refused for rank in ranks),
+        "bytes": _figure(past, counts, "bytes_total", "max"),
+        "drain_lag_seconds_max": _figure(past, counts, "drain_lag_seconds", "max"),
+        "ring_fill_ratio_max": _figure(past, counts, "ring_fill_ratio", "max"),
+        "cost_ratio": call * busiest / duration if call is not None and duration else None,
+    }
+
+
+def _figure(past: Past, counts: dict[str, int], name: str, which: str) -> float | None:
+    value = past.summary(f"{OWN}{name}")[which] if f"{OWN}{name}" in counts else None
+    return None if value is None else float(value)
+
+
+def _event_kinds(past: Past) -> dict[str, int]:
+    kinds: dict[str, int] = {}
+    for event in past.events():
+        kind = str(event.get("kind", "other"))
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return kinds
+
+
+def problems(past: Past, counts: dict[str, int]) -> list[str]:
+    """Return what could not be read; of a very large run, what the files say of themselves."""
+    if sum(counts.values()) <= CHECKED_POINTS:
+        return past.problems()
+    folder = RunFolder(past.path)
+    note = f"only listed, not read: more than {CHECKED_POINTS} points"
+    return [*take_snapshot(folder).problems, *read_nodes(folder)[1], note]
+
+
+def silence(heard: float | None, now: float | None = None) -> float | None:
+    """Return for how many seconds a run that should be alive has been silent; None if that is usual."""
+    if heard is None:
+        return None
+    quiet = (time.time() if now is None else now) - heard
+    return quiet if quiet > LOST_AFTER / 2 else None

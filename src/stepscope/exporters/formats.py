@@ -1,0 +1,54 @@
+"""The table of formats that a run can be exported to. Importing it loads no writer: help and errors stay quick."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from stepscope.exporters.selection import Metric
+    from stepscope.store.reader import Past
+
+    Stream = Callable[[Past, Sequence[Metric], BinaryIO], None]
+    File = Callable[[Past, Sequence[Metric], Path], None]
+
+SPELLINGS = ("recorded", "canonical", "documents")
+"""Of names: as logged; as in docs/metrics.md; as in the mission's documents."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: its name and suffix, what it is for, and who writes it, to a stream or to a file of its own."""
+
+    name: str
+    suffix: str
+    help: str
+    write: Stream | None = None
+    """Writes to any stream; None if the format needs a file."""
+    write_file: File | None = None
+    """Writes to a file that is empty or not there; None if a stream is enough."""
+    write_wide: Stream | None = None
+    """Writes a row a step and a column a metric; None if the format has no such form."""
+
+
+def _of(module: str, name: str) -> Callable[[Past, Sequence[Metric], Any], None]:
+    """Return a writer that is loaded when it is first used."""
+
+    def write(past: Past, metrics: Sequence[Metric], target: Any) -> None:
+        getattr(importlib.import_module(f"stepscope.exporters.{module}"), name)(past, metrics, target)
+
+    return write
+
+
+FORMATS: dict[str, Format] = {
+    form.name: form
+    for form in (
+        Format("csv", ".csv", "a line a point", write=_of("csv", "write_long"), write_wide=_of("csv", "write_wide")),
+        Format("jsonl", ".jsonl", "a JSON object a point", write=_of("jsonl", "write")),
+        Format("parquet", ".parquet", "the columns of the SQL view points", write_file=_of("parquet", "write")),
+    )
+}

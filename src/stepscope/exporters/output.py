@@ -1,0 +1,106 @@
+"""A file that appears whole or not at all, or standard output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from stepscope.core.errors import StepscopeError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STANDARD = "-"
+
+
+@contextlib.contextmanager
+def open_output(path: str | None, *, force: bool = False) -> Iterator[BinaryIO]:
+    """Open a file to write, or standard output for None and `-`.
+
+    A file gets the permissions that the umask leaves, for exports are made to be shared; it gets its name when all is
+    written. What is no regular file (a pipe, /dev/null) is written to as it is.
+
+    Raises:
+        UsageError: the file exists, and `force` is not given.
+        StepscopeError: it cannot be written.
+    """
+    if path in {None, STANDARD}:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(os.path.realpath(str(path)))
+    try:
+        if _is_special(target):
+            with target.open("wb") as stream:
+                yield stream
+            return
+        with new_file(target, force=force) as temporary, temporary.open("wb") as stream:
+            yield stream
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _cannot(target, error) from error
+
+
+@contextlib.contextmanager
+def new_file(target: Path, *, force: bool = False) -> Iterator[Path]:
+    """Make an empty file beside `target` that takes its place at the end; on an error nothing is left.
+
+    Raises:
+        UsageError: `target` exists, and `force` is not given.
+        StepscopeError: it cannot be made.
+    """
+    target = Path(os.path.realpath(target))
+    if target.is_dir():
+        raise UsageError(f"write {target}", "it is a folder", "give the name of a file in it")
+    if target.exists() and not force:
+        raise _taken(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+        try:
+            yield temporary
+            _place(temporary, target, force=force)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot(target, error) from error
+
+
+def _place(temporary: Path, target: Path, *, force: bool) -> None:
+    """Give a file its name; without `force`, never that of a file that came meanwhile."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    if not force:
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            raise _taken(target) from None
+        except OSError:  # a file system without hard links
+            if target.exists():
+                raise _taken(target) from None
+        else:
+            return
+    temporary.replace(target)
+
+
+def _is_special(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _taken(target: Path) -> UsageError:
+    return UsageError(f"write {target}", "it exists already", "choose another name, or replace it with --force")
+
+
+def _cannot(target: Path, error: OSError) -> StepscopeError:
+    return StepscopeError(
+        f"write {target}", error.strerror or error, "make room or access there, or choose another place"
+    )

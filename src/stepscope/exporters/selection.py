@@ -1,0 +1,142 @@
+"""Which metrics of a run to export, under which names, and their points in portions that fit into memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.core.errors import UsageError
+from stepscope.core.vocabulary import canonical, pattern_of, spellings
+from stepscope.exporters.formats import SPELLINGS
+from stepscope.store.layout import RunFolder
+from stepscope.store.points import Points, in_order, with_sorted_names
+from stepscope.store.reader import RELISTS
+from stepscope.store.snapshot import take_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.store.reader import Past
+
+RECORDED, CANONICAL, DOCUMENTS = SPELLINGS
+
+DOCUMENTED = {
+    "grad_norm": "gradient_norm",
+    "samples_per_second": "throughput_samples_per_sec",
+    "step_seconds": "batch_time",
+    "steps_total": "training_steps_total",
+    "steps_per_second": "batches_per_second",
+    "cpu/usage_ratio": "cpu_percent",
+    "memory/used_ratio": "memory_percent",
+    "memory/available_bytes": "memory_available_gb",
+    "memory/peak_bytes": "memory_peak_mb",
+    "process/memory_bytes": "cpu_memory_mb",
+    "disk/read_bytes_per_second": "disk_read_mb_s",
+    "gpu/*/memory_used_bytes": "gpu_memory_used_mb",
+    "gpu/*/memory_total_bytes": "gpu_memory_total_mb",
+    "gpu/*/memory_allocated_bytes": "memory_allocated_mb",
+    "gpu/*/memory_reserved_bytes": "memory_reserved_mb",
+    "gpu/*/memory_peak_bytes": "max_memory_allocated",
+    "gpu/*/utilization_ratio": "gpu_utilization_percent",
+    "gpu/*/temperature_celsius": "gpu_temperature_celsius",
+    "gpu/*/power_watts": "gpu_power_draw_watts",
+    "gpu/*/fan_ratio": "gpu_fan_speed_percent",
+}
+"""Canonical names that the documents spell otherwise in what they write."""
+
+PORTION = 500_000
+"""Points that are read at once, unless one metric has more."""
+
+
+class Metric(NamedTuple):
+    """A metric to export: its recorded name, the name to write, and the factor for its values."""
+
+    recorded: str
+    written: str
+    factor: float = 1.0
+
+
+def choose(past: Past, wanted: Sequence[str] | None = None, spelling: str = RECORDED) -> list[Metric]:
+    """Return the metrics to export, in order of the names that are written.
+
+    Args:
+        past: the run.
+        wanted: names, in any documented spelling; None is all.
+        spelling: one of SPELLINGS. Two metrics that would get one name both keep the recorded one.
+
+    Raises:
+        UsageError: the run has no such metric.
+    """
+    known = past.names()
+    recorded = known if wanted is None else list(dict.fromkeys(_find(name, known, past.id) for name in wanted))
+    return sorted(_apart([_spelled(name, spelling) for name in recorded]), key=lambda metric: metric.written)
+
+
+def portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
+    """Return each metric with its points in order of rank, attempt and seq, in the unit of the name that is written."""
+    sizes = _sizes(past)
+    waiting: list[Metric] = []
+    for metric in metrics:
+        if waiting and sum(sizes.get(one.recorded, 0) for one in [*waiting, metric]) > PORTION:
+            yield from _read(past, waiting)
+            waiting = []
+        waiting.append(metric)
+    yield from _read(past, waiting)
+
+
+def _find(name: str, known: Sequence[str], run: str) -> str:
+    found = next((recorded for recorded, _ in spellings(name) if recorded in known), None)
+    if found is None:
+        near = get_close_matches(name, known, 1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"`stepscope show {run}` lists what there is"
+        raise UsageError(f"export metric {name!r}", f"run {run} has none of that name", remedy)
+    return found
+
+
+def _spelled(recorded: str, spelling: str) -> Metric:
+    if spelling == RECORDED:
+        return Metric(recorded, recorded)
+    main = canonical(recorded)
+    pattern = pattern_of(main)
+    instance = main.split("/")[1] if pattern != main else "0"
+    written = DOCUMENTED.get(pattern, main) if spelling == DOCUMENTS else main
+    factor = dict(spellings(written, instance)).get(recorded, 1.0)
+    # The documents' names say no GPU and mean the first; theirs for the others is gpu_<index>.
+    further = written != main and instance != "0"
+    return Metric(recorded, f"gpu_{instance}/{written}" if further else written, factor)
+
+
+def _apart(metrics: list[Metric]) -> list[Metric]:
+    """Give recorded names back to metrics that would share one, until no two do."""
+    while True:
+        taken = Counter(metric.written for metric in metrics)
+        shared = [taken[metric.written] > 1 and metric.written != metric.recorded for metric in metrics]
+        if not any(shared):
+            return metrics
+        metrics = [
+            Metric(metric.recorded, metric.recorded) if back else metric
+            for metric, back in zip(metrics, shared, strict=True)
+        ]
+
+
+def _sizes(past: Past) -> dict[str, int]:
+    """Return about how many points each metric has; nothing if the files do not hold still."""
+    for _ in range(RELISTS):
+        try:
+            return take_snapshot(RunFolder(past.path)).counts()
+        except FileNotFoundError:
+            continue
+    return {}
+
+
+def _read(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
+    points = in_order(with_sorted_names(past.points([metric.recorded for metric in metrics])))
+    for metric in metrics:
+        code = points.names.index(metric.recorded) if metric.recorded in points.names else -1
+        first, last = np.searchsorted(points.name, [code, code + 1]) if code >= 0 else (0, 0)
+        found = points.select(slice(first, last))
+        yield metric, found if metric.factor == 1.0 else replace(found, value=found.value * metric.factor)

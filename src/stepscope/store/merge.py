@@ -1,0 +1,354 @@
+"""Merge sealed units of one writer into one, a slice at a time, so that memory does not grow with their size.
+
+Every unit is sorted by series, so the lengths of the series alone tell where each point belongs. A slice of the merged
+order is one range of rows of each unit; it becomes row groups of its own, which are joined to one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.store import checksum, parquet, pyramid
+from stepscope.store.checksum import UnitSum
+from stepscope.store.footer import FooterError
+from stepscope.store.points import Points, in_order
+from stepscope.store.rowgroups import joining
+from stepscope.store.sealed import BLOCKS, POINTS, Disk, open_sealed, place_sealed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    from stepscope.store.rowgroups import Joined
+
+SLICE = 2 * 98_304
+"""Points that are held in memory at once: two row groups, and a multiple of the largest block."""
+
+_MEMORY = "64MB"
+_BLOCKS_AT_ONCE = 16_384
+_PROBLEMS = 100
+"""How many problems a merged unit remembers."""
+_KEYS = ("name", "rank", "attempt")
+
+
+class UnmergeableError(ValueError):
+    """The units are not what a merge can rely on; they stay as they are."""
+
+
+@dataclass
+class Facts:
+    """What the `.sum` files of the units say, together."""
+
+    names: set[str] = field(default_factory=set)
+    last_seq: dict[str, int] = field(default_factory=dict)
+    times: list[int] = field(default_factory=list)
+    """First and last of each unit that has points, microseconds since 1970 UTC."""
+    problems: list[str] = field(default_factory=list)
+    merged: int = 0
+    """Units as they were first sealed."""
+
+    def told(self) -> list[str]:
+        """Return the problems, of very many only the first."""
+        more = len(self.problems) - _PROBLEMS
+        return self.problems if more <= 0 else [*self.problems[:_PROBLEMS], f"and {more} more problems"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A range of the merged order: of each file that has a part in it, one range of rows."""
+
+    files: NDArray[np.int64]
+    """Of each extent (the points of one series in one file), in order of file and row: the file."""
+    series: NDArray[np.int64]
+    row: NDArray[np.int64]
+    """First row in the file."""
+    count: NDArray[np.int64]
+
+    def ranges(self) -> list[tuple[int, int, int]]:
+        """Return file, first row and row after the last, of each file."""
+        starts = np.flatnonzero(np.diff(self.files, prepend=-1))
+        totals = np.add.reduceat(self.count, starts) if len(starts) else starts
+        return [
+            (int(file), int(row), int(row + total))
+            for file, row, total in zip(self.files[starts], self.row[starts], totals, strict=True)
+        ]
+
+
+class Order:
+    """The merged order of points, by the lengths of the series in each file. An extent is a series' part in a file."""
+
+    def __init__(self, found: Mapping[str, NDArray[np.int64]]) -> None:
+        """Take what `parquet.series_of` found.
+
+        Raises:
+            UnmergeableError: a file is not sorted by series.
+        """
+        _require_sorted(found)
+        order = np.lexsort([found[key] for key in ("file", *reversed(_KEYS))])
+        extents = {key: column[order] for key, column in found.items()}
+        new = np.ones(len(order), bool)
+        new[1:] = np.any([extents[key][1:] != extents[key][:-1] for key in _KEYS], axis=0)
+        first = np.flatnonzero(new)
+        self._series = np.cumsum(new) - 1
+        self._file, self._row = extents["file"], extents["row"]
+        self._end = np.cumsum(extents["count"])
+        self._start = self._end - extents["count"]
+        mixed = np.zeros(len(order), bool)
+        mixed[1:] = (extents["low"][1:] < extents["high"][:-1]) & ~new[1:]
+        self._mixed = _reduce(np.logical_or, mixed, first)
+        self.name, self.rank, self.attempt = (extents[key][first].astype(np.int32) for key in _KEYS)
+        self.low, self.high = _reduce(np.minimum, extents["low"], first), _reduce(np.maximum, extents["high"], first)
+        self.start = np.append(self._start[first], found["count"].sum())
+        """Where each series begins in the merged order, and where the last one ends."""
+        self.rows = np.bincount(found["file"], found["count"]).astype(np.int64)
+        """Points of each file."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Points of each series."""
+        return np.diff(self.start)
+
+    def counts(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the points of each name, and how many of them belong to series too short for blocks."""
+        lengths = self.lengths
+        short = np.where(lengths < pyramid.SHORT, lengths, 0)
+        columns = [np.bincount(self.name, part, len(names)).astype(np.int64).tolist() for part in (lengths, short)]
+        return dict(zip(names, zip(*columns, strict=True), strict=True))
+
+    def cuts(self, limit: int) -> Iterator[tuple[int, int]]:
+        """Return ranges of at most `limit` points that divide no block.
+
+        Raises:
+            UnmergeableError: a longer series has its sequences mixed over several files, so it cannot be divided.
+        """
+        block = max(pyramid.LEVELS)
+        at, end = 0, int(self.start[-1])
+        while at < end:
+            cut = min(at + limit, end)
+            if cut < end:
+                series = int(np.searchsorted(self.start, cut, side="right")) - 1
+                begin = int(self.start[series])
+                cut = begin if self._mixed[series] else begin + (cut - begin) // block * block
+            if cut <= at:
+                raise UnmergeableError("a long series is mixed over several files")
+            yield at, cut
+            at = cut
+
+    def slice(self, first: int, last: int) -> Slice:
+        """Return where the points from position `first` to before `last` lie."""
+        some = slice(int(np.searchsorted(self._end, first, side="right")), int(np.searchsorted(self._start, last)))
+        low, high = np.maximum(self._start[some], first), np.minimum(self._end[some], last)
+        row = self._row[some] + (low - self._start[some])
+        by_file = np.argsort(self._file[some], kind="stable")
+        return Slice(self._file[some][by_file], self._series[some][by_file], row[by_file], (high - low)[by_file])
+
+    def short(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Return which points of a range belong to series that are too short for blocks."""
+        inside = np.diff(np.clip(self.start, first, last))
+        return np.repeat(self.lengths < pyramid.SHORT, inside)
+
+
+def _reduce(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+    return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
+
+
+def merge(
+    directory: Path, stem: str, units: Sequence[Path], *, disk: Disk | None = None, slice_points: int = SLICE
+) -> Path:
+    """Merge units of one writer, whose bytes were compared, in order of their tails, and return the new one.
+
+    Args:
+        directory: the `metrics` folder of a run.
+        stem: `<host>-<attempt>-<first>-<last>`, which covers the units.
+        units: their files of points.
+        disk: the system calls.
+        slice_points: points that are held in memory at once; at least 4096.
+
+    Raises:
+        UnmergeableError: they are not sorted as sealed files are.
+        OSError: the disk refused; the units are untouched and nothing new is visible.
+    """
+    disk = disk or Disk()
+    facts = gather(units)
+    return place_sealed(directory, stem, lambda parts: _fill(parts, units, facts, slice_points, disk), disk)
+
+
+def gather(units: Sequence[Path]) -> Facts:
+    """Return what the `.sum` files say; one at a time, for the names of all of them can be many."""
+    facts = Facts()
+    for path in units:
+        unit = open_sealed(path)
+        facts.names.update(unit.names)
+        for rank, seq in unit.last_seq.items():
+            facts.last_seq[rank] = max(seq, facts.last_seq.get(rank, seq))
+        facts.times += [unit.first_time, unit.last_time] if unit.names else []
+        facts.problems += [problem.what for problem in unit.problems]
+        facts.merged += int(unit.info.get("merged", 1))
+    return facts
+
+
+def _fill(parts: Mapping[str, Path], units: Sequence[Path], facts: Facts, limit: int, disk: Disk) -> UnitSum:
+    """Write the files of a merged unit and return their sums."""
+    names = sorted(facts.names)
+    with contextlib.ExitStack() as stack:
+        piece, *files = (_scratch(parts[POINTS], word, disk, stack) for word in ("piece", *map(str, pyramid.LEVELS)))
+        connection = stack.enter_context(parquet.connect(1, _MEMORY, [*units, piece, parts[POINTS]]))
+        order = Order(parquet.series_of(connection, units, names))
+        merger = _Merger(connection, units, names, order, piece, disk)
+        merger.write_points(parts[POINTS], files, limit)
+        merger.join_levels(parts[BLOCKS], files[::-1])
+        merger.compare(parts[POINTS])
+    first, last = (min(facts.times), max(facts.times)) if facts.times else (0, 0)
+    return UnitSum(
+        points=checksum.describe(parts[POINTS]),
+        blocks=checksum.describe(parts[BLOCKS]),
+        names=order.counts(names),
+        last_seq=facts.last_seq,
+        first_time=first,
+        last_time=last,
+        problems=facts.told(),
+        info={"merged": facts.merged},
+    )
+
+
+def _scratch(beside: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -> Path:
+    """Make an empty file that goes when the stack ends; its name is one that an interrupted writer's cleaning finds."""
+    path = beside.with_name(f"{beside.name.removesuffix(POINTS)}.{word}{POINTS}")
+    stack.callback(_remove, path, disk)
+    disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
+    return path
+
+
+def _remove(path: Path, disk: Disk) -> None:
+    # Readers pass over what cannot be removed now, and the next writer removes it.
+    with contextlib.suppress(OSError):
+        disk.unlink(path)
+
+
+class _Level:
+    """One level of the pyramid, written a row group at a time."""
+
+    def __init__(self, level: int, target: Joined) -> None:
+        self._level, self._target = level, target
+        self._waiting: list[dict[str, NDArray[Any]]] = []
+
+    def add(self, points: Points) -> None:
+        """Take the blocks of a slice."""
+        self._waiting.append(parquet.level_columns(points, self._level))
+
+    def write(self, merger: _Merger, *, all_of_it: bool) -> None:
+        """Write whole row groups, and at the end what is left."""
+        rows = sum(len(part["level"]) for part in self._waiting)
+        ready = rows if all_of_it else rows - rows % _BLOCKS_AT_ONCE
+        if ready:
+            columns = parquet.joined_columns(self._waiting)
+            merger.write_blocks({key: column[:ready] for key, column in columns.items()}, self._target)
+            self._waiting = [{key: column[ready:].copy() for key, column in columns.items()}]
+
+
+class _Merger:
+    """One merge under way: what it reads from, and the piece through which everything is written."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        units: Sequence[Path],
+        names: list[str],
+        order: Order,
+        piece: Path,
+        disk: Disk,
+    ) -> None:
+        self._connection, self._units, self._names = connection, units, names
+        self._order, self._piece, self._disk = order, piece, disk
+
+    def write_points(self, target: Path, files: Sequence[Path], limit: int) -> None:
+        """Write the points to one file and each level of the pyramid to another."""
+        with contextlib.ExitStack() as stack:
+            joined, *rest = (stack.enter_context(joining(path, self._disk)) for path in (target, *files))
+            levels = [_Level(level, file) for level, file in zip(pyramid.LEVELS, rest, strict=True)]
+            for first, last in self._order.cuts(limit):
+                points = self.read(first, last)
+                self.append_points(points, joined)
+                short = self._order.short(first, last)
+                points = points.select(~short) if short.any() else points
+                for level in levels:
+                    level.add(points)
+                    level.write(self, all_of_it=False)
+            for level in levels:
+                level.write(self, all_of_it=True)
+            if not joined.rows:
+                self.append_points(Points.empty(), joined)
+
+    def append_points(self, points: Points, target: Joined) -> None:
+        """Write points in order as row groups of their own."""
+        parquet.write_points(self._connection, self._piece, points, self._disk.copy)
+        target.append(self._piece)
+
+    def write_blocks(self, columns: dict[str, NDArray[Any]], target: Joined) -> None:
+        """Write blocks as row groups of their own."""
+        parquet.write_blocks(self._connection, self._piece, columns, self._disk.copy)
+        target.append(self._piece)
+
+    def join_levels(self, target: Path, files: Sequence[Path]) -> None:
+        """Make one file of the levels, the coarsest first."""
+        with joining(target, self._disk) as joined:
+            for file in files:
+                if file.stat().st_size:
+                    joined.append(file)
+            if not joined.rows:
+                self.write_blocks(parquet.pyramid_columns(Points.empty()), joined)
+
+    def read(self, first: int, last: int) -> Points:
+        """Return a slice of the merged order."""
+        found = self._order.slice(first, last)
+        ranges = found.ranges()
+        parts = list(self._columns(ranges))
+        columns = parts[0] if len(parts) == 1 else parquet.joined_columns(parts)
+        expected = np.concatenate([np.arange(begin, end) for _, begin, end in ranges])
+        if not np.array_equal(columns.pop("row"), expected):
+            raise UnmergeableError("rows came in another order than they lie in the file")
+        codes = {key: np.repeat(getattr(self._order, key)[found.series], found.count) for key in _KEYS}
+        return in_order(Points(self._names, **codes, **columns))
+
+    def _columns(self, ranges: Sequence[tuple[int, int, int]]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Read ranges of rows; files that are wanted whole, one after another, are read at once."""
+        whole: list[Path] = []
+        for file, begin, end in ranges:
+            path = self._units[file]
+            if (begin, end) == (0, self._order.rows[file]):
+                whole.append(path)
+                continue
+            if whole:
+                yield parquet.rows_of(self._connection, whole)
+                whole = []
+            yield parquet.rows_of(self._connection, [path], (begin, end))
+        if whole:
+            yield parquet.rows_of(self._connection, whole)
+
+    def compare(self, written: Path) -> None:
+        """Read the series of the merged file back: the units it is made of will be deleted.
+
+        Raises:
+            FooterError: they are not those of the units.
+        """
+        found = parquet.series_of(self._connection, [written], self._names)
+        order = self._order
+        same = [np.array_equal(found[key], getattr(order, key)) for key in (*_KEYS, "low", "high")]
+        if not all(same) or not np.array_equal(np.append(found["row"], found["count"].sum()), order.start):
+            raise FooterError("what was merged does not read as what was sealed")
+
+
+def _require_sorted(found: Mapping[str, NDArray[np.int64]]) -> None:
+    """Refuse files whose series do not lie one after another in the order of their keys."""
+    before = np.cumsum(found["count"]) - found["count"]
+    first = np.searchsorted(found["file"], found["file"])
+    if not np.array_equal(before - before[first], found["row"]):
+        raise UnmergeableError("a file is not sorted by series")

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from stepscope.cli.demo_summary import summary
+from stepscope.cli.live import Column, Recorded, View, columns_of, happenings, view
+from stepscope.cli.live_screen import HIDE, SHOW, Lines, Table, display, is_screen
+from stepscope.cli.live_table import draw, one_line
+from stepscope.cli.text import BAD, Paint
+from stepscope.store.points import Points
+
+STEPS = 200
+
+
+def column(values, seq=None, step=None):
+    values = np.asarray(values, float)
+    seq = np.arange(len(values)) if seq is None else np.asarray(seq)
+    step = seq if step is None else np.asarray(step)
+    return Column(seq, step, 1000.0 + step * 0.1, values)
+
+
+def recorded(**changes):
+    """Return a run of 200 steps of 100 ms, half of it forward, with a spike and an evaluation."""
+    loss = np.geomspace(2.0, 0.2, STEPS)
+    loss[120] = 50.0
+    data = np.full(STEPS, 0.02)
+    data[-25:] = 0.08
+    columns = {
+        "step_seconds": column(np.full(STEPS, 0.1)),
+        "samples": column(np.full(STEPS, 32)),
+        "phase/other": column(np.full(STEPS, 0.03)),
+        "phase/forward": column(np.full(STEPS, 0.05)),
+        "phase/data": column(data),
+        "phase/evaluation": column([0.5, 0.5], seq=[100, 180]),
+        "loss": column(loss),
+        "accuracy": column(np.linspace(0.1, 0.9, STEPS)),
+        "process/memory_bytes": column(100 * 2**20 + np.arange(STEPS) * 2**17),
+        "stepscope/rows_total": column([400.0]),
+        "stepscope/log_seconds": column([5e-6]),
+        "stepscope/drops_total": column([0.0]),
+    }
+    events = [
+        {"kind": "planted", "what": "loss spike", "step": 120, "why": "bad batch"},
+        {"kind": "planted", "what": "evaluation", "step": 99, "why": "held-out"},
+        {"kind": "planted", "what": "evaluation", "step": 179, "why": "held-out"},
+        {"kind": "histogram", "name": "w", "step": 1},
+    ]
+    return Recorded("20260101-000000-abcd", "demo", "running", {**columns, **changes}, events, 400)
+
+
+def texts(lines):
+    return ["".join(text for text, _ in line) for line in lines]
+
+
+def test_phases_are_means_of_the_last_steps():
+    """Phases are averaged over the last 50 steps, absent ones as 0, in the order in which a step runs."""
+    found = {phase.name: phase for phase in view(recorded()).phases}
+    assert list(found) == ["data", "forward", "evaluation", "other"]
+    assert found["data"].seconds == pytest.approx(0.05)
+    assert found["data"].share == pytest.approx(0.5)
+    assert found["data"].excess == pytest.approx(2.5)
+    assert found["evaluation"].seconds == pytest.approx(0.01)
+    assert found["evaluation"].excess is None
+
+
+def test_rates_and_time_left():
+    """Rates come from the duration of steps; the time left from the steps that remain."""
+    shown = view(recorded())
+    assert (shown.steps, shown.total) == (STEPS, 400)
+    assert shown.step_seconds == pytest.approx(0.1)
+    assert shown.samples_per_second == pytest.approx(320)
+    assert shown.elapsed == pytest.approx(20)
+    assert shown.left == pytest.approx(20)
+
+
+def test_curves_know_their_best():
+    """The best loss is the lowest finite one, the best accuracy the highest, each with its step."""
+    values = np.linspace(1, 0.5, STEPS)
+    values[7] = np.nan
+    shown = view(recorded(loss=column(values)))
+    assert (shown.curve("loss").best, shown.curve("loss").best_step) == (0.5, STEPS - 1)
+    assert shown.curve("accuracy").best == pytest.approx(0.9)
+
+
+def test_memory_trend_is_its_slope():
+    """The trend of the memory is bytes per second: 128 KiB every 100 ms here."""
+    assert view(recorded()).memory_trend == pytest.approx(10 * 2**17)
+
+
+def test_single_jump_is_no_trend():
+    """Memory that jumps once and stays is steady."""
+    jumped = column(np.where(np.arange(STEPS) < 130, 1e8, 2e8))
+    assert view(recorded(**{"process/memory_bytes": jumped})).memory_trend == 0
+
+
+def test_cost_is_a_share_of_the_steps():
+    """The cost is the time of all rows by the time of all steps."""
+    cost = view(recorded()).cost
+    assert (cost.rows, cost.drops) == (400, 0)
+    assert cost.share == pytest.approx(400 * 5e-6 / 20)
+
+
+def test_equal_events_are_one():
+    """Events of one subject are one happening with a count, at its last step; histograms are none."""
+    found = happenings(recorded().events)
+    assert [(one.label, one.step, one.count) for one in found] == [("loss spike", 120, 1), ("evaluation", 179, 2)]
+
+
+def test_empty_run_has_a_view():
+    """A run that has recorded nothing yet can be shown."""
+    shown = view(Recorded("id", "demo", "running", {}))
+    assert shown == View("id", "demo", "running")
+    assert len(draw(shown, 80, 24)) <= 24
+
+
+def test_only_the_last_attempt_of_the_first_rank_counts():
+    """Points of other ranks and of earlier attempts are left out."""
+    count = 3
+    points = Points(
+        names=["loss"],
+        name=np.zeros(count, np.int32),
+        rank=np.array([0, 0, 1], np.int32),
+        attempt=np.array([0, 1, 1], np.int32),
+        seq=np.arange(count),
+        step=np.arange(count),
+        time=np.arange(count),
+        value=np.array([1.0, 2.0, 3.0]),
+        ns=np.zeros(count, np.int64),
+    )
+    assert columns_of(points)["loss"].value.tolist() == [2.0]
+    assert columns_of(Points.empty()) == {}
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 20), (200, 60)])
+def test_table_fits_the_terminal(width, height):
+    """The table has no more rows and no longer lines than the terminal."""
+    lines = texts(draw(view(recorded()), width, height))
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_table_shows_everything(size):
+    """State, steps, metrics, phases, events and our own cost are on the screen at 80 and 120 columns."""
+    text = "\n".join(texts(draw(view(recorded()), *size)))
+    for part in ("20260101-000000-abcd", "● running", "0:20 left", "of 400, 50 %", "best 0.2000", "best 90.0 %"):
+        assert part in text
+    for part in ("50.0 ms", "2.5x usual", "+75 MiB/min", "loss spike", "(2 times)", "5.0 µs", "400 rows, 0 dropped"):
+        assert part in text
+
+
+def test_tall_terminal_gets_a_chart():
+    """A terminal with room shows the loss as a chart with its highest and lowest value."""
+    lines = texts(draw(view(recorded()), 120, 40))
+    assert any(line.startswith("  50.0000 ┤") for line in lines)
+    assert not any("┤" in line for line in texts(draw(view(recorded()), 80, 24)))
+
+
+def test_jump_and_non_finite_values_stand_out():
+    """A jump of the loss is drawn in red at full height, a value that is not finite as a red mark of its own."""
+    values = np.ones(STEPS)
+    values[100], values[150] = 10.0, np.nan
+    [line] = [line for line in draw(view(recorded(loss=column(values))), 80, 24) if line[0][0].startswith(" loss  ")]
+    red = [text for text, style in line if style == "red"]
+    assert red == ["█", BAD]
+
+
+def test_text_of_a_run_cannot_act():
+    """Control characters in the text of an event do not reach the terminal."""
+    shown = view(Recorded("id", "demo", "running", {}, [{"kind": "x", "why": "\x1b[2J", "step": 1}]))
+    assert "\x1b" not in "".join(texts(draw(shown, 80, 24)))
+
+
+def test_redrawing_stays_in_place():
+    """A frame is written over the one before: as many lines up as it has, none cleared, the cursor back at the end."""
+    stream = io.StringIO()
+    table = Table(stream, Paint(enabled=True), lambda: (80, 24))
+    table.show(view(recorded()))
+    first = stream.getvalue()
+    table.show(view(recorded()))
+    second = stream.getvalue()[len(first) :]
+    rows = len(draw(view(recorded()), 80, 24))
+    assert first.count(HIDE) == 1
+    assert f"\x1b[{rows - 1}A\r" in second
+    assert "\x1b[2J" not in second
+    table.close()
+    assert stream.getvalue().rstrip().endswith(f"{SHOW}\x1b[?2026l")
+
+
+class Interrupted(io.StringIO):
+    """A terminal on which a signal arrives right after the first frame."""
+
+    def flush(self):
+        if not self.getvalue().endswith("\r\n"):
+            raise KeyboardInterrupt
+
+
+def test_cursor_comes_back_after_an_interrupted_frame():
+    """A frame that is interrupted while it is written still gives the cursor back."""
+    table = Table(Interrupted(), Paint(), lambda: (80, 24))
+    with pytest.raises(KeyboardInterrupt):
+        table.show(view(recorded()))
+    table.close()
+    assert SHOW in table._stream.getvalue()
+
+
+def test_new_size_starts_from_a_clear_screen():
+    """When the terminal changes its size the table is drawn anew."""
+    sizes = iter([(80, 24), (120, 40)])
+    stream = io.StringIO()
+    table = Table(stream, Paint(), lambda: next(sizes))
+    table.show(view(recorded()))
+    table.show(view(recorded()))
+    assert stream.getvalue().count("\x1b[H\x1b[2J") == 1
+
+
+def test_no_colour_means_none():
+    """Without colour nothing but text and cursor moves is written."""
+    stream = io.StringIO()
+    Table(stream, Paint(enabled=False), lambda: (80, 24)).show(view(recorded()))
+    assert "m" not in {part[:4].lstrip("0123456789;?")[:1] for part in stream.getvalue().split("\x1b[")[1:]}
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"), [({"TERM": "xterm"}, Table), ({"TERM": "dumb"}, Lines), ({}, Lines)], ids=str
+)
+def test_dumb_terminals_get_lines(environ, expected):
+    """A terminal that cannot move its cursor gets plain lines."""
+    assert isinstance(display(Terminal(), environ), expected)
+    assert not is_screen(io.StringIO(), environ)
+
+
+def test_lines_are_few():
+    """Plain output has one line for each event and one for every five seconds of the run."""
+    stream = io.StringIO()
+    lines = Lines(stream)
+    for _ in range(3):
+        lines.show(view(recorded()))
+    written = stream.getvalue().splitlines()
+    assert len(written) == 3
+    assert written[-1] == one_line(view(recorded()))
+    assert "step 200/400  10.0 steps/s  loss 0.2000  accuracy 90.0 %" in written[-1]
+
+
+def test_summary_says_what_was_planted_and_what_shows():
+    """The summary has the evidence for each planted fault, the time per phase, and what recording cost."""
+    run = recorded()
+    text = "\n".join(f"{label} {text}" for label, text in summary(run, view(run)))
+    assert "stopped after 200 steps in 20 s" in text
+    assert "step 120: loss 50.000, 0.5" in text
+    assert "delays the next step by 500 ms" in text
+    assert "forward      50.0 %" in text
+    assert "400 rows" in text

@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stepscope
+from stepscope.cli import checks
+from stepscope.cli.checks import BAD, NOTE, OFF, OK
+from stepscope.cli.main import main
+from stepscope.core.config import load
+from stepscope.core.places import Places, find_places
+
+
+@pytest.fixture
+def doctor(capsys, tmp_path, monkeypatch):
+    """Return a function that runs the command in an empty folder and returns its findings by topic."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, code=0):
+        assert main(["doctor", "--json", *arguments]) == code
+        found: dict[str, list[tuple[str, str]]] = {}
+        for finding in json.loads(capsys.readouterr().out)["findings"]:
+            found.setdefault(finding["topic"], []).append((finding["state"], finding["text"] + finding["remedy"]))
+        return found
+
+    return call
+
+
+def states(findings):
+    return [finding.state for finding in findings]
+
+
+def test_a_sound_machine(doctor):
+    """Where recording works every topic is there, nothing is bad, and the exit code is 0."""
+    found = doctor()
+    topics = {"python", "platform", "packages", "torch", "configuration", "environment", "runs", "runtime"}
+    assert topics | {"shared memory", "rings", "container", "launcher"} <= set(found)
+
+
+def test_the_report_is_for_people(capsys, tmp_path, monkeypatch):
+    """The report says the verdict first, fits the width, and holds a line for each topic."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "A run started here would be recorded" in lines[0]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_folder_that_cannot_be_written(doctor):
+    """Runs that cannot be written are exit code 1, with a remedy."""
+    [(state, text)] = doctor("--dir", "/proc/nowhere", code=1)["runs"]
+    assert state == BAD
+    assert "STEPSCOPE_DIR" in text
+
+
+def test_a_folder_that_is_not_there_yet_is_fine_and_not_made(doctor, tmp_path):
+    """A root that the first run will make is no problem, and looking does not make it."""
+    [(state, text)] = doctor("--dir", str(tmp_path / "new" / "runs"))["runs"]
+    assert (state, "made at the first run" in text) == (OK, True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_bad_run_id_is_told(doctor, monkeypatch):
+    """A run id of the environment that no folder can have is exit code 1."""
+    monkeypatch.setenv("STEPSCOPE_RUN_ID", "a/b")
+    assert doctor(code=1)["launcher"][0][0] == BAD
+
+
+def test_the_launcher_is_understood(doctor, monkeypatch):
+    """A process started under torchrun is told its run and rank."""
+    for name, value in {"TORCHELASTIC_RUN_ID": "job", "RANK": "3", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    [(state, text)] = doctor()["launcher"]
+    assert state == OK
+    assert "rank 3 of 8 of run torchrun-" in text
+
+
+def test_configuration_notices_and_errors(doctor, tmp_path):
+    """Files that were found, unknown keys and parts that are not built yet are told; the exit code stays 0."""
+    (tmp_path / "stepscope.yaml").write_text("recorder:\n  enabeld: true\nweb:\n  port: 8081\n")
+    found = doctor()["configuration"]
+    assert [state for state, _ in found] == [OK, NOTE, NOTE]
+    assert "did you mean 'recorder.enabled'?" in found[1][1]
+    assert "not built yet" in found[2][1]
+
+
+def test_recording_that_is_switched_off(doctor, tmp_path):
+    """A configuration that switches recording off is exit code 1 and says where it stands."""
+    (tmp_path / "stepscope.yaml").write_text("recorder:\n  enabled: false\n")
+    [problem] = [text for state, text in doctor(code=1)["configuration"] if state == BAD]
+    assert "stepscope.yaml' line 2" in problem
+
+
+def test_secrets_of_the_environment_are_hidden(doctor, monkeypatch):
+    """Our variables are listed without what is secret in them."""
+    monkeypatch.setenv("STEPSCOPE_API_TOKEN", "hunter2-hunter2")
+    assert "hunter2" not in doctor()["environment"][0][1]
+
+
+def test_a_live_run_is_seen_and_left_alone(doctor, tmp_path):
+    """A run that another process records is counted, and goes on undisturbed."""
+    code = (
+        "import stepscope, sys\nrun = stepscope.init(run_id='live')\nrun.log(a=1.0)\nprint(run.path, flush=True)\n"
+        "sys.stdin.readline()\nrun.log(a=2.0)\nrun.finish()"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(stepscope.__file__).parents[1])}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
+        path = trainer.stdout.readline().strip()
+        [(state, text), *_] = doctor()["rings"]
+        trainer.communicate("go\n", timeout=60)
+    assert (state, "runs 1, processes 1" in text) == (OK, True)
+    assert stepscope.open(path).series("a").value.tolist() == [1.0, 2.0]
+
+
+def test_dead_rings_are_brought_home(doctor):
+    """The rows of a process that was killed with its watcher are salvaged, and that is told."""
+    code = (
+        "import os, signal, stepscope, stepscope.session.watching as w\n"
+        "w.Watch.begin = lambda *_: None\n"
+        "run = stepscope.init(run_id='dead')\nrun.log(a=1.0)\nprint(run.path, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(stepscope.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "brought home: 1" in doctor()["rings"][0][1]
+    assert stepscope.open(done.stdout.strip()).series("a").value.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "state"), [(2**34, 2**34, OK), (2**26, 2**26, OK), (2**25, 2**25, NOTE), (2**34, 2**24, NOTE)]
+)
+def test_the_place_of_the_ring_follows_the_rule(monkeypatch, tmp_path, total, free, state):
+    """A ring goes to shared memory only as a small guest, and the report says why it does not."""
+
+    class Space:
+        f_frsize = 1
+        f_blocks = total
+        f_bavail = free
+
+    monkeypatch.setattr("os.statvfs", lambda path: Space)
+    (tmp_path / "shm").mkdir()
+    places = Places(tmp_path / "shm", tmp_path)
+    [found] = [finding for finding in checks.ring_place(places, 4 << 20) if finding.topic == "shared memory"]
+    assert found.state == state
+
+
+def test_no_shared_memory_is_no_problem(tmp_path):
+    """Without shared memory, or without the wish for it, rings go to local disk."""
+    assert states(checks.ring_place(Places(None, tmp_path), 1 << 20)) == [OK, OFF]
+    (tmp_path / "shm").mkdir()
+    assert states(checks.ring_place(Places(tmp_path / "shm", tmp_path), 1 << 20, wanted=False)) == [OK, OFF]
+
+
+def test_pid_1_and_group_kills_are_known_problems(tmp_path):
+    """A process that is PID 1, and a control group that is killed as one, are told with what follows from it."""
+    group = tmp_path / "sys/fs/cgroup/job"
+    group.mkdir(parents=True)
+    (group / "memory.oom.group").write_text("1\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    assert states(checks.surroundings({}, str(tmp_path), pid=1)) == [OFF, NOTE, NOTE]
+    assert states(checks.surroundings({"container": "lxc"}, str(tmp_path / "no"), pid=7)) == [OK]
+
+
+def test_missing_packages_are_bad(monkeypatch):
+    """A dependency that is not installed says what cannot be done without it; torch may be missing."""
+    monkeypatch.setattr(checks, "_version", lambda name: None)
+    assert states(checks.packages()) == [BAD, BAD, BAD, OFF]
+
+
+def test_python_settings_that_slow_the_start():
+    """PYTHONDONTWRITEBYTECODE makes every watcher compile its code, and that is told."""
+    assert states(checks.python({"PYTHONDONTWRITEBYTECODE": "1"})) == [OK, NOTE]
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/data/x", "nfs4"), ("/data2", "ext4"), ("/", "ext4")])
+def test_file_systems_are_told_apart(tmp_path, path, kind):
+    """The file system of a path is that of the nearest mount above it."""
+    mounts = tmp_path / "mounts"
+    mounts.write_text("a / ext4 rw 0 0\nb /data nfs4 rw 0 0\n")
+    assert checks.file_system(Path(path), str(mounts)) == kind
+
+
+def test_locks_are_asked_for_and_not_taken(tmp_path):
+    """Looking at a lock finds that of another process, and takes none."""
+    path = tmp_path / "lock"
+    path.write_bytes(b"xx")
+    code = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); input()"
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        with path.open("r+b") as file:
+            assert [checks.is_locked(file.fileno(), byte) for byte in (0, 1)] == [True, False]
+        holder.communicate(b"\n", timeout=30)
+    with path.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+
+
+def test_a_damaged_ring_is_told():
+    """A file that is no ring is reported, and nothing fails."""
+    places = find_places()
+    folder = places.of_run("/x", places.disk)
+    folder.mkdir()
+    (folder / "0.0.abc.ring").write_bytes(b"nonsense")
+    assert states(checks.recording(places, 0, [])) == [OFF, NOTE]
+
+
+def test_notices_are_not_told_twice():
+    """An error of the configuration appears once."""
+    assert states(checks.configuration(load(), [], None)) == [OFF]

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import struct
+import tempfile
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.exporters import csv as csv_format
+from stepscope.exporters import selection
+from stepscope.exporters.formats import FORMATS
+from stepscope.exporters.selection import Metric, choose
+from stepscope.store import sql
+from stepscope.store.catalog import open_run
+from stepscope.store.points import Points
+from tests.exporters.recorded import durations, leave_tail, make_run, points_of, seal_points, without_steps
+
+BITS = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 1 << 63, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8 << 48, (1 << 52) - 1])
+VALUES = st.lists(BITS.map(lambda bits: struct.unpack("<d", struct.pack("<Q", bits))[0]), max_size=8)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
+
+
+class Reader:
+    """A run in memory, with as much of a reader as exporters use."""
+
+    id, project, path = "run-1", "mnist", Path("nowhere")
+
+    def __init__(self, points):
+        self.recorded = points
+
+    def names(self):
+        return sorted(self.recorded.names)
+
+    def points(self, names):
+        return self.recorded.select(np.isin(self.recorded.name, [self.recorded.names.index(name) for name in names]))
+
+
+@pytest.fixture
+def past(tmp_path):
+    """A run with every kind of value, sealed and in a tail."""
+    folder = make_run(tmp_path)
+    parts = [points_of({"loss": [0.1, 1e308, 5e-324], "lr": [1 / 3]}), durations("step_seconds", [1, 123_456_789])]
+    parts.append(without_steps(points_of({"cpu/usage_ratio": [0.57]}, rank=-1)))
+    seal_points(folder, Points.concat(parts))
+    leave_tail(folder, [{"loss": math.nan}, {"loss": -math.inf}, {"loss": -0.0}], first=3)
+    return open_run(folder.path)
+
+
+def exported(past, name, metrics=None, wide=False):
+    stream = io.BytesIO()
+    form = FORMATS[name]
+    (form.write_wide if wide else form.write)(past, choose(past) if metrics is None else metrics, stream)
+    return stream.getvalue().decode()
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def objects(text):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def number(entry):
+    return float(entry["nonfinite"]) if "nonfinite" in entry else entry["value"]
+
+
+def same(left, right):
+    """Say whether two lists of floats have the same bits; of NaN only that it is one counts."""
+    return [None if math.isnan(v) else struct.pack("<d", v) for v in left] == [
+        None if math.isnan(v) else struct.pack("<d", v) for v in right
+    ]
+
+
+@given(VALUES)
+def test_csv_reads_back_to_the_same_bits(values):
+    """Each finite float of a CSV reads back to the same 64 bits, and each other to its kind."""
+    text = exported(Reader(points_of({"x": values})), "csv", [Metric("x", "x")])
+    assert same([float(row["value"]) for row in table(text)], values)
+
+
+@pytest.mark.promise("S2-047")
+@given(VALUES)
+def test_jsonl_reads_back_to_the_same_bits(values):
+    """Each finite float of a JSONL reads back to the same 64 bits; others are null with a flag, in strict JSON."""
+    entries = objects(exported(Reader(points_of({"x": values})), "jsonl", [Metric("x", "x")]))
+    assert same([number(entry) for entry in entries], values)
+    assert all((entry["value"] is None) == ("nonfinite" in entry) for entry in entries)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.floats()), max_size=12))
+def test_wide_csv_has_the_last_value_of_each_step(entries):
+    """A wide CSV has a row for each step and in it the last value, bit by bit; what was not recorded is empty."""
+    points = points_of({"x": [value for _, value in entries], "y": [1.0]})
+    points.step[: len(entries)] = [step for step, _ in entries]
+    rows = table(exported(Reader(points), "csv", [Metric("x", "x"), Metric("y", "y")], wide=True))
+    last = dict(entries)
+    assert [int(row["step"]) for row in rows] == sorted({*last, 0})
+    assert same([float(row["x"]) for row in rows if row["x"]], [last[step] for step in sorted(last)])
+    assert [row["y"] for row in rows if row["y"]] == ["1.0"]
+
+
+@given(TEXT)
+def test_any_name_survives_csv(name):
+    """A name is one cell whatever is in it, and no cell starts like a formula."""
+    [row] = table(exported(Reader(points_of({name: [1.0]})), "csv", [Metric(name, name)]))
+    assert row["name"] in {name, f"'{name}"}
+    assert not row["name"].startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+@pytest.mark.parametrize("name", ["=cmd()", "+1", "-x", "@sum", "\tx", "\rx"])
+def test_formulas_are_neutralised(name):
+    """A text that a spreadsheet would run gets a quote in front; negative numbers stay numbers (S26)."""
+    points = points_of({name: [-1.5]}, rank=-1)
+    [row] = table(exported(Reader(points), "csv", [Metric(name, name)]))
+    assert (row["name"], row["rank"], row["value"]) == (f"'{name}", "-1", "-1.5")
+    wide = exported(Reader(points), "csv", [Metric(name, name)], wide=True)
+    assert table(wide) == [{"rank": "-1", "attempt": "0", "step": "0", f"'{name}": "-1.5"}]
+
+
+def test_long_csv_has_what_is_documented(past):
+    """A line of a CSV has the documented columns, the time with microseconds in UTC, and no step where there is none."""
+    lines = exported(past, "csv").splitlines()
+    assert lines[0] == "name,rank,attempt,seq,step,time,value"
+    assert lines[1] == "cpu/usage_ratio,-1,0,0,,2023-11-14T22:13:20.000000Z,0.57"
+    assert lines[2] == "loss,0,0,0,0,2023-11-14T22:13:20.000000Z,0.1"
+    assert lines[-1] == "step_seconds,0,0,1,1,2023-11-14T22:13:20.001000Z,0.123456789"
+
+
+def test_wide_csv_leaves_out_what_has_no_step(past):
+    """Points without a step have no row in a wide CSV; a metric called like a key column can be told from it."""
+    rows = table(exported(past, "csv", [*choose(past), Metric("lr", "step")], wide=True))
+    assert [row["step"] for row in rows] == ["0", "1", "2"]
+    assert rows[0]["metric/step"] == rows[0]["lr"]
+    assert {row["cpu/usage_ratio"] for row in rows} == {""}
+
+
+def test_no_points_no_rows(tmp_path):
+    """A run without points exports to a header, or to nothing."""
+    past = open_run(make_run(tmp_path).path)
+    assert exported(past, "csv") == "name,rank,attempt,seq,step,time,value\n"
+    assert exported(past, "csv", wide=True) == "rank,attempt,step\n"
+    assert exported(past, "jsonl") == ""
+
+
+def test_parquet_has_the_columns_of_the_view(past, tmp_path):
+    """A Parquet export has the columns and types of `points`, its rows in order, and the recorded names."""
+    target = tmp_path / "out.parquet"
+    FORMATS["parquet"].write_file(past, choose(past), target)
+    with duckdb.connect() as connection:
+        kinds = connection.execute("DESCRIBE SELECT * FROM read_parquet($1)", [str(target)]).fetchall()
+        rows = connection.execute("SELECT * FROM read_parquet($1)", [str(target)]).fetchall()
+    assert {name: kind for name, kind, *_ in kinds} == sql.VIEWS["points"]
+    assert [(row[0], row[2], row[5]) for row in rows] == sorted((row[0], row[2], row[5]) for row in rows)
+    assert len(rows) == len(past.points())
+    assert [path.name for path in tmp_path.iterdir()] == ["mnist", "out.parquet"] or len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.promise("S2-047", "X-03")
+@pytest.mark.parametrize("spelling", ["recorded", "documents"])
+def test_the_same_number_everywhere(past, tmp_path, spelling):
+    """A metric has the same numbers, bit by bit, in Python, SQL, CSV, JSONL and Parquet."""
+    for metric in choose(past, None, spelling):
+        target = tmp_path / "out.parquet"
+        FORMATS["parquet"].write_file(past, [metric], target)
+        with duckdb.connect() as connection:
+            file = connection.execute("SELECT value FROM read_parquet($1)", [str(target)]).fetchall()
+        python = past.series(metric.written).value.tolist()
+        asked = sql.query(tmp_path, f"SELECT value FROM points WHERE name = '{metric.recorded}' ORDER BY seq")[1]
+        assert same([float(row["value"]) for row in table(exported(past, "csv", [metric]))], python)
+        assert same([number(entry) for entry in objects(exported(past, "jsonl", [metric]))], python)
+        assert same([value for (value,) in file], python)
+        assert metric.factor != 1 or same([value for (value,) in asked], python)
+
+
+def test_portions_bound_what_is_in_memory(past, monkeypatch):
+    """Metrics are read in portions, whatever their number, and come out the same."""
+    whole = exported(past, "csv")
+    asked = []
+    monkeypatch.setattr(selection, "PORTION", 1)
+    monkeypatch.setattr(csv_format, "CHUNK", 2)
+    points = past.points
+    monkeypatch.setattr(past, "points", lambda names: asked.append(names) or points(names))
+    assert exported(past, "csv") == whole
+    assert [len(names) for names in asked] == [1] * 4
+
+
+def test_wide_csv_leaves_no_file(past, tmp_path, monkeypatch):
+    """What a wide CSV keeps on disk meanwhile has no name, and is gone afterwards."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    exported(past, "csv", wide=True)
+    assert list((tmp_path / "temporary").iterdir()) == []

@@ -1,0 +1,93 @@
+"""A recorder on a ring of its own, without a run or a watcher, and what can be read out of that ring."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+
+from stepscope.core import ring
+from stepscope.core.columns import SchemaTable, decode_entries
+from stepscope.recorder.complaints import Complaints
+from stepscope.recorder.declarations import Declarations
+from stepscope.recorder.intake import Intake
+from stepscope.recorder.mapping import create
+from stepscope.session.run import Run
+
+RING_BYTES = ring.HEADER_BYTES + 64 * 1024
+"""64 segments of 1024 bytes."""
+
+
+def identity_of(folder, rank=0, attempt=0, **more):
+    facts = {
+        "run_path": str(folder / "run"),
+        "rank": rank,
+        "attempt": attempt,
+        "node_rank": 0,
+        "pid": os.getpid(),
+        "boot_id": "boot",
+        "wall_ns": 1_700_000_000_000_000_000,
+        "monotonic_ns": 0,
+        "schema_path": "",
+    }
+    return ring.Identity(**{**facts, **more})
+
+
+class Rig:
+    """A run that records into `folder`; `rows()` is what its ring holds."""
+
+    def __init__(self, folder, ring_bytes=RING_BYTES, machine="x86_64", max_names=10**6, **intake):
+        self.path = folder / f"{os.urandom(4).hex()}.ring"
+        self.mapping = create(self.path, ring_bytes, identity_of(folder), machine)
+        self.schema = self.path.with_suffix(".schema")
+        descriptor = os.open(self.schema, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.said = io.StringIO()
+        self.declarations = Declarations(self.mapping, descriptor, max_names)
+        self.intake = Intake(self.declarations, Complaints(self.said), **intake)
+        self.run = Run(self.mapping, self.intake)
+        self.descriptor = os.open(self.path, os.O_RDWR)
+        self.reader = ring.RingReader(self.descriptor)
+
+    @property
+    def refused(self):
+        return self.reader.words()[ring.WORD_REFUSED]
+
+    def complaints(self):
+        return dict(self.intake.complaints.counts)
+
+    def table(self):
+        table = SchemaTable()
+        for entry in decode_entries(self.schema.read_bytes())[0]:
+            table.add(entry)
+        return table
+
+    def records(self):
+        """Return (schema id, sequence, time in ns, step, payload) of every record that is still there."""
+        found, cursor = [], 0
+        while True:
+            pieces, after = self.reader.read(cursor)
+            for piece in pieces:
+                for offset, schema, sequence in ring.records(piece.data):
+                    length, _, _, now, step = ring.RECORD.unpack_from(piece.data, offset)
+                    end = offset + length - self.mapping.overhead
+                    found.append((schema, sequence, now, step, piece.data[offset + ring.RECORD.size : end]))
+            if after == cursor:
+                return found
+            cursor = after
+
+    def rows(self):
+        """Return (step, values) of every row of numbers, durations in ns."""
+        table = self.table()
+        return [(step, _values(table, schema, payload)) for schema, _, _, step, payload in self.records() if schema != 3]
+
+    def events(self):
+        """Return (step, fields) of every event."""
+        return [(step, json.loads(payload)) for schema, _, _, step, payload in self.records() if schema == 3]
+
+
+def _values(table, schema, payload):
+    if schema == ring.SCHEMA_PAIRS:
+        return {table.names[number]: value for number, value in struct.iter_unpack("<Qd", payload)}
+    found = table.schemas[schema]
+    return dict(zip(found.names, struct.unpack(f"<{found.kinds}", payload), strict=True))
