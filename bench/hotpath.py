@@ -6,6 +6,7 @@ so all see the same machine. A block is CPU time of the calling thread, less tha
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import subprocess
@@ -110,32 +111,35 @@ def _figures(cost: dict[str, float]) -> list[Figure]:
     return found
 
 
-def _log_block(peer: Peer) -> Callable[[], float]:
-    data, first = rows(peer.calls), [0]
-    log = peer.run.log if isinstance(peer, Stepscope) else peer.log  # type: ignore[attr-defined]
+def _our_block(peer: Stepscope) -> Callable[[], float]:
+    data, log = rows(peer.calls), peer.run.log
 
-    def ours() -> int:
+    def block() -> float:
         start = thread_time_ns()
         for row in data:
             log(row)
         middle = thread_time_ns()
-        for row in data:
+        for _ in data:
             pass
-        return 2 * middle - start - thread_time_ns()
+        return (2 * middle - start - thread_time_ns()) / len(data)
 
-    def theirs() -> int:
-        step = first[0] = first[0] + len(data)
+    return block
+
+
+def _peer_block(peer: Peer) -> Callable[[], float]:
+    data, log, steps = rows(peer.calls), peer.log, itertools.count()
+
+    def block() -> float:
+        numbered = [(next(steps), row) for row in data]
         start = thread_time_ns()
-        for row in data:
+        for step, row in numbered:
             log(step, row)
-            step += 1
         middle = thread_time_ns()
-        for row in data:
-            step += 1
-        return 2 * middle - start - thread_time_ns()
+        for _ in numbered:
+            pass
+        return (2 * middle - start - thread_time_ns()) / len(data)
 
-    block = ours if isinstance(peer, Stepscope) else theirs
-    return lambda: block() / len(data)
+    return block
 
 
 def _step_block(peer: Stepscope) -> Callable[[], float]:
@@ -164,7 +168,10 @@ def main(arguments: list[str]) -> int:
     name, folder, descriptor = arguments[0], Path(arguments[1]), int(arguments[2])
     peer = PEERS.get(name, Stepscope)()
     peer.start(folder)
-    block = _step_block(peer) if name == STEP and isinstance(peer, Stepscope) else _log_block(peer)
+    if isinstance(peer, Stepscope):
+        block = _step_block(peer) if name == STEP else _our_block(peer)
+    else:
+        block = _peer_block(peer)
     block()
     with os.fdopen(descriptor, "w", encoding="ascii") as reply:
         print("ready", file=reply, flush=True)

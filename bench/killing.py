@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,8 @@ from typing import TYPE_CHECKING
 from bench.processes import SEALER, WATCHER, alive, children, find, kill, python, tree, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepscope.store.reader import Past
 
 RATES = (1, 10, 1000)

@@ -7,6 +7,7 @@ interval (95 %).
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.figure import Figure, Options
-from bench.peers import TensorBoard
 from bench.processes import output_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Clocks = tuple[float, float]
 def measure(options: Options) -> list[Figure]:
     """Return the slow-down, and what the same reckoning says where nothing differs."""
     what = "torch CPU loop, 2 ms steps: slowed (upper bound)"
-    if TensorBoard.missing() and _no_torch():
+    if importlib.util.find_spec("torch") is None:
         return [Figure("loop", what, None, "%", 1.0, "torch not installed"), Figure("loop_aa", "  A/A", None)]
     fours = 20 if options.quick else 300
     printed, _, _ = output_of("-m", "bench.loop", str(options.scratch / "loop"), str(fours))
@@ -46,12 +46,6 @@ def measure(options: Options) -> list[Figure]:
         Figure("loop", what, wall[2], "%", 1.0, beside),
         Figure("loop_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, _shown(same)),
     ]
-
-
-def _no_torch() -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec("torch") is None
 
 
 def interval(ratios: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
@@ -120,8 +114,16 @@ class Training:
                 value = loss.item()
                 run.log(
                     {
-                        **{"loss": value, "learning_rate": 1e-3, "grad_norm": value * 2, "accuracy": 0.5, "epoch": 1},
-                        **{"tokens": at, "scale": 1.0, "ema": value * 0.9, "kl": 0.1, "entropy": 2.3},
+                        "loss": value,
+                        "learning_rate": 1e-3,
+                        "grad_norm": value * 2,
+                        "accuracy": 0.5,
+                        "epoch": 1,
+                        "tokens": at,
+                        "scale": 1.0,
+                        "ema": value * 0.9,
+                        "kl": 0.1,
+                        "entropy": 2.3,
                     }
                 )
 

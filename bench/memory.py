@@ -31,7 +31,7 @@ def measure(options: Options) -> list[Figure]:
     grown = json.loads(output_of("-m", "bench.memory", "grow", str(root), str(calls))[0])
     growth = grown["kib"] / 1024 / (calls / 1e6)
     cpu, sealing, pss = _watched(root, seconds)
-    peak, sealed = _sealer_peak(root, options.quick)
+    peak, sealed = _sealer_peak(root, 100_000 if options.quick else 400_000)
     return [
         Figure(
             "growth", "trainer memory per million log calls", growth, "MiB", 2.0, f"RSS {grown['rss'] / 1024:.0f} MiB"
@@ -64,9 +64,8 @@ def _watched(root: Path, seconds: float) -> tuple[float, float, int]:
     return own, theirs, pss
 
 
-def _sealer_peak(root: Path, quick: bool) -> tuple[int, int]:
+def _sealer_peak(root: Path, count: int) -> tuple[int, int]:
     """Record enough for some tails of full size; return the largest peak RSS of a sealing child, in KiB."""
-    count = 100_000 if quick else 400_000
     trainer = python("-m", "bench.memory", "burst", str(root), str(count), stdin=subprocess.DEVNULL)
     run = root / "memory" / "burst"
     peaks: dict[int, int] = {}

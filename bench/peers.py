@@ -1,4 +1,5 @@
 """The other metric loggers, each behind the same four calls; all local or offline, telemetry off."""
+# ruff: noqa: D102 - the base class says what each call does
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ import importlib.util
 import json
 import os
 import struct
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 KEYS = [f"metric_{index}" for index in range(10)]
 Row = dict[str, float]
@@ -229,7 +230,7 @@ def rows(count: int, seed: int = 0) -> list[Row]:
 
 def versions(names: list[str]) -> str:
     """Return the versions of the installed peers, as JSON."""
-    import importlib.metadata as metadata
+    from importlib import metadata
 
     modules = {module for name in names if not PEERS[name].missing() for module in PEERS[name].needs.split()}
     return json.dumps({module: metadata.version(module) for module in sorted(modules)})

@@ -29,7 +29,8 @@ COUNT = struct.Struct("<q")
 def measure(options: Options) -> list[Figure]:
     """Return the steps that each logger loses, of some kills each."""
     kills, steps = (1, 300) if options.quick else (3, 2000)
-    draw, lost = random.Random(options.seed), {name: [] for name in PEERS}  # type: dict[str, list[int]]
+    draw = random.Random(options.seed)
+    lost: dict[str, list[int]] = {name: [] for name in PEERS}
     for turn in range(kills):
         for name, peer in PEERS.items():
             if not peer.missing():

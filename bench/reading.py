@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,8 @@ from bench.processes import output_of
 from bench.synthetic import WRITER, long_run, name_of, small_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from numpy.typing import NDArray
 
     from stepscope.store.pyramid import Blocks
@@ -124,7 +125,7 @@ def figures(value: NDArray[np.float64], starts: NDArray[np.int64]) -> dict[str, 
 def _same(one: NDArray[Any], other: NDArray[Any], *, exact: bool) -> NDArray[np.bool_]:
     if exact:
         return np.asarray((one == other) | (np.isnan(one) & np.isnan(other)))
-    return np.isclose(one, other, rtol=1e-9, atol=0.0)
+    return np.asarray(np.isclose(one, other, rtol=1e-9, atol=0.0))
 
 
 def _count(buckets: Blocks | None) -> tuple[int, int]:

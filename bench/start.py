@@ -1,4 +1,4 @@
-"""What starting and ending costs: import, `init()`, exit, and a pipe behind the trainer. Fresh processes, interleaved."""
+"""What starting and ending costs: import, `init()`, exit, a pipe behind the trainer. Fresh processes, interleaved."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def long_run(path: Path, names: int, steps: int, units: int) -> None:
 
 
 def seal_unit(path: Path, names: int, steps: int, unit: int, first: int, last: int) -> None:
-    """Seal the steps from `first` to before `last` of all series: f32 values around a slow curve, now and then a spike."""
+    """Seal the steps from `first` to before `last` of all series: f32 values on a slow curve, a spike and a NaN."""
     count, rng = last - first, np.random.default_rng(unit)
     step = np.arange(first, last, dtype=np.int64)
     time = START + step * (DAYS_30 // steps) + rng.integers(0, 1000, count)

@@ -15,6 +15,7 @@ from stepscope.cli.checks import BAD, NOTE, OFF, OK
 from stepscope.cli.main import main
 from stepscope.core.config import load
 from stepscope.core.places import Places, find_places
+from tests.integration.processes import until
 
 
 @pytest.fixture
@@ -117,7 +118,8 @@ def test_a_live_run_is_seen_and_left_alone(doctor, tmp_path):
         [(state, text), *_] = doctor()["rings"]
         trainer.communicate("go\n", timeout=60)
     assert (state, "runs 1, processes 1" in text) == (OK, True)
-    assert stepscope.open(path).series("a").value.tolist() == [1.0, 2.0]
+    past = until(lambda: stepscope.open(path).state == "finished" and stepscope.open(path), "the end of the run")
+    assert past.series("a").value.tolist() == [1.0, 2.0]
 
 
 def test_dead_rings_are_brought_home(doctor):
@@ -195,7 +197,7 @@ def test_locks_are_asked_for_and_not_taken(tmp_path):
     """Looking at a lock finds that of another process, and takes none."""
     path = tmp_path / "lock"
     path.write_bytes(b"xx")
-    code = "import fcntl, sys; f = open(sys.argv[1], 'r+'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); input()"
+    code = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.lockf(f, fcntl.LOCK_EX, 1); print(flush=True); input()"
     command = [sys.executable, "-c", code, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         holder.stdout.readline()

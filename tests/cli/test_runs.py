@@ -9,6 +9,7 @@ import stepscope
 from stepscope.cli.main import main
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import NodeState, RankState
+from tests.integration.processes import until
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def test_a_recorded_run_is_listed(listed, tmp_path):
         for _ in range(3):
             with run.step():
                 run.log(loss=1.0)
+    until(lambda: stepscope.open(run.path).state == "finished", "the end of the run")
     line = listed().splitlines()[1]
     assert [part in line for part in (run.id, "first try", "mnist", "finished", " 2 ")] == [True] * 5
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 
@@ -8,11 +9,25 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.cli.overview import metric_names, silence, step_range, step_time, throughput, trend
+from stepscope.cli.overview import FINE_POINTS, metric, metric_names, silence, step_range, step_time, throughput, trend
 from stepscope.cli.show import Page, flatten
 from stepscope.cli.text import Paint, width_of
 from stepscope.store.points import NO_STEP
 from stepscope.store.series import Series
+from tests.integration.processes import until
+
+
+@contextlib.contextmanager
+def recorded(root, **arguments):
+    """Record a run; at the end its rows are on disk, however busy the machine is."""
+    with stepscope.init(dir=root, **arguments) as run:
+        yield run
+    settle(run)
+
+
+def settle(run):
+    """Wait until the watcher has written the end of a run."""
+    until(lambda: stepscope.open(run.path).state != "running", "the end of the run")
 
 
 @pytest.fixture
@@ -30,7 +45,7 @@ def show(tmp_path, capsys):
 @pytest.fixture
 def trained(tmp_path):
     """Return a small finished run with phases, samples, events and a value that is not finite."""
-    with stepscope.init(project="mnist", name="first", config={"lr": 0.1, "model": {"layers": 2}}, dir=tmp_path) as run:
+    with recorded(tmp_path, project="mnist", name="first", config={"lr": 0.1, "model": {"layers": 2}}) as run:
         for index, _ in enumerate(run.data(range(8))):
             with run.step(samples=4):
                 with run.phase("forward"):
@@ -99,7 +114,7 @@ def test_throughput_is_samples_by_the_seconds_of_their_steps(trained):
 def test_rates_stay_inside_an_attempt(show, tmp_path):
     """Each attempt has a rate of its own, and a step without samples counts for none."""
     for samples in (2, None):
-        with stepscope.init(run_id="again", resume=True, dir=tmp_path) as run:
+        with recorded(tmp_path, run_id="again", resume=True) as run:
             for _ in range(3):
                 with run.step(samples=samples):
                     run.log(loss=1.0)
@@ -118,9 +133,22 @@ def test_figures_are_those_of_the_reader(show, trained):
     assert loss["nonfinite"] == 1
 
 
+def test_figures_of_a_long_metric_are_exact(tmp_path):
+    """A metric that is read as buckets has the same figures as one that is read point by point."""
+    with recorded(tmp_path, run_id="long") as run:
+        for number in range(FINE_POINTS + 5000):
+            run.log(loss=math.nan if number == 7 else math.sin(number))
+    past = stepscope.open(run.path)
+    found, summary = metric(past, "loss"), past.summary("loss")
+    for key in ("count", "min", "max", "last", "nonfinite"):
+        assert found[key] == summary[key]
+    assert found["mean"] == pytest.approx(summary["mean"])
+    assert found["trend"].count(None) == 1
+
+
 def test_json_is_strict(show, tmp_path):
     """A value that is not finite is null in JSON, and a list says where and what it was."""
-    with stepscope.init(run_id="bad", dir=tmp_path) as run:
+    with recorded(tmp_path, run_id="bad") as run:
         run.log({"a/b~c": -math.inf})
     text = show("bad", "--json")
     facts = json.loads(text, parse_constant=pytest.fail)
@@ -130,7 +158,7 @@ def test_json_is_strict(show, tmp_path):
 
 def test_non_finite_values_are_shown(show, tmp_path):
     """The table names what is not finite, and counts it."""
-    with stepscope.init(run_id="bad", dir=tmp_path) as run:
+    with recorded(tmp_path, run_id="bad") as run:
         run.log({"loss": 1.0})
         run.log({"loss": math.inf})
     [line] = [line for line in show("bad").splitlines() if line.startswith("  loss")]
@@ -153,7 +181,7 @@ def test_an_unknown_metric_is_wrong_usage(show, trained):
 
 def test_a_hundred_metrics_are_limited(show, tmp_path):
     """Of a hundred metrics twenty are shown, and the rest is counted; JSON has all."""
-    with stepscope.init(run_id="big", dir=tmp_path) as run:
+    with recorded(tmp_path, run_id="big") as run:
         run.log({f"layer{number}": float(number) for number in range(100)})
     assert "and 80 more" in show("big")
     assert len(json.loads(show("big", "--json"))["metrics"]) == 100
@@ -161,7 +189,8 @@ def test_a_hundred_metrics_are_limited(show, tmp_path):
 
 def test_a_run_without_metrics_is_shown(show, tmp_path):
     """A run that logged nothing is shown without a fault."""
-    stepscope.init(run_id="empty", dir=tmp_path).finish()
+    with recorded(tmp_path, run_id="empty"):
+        pass
     text = show("empty")
     assert "none recorded" in text
     assert "Where the time goes" not in text
@@ -184,6 +213,7 @@ def test_text_of_the_run_is_harmless(show, tmp_path):
     run.log({evil: 1.0})
     run.event(evil)
     run.finish(RuntimeError(evil))
+    settle(run)
     text = show("evil")
     assert "evil in project" in text
     assert not set(text) & set("\x1b\x07\u202e\r")

@@ -33,7 +33,8 @@ def test_a_failure_leaves_nothing(tmp_path):
             stream.write(b"half")
             raise StepscopeError("x y", "z", "w")
 
-    pytest.raises(StepscopeError, fail)
+    with pytest.raises(StepscopeError):
+        fail()
     assert (names(tmp_path), target.read_bytes()) == (["out.csv"], b"old")
 
 
@@ -41,7 +42,7 @@ def test_files_are_not_replaced_without_force(tmp_path):
     """A file that exists is replaced only with `force`."""
     target = tmp_path / "out.csv"
     target.write_bytes(b"old")
-    with pytest.raises(UsageError, match="it exists already; .*--force"), open_output(str(target)):
+    with pytest.raises(UsageError, match=r"it exists already; .*--force"), open_output(str(target)):
         pass
     with open_output(str(target), force=True) as stream:
         stream.write(b"new")
@@ -57,7 +58,8 @@ def test_a_file_that_came_meanwhile_is_kept(tmp_path):
             temporary.write_bytes(b"ours")
             target.write_bytes(b"theirs")
 
-    pytest.raises(UsageError, race)
+    with pytest.raises(UsageError):
+        race()
     assert (names(tmp_path), target.read_bytes()) == (["out.csv"], b"theirs")
 
 

@@ -79,7 +79,7 @@ def test_metrics_are_found_in_any_spelling():
 
 def test_unknown_metrics_are_told():
     """A name that the run has not is an error that names the nearest."""
-    with pytest.raises(UsageError, match="cannot export metric 'los': .*; did you mean 'loss'"):
+    with pytest.raises(UsageError, match=r"cannot export metric 'los': .*; did you mean 'loss'"):
         choose(Names("loss"), ["los"])
     with pytest.raises(UsageError, match="stepscope show run-1"):
         choose(Names(), ["loss"])

@@ -270,6 +270,7 @@ def test_auto_cleanup_applies_the_limits_when_a_run_ends(tmp_path):
     with stepscope.init(project="q", dir=tmp_path, performance_tuning=tuning) as run:
         run.log(loss=1.0)
     until(lambda: not old.exists(), "the removal")
+    until(lambda: not watchers(tmp_path), "the end of the watcher")
     assert stepscope.open(run.path).series("loss").value.tolist() == [1.0]
 
 

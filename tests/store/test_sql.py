@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 import os
 import struct
@@ -25,7 +25,7 @@ from tests.exporters.recorded import (
 )
 
 COLUMNS = {view: list(columns) for view, columns in sql.VIEWS.items()}
-START = datetime.datetime(2023, 11, 14, 22, 13, 20)  # noqa: DTZ001 (SQL's TIMESTAMP has no zone; ours are UTC)
+START = dt.datetime(2023, 11, 14, 22, 13, 20)  # noqa: DTZ001 (SQL's TIMESTAMP has no zone; ours are UTC)
 
 WRITES = [
     "COPY points TO '{out}'",
@@ -40,8 +40,7 @@ WRITES = [
     "EXPLAIN (ANALYZE, FORMAT json) COPY (SELECT 1 AS a) TO '{unit}' (FORMAT parquet, USE_TMP_FILE false)",
     "SUMMARIZE WITH x AS (COPY (SELECT 1 AS a) TO '{unit}' (USE_TMP_FILE false, FORMAT parquet)) SELECT 1",
     "SELECT * FROM query('WITH x AS (COPY (SELECT 1) TO ''{unit}'' (USE_TMP_FILE false)) SELECT 1')",
-    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql("
-    "'WITH x AS (COPY (SELECT 1 AS a) TO ''{unit}'' (FORMAT parquet, USE_TMP_FILE false)) SELECT 1'))",
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('WITH x AS (COPY points TO ''{unit}'') SELECT 1'))",
     "PRAGMA json_execute_serialized_sql('{{}}')",
     "WITH x AS (INSERT INTO internal.files VALUES (9, 9) RETURNING *) SELECT * FROM x",
     "WITH x AS (DELETE FROM internal.loose RETURNING *) SELECT * FROM x",
@@ -95,7 +94,14 @@ SETTINGS = [
     "DETACH memory",
     "VACUUM",
 ]
-NOT_ONE = ["", " ", "-- nothing", "SELECT 1; SELECT 2", "SELECT 1; DROP VIEW points", "SELECT 1; COPY points TO '{out}'"]
+NOT_ONE = [
+    "",
+    " ",
+    "-- nothing",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; DROP VIEW points",
+    "SELECT 1; COPY points TO '{out}'",
+]
 
 
 @pytest.fixture
@@ -204,7 +210,7 @@ def test_only_reading_the_views_is_possible(root, tmp_path, text):
     [unit] = (root / "mnist" / "run-1" / "metrics").glob("*-0-0-0.parquet")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     places = {"out": tmp_path / "out", "unit": unit, "other": other, "run": unit.parents[1]}
-    with sql.connect(root) as database, pytest.raises(UsageError, match="^cannot run the query: .+; .+"):
+    with sql.connect(root) as database, pytest.raises(UsageError, match=r"^cannot run the query: .+; .+"):
         list(database.query(text.format(**places)).rows)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -277,7 +283,7 @@ def test_queries_of_runs_compare_no_files(root, monkeypatch):
 
 def test_a_missing_root_is_told(tmp_path):
     """A folder that is not there is an error; one without runs has empty views."""
-    with pytest.raises(StepscopeError, match="there is no such folder; .*--dir"):
+    with pytest.raises(StepscopeError, match=r"there is no such folder; .*--dir"):
         ask(tmp_path / "nowhere", "SELECT 1")
     assert ask(tmp_path, "SELECT (SELECT count(*) FROM points), (SELECT count(*) FROM events)") == [(0, 0)]
 

@@ -252,7 +252,7 @@ def rings(places: Places) -> Iterator[LiveRing | str]:
     for path in places.rings():
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except FileNotFoundError:  # its run has just ended
             continue
         except OSError as error:
             yield f"{path}: {error.strerror}"

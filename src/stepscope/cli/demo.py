@@ -200,12 +200,12 @@ class Child:
         Raises:
             StepscopeError: the training does not record; the message says why.
         """
-        import stepscope
         from stepscope.cli.demo_training import READY
+        from stepscope.store.catalog import open_run
 
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if line.startswith(READY):
-            return stepscope.open(line.removeprefix(READY).rstrip("\n"))
+            return open_run(line.removeprefix(READY).rstrip("\n"))
         self._process.wait()
         why = self._read_errors().removeprefix("stepscope: ") or "it ended at once"
         raise StepscopeError("record the demo", why, "give a --dir that you can write to")
@@ -242,7 +242,7 @@ def _ended_by_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end us like an exception, so that the cursor comes back and the training is stopped."""
 
     def end(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
+        sys.exit(128 + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

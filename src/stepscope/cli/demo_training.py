@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import stepscope
+from stepscope.session.opening import init
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -295,7 +295,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, stop.ask)
     sys.argv = ["stepscope", "demo", *arguments]  # what the run says it was started as
     config = {**asdict(settings), "batch": BATCH, "width": WIDTH, "peak_rate": PEAK_RATE, "classes": CLASSES}
-    with stepscope.init(project=settings.project, name="demo", config=config, dir=settings.dir) as run:
+    with init(project=settings.project, name="demo", config=config, dir=settings.dir) as run:
         if not run.recording:
             return 1
         sys.stdout.write(f"{READY}{run.path}\n")

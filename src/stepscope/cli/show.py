@@ -180,7 +180,7 @@ class Page:
         ranks = self._facts["attempts"]
         yield from self._title("Attempts and ranks", "" if ranks else "no watcher has written yet")
         titles = ("attempt", "rank", "state", "step", "rows", "lost", "refused")
-        shape = [Column(title, right=title in titles[3:]) for title in titles]
+        shape = [Column(title, right=title in titles[3:], narrowest=10 * (title == "state")) for title in titles]
         shape += [Column("duration", right=True, optional=True), Column("node", narrowest=8, optional=True)]
         shown = sorted(
             ranks, key=lambda rank: (rank["state"] in {"finished", "running"}, -rank["attempt"], rank["rank"])

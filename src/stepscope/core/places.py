@@ -103,7 +103,7 @@ def choose_root(places: Places, ring_bytes: int) -> Path:
         return places.disk
     try:
         space = os.statvfs(places.shared)
-        ours = ring_bytes + sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}"))
+        ours = ring_bytes + sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}*"))
     except OSError:
         return places.disk
     total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from stepscope.exporters.selection import portions
-from stepscope.store.points import NO_STEP, Points
+from stepscope.store.points import NO_STEP, Points, series_starts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,6 @@ CHUNK = 1 << 16
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _SPECIAL = frozenset('",\r\n')
-_KEY = np.dtype([(column, np.int64) for column in KEY])
 
 
 def text_cell(text: str) -> str:
@@ -61,21 +60,69 @@ def write_wide(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
     Of several values of a metric in one step the last is written; points without a step are left out. What does not
     fit into memory lies in a temporary file meanwhile.
     """
-    keys = _keys(past, metrics)
+    rows = _Rows()
+    for _, points in portions(past, metrics):
+        rows.add(points)
     header = [*KEY, *(text_cell(f"metric/{name}" if name in KEY else name) for _, name, _ in metrics)]
     stream.write((",".join(header) + "\n").encode("utf-8", "replace"))
-    if not len(keys):
+    if not len(rows):
         return
-    shape = (len(metrics), len(keys))
+    shape = (len(metrics), len(rows))
     with tempfile.TemporaryFile() as values, tempfile.TemporaryFile() as marks:
         value = np.memmap(values, np.float64, "w+", shape=shape)
         there = np.memmap(marks, np.bool_, "w+", shape=shape)
-        for row, (_, points) in enumerate(portions(past, metrics)):
-            place, last = _last_of_each(keys, points)
-            value[row, place], there[row, place] = last, True
-        for start in range(0, len(keys), CHUNK):
-            part = slice(start, start + CHUNK)
-            stream.write("".join(_wide_lines(keys[part], value[:, part], there[:, part])).encode())
+        for number, (_, points) in enumerate(portions(past, metrics)):
+            for place, last in rows.places(points):
+                value[number, place], there[number, place] = last, True
+        start = 0
+        for key, steps in rows.parts():
+            part = slice(start, start + len(steps))
+            stream.write("".join(_wide_lines(key, steps, value[:, part], there[:, part])).encode())
+            start += len(steps)
+
+
+class _Rows:
+    """The rows of a wide table: the steps of each rank and attempt."""
+
+    def __init__(self) -> None:
+        self._steps: dict[tuple[int, int], NDArray[np.int64]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._steps.values()))
+
+    def add(self, points: Points) -> None:
+        """Make room for the steps of one metric."""
+        for key, part in _by_attempt(points):
+            known = self._steps.get(key)
+            new = np.unique(part.step)
+            if known is None or not np.array_equal(known, new):
+                self._steps[key] = new if known is None else np.union1d(known, new)
+
+    def parts(self) -> Iterator[tuple[tuple[int, int], NDArray[np.int64]]]:
+        """Return rank and attempt, and some of their steps, in order."""
+        for key, steps in sorted(self._steps.items()):
+            for start in range(0, len(steps), CHUNK):
+                yield key, steps[start : start + CHUNK]
+
+    def places(self, points: Points) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Return the rows in which one metric has a value, and the last value of each."""
+        lengths = [len(steps) for _, steps in sorted(self._steps.items())]
+        starts = dict(zip(sorted(self._steps), np.cumsum([0, *lengths]).tolist(), strict=False))
+        for key, part in _by_attempt(points):
+            known = self._steps.get(key, part.step[:0])
+            kept = part.select(np.isin(part.step, known))  # a live run may have gone on since its steps were gathered
+            order = np.argsort(kept.step, kind="stable")
+            step, value = kept.step[order], kept.value[order]
+            last = np.append(step[1:] != step[:-1], np.ones(min(len(step), 1), bool))
+            yield starts.get(key, 0) + np.searchsorted(known, step[last]), value[last]
+
+
+def _by_attempt(points: Points) -> Iterator[tuple[tuple[int, int], Points]]:
+    """Return the points of one metric that have a step, by rank and attempt."""
+    points = points.select(points.step != NO_STEP)
+    starts = series_starts(points).tolist()
+    for start, end in zip(starts, [*starts[1:], len(points)], strict=True):
+        yield (int(points.rank[start]), int(points.attempt[start])), points.select(slice(start, end))
 
 
 def _lines(points: Points) -> Iterator[str]:
@@ -85,38 +132,12 @@ def _lines(points: Points) -> Iterator[str]:
         yield f"{rank},{attempt},{seq},{step},{time},{value!r}"
 
 
-def _key_of(points: Points) -> NDArray[np.void]:
-    key = np.empty(len(points), _KEY)
-    for column in KEY:
-        key[column] = getattr(points, column)
-    return key
-
-
-def _keys(past: Past, metrics: Sequence[Metric]) -> NDArray[np.void]:
-    """Return each (rank, attempt, step) that any of the metrics has, in order."""
-    found = np.empty(0, _KEY)
-    for _, points in portions(past, metrics):
-        found = np.union1d(found, _key_of(points.select(points.step != NO_STEP)))
-    return found
-
-
-def _last_of_each(keys: NDArray[np.void], points: Points) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the places of the keys that points of one metric have, and the last value of each."""
-    points = points.select(points.step != NO_STEP)
-    wanted = _key_of(points)
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    known = keys[place] == wanted  # a live run may have gone on since the keys were gathered
-    place, value = place[known], points.value[known]
-    order = np.argsort(place, kind="stable")
-    place, value = place[order], value[order]
-    last = np.append(place[1:] != place[:-1], np.ones(min(len(place), 1), bool))
-    return place[last], value[last]
-
-
-def _wide_lines(keys: NDArray[np.void], value: NDArray[np.float64], there: NDArray[np.bool_]) -> Iterator[str]:
+def _wide_lines(
+    key: tuple[int, int], steps: NDArray[np.int64], value: NDArray[np.float64], there: NDArray[np.bool_]
+) -> Iterator[str]:
     columns = [
         [repr(number) if known else "" for number, known in zip(numbers.tolist(), marks.tolist(), strict=True)]
         for numbers, marks in zip(value, there, strict=True)
     ]
-    for key, *cells in zip(keys.tolist(), *columns, strict=True):
-        yield ",".join([*map(str, key), *cells]) + "\n"
+    for step, *cells in zip(steps.tolist(), *columns, strict=True):
+        yield ",".join([f"{key[0]},{key[1]},{step}", *cells]) + "\n"

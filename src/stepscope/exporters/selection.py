@@ -129,7 +129,7 @@ def _sizes(past: Past) -> dict[str, int]:
         try:
             return take_snapshot(RunFolder(past.path)).counts()
         except FileNotFoundError:
-            continue
+            continue  # merged or removed meanwhile: look again
     return {}
 
 

@@ -72,8 +72,16 @@ class Mapping:
         self.path = None
 
 
-def create(path: Path, ring_bytes: int, identity: ring.Identity, machine: str | None = None) -> Mapping:
+def create(
+    path: Path,
+    ring_bytes: int,
+    identity: ring.Identity,
+    machine: str | None = None,
+    is_welcome: Callable[[], bool] = lambda: True,
+) -> Mapping:
     """Make a ring at `path`, reserved, mapped and locked before anybody can find it.
+
+    `is_welcome` is asked once its space is reserved: of several ranks that start at once, each then sees the others.
 
     Raises:
         OSError: no space for it, or no right to make it.
@@ -82,6 +90,8 @@ def create(path: Path, ring_bytes: int, identity: ring.Identity, machine: str | 
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         reserve(descriptor, ring_bytes)
+        if not is_welcome():
+            raise OSError(errno.ENOSPC, "others took the space meanwhile")
         mapping = _map(descriptor, ring_bytes, identity, (machine or platform.machine()) not in _ORDERED_STORES)
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_WRITER)
         os.rename(hidden, path)

@@ -62,7 +62,7 @@ class RingPosition:
             time.sleep(0.0002)
             try:
                 return tokens.pop()
-            except IndexError:
+            except IndexError:  # still busy
                 continue
         others = {ident: frame for ident, frame in sys._current_frames().items() if ident != get_ident()}
         if not any(map(self._writes_in, others.values())):

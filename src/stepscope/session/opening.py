@@ -7,8 +7,9 @@ import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
@@ -27,6 +28,9 @@ from stepscope.session.run import Run
 from stepscope.session.watching import Watch
 from stepscope.store.layout import FORMAT_VERSION, RunFolder
 from stepscope.store.meta import check_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 DEFAULT_PROJECT = "default"
 
@@ -167,20 +171,27 @@ def _make_ring(
     for root in roots:
         try:
             place = private_directory(places.of_run(str(folder.path), root))
-            return _ring_in(place, size, folder, identity, attempt)
+            facts = partial(_ring_identity, folder, identity, attempt)
+            welcome = partial(_is_welcome, places) if root == places.shared else lambda: True
+            return _ring_in(place, size, f"{attempt}.{identity.rank}", facts, welcome)
         except OSError as error:
             problem = error
     raise problem or OSError("no place for the ring")
 
 
-def _ring_in(place: Path, size: int, folder: RunFolder, identity: Identity, attempt: int) -> tuple[Mapping, int]:
-    stem = f"{attempt}.{identity.rank}.{os.urandom(4).hex()}"
+def _is_welcome(places: Places) -> bool:
+    return choose_root(places, 0) == places.shared
+
+
+def _ring_in(
+    place: Path, size: int, prefix: str, facts: Callable[[Path], ring.Identity], welcome: Callable[[], bool]
+) -> tuple[Mapping, int]:
+    stem = f"{prefix}.{os.urandom(4).hex()}"
     schema = place / f"{stem}{SCHEMA_SUFFIX}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(schema, flags, 0o600)
     try:
-        facts = _ring_identity(folder, identity, attempt, schema)
-        return create(place / f"{stem}{RING_SUFFIX}", size, facts), descriptor
+        return create(place / f"{stem}{RING_SUFFIX}", size, facts(schema), is_welcome=welcome), descriptor
     except OSError:
         os.close(descriptor)
         with contextlib.suppress(OSError):

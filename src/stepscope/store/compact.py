@@ -36,14 +36,16 @@ class Limits:
     """Points of the largest unit, unless the run has so many that its units would become too many."""
     files: int = 200
     """Visible units of a run, those of all its writers together."""
+    least: int = 16
+    """Units that a writer may have however many the others have: with fewer, each point is rewritten over and over."""
     merge_files: int = 256
     """Units that go into one merge."""
     slice_points: int = SLICE
     """Points that a merge holds in memory at once."""
 
-    def share(self, writers: int) -> int:
-        """Return how many units each of so many writers may have."""
-        return max(self.fan_in, self.files // max(1, writers))
+    def share(self, others: int) -> int:
+        """Return how many units a writer may have beside those of the others."""
+        return max(self.least, self.files - others)
 
     def cap(self, total: int, share: int) -> int:
         """Return the points of the largest unit; units filled to half of it then take up to 4/5 of the share."""
@@ -67,21 +69,21 @@ class Group:
         return self.last - self.first + 1
 
 
-def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, others: int = 0) -> list[Group]:
+def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, stuck: int = 0) -> list[Group]:
     """Return which units to merge.
 
     Args:
         runs: points of neighbouring units; nothing is merged across two runs.
         limits: when to merge.
         share: how many units there may be.
-        others: units that count but cannot be merged.
+        stuck: units that count but cannot be merged.
     """
     cap = limits.cap(sum(map(sum, runs)), share)
     found = []
     for run, sizes in enumerate(runs):
         groups = [Group(run, at, at, points, points) for at, points in enumerate(sizes)]
         found.append(_filled(_grown(groups, limits, cap), limits, cap))
-    while sum(map(len, found)) + others > share:
+    while sum(map(len, found)) + stuck > share:
         cheapest = min(_windows(found, limits, share), key=lambda window: window.points, default=None)
         if cheapest is None:
             break
@@ -185,7 +187,7 @@ def compact(
                 sizes[unit.path] = _size(unit.path)
         stuck |= {path for path, size in sizes.items() if size is None}
         runs = _runs(mine, stuck, [tail.last for tail in folder.tails() if tail.writer == writer])
-        share = limits.share(len({unit.writer for unit in units}))
+        share = limits.share(len(units) - len(mine))
         points = [[sizes[unit.path] or 0 for unit in run] for run in runs]
         groups = plan(points, limits, share, len(mine) - sum(map(len, runs)))
         if not groups:

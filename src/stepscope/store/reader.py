@@ -144,11 +144,16 @@ class Past:
             "time": found.time / 1e6,
             "value": found.value,
         }
-        for module in ("pandas", "polars"):
-            try:
-                return __import__(module).DataFrame(columns)
-            except ImportError:
-                continue
+        from importlib.util import find_spec
+
+        if find_spec("pandas"):
+            import pandas
+
+            return pandas.DataFrame(columns)
+        if find_spec("polars"):
+            import polars
+
+            return polars.DataFrame(columns)
         raise UsageError("make a frame", "neither pandas nor polars is installed", "pip install one of them")
 
     def problems(self) -> list[str]:
@@ -184,7 +189,7 @@ class Past:
             try:
                 snapshot = take_snapshot(self._folder)
                 result = read(snapshot)
-            except FileNotFoundError:
+            except FileNotFoundError:  # sealed, merged or removed since the listing
                 continue
             self._note(snapshot.problems)
             return result

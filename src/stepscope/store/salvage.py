@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import SystemClock, read_pair
-from stepscope.core.places import SCHEMA_SUFFIX, Places
+from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, Places
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
 from stepscope.store.states import KILLED, NodeState, RankState
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from stepscope.store.drain import Batch
 
 STALE_DAYS = 7
+UNMADE_SECONDS = 600.0
+"""A ring is made within milliseconds: what is unfinished for so long was given up."""
 
 
 def salvage(places: Places, run_path: str | None = None, note: Callable[[str], None] = lambda _: None) -> int:
@@ -32,10 +35,11 @@ def salvage(places: Places, run_path: str | None = None, note: Callable[[str], N
     what one ring does: `note` is told.
     """
     saved = 0
+    _sweep(places)
     for path in places.rings(run_path):
         try:
             stream = Stream(path, 0)
-        except BusyError:
+        except BusyError:  # a watcher has it
             continue
         except (OSError, ValueError) as error:
             _drop_if_old(path)
@@ -120,6 +124,16 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     node.time, node.monotonic_ns, node.boot_id = now.wall_ns // 1000, now.monotonic_ns, boot_id()
     node.ended = all(rank.state != "running" for rank in node.ranks.values())
     node.save(folder)
+
+
+def _sweep(places: Places) -> None:
+    """Delete what a process left that was killed while it made its ring."""
+    for root in places.roots():
+        for path in root.glob(f"*/.*{RING_SUFFIX}.new"):
+            with contextlib.suppress(FileNotFoundError):  # another process sweeps too
+                if time.time() - path.stat().st_mtime > UNMADE_SECONDS:
+                    path.unlink()
+                    path.with_name(path.name[1:].removesuffix(f"{RING_SUFFIX}.new") + SCHEMA_SUFFIX).unlink()
 
 
 def _drop_if_old(path: Path) -> None:

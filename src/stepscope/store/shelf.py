@@ -347,18 +347,22 @@ def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:
 
     That happens when a ring is salvaged under another boot id; a watcher itself never writes a row twice.
     """
-    spans = [*folder.all_units(), *folder.all_tails()]
-    writers = {span.writer for span in spans}
-    several = {attempt for attempt, count in Counter(writer.attempt for writer in writers).items() if count > 1}
-    if not several:
+    writers = {span.path: span.writer for span in [*folder.all_units(), *folder.all_tails()]}
+    attempts = Counter(writer.attempt for writer in set(writers.values()))
+    suspects = {writer for writer in writers.values() if attempts[writer.attempt] > 1}
+    if not suspects:
         return False
-    ranks: dict[Writer, set[int]] = defaultdict(set)
+    ranks = _ranks(folder, units, writers)
+    held = Counter((writer.attempt, rank) for writer in suspects for rank in ranks[writer])
+    return any(not ranks[writer] for writer in suspects) or any(count > 1 for count in held.values())
+
+
+def _ranks(folder: RunFolder, units: Sequence[Sealed], writers: Mapping[Path, Writer]) -> defaultdict[Writer, set[int]]:
+    """Return the ranks whose rows each watcher holds, as far as anybody says; its own rows are not among them."""
+    found: defaultdict[Writer, set[int]] = defaultdict(set)
     for node in read_nodes(folder)[0]:
-        ranks[Writer(node.node, node.attempt)].update(node.ranks)
-    writer_of = {span.path: span.writer for span in spans}
+        found[Writer(node.node, node.attempt)].update(rank for rank in node.ranks if rank >= 0)
     for unit in units:
-        if unit.path in writer_of:
-            ranks[writer_of[unit.path]].update(int(rank) for rank in unit.last_seq)
-    held = [(writer, {rank for rank in ranks[writer] if rank >= 0}) for writer in writers if writer.attempt in several]
-    pairs = Counter((writer.attempt, rank) for writer, found in held for rank in found)
-    return any(not found for _, found in held) or any(count > 1 for count in pairs.values())
+        if unit.path in writers:
+            found[writers[unit.path]].update(int(rank) for rank in unit.last_seq if int(rank) >= 0)
+    return found

@@ -127,7 +127,7 @@ class Watcher:
                 continue
             try:
                 stream = Stream(path, self._streams)
-            except BusyError:
+            except BusyError:  # a salvager has it, and takes it away
                 continue
             except (OSError, ValueError) as error:
                 self.bad.add(path)

@@ -1,0 +1,486 @@
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.store import compact, merge, parquet, rowgroups, sealed
+from stepscope.store.checksum import Checked
+from stepscope.store.compact import Limits, plan
+from stepscope.store.footer import FooterError
+from stepscope.store.layout import RunFolder, Writer
+from stepscope.store.points import NO_NS, Points
+from stepscope.store.pyramid import COLUMNS, LEVELS
+from stepscope.store.reader import Past
+from stepscope.store.snapshot import take_snapshot
+from tests.store.test_sealed import ROW, FailingDisk, points_of, same, steady
+
+WRITER = Writer("node", 0)
+MINUTE = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path) -> RunFolder:
+    """An empty run."""
+    made = RunFolder(tmp_path / "run")
+    made.make()
+    made.describe({"id": "run", "format": 1})
+    return made
+
+
+def add(folder: RunFolder, points: Points, number: int, **more) -> Path:
+    """Seal points as the unit of one tail."""
+    stem = folder.unit_stem(WRITER, number, number)
+    facts = {"last_seq": {"0": number, "1": 5}, **more}
+    return sealed.write_sealed(folder.path / "metrics", stem, points, **facts)
+
+
+def fill(folder: RunFolder, units: int = 8, **more) -> list[Points]:
+    """Seal several units that follow each other."""
+    parts = [steady(seed=number, start=number * 3000, **more) for number in range(units)]
+    for number, part in enumerate(parts):
+        add(folder, part, number)
+    return parts
+
+
+def visible(folder: RunFolder) -> list[str]:
+    return [f"{unit.first}-{unit.last}" for unit in folder.units()]
+
+
+def everything(path: Path):
+    """Read a unit as anybody would: points, blocks of both levels, and what its .sum says."""
+    unit = sealed.open_sealed(path)
+    points, problems = sealed.read_points([unit], checked=Checked())
+    blocks = [sealed.read_blocks([unit], level, checked=Checked())[0] for level in LEVELS]
+    columns = [[getattr(part, column).tobytes() for column in COLUMNS] for part in blocks]
+    assert problems == []
+    return points, columns, unit.sums.names, (unit.first_time, unit.last_time)
+
+
+def assert_like_sealed_at_once(merged: Path, parts: list[Points], directory: Path) -> None:
+    """Compare a merged unit with one that was sealed from all the points together."""
+    whole = sealed.write_sealed(directory, "node-0-0-99", Points.concat(parts), last_seq={})
+    found, expected = everything(merged), everything(whole)
+    assert same(found[0], expected[0])
+    assert found[1:] == expected[1:]
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(ROW, max_size=12), min_size=2, max_size=5))
+def test_merging_changes_nothing(rows):
+    """Any points in any units, merged, are bit by bit what sealing them together gives."""
+    with tempfile.TemporaryDirectory() as place:
+        parts = [points_of(part) for part in rows]
+        paths = [
+            sealed.write_sealed(Path(place), f"node-0-{number}-{number}", part, last_seq={})
+            for number, part in enumerate(parts)
+        ]
+        assert_like_sealed_at_once(merge.merge(Path(place), "node-0-0-9", paths), parts, Path(place))
+
+
+@settings(max_examples=10)
+@given(st.data())
+def test_slices_divide_no_block(data):
+    """However series are spread over units, a merge in slices gives the points and blocks of sealing them together."""
+    length = data.draw(st.integers(4000, 30_000))
+    cuts = sorted(data.draw(st.lists(st.integers(0, length), min_size=1, max_size=4)))
+    names = data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=5))
+    lengths = [data.draw(st.integers(1, length)) for _ in names]
+    parts = [long_part(names, lengths, span) for span in zip([0, *cuts], [*cuts, length], strict=True)]
+    with tempfile.TemporaryDirectory() as place:
+        paths = [
+            sealed.write_sealed(Path(place), f"node-0-{number}-{number}", part, last_seq={})
+            for number, part in enumerate(parts)
+        ]
+        merged = merge.merge(Path(place), "node-0-0-9", paths, slice_points=4096)
+        assert_like_sealed_at_once(merged, parts, Path(place))
+
+
+def long_part(names, lengths, span) -> Points:
+    """Make the points of one unit: of each series, those of its steps that lie in the span."""
+    parts = []
+    for index, (name, length) in enumerate(zip(names, lengths, strict=True)):
+        step = np.arange(span[0], min(length, span[1]), dtype=np.int64)
+        value = np.random.default_rng(index).normal(size=30_000)[step]
+        value[step % 1000 == 7] = np.nan
+        ns = np.where(step % 2 == 0, step * 1001, NO_NS) if index % 2 else np.full(len(step), NO_NS)
+        value = np.where(ns == NO_NS, value, ns / 1e9)
+        keys = [np.full(len(step), code, np.int32) for code in (0, index, 0)]
+        parts.append(Points([name], *keys, step, step * 2, step * 10, value, ns))
+    return Points.concat(parts)
+
+
+@pytest.mark.parametrize("bits", [[0x7FF8 << 48, 0xFFF8 << 48], [0x7FF0_0000_0000_0001, 0x7FF8 << 48, 1 << 63]])
+def test_kinds_of_nan_stay_apart(tmp_path, bits):
+    """Every NaN keeps its bits through a merge, whatever dictionary it could share."""
+    parts = [
+        points_of(
+            [("a", 0, 0, at, at, at, bits[(at + unit) % len(bits)], NO_NS) for at in range(unit * 99, unit * 99 + 99)]
+        )
+        for unit in range(3)
+    ]
+    paths = [
+        sealed.write_sealed(tmp_path, f"node-0-{number}-{number}", part, last_seq={})
+        for number, part in enumerate(parts)
+    ]
+    assert_like_sealed_at_once(merge.merge(tmp_path, "node-0-0-2", paths), parts, tmp_path)
+
+
+def test_eight_units_become_one(folder):
+    """Units of one size are merged when there are eight of them, and not before."""
+    parts = fill(folder, 7)
+    assert compact.compact(folder, WRITER) == []
+    parts.append(steady(seed=7, start=21_000))
+    add(folder, parts[-1], 7)
+    made = compact.compact(folder, WRITER)
+    assert [path.name for path in made] == ["node-0-0-7.parquet"]
+    assert visible(folder) == ["0-7"]
+    assert_like_sealed_at_once(made[0], parts, folder.path)
+
+
+def test_facts_of_the_units_are_joined(folder):
+    """The highest sequences, the number of first units, and the problems, of many only the first hundred."""
+    for number in range(8):
+        add(folder, steady(), number, problems=[f"tail {number}: {index}" for index in range(20)])
+    (path,) = compact.compact(folder, WRITER)
+    unit = sealed.open_sealed(path)
+    assert unit.last_seq == {"0": 7, "1": 5}
+    assert unit.info == {"merged": 8}
+    assert unit.problems[0].what == "tail 0: 0"
+    assert [problem.what for problem in unit.problems[100:]] == ["and 60 more problems"]
+
+
+def test_readers_see_no_difference(folder):
+    """Names, points, summaries and downsampled series are the same before and after; so are those of an old listing."""
+    parts = fill(folder)
+    before, listed = seen(folder), take_snapshot(folder)
+    assert compact.compact(folder, WRITER)
+    assert seen(folder) == before
+    points, problems = sealed.read_points(listed.units)
+    assert same(points, Points.concat(parts))
+    assert problems == []
+
+
+def seen(folder: RunFolder) -> list[object]:
+    """Return what a reader is told of a run, in a form that can be compared."""
+    past = Past(folder)
+    few = past.series("metric/0", points=100)
+    arrays = [few.step, few.value, few.buckets.count, few.buckets.min, past.points().value, past.points().seq]
+    figures = [past.summary(name, window) for name in past.names() for window in (None, 500)]
+    overview = past.series("metric/1", points=20).buckets
+    extremes = [overview.count.sum(), overview.nonfinite.sum(), overview.min.min(), overview.max.max()]
+    return [past.names(), [array.tobytes() for array in arrays], repr(figures), extremes, past.problems()]
+
+
+def test_a_reader_that_meets_a_removed_unit_lists_again(folder, monkeypatch):
+    """Between a reader's listing and its reading the units may be merged and swept away."""
+    parts = fill(folder)
+    past = Past(folder)
+    first = take_snapshot(folder)
+    compact.compact(folder, WRITER)
+    swept(folder, 11 * MINUTE)
+    snapshots = [first]
+    monkeypatch.setattr(
+        "stepscope.store.reader.take_snapshot", lambda run: snapshots.pop() if snapshots else take_snapshot(run)
+    )
+    assert same(past.points(), Points.concat(parts))
+    assert snapshots == []
+
+
+def swept(folder: RunFolder, later: float) -> int:
+    """Sweep at a time after the last change, in seconds, and return how many units went."""
+    newest = max(path.stat().st_mtime for path in (folder.path / "metrics").iterdir())
+    return len(compact.sweep(folder, newest + later))
+
+
+def test_replaced_units_go_after_ten_minutes(folder):
+    """A reader has ten minutes to finish with the units that were merged."""
+    fill(folder)
+    compact.compact(folder, WRITER)
+    assert swept(folder, 9 * MINUTE) == 0
+    assert len(list((folder.path / "metrics").iterdir())) == 27
+    assert swept(folder, 11 * MINUTE) == 8
+    assert len(list((folder.path / "metrics").iterdir())) == 3
+    assert visible(folder) == ["0-7"]
+
+
+def test_compaction_sweeps_its_own_writer(folder):
+    """The units that this writer had merged go; those of another node are its own business."""
+    fill(folder)
+    (path,) = compact.compact(folder, WRITER)
+    later = path.stat().st_mtime + 11 * MINUTE
+    compact.compact(folder, Writer("other", 0), now=later)
+    assert len(compact.superseded(folder, later)) == 8
+    compact.compact(folder, WRITER, now=later)
+    assert compact.superseded(folder, later) == []
+
+
+def test_units_stay_while_the_merged_one_is_damaged(folder):
+    """The first copies are not deleted when the second turns out to be bad."""
+    fill(folder)
+    (path,) = compact.compact(folder, WRITER)
+    flip(path)
+    assert swept(folder, 11 * MINUTE) == 0
+
+
+def flip(path: Path) -> None:
+    """Change one byte of the data."""
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_unit_is_left_alone(folder):
+    """It stays, byte by byte; what lies before it and after it is merged."""
+    fill(folder, 17)
+    path = folder.path / "metrics" / "node-0-8-8.parquet"
+    flip(path)
+    before = path.read_bytes()
+    compact.compact(folder, WRITER)
+    assert visible(folder) == ["0-7", "8-8", "9-16"]
+    assert path.read_bytes() == before
+
+
+def test_a_unit_without_its_sum_is_left_alone(folder):
+    """Nobody vouches for its bytes, so they are not copied as if they were right."""
+    fill(folder, 9)
+    (folder.path / "metrics" / "node-0-0-0.sum").unlink()
+    compact.compact(folder, WRITER)
+    assert visible(folder) == ["0-0", "1-8"]
+
+
+def test_a_damaged_pyramid_is_made_anew(folder):
+    """Blocks come from the points, so a merge also heals them."""
+    parts = fill(folder)
+    flip(folder.path / "metrics" / "node-0-3-3.blocks.parquet")
+    (path,) = compact.compact(folder, WRITER)
+    assert_like_sealed_at_once(path, parts, folder.path)
+
+
+def test_nothing_is_merged_across_a_tail(folder):
+    """A merged unit would hide a tail between its units that is not in it."""
+    fill(folder, 8)
+    for number in range(9, 17):
+        add(folder, steady(seed=number, start=number * 3000), number)
+    folder.tail_file(WRITER, 8).touch()
+    compact.compact(folder, WRITER)
+    assert visible(folder) == ["0-7", "9-16"]
+    assert [tail.first for tail in folder.tails()] == [8]
+
+
+def test_a_tail_that_is_sealed_or_was_empty_is_no_obstacle(folder):
+    """A tail whose unit is there, or a number that no file has, is merged over."""
+    for number in range(0, 16, 2):
+        add(folder, steady(seed=number, start=number * 3000), number)
+    folder.tail_file(WRITER, 4).touch()
+    compact.compact(folder, WRITER)
+    assert visible(folder) == ["0-14"]
+    assert folder.tails() == []
+
+
+def test_a_long_series_out_of_order_is_left_alone(folder):
+    """Units whose sequences are mixed cannot be merged in slices; they stay as they are."""
+    for number in range(8):
+        add(folder, steady(), number)
+    assert compact.compact(folder, WRITER, Limits(slice_points=4096)) == []
+    assert len(visible(folder)) == 8
+
+
+def test_units_without_points_are_merged(folder):
+    """What only says how far its tail went is merged too."""
+    for number in range(8):
+        add(folder, Points.empty(), number)
+    (path,) = compact.compact(folder, WRITER)
+    assert everything(path)[2:] == ({}, (0, 0))
+    assert sealed.open_sealed(path).last_seq == {"0": 7, "1": 5}
+
+
+def small(folder: RunFolder) -> list[Path]:
+    """Seal the smallest units that have a pyramid."""
+    row = [("a", 0, 0, 64 * number + at, 0, 0, 0, NO_NS) for number in range(8) for at in range(64)]
+    return [add(folder, points_of(row[64 * number : 64 * number + 64]), number) for number in range(8)]
+
+
+def state(folder: RunFolder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder.path / "metrics").iterdir()}
+
+
+def test_a_failed_call_leaves_the_units_as_they_were(folder):
+    """Whichever system call fails, the caller is told, no file has changed or come, and the next try succeeds."""
+    small(folder)
+    before, nth = state(folder), 0
+    while not (made := attempt(folder, FailingDisk(nth := nth + 1, errno.ENOSPC))):
+        assert state(folder) == before
+    assert nth > 30
+    assert everything(made[0])[2] == {"a": (512, 0)}
+
+
+def attempt(folder: RunFolder, disk: FailingDisk) -> list[Path]:
+    """Compact; nothing is made if the disk fails in the middle."""
+    try:
+        return compact.compact(folder, WRITER, disk=disk)
+    except OSError as error:
+        assert error.errno == disk.number
+        return []
+
+
+def test_a_disk_that_stays_broken_hides_nothing(folder, tmp_path):
+    """If not even cleaning up works, readers see the old units or the new one, whole; and the next merge cleans up."""
+    small(folder)
+    expected = Past(folder).points()
+    shutil.copytree(folder.path, tmp_path / "copy")
+    for nth in range(1, 60):
+        attempt(folder, FailingDisk(nth, errno.EIO, stays=True))
+        assert same(Past(folder).points(), expected)
+        if visible(folder) == ["0-7"]:
+            break
+    compact.compact(RunFolder(tmp_path / "copy"), WRITER)
+    assert len(os.listdir(tmp_path / "copy" / "metrics")) == 27
+
+
+def test_leftovers_of_an_interrupted_merge_are_removed(folder):
+    """What a killed merge has left goes with the next file that is written."""
+    small(folder)
+    for word in ("", ".piece", ".64", ".4096"):
+        (folder.path / "metrics" / f".tmp-node-0-0-7{word}.parquet").touch()
+    compact.compact(folder, WRITER)
+    assert not [name for name in os.listdir(folder.path / "metrics") if name.startswith(".")]
+
+
+class ForgetfulDisk(sealed.Disk):
+    """Lets DuckDB write all rows but one."""
+
+    def copy(self, connection, query):
+        super().copy(connection, query.replace("FROM p)", "FROM p LIMIT 511)"))
+
+
+def test_what_does_not_read_back_is_not_made_visible(folder):
+    """The units will be deleted, so the merged one is read once before it takes their place."""
+    small(folder)
+    before = state(folder)
+    with pytest.raises(OSError, match="does not read"):
+        compact.compact(folder, WRITER, disk=ForgetfulDisk())
+    assert state(folder) == before
+
+
+def grown(sizes, share=200, limits=Limits()) -> tuple[float, int, int]:  # noqa: B008 (immutable)
+    """Seal units of these sizes one by one; return how often a point was rewritten on average and at most, and the most units."""
+    units: list[tuple[int, int]] = []
+    cost = most = 0
+    for size in sizes:
+        units.append((size, 0))
+        while groups := plan([[points for points, _ in units]], limits, share):
+            for group in reversed(groups):
+                parts = units[group.first : group.last + 1]
+                points = sum(points for points, _ in parts)
+                cost += points
+                units[group.first : group.last + 1] = [(points, 1 + max(times for _, times in parts))]
+        most = max(most, len(units))
+    return cost / sum(sizes), max(times for _, times in units), most
+
+
+DICE = random.Random(4)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [10] * 2000,
+        [92_000] * 3000,
+        [DICE.randint(1, 400_000) for _ in range(1000)],
+        [DICE.randint(1, 8) ** 6 for _ in range(1000)],
+        [10, 300_000] * 700,
+        [5_000_000, 10] * 300,
+        [10] * 300 + [300_000] * 100 + [10] * 300,
+    ],
+)
+def test_a_run_has_few_files_and_rewrites_little(sizes):
+    """Whatever sizes come, at most 200 units stay, and a point is rewritten two or three times, at most five."""
+    average, at_most, units = grown(sizes)
+    assert units <= 200
+    assert average < 3
+    assert at_most <= 5
+
+
+def test_a_writer_beside_many_others_keeps_sixteen():
+    """However many units the others have, the price stays bounded."""
+    share = Limits().share(10_000)
+    average, _, units = grown([DICE.randint(1000, 100_000) for _ in range(500)], share)
+    assert units <= share == 16
+    assert average < 6
+
+
+def test_units_do_not_outgrow_the_largest_size():
+    """Eight million points are one unit at most, until that would make too many units."""
+    groups = plan([[1 << 20] * 40], Limits(), 200)
+    assert [group.points for group in groups] == [8 << 20] * 5
+    assert Limits().cap(800_000_000, 200) == 10_000_000
+
+
+def test_two_thousand_tiny_units_become_few(folder):
+    """A backlog is merged in one go, each point at most twice."""
+    paths = [add(folder, points_of([("a", 0, 0, 0, 0, 0, 0, NO_NS)] * 10), 0)]
+    for number in range(1, 2000):
+        for part in (".parquet", ".sum", ".blocks.parquet"):
+            name = f"node-0-0-0{part}"
+            os.link(paths[0].with_name(name), paths[0].with_name(name.replace("0-0-0", f"0-{number}-{number}")))
+    made = compact.compact(folder, WRITER)
+    assert len(folder.units()) <= 8
+    assert sum(sealed.open_sealed(unit.path).names["a"] for unit in folder.units()) == 20_000
+    assert sum(sealed.open_sealed(path).names["a"] for path in made) <= 40_000
+
+
+def test_files_of_other_columns_are_not_joined(tmp_path):
+    """Row groups can share a footer only if they have the same columns."""
+    for name, query in (("a", "SELECT 1 AS x"), ("b", "SELECT 'b' AS x")):
+        duckdb.execute(f"COPY ({query}) TO '{tmp_path}/{name}' (FORMAT parquet)")
+    (tmp_path / "both").touch()
+    with rowgroups.joining(tmp_path / "both", sealed.Disk()) as joined:
+        joined.append(tmp_path / "a")
+        with pytest.raises(FooterError, match="columns differ"):
+            joined.append(tmp_path / "b")
+    assert duckdb.execute(f"SELECT * FROM read_parquet('{tmp_path}/both')").fetchall() == [(1,)]
+
+
+MEASURE = """
+import resource, sys
+from pathlib import Path
+from stepscope.store.compact import compact
+from stepscope.store.layout import RunFolder, Writer
+made = compact(RunFolder(Path(sys.argv[1])), Writer("node", 0))
+print(len(made), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("series", [1, 50])
+def test_merging_millions_of_points_takes_little_memory(folder, series):
+    """The process that merges stays below 200 MiB, of one series as of many."""
+    for number in range(8):
+        add(folder, millions(series, 200_000 // series, number), number)
+    command = [sys.executable, "-c", MEASURE, str(folder.path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(sealed.__file__).parents[2])}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    made, kibibytes = map(int, ended.stdout.split())
+    assert made == 1
+    assert kibibytes < 200 * 1024
+
+
+def millions(series: int, length: int, number: int) -> Points:
+    """Make noise of so many series, the part of one unit."""
+    name = np.repeat(np.arange(series, dtype=np.int32), length)
+    step = np.tile(np.arange(length, dtype=np.int64) + number * length, series)
+    zeros, value = np.zeros(len(name), np.int32), np.random.default_rng(number).normal(size=len(name))
+    names = [f"metric/{index:02}" for index in range(series)]
+    return Points(names, name, zeros, zeros, step, step, step * 1000, value, np.full(len(name), NO_NS))
