@@ -99,8 +99,15 @@ class OnTerminal:
         self.process.send_signal(number)
         while chunk := self._chunk():
             self.written += chunk
-        os.close(self.ours)
         return self.process.wait(SECONDS)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(SECONDS)
+        os.close(self.ours)
 
     def _chunk(self):
         try:
@@ -136,10 +143,10 @@ def test_demo_leaves_no_process(tmp_path):
 
 def test_demo_stays_on_a_terminal_until_interrupted(tmp_path):
     """On a terminal the demo draws a table, stays when the training is over, and Ctrl-C then ends it with 0."""
-    terminal = OnTerminal(tmp_path, *SHORT)
-    terminal.read_until("Ctrl-C to leave")
-    assert terminal.process.poll() is None
-    assert terminal.end(signal.SIGINT) == 0
+    with OnTerminal(tmp_path, *SHORT) as terminal:
+        terminal.read_until("Ctrl-C to leave")
+        assert terminal.process.poll() is None
+        assert terminal.end(signal.SIGINT) == 0
     text = terminal.written.decode()
     assert text.count("\x1b[?25l") == 1 == text.count(SHOW)
     assert "● " in text
@@ -149,9 +156,9 @@ def test_demo_stays_on_a_terminal_until_interrupted(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_training_ends_cleanly(tmp_path, number, code):
     """A signal during the training stops it, gives the cursor back, and keeps the run, which is finished."""
-    terminal = OnTerminal(tmp_path, "--steps", "100000", "--dir", str(tmp_path))
-    terminal.read_until("one step")
-    assert terminal.end(number) == code
+    with OnTerminal(tmp_path, "--steps", "100000", "--dir", str(tmp_path)) as terminal:
+        terminal.read_until("one step")
+        assert terminal.end(number) == code
     assert terminal.written.decode().rfind(SHOW) > terminal.written.decode().rfind("\x1b[?25l")
     assert wait_gone(processes_about(tmp_path)) == []
     past = only_run(tmp_path)
@@ -161,9 +168,9 @@ def test_interrupted_training_ends_cleanly(tmp_path, number, code):
 
 def test_no_color_is_respected(tmp_path):
     """With NO_COLOR the table has no colours."""
-    terminal = OnTerminal(tmp_path, *SHORT, NO_COLOR="1")
-    terminal.read_until("Ctrl-C to leave")
-    assert terminal.end(signal.SIGINT) == 0
+    with OnTerminal(tmp_path, *SHORT, NO_COLOR="1") as terminal:
+        terminal.read_until("Ctrl-C to leave")
+        assert terminal.end(signal.SIGINT) == 0
     assert b"\x1b[36m" not in terminal.written
 
 

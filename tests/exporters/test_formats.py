@@ -132,7 +132,7 @@ def test_formulas_are_neutralised(name):
 
 
 def test_long_csv_has_what_is_documented(past):
-    """A line of a CSV has the documented columns, its time in UTC with microseconds, and no step where there is none."""
+    """A line of a CSV has the documented columns, its time in UTC with microseconds, and no step if there is none."""
     lines = exported(past, "csv").splitlines()
     assert lines[0] == "name,rank,attempt,seq,step,time,value"
     assert lines[1] == "cpu/usage_ratio,-1,0,0,,2023-11-14T22:13:20.000000Z,0.57"

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,3 +86,9 @@ def test_unknown_metrics_are_told():
         choose(Names("loss"), ["los"])
     with pytest.raises(UsageError, match="stepscope show run-1"):
         choose(Names(), ["loss"])
+
+
+def test_the_page_has_the_spellings_of_the_documents():
+    """The table of docs/export.md is the one that exports use."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^\| `([\w/*]+)` \| `([\w/]+)` \|$", text, re.MULTILINE)) == DOCUMENTED

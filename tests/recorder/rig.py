@@ -37,9 +37,9 @@ def identity_of(folder, rank=0, attempt=0, **more):
 class Rig:
     """A run that records into `folder`; `rows()` is what its ring holds."""
 
-    def __init__(self, folder, ring_bytes=RING_BYTES, machine="x86_64", max_names=10**6, **intake):
+    def __init__(self, folder, ring_bytes=RING_BYTES, machine="x86_64", max_names=10**6, identity=None, **intake):
         self.path = folder / f"{os.urandom(4).hex()}.ring"
-        self.mapping = create(self.path, ring_bytes, identity_of(folder), machine)
+        self.mapping = create(self.path, ring_bytes, identity or identity_of(folder), machine)
         self.schema = self.path.with_suffix(".schema")
         descriptor = os.open(self.schema, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.said = io.StringIO()

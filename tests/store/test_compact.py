@@ -1,9 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.store import compact, merge, parquet, rowgroups, sealed
+from stepscope.store import compact, merge, rowgroups, sealed
 from stepscope.store.checksum import Checked
 from stepscope.store.compact import Limits, plan
 from stepscope.store.footer import FooterError
@@ -175,7 +175,7 @@ def test_readers_see_no_difference(folder):
 def seen(folder: RunFolder) -> list[object]:
     """Return what a reader is told of a run, in a form that can be compared."""
     past = Past(folder)
-    few = past.series("metric/0", points=100)
+    few = past.series("metric/0", points=500)
     arrays = [few.step, few.value, few.buckets.count, few.buckets.min, past.points().value, past.points().seq]
     figures = [past.summary(name, window) for name in past.names() for window in (None, 500)]
     overview = past.series("metric/1", points=20).buckets
@@ -316,37 +316,51 @@ def state(folder: RunFolder) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder.path / "metrics").iterdir()}
 
 
-def test_a_failed_call_leaves_the_units_as_they_were(folder):
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory) -> int:
+    """How many system calls a merge of the smallest units takes."""
+    run, disk = RunFolder(tmp_path_factory.mktemp("calls")), FailingDisk()
+    run.make()
+    small(run)
+    compact.compact(run, WRITER, disk=disk)
+    return disk.calls
+
+
+def test_a_failed_call_leaves_the_units_as_they_were(folder, calls):
     """Whichever system call fails, the caller is told, no file has changed or come, and the next try succeeds."""
     small(folder)
-    before, nth = state(folder), 0
-    while not (made := attempt(folder, FailingDisk(nth := nth + 1, errno.ENOSPC))):
-        assert state(folder) == before
-    assert nth > 30
-    assert everything(made[0])[2] == {"a": (512, 0)}
+    before, cleaning = state(folder), 0
+    for nth in range(1, calls + 1):
+        disk = FailingDisk(nth, errno.ENOSPC)
+        with contextlib.suppress(OSError):
+            compact.compact(folder, WRITER, disk=disk)
+            cleaning += 1  # only scratch could not be removed: the merge is good
+            remake(folder)
+        assert disk.calls >= nth
+        assert {name: data for name, data in state(folder).items() if ".tmp" not in name} == before
+    assert cleaning <= 4
+    assert everything(compact.compact(folder, WRITER)[0])[2] == {"a": (512, 0)}
+    assert len(state(folder)) == 27
 
 
-def attempt(folder: RunFolder, disk: FailingDisk) -> list[Path]:
-    """Compact; nothing is made if the disk fails in the middle."""
-    try:
-        return compact.compact(folder, WRITER, disk=disk)
-    except OSError as error:
-        assert error.errno == disk.number
-        return []
+def remake(folder: RunFolder) -> None:
+    """Undo a merge."""
+    assert visible(folder) == ["0-7"]
+    sealed.remove_sealed(folder.path / "metrics" / "node-0-0-7.parquet")
 
 
-def test_a_disk_that_stays_broken_hides_nothing(folder, tmp_path):
+def test_a_disk_that_stays_broken_hides_nothing(folder, calls):
     """If not even cleaning up works, readers see the old units or the new one, whole; and the next merge cleans up."""
     small(folder)
     expected = Past(folder).points()
-    shutil.copytree(folder.path, tmp_path / "copy")
-    for nth in range(1, 60):
-        attempt(folder, FailingDisk(nth, errno.EIO, stays=True))
+    for nth in (*range(1, calls - 20, 7), *range(calls - 20, calls + 1)):
+        with contextlib.suppress(OSError):
+            compact.compact(folder, WRITER, disk=FailingDisk(nth, errno.EIO, stays=True))
         assert same(Past(folder).points(), expected)
         if visible(folder) == ["0-7"]:
-            break
-    compact.compact(RunFolder(tmp_path / "copy"), WRITER)
-    assert len(os.listdir(tmp_path / "copy" / "metrics")) == 27
+            remake(folder)
+    compact.compact(folder, WRITER)
+    assert len(state(folder)) == 27
 
 
 def test_leftovers_of_an_interrupted_merge_are_removed(folder):
@@ -375,7 +389,7 @@ def test_what_does_not_read_back_is_not_made_visible(folder):
 
 
 def grown(sizes, share=200, limits=Limits()) -> tuple[float, int, int]:  # noqa: B008 (immutable)
-    """Seal units of these sizes one by one; return how often a point was rewritten on average and at most, and the most units."""
+    """Seal units of these sizes one by one; return how often a point is rewritten, the most often, the most units."""
     units: list[tuple[int, int]] = []
     cost = most = 0
     for size in sizes:

@@ -156,10 +156,10 @@ def _stay() -> None:
     """Keep the result on the terminal until Ctrl-C."""
     from stepscope.cli.text import Paint
 
-    print(f"\n{Paint.of()(' Ctrl-C to leave', 'dim')}", end="", flush=True)
     try:
+        print(f"\n{Paint.of()(' Ctrl-C to leave', 'dim')}", end="", flush=True)
         while True:
-            signal.pause()
+            time.sleep(POLL_SECONDS)  # not signal.pause: a signal just before it would be slept through
     except KeyboardInterrupt:
         print()
 

@@ -87,21 +87,18 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpu/*/fan_ratio", "ratio", GAUGE, "Fan speed as a share of its maximum."),
     Metric("stepscope/rows_total", "rows", COUNTER, "Rows that the recorder wrote."),
     Metric("stepscope/bytes_total", "bytes", COUNTER, "Bytes that the recorder wrote to its ring."),
-    Metric("stepscope/drops_total", "rows", COUNTER, "Rows that were lost, by lapping or by a busy lock."),
+    Metric("stepscope/drops_total", "rows", COUNTER, "Rows that were lost: overwritten before they were drained."),
     Metric("stepscope/refused_total", "values", COUNTER, "Values that were refused: no number, no name."),
-    Metric("stepscope/names_total", "names", COUNTER, "Distinct metric names."),
     Metric(
-        "stepscope/log_seconds", "seconds", GAUGE, "Time of one log call on the training thread, median of a sample."
+        "stepscope/log_seconds", "seconds", GAUGE, "Time of one log call on the training thread, mean of a sample."
     ),
-    Metric("stepscope/drain_seconds", "seconds", GAUGE, "Time of one drain of the ring."),
     Metric("stepscope/drain_lag_seconds", "seconds", GAUGE, "Age of the oldest row that was not drained yet."),
     Metric("stepscope/ring_fill_ratio", "ratio", GAUGE, "Share of the ring that waits to be drained."),
-    Metric("stepscope/seal_seconds", "seconds", GAUGE, "Time of sealing a part of the run."),
     Metric("stepscope/tail_bytes", "bytes", GAUGE, "Bytes of the run that are not sealed yet."),
     Metric(
         "stepscope/watcher_cpu_ratio", "ratio", GAUGE, "Processor time of the watcher, as a share of one processor."
     ),
-    Metric("stepscope/watcher_memory_bytes", "bytes", GAUGE, "Memory of the watcher, its share of shared pages."),
+    Metric("stepscope/watcher_memory_bytes", "bytes", GAUGE, "Resident memory of the watcher."),
 )
 
 ALIASES: tuple[Alias, ...] = (

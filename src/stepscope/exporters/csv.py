@@ -6,6 +6,7 @@ quote in front (rule S26); numbers stay numbers.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -120,8 +121,7 @@ class _Rows:
 def _by_attempt(points: Points) -> Iterator[tuple[tuple[int, int], Points]]:
     """Return the points of one metric that have a step, by rank and attempt."""
     points = points.select(points.step != NO_STEP)
-    starts = series_starts(points).tolist()
-    for start, end in zip(starts, [*starts[1:], len(points)], strict=True):
+    for start, end in itertools.pairwise([*series_starts(points).tolist(), len(points)]):
         yield (int(points.rank[start]), int(points.attempt[start])), points.select(slice(start, end))
 
 

@@ -184,7 +184,7 @@ def mentioned(text: str) -> list[str]:
 
 
 def write_parquet(
-    source: Source, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = MEMORY
+    source: Source, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = "1GB"
 ) -> list[str]:
     """Write metrics of one run to a Parquet file with the columns of `points`, in order; return what was not readable.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +89,7 @@ class Watcher:
         self._streams = 0
         self._status = status.OK
         self._stuck_since: float | None = None
+        self._spent: tuple[float, float] | None = None
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
@@ -226,6 +229,7 @@ class Watcher:
             for rank in self._ranks.values():
                 self._meter(rank, pair)
             for drain in self._live_drains():
+                drain.own.add(self._own_cost(drain, now), pair.monotonic_ns)
                 drain.write_own(pair)
         if self._is_due("sync", now, self._pace.sync):
             for drain in self._live_drains():
@@ -258,7 +262,8 @@ class Watcher:
         values = {
             "rows_total": float(rank.state.rows),
             "bytes_total": float(rank.bytes),
-            "drops_total": float(rank.stream.lost + words[ring.WORD_REFUSED]),
+            "drops_total": float(rank.stream.lost),
+            "refused_total": float(words[ring.WORD_REFUSED]),
             "drain_lag_seconds": rank.lag,
             "ring_fill_ratio": min(1.0, (words[ring.WORD_HEAD] - rank.stream.cursor) / rank.stream.reader.capacity),
         }
@@ -267,6 +272,16 @@ class Watcher:
         rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
         rank.lag = 0.0
         rank.drain.own.add({f"stepscope/{name}{suffix}": value for name, value in values.items()}, pair.monotonic_ns)
+
+    def _own_cost(self, drain: Drain, now: float) -> dict[str, float]:
+        """Return what the watcher itself takes: processor and memory, and bytes not sealed yet."""
+        spent = time.process_time()
+        before, self._spent = self._spent, (now, spent)
+        values = {"stepscope/tail_bytes": float(drain.file.size if drain.file else 0)}
+        if before is not None and now > before[0]:
+            values["stepscope/watcher_cpu_ratio"] = (spent - before[1]) / (now - before[0])
+        memory = resident_bytes()
+        return values if memory is None else values | {"stepscope/watcher_memory_bytes": float(memory)}
 
     def _beat(self, node: NodeState, pair: Pair) -> None:
         node.counter += 1
@@ -317,6 +332,15 @@ class Watcher:
                     rank.stream.reader.set_word(ring.WORD_STATUS, status.GONE)
                 return True
         return False
+
+
+def resident_bytes(statm: str = "/proc/self/statm") -> int | None:
+    """Return the resident memory of this process in bytes; None where the system does not tell."""
+    try:
+        with open(statm, "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
 
 
 def _last_step(data: bytes, before: int | None) -> int | None:

@@ -1,0 +1,179 @@
+"""A good guest in the trainer's process: no handlers, no children, few files, and nothing of the user's is in the way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import stepscope
+from tests.integration.processes import until, watchers
+
+
+def test_only_the_users_own_children_are_waited_for(bench):
+    """An os.wait() loop in the trainer meets its own children and nobody else."""
+    trainer = bench.start("""
+        import json, os
+        import stepscope
+        run = stepscope.init(project="guest")
+        mine, met = set(), set()
+        for number in range(20):
+            pid = os.fork()
+            if not pid:
+                os._exit(0)
+            mine.add(pid)
+            run.log({"x": number})
+        while True:
+            try:
+                met.add(os.wait()[0])
+            except ChildProcessError:
+                break
+        run.finish()
+        print(json.dumps(met == mine))
+    """)
+    assert trainer.facts() is True
+
+
+def test_init_works_where_children_are_reaped_by_the_system(bench):
+    """With SIGCHLD ignored the watcher starts all the same, and the setting stays."""
+    trainer = bench.start("""
+        import json, signal
+        import stepscope
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with stepscope.init(project="guest") as run:
+            run.log({"x": 1.0})
+        print(json.dumps([str(run.path), signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN]))
+    """)
+    path, same = trainer.facts()
+    assert same
+    assert trainer.err == ""
+    assert stepscope.open(path).state == "finished"
+
+
+@pytest.mark.parametrize("name", ["random.py", "json.py", "struct.py", "subprocess.py", "stepscope.py", "duckdb.py"])
+def test_a_module_of_the_user_does_not_shadow_ours(bench, name):
+    """A file in the working directory with the name of a module that watcher or sealing needs breaks neither."""
+    folder = bench.folder / "work"
+    folder.mkdir()
+    (folder / name).write_text("raise RuntimeError('the wrong module')\n", encoding="utf-8")
+    trainer = bench.run("""
+        import stepscope
+        with stepscope.init(project="guest") as run:
+            run.log({"x": 1.0})
+        print(run.path)
+    """, cwd=folder)
+    path = trainer.out.strip()
+    bench.quiet()
+    past = stepscope.open(path)
+    assert (past.state, trainer.err) == ("finished", "")
+    assert list((past.path / "metrics").glob("*.parquet"))
+    assert not (past.path / "watcher.log").exists()
+
+
+MANNERS = """
+    import json, os, signal, sys, threading
+    import stepscope
+
+    def handlers():
+        return [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())]
+
+    def files():
+        return len(os.listdir("/proc/self/fd"))
+
+    def hooks():
+        return [str(hook) for hook in (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.breakpointhook)]
+
+    class Unused:
+        pass
+
+    before = handlers(), hooks(), os.getcwd(), os.umask(0o022), dict(os.environ), signal.set_wakeup_fd(-1)
+    open_before, threads = files(), threading.active_count()
+    run = stepscope.init(project="guest")
+    for step in range(1000):
+        with run.step(samples=1), run.phase("forward"):
+            run.log({"x": step})
+    opened = files() - open_before
+    started = threading.active_count() - threads
+    after = handlers(), hooks(), os.getcwd(), os.umask(0o022), dict(os.environ), signal.set_wakeup_fd(-1)
+    inheritable = [fd for fd in range(3, 64) if os.path.exists(f"/proc/self/fd/{fd}") and os.get_inheritable(fd)]
+    run.finish()
+    print(json.dumps([before == after, opened, started, inheritable, files() - open_before]))
+"""
+
+
+def test_the_trainers_process_is_left_as_it_was(bench):
+    """No signal handler, hook, thread, inheritable file or environment of the trainer changes; few files are open."""
+    same, opened, threads, inheritable, left = bench.start(MANNERS).facts()
+    assert same
+    assert 0 < opened <= 8
+    assert (threads, inheritable, left) == (0, [], 0)
+
+
+def test_many_runs_one_after_another_leave_no_file_open(bench):
+    """A hundred runs in one process end with as many open files as it began with."""
+    trainer = bench.start("""
+        import json, os
+        import stepscope
+        def files():
+            return len(os.listdir("/proc/self/fd"))
+        def once():
+            with stepscope.init(project="guest", recorder__ring_bytes=256 << 10) as run:
+                run.log({"x": 1.0})
+        once()
+        before = files()
+        for number in range(12):
+            once()
+        print(json.dumps(files() - before))
+    """)
+    assert trainer.facts() == 0
+
+
+@pytest.mark.parametrize("limit", [20, 8, 6, 4])
+def test_few_files_may_be_open(bench, limit):
+    """Under `ulimit -n` the run is recorded, or off with a line; the training runs either way."""
+    trainer = bench.run("""
+        import json, resource, sys
+        import stepscope
+        import stepscope.session.opening
+        limit = int(sys.argv[1])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        run = stepscope.init(project="guest")
+        for step in range(1000):
+            with run.step():
+                run.log({"x": step})
+        run.finish()
+        print(json.dumps([run.id, str(run.path)]), flush=True)
+    """, limit)
+    assert trainer.process.returncode == 0, trainer.err
+    run, path = json.loads(trainer.out)
+    if limit == 20:
+        until(lambda: stepscope.open(path).state == "finished", "the end")
+        assert len(stepscope.open(path).series("x")) == 1000
+    else:
+        assert bool(run) or len(trainer.complaints()) >= 1
+    assert "Traceback" not in trainer.err
+
+
+def test_the_watcher_holds_none_of_the_trainers_files(bench):
+    """stdin, stdout and stderr of the watcher lead nowhere, and no other file of the trainer is open in it."""
+    import os
+
+    trainer = bench.start("""
+        import sys, time
+        import stepscope
+        held = open(__file__)
+        import os
+        os.set_inheritable(held.fileno(), True)
+        run = stepscope.init(project="guest")
+        print(run.path, flush=True)
+        time.sleep(60)
+    """)
+    path = trainer.line()
+    pid = bench.watcher()
+    until(lambda: os.path.exists(f"/proc/{pid}/fd/3"), "the watcher's lock")
+    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    assert [os.readlink(f"/proc/{pid}/fd/{name}") for name in (0, 1, 2)] == ["/dev/null"] * 3
+    assert not [link for link in links if "pipe" in link or link.endswith("train.py")]
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert os.getsid(pid) == pid
+    assert watchers(path) == [pid]

@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from stepscope.core import ring, status
+from stepscope.core.vocabulary import metric_of, unit_of
+from stepscope.store import salvage
+from stepscope.store.states import KILLED
+from stepscope.watcher import loop
+from stepscope.watcher.loop import FULL_PATIENCE, Pace
+from tests.store.faults import ERRNOS, Disk
+from tests.watcher.stage import Stage
+
+
+def values(stage, name="a", **filters):
+    return stage.past().series(name, **filters).value.tolist()
+
+
+def test_rows_are_on_disk_after_a_tick(stage):
+    """What was logged before a tick can be read after it, while the trainer goes on."""
+    trainer = stage.trainer()
+    for number in range(5):
+        trainer.run.log({"a": float(number)})
+    assert stage.tick()
+    assert values(stage) == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert stage.past().state == "running"
+
+
+def test_nothing_to_watch(stage):
+    """A watcher without a ring has nothing to do, and says so at once."""
+    assert not stage.tick()
+
+
+def test_last_seal_is_waited_for(stage):
+    """A watcher stays until what it asked to be sealed is sealed."""
+    stage.sealing.busy = True
+    assert stage.tick()
+    stage.sealing.busy = False
+    assert not stage.tick()
+
+
+def test_many_rows_in_one_tick(stage):
+    """However many rows came since the last tick, one rank does not keep the others waiting for ever."""
+    first, second = stage.trainer(), stage.trainer(rank=1)
+    for number in range(3000):
+        first.run.log({"a": float(number)})
+        second.run.log({"a": float(number)})
+    stage.tick(times=3)
+    assert len(values(stage)) == 6000
+
+
+def test_more_than_a_tick_takes(stage, monkeypatch):
+    """A ring that is fuller than a tick takes is drained over several."""
+    monkeypatch.setattr(loop, "BATCHES", 1)
+    trainer = stage.trainer(ring_bytes=4 << 20)
+    for number in range(30_000):
+        trainer.run.log({"a": float(number)})
+    stage.tick()
+    assert 0 < len(values(stage)) < 30_000
+    stage.end(trainer)
+    stage.tick(times=4)
+    assert len(values(stage)) == 30_000
+    assert stage.past().state == "finished"
+
+
+def test_ranks_that_join_later(stage):
+    """A rank whose ring appears later is found within half a second."""
+    stage.trainer().run.log({"a": 1.0})
+    stage.tick()
+    stage.trainer(rank=1).run.log({"a": 2.0})
+    stage.tick(times=6)
+    assert sorted(stage.node().ranks) == [0, 1]
+    assert values(stage, rank=1) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("word", "state"),
+    [(ring.STATE_FINISHED, "finished"), (ring.STATE_EXITED, "finished"), (ring.STATE_FAILED, "failed")],
+)
+def test_ends_that_the_trainer_told(stage, word, state):
+    """The end of a rank is what its trainer said; its ring and schema file go, and it is told so."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    trainer.run.log({"a": 2.0})
+    stage.end(trainer, word)
+    assert not stage.tick()
+    rank = stage.node().ranks[0]
+    assert (rank.state, rank.rows, rank.lost, rank.refused, rank.step) == (state, 2, 0, 0, 1)
+    assert rank.ended == stage.clock.wall // 1000
+    assert trainer.reader.words()[ring.WORD_ENDED] == 1
+    assert not trainer.path.exists()
+    assert not trainer.schema.exists()
+    assert values(stage) == [1.0, 2.0]
+
+
+def test_cause_of_a_failure(stage):
+    """A failed rank's cause is the exception that it reported last."""
+    trainer, other = stage.trainer(), stage.trainer(rank=1)
+    trainer.run.event("exception", error="ValueError: first")
+    trainer.run.event("exception", error="ValueError: NaN in the loss")
+    other.run.event("exception", error="KeyError: not mine")
+    stage.end(trainer, ring.STATE_FAILED)
+    stage.tick()
+    assert stage.node().ranks[0].cause == "ValueError: NaN in the loss"
+    assert stage.past().state == "failed"
+    assert stage.past().cause == "ValueError: NaN in the loss"
+
+
+def test_failure_without_words(stage):
+    """A failed rank that reported nothing has no cause, and damaged events do not get in the way."""
+    trainer = stage.trainer()
+    stage.tick()
+    (stage.folder.path / "events" / "node-0.jsonl").write_text("{damaged\n")
+    stage.end(trainer, ring.STATE_FAILED)
+    stage.tick()
+    assert (stage.node().ranks[0].state, stage.node().ranks[0].cause) == ("failed", "")
+
+
+def test_killed_trainer(stage):
+    """A trainer that is gone without a word was killed; every row it logged is there."""
+    trainer = stage.trainer()
+    stage.tick()
+    for number in range(10):
+        trainer.run.log({"a": float(number)})
+    stage.dead.add(trainer.path)
+    assert not stage.tick()
+    assert (stage.past().state, stage.past().cause) == ("killed", KILLED)
+    assert len(values(stage)) == 10
+
+
+def test_dead_trainer_with_an_unreadable_record(stage):
+    """What a dead trainer left unreadable in its ring does not keep its end from being written down."""
+    trainer = stage.trainer(machine="aarch64")
+    for number in range(3):
+        trainer.run.log({"a": float(number)})
+    os.pwrite(trainer.descriptor, b"\xff", ring.HEADER_BYTES + 2 * 48 + 35)
+    stage.tick(times=3)
+    assert stage.node().ranks[0].state == "running"
+    stage.dead.add(trainer.path)
+    assert not stage.tick()
+    assert stage.past().state == "killed"
+    assert values(stage) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("size", [100, ring.HEADER_BYTES + 100])
+def test_ring_truncated_under_us(stage, size):
+    """A ring that is cut while it is watched is given up; the other ranks go on."""
+    trainer, other = stage.trainer(), stage.trainer(rank=1)
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    for _ in range(200):
+        trainer.run.log({"a": 2.0})
+    other.run.log({"a": 3.0})
+    os.truncate(trainer.path, size)
+    assert stage.tick()
+    assert stage.node().ranks[0].state == "lost"
+    assert "truncated" in stage.node().ranks[0].cause
+    assert values(stage, rank=1) == [3.0]
+    stage.end(other)
+    assert not stage.tick(times=7)
+    assert stage.past().state == "lost"
+    assert "any more" in (stage.folder.path / "watcher.log").read_text()
+
+
+def test_only_ring_truncated(stage):
+    """When the only ring is given up the run has ended."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    os.truncate(trainer.path, 100)
+    assert not stage.tick()
+    assert stage.node().ended
+    assert stage.sealing.asked == [(0, 0)]
+
+
+def test_file_that_is_no_ring(stage):
+    """A file that is no ring is noted once and left alone."""
+    home = stage.places.of_run(str(stage.folder.path), stage.places.disk)
+    home.mkdir()
+    (home / "odd.ring").write_bytes(b"nonsense")
+    stage.tick(times=3)
+    assert (home / "odd.ring").exists()
+    assert (stage.folder.path / "watcher.log").read_text().count("cannot read ring") == 1
+
+
+def test_heartbeat(stage):
+    """The node file tells a beat every two seconds: a counter that advances, and both clocks."""
+    stage.trainer()
+    counters = []
+    for _ in range(60):
+        stage.tick()
+        counters.append(stage.node().counter)
+    assert counters[-1] == 3
+    assert counters == sorted(counters)
+    node = stage.node()
+    assert stage.clock.monotonic - node.monotonic_ns < 2e9
+    assert stage.clock.wall // 1000 - node.time < 2e6
+
+
+def test_heartbeat_in_the_ring(stage):
+    """Each tick leaves its time in the ring, for the trainer to see that it is watched."""
+    trainer = stage.trainer()
+    stage.tick()
+    assert trainer.reader.words()[ring.WORD_HEARTBEAT] == stage.clock.monotonic
+
+
+def test_disk_is_asked_once_a_second(stage, monkeypatch):
+    """fdatasync is called once a second, not with every tick."""
+    asked = []
+    monkeypatch.setattr("stepscope.store.tail._sync", asked.append)
+    trainer = stage.trainer()
+    for _ in range(50):
+        trainer.run.log({"a": 1.0})
+        stage.tick()
+    assert 5 <= len(asked) <= 6
+
+
+def test_sealing_by_bytes(tmp_path, monkeypatch):
+    """A tail that has grown to seal_bytes is closed and sealed; rows go on in the next."""
+    stage = Stage(tmp_path, monkeypatch, seal_bytes=4000)
+    trainer = stage.trainer()
+    for _ in range(10):
+        for _ in range(30):
+            trainer.run.log({"a": 1.0})
+        stage.tick()
+    assert stage.sealing.asked == [(0, 0), (0, 1)]
+    assert [span.last for span in stage.folder.all_tails()] == [0, 1, 2]
+    assert len(values(stage)) == 300
+
+
+def test_sealing_by_age(tmp_path, monkeypatch):
+    """A tail that is seal_interval old is sealed, counted from its own first row."""
+    stage = Stage(tmp_path, monkeypatch, seal_interval=10)
+    trainer = stage.trainer()
+    for _ in range(24):
+        trainer.run.log({"a": 1.0})
+        stage.tick(seconds=1)
+    assert stage.sealing.asked == [(0, 0), (0, 1)]
+
+
+def test_last_tail_is_sealed_at_the_end(stage):
+    """When the last rank of a node has ended its tail is sealed; not before."""
+    first, second = stage.trainer(), stage.trainer(rank=1)
+    first.run.log({"a": 1.0})
+    stage.tick()
+    stage.end(first)
+    stage.tick()
+    assert stage.sealing.asked == []
+    stage.end(second)
+    stage.tick()
+    assert stage.sealing.asked == [(0, 0)]
+
+
+def test_second_attempt_in_one_watcher(stage):
+    """A further attempt of the run gets files and a node of its own, and its tail its own age."""
+    first = stage.trainer()
+    first.run.log({"a": 1.0})
+    stage.tick(seconds=200)
+    stage.end(first, ring.STATE_FAILED)
+    second = stage.trainer(attempt=1)
+    second.run.log({"a": 2.0})
+    stage.tick(seconds=1)
+    stage.tick(seconds=150)
+    assert stage.sealing.asked == [(0, 0)]
+    stage.end(second)
+    assert not stage.tick()
+    past = stage.past()
+    assert (past.attempts, past.state) == ([0, 1], "finished")
+    assert (values(stage, attempt=0), values(stage, attempt=1)) == ([1.0], [2.0])
+    assert stage.node(0).ranks[0].state == "failed"
+
+
+def test_watcher_that_takes_over(stage):
+    """A watcher started after another was killed goes on with the ring, the counter and the rank's history."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick(times=30)
+    before = stage.node()
+    stage.watcher._ranks[trainer.path].stream.close()
+    stage.watcher = stage.new_watcher()
+    trainer.run.log({"a": 2.0})
+    stage.tick()
+    after = stage.node()
+    assert after.counter == before.counter + 1
+    assert after.ranks[0].started == before.ranks[0].started
+    assert values(stage) == [1.0, 2.0]
+
+
+METERS = ("rows_total", "bytes_total", "drops_total", "drain_lag_seconds", "ring_fill_ratio", "log_seconds")
+
+
+def test_metering(stage):
+    """What watching costs is recorded every second as ordinary metrics, under names with a unit."""
+    trainer = stage.trainer()
+    for _ in range(100):
+        trainer.run.log({"a": 1.0})
+    trainer.run.log({"a": None})
+    stage.tick(times=25)
+    names = [name for name in stage.past().names() if name.startswith("stepscope/")]
+    assert names == sorted(f"stepscope/{name}" for name in METERS)
+    assert all(metric_of(name) is not None for name in names)
+    assert values(stage, "stepscope/rows_total") == [100.0, 100.0, 100.0]
+    assert values(stage, "stepscope/drops_total") == [1.0, 1.0, 1.0]
+    assert values(stage, "stepscope/bytes_total") == [4000.0, 4000.0, 4000.0]
+    assert 0 < values(stage, "stepscope/log_seconds")[0] < 1
+
+
+def test_metering_of_several_ranks(stage):
+    """Each rank has its own figures: those of one are not added to another's."""
+    first, second = stage.trainer(), stage.trainer(rank=3)
+    first.run.log({"a": 1.0})
+    for _ in range(5):
+        second.run.log({"a": 1.0})
+    stage.tick()
+    assert values(stage, "stepscope/bytes_total") == [40.0]
+    assert values(stage, "stepscope/bytes_total/rank3") == [200.0]
+    assert unit_of("stepscope/bytes_total/rank3") in ("bytes", "")
+
+
+def test_lag(stage):
+    """drain_lag_seconds is the age of the oldest row when it was drained, since the last figure."""
+    trainer = stage.trainer()
+    trainer.run._write(*row_at(trainer, stage.clock.monotonic))
+    stage.tick(seconds=0.5)
+    stage.tick(seconds=1)
+    assert values(stage, "stepscope/drain_lag_seconds") == pytest.approx([0.5, 0.0])
+
+
+def row_at(trainer, moment):
+    return trainer.declarations.layout(("a",), "d"), moment, None, (1.0,)
+
+
+def test_jump_of_the_wall_clock(stage):
+    """A wall clock that is set becomes an event; rows keep their order and times before the jump."""
+    trainer = stage.trainer()
+    trainer.run._write(*row_at(trainer, stage.clock.monotonic))
+    stage.tick(times=12)
+    stage.clock.wall += 3600 * 10**9
+    stage.tick(times=12)
+    [event] = stage.past().events("clock_jump")
+    assert event["seconds"] == pytest.approx(3600)
+    assert event["rank"] == -1
+
+
+def test_jump_that_cannot_be_written(stage, monkeypatch):
+    """A jump on a full disk is noted, and the watcher goes on."""
+    stage.trainer()
+    stage.tick()
+    stage.clock.wall += 3600 * 10**9
+    with monkeypatch.context() as patched:
+        Disk(patched, first=1, length=50)
+        assert stage.tick()
+    assert stage.past().events("clock_jump") == []
+
+
+def test_folder_removed(stage):
+    """When the run's folder is deleted the watcher stops, says so in the ring, and makes no new folder."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    shutil.rmtree(stage.folder.path)
+    trainer.run.log({"a": 2.0})
+    assert not stage.tick()
+    assert stage.status(trainer) == status.GONE
+    assert not stage.folder.path.exists()
+
+
+def test_tail_removed(stage):
+    """When only the tail file is deleted, rows go on in a new one."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    stage.folder.all_tails()[0].path.unlink()
+    trainer.run.log({"a": 2.0})
+    stage.tick()
+    assert values(stage) == [2.0]
+
+
+def test_another_run_in_the_same_place(stage):
+    """Rows never go into another run that was made in the same place meanwhile."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    shutil.rmtree(stage.folder.path)
+    stage.folder.make()
+    stage.folder.run_file.write_text('{"format": 1, "id": "other", "created": 5}')
+    trainer.run.log({"a": 2.0})
+    stage.tick()
+    assert stage.past().names() == []
+    assert stage.status(trainer) == status.GONE
+
+
+@pytest.mark.parametrize("number", ERRNOS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("length", [1, 3, 40])
+def test_disk_that_fails(stage, monkeypatch, number, length):
+    """The trainer is told what is wrong and, later, that it is over; no row is lost and none is there twice (G21)."""
+    trainer = stage.trainer()
+    stage.tick()
+    told = []
+    with monkeypatch.context() as patched:
+        disk = Disk(patched, first=2, length=length, number=number)
+        for count in range(40):
+            disk.watching = False
+            trainer.run.log({"a": float(count), f"n{count}": 1.0, "note": f"{count}"})
+            disk.watching = True
+            stage.tick()
+            told.append(stage.status(trainer))
+    stage.tick(times=3)
+    wrong = status.from_error(OSError(number, ""))
+    assert told[0] in (wrong, status.OK)
+    assert wrong in told
+    assert stage.status(trainer) == status.RECOVERED
+    assert values(stage) == [float(count) for count in range(40)]
+    assert [event["values"]["note"] for event in stage.past().events("log")] == [str(count) for count in range(40)]
+    stage.end(trainer)
+    assert not stage.tick(seconds=3)
+    assert stage.past().state == "finished"
+    assert stage.node().ranks[0].lost == 0
+
+
+@pytest.mark.parametrize("first", range(1, 24))
+def test_fault_at_each_call_of_the_end(stage, monkeypatch, first):
+    """Whichever call fails while a rank ends, its end is written down and its rows are all there (G21)."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    trainer.run.log({"a": 2.0, "note": "last words"})
+    stage.end(trainer)
+    with monkeypatch.context() as patched:
+        Disk(patched, first=first, number=errno.EIO, most=100)
+        while stage.tick():
+            pass
+    assert stage.past().state == "finished"
+    assert values(stage) == [1.0, 2.0]
+    assert len(stage.past().events("log")) == 1
+    assert not trainer.path.exists()
+
+
+def test_new_rank_learns_of_a_full_disk(stage, monkeypatch):
+    """A rank that joins while the disk is full is told so too."""
+    first = stage.trainer()
+    stage.tick()
+    second = stage.trainer(rank=1)
+    first.run.log({"a": 1.0})
+    with monkeypatch.context() as patched:
+        Disk(patched, first=1, length=1000)
+        stage.tick(times=8)
+        assert stage.status(second) == status.DISK_FULL
+    stage.tick()
+    assert stage.status(second) == status.RECOVERED
+
+
+def test_patience_with_a_full_disk(stage, monkeypatch):
+    """Rows of a dead trainer wait ten minutes for space; then they are left to a salvager, and are not lost."""
+    trainer = stage.trainer()
+    stage.tick()
+    trainer.run.log({"a": 1.0})
+    stage.dead.add(trainer.path)
+    with monkeypatch.context() as patched:
+        Disk(patched, first=1, length=10**6)
+        assert stage.tick()
+        assert stage.tick(seconds=FULL_PATIENCE - 10)
+        assert not stage.tick(seconds=20)
+    assert trainer.path.exists()
+    stage.watcher._ranks[trainer.path].stream.close()
+    assert salvage.salvage(stage.places) == 1
+    assert values(stage) == [1.0]
+
+
+def test_live_trainer_on_a_full_disk(stage, monkeypatch):
+    """A watcher whose trainer lives stays, however long the disk is full."""
+    trainer = stage.trainer()
+    stage.tick()
+    trainer.run.log({"a": 1.0})
+    with monkeypatch.context() as patched:
+        Disk(patched, first=1, length=10**6)
+        assert stage.tick(seconds=FULL_PATIENCE, times=3)
+
+
+def test_pace():
+    """The pace is what the configuration says, and otherwise the default."""
+    assert Pace.of({}) == Pace()
+    settings = {"watcher.drain_interval": 0.01, "store.seal_bytes": 99, "unknown": 1}
+    assert Pace.of(settings) == Pace(drain=0.01, seal_bytes=99)
