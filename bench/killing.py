@@ -77,8 +77,7 @@ class Outcome:
 
 def cases(kills: int, seed: int = 0) -> list[Case]:
     """Return so many kills, spread evenly over rates and victims, the long ones first."""
-    every = [(rate, victim) for victim in reversed(VICTIMS) for rate in RATES]
-    made = [Case(number, *every[number % len(every)], seed + number) for number in range(kills)]
+    made = [Case(n, RATES[n % len(RATES)], VICTIMS[n % len(VICTIMS)], seed + n) for n in range(kills)]
     return sorted(made, key=lambda case: -VICTIMS.index(case.victim))
 
 

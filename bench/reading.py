@@ -17,11 +17,14 @@ from bench.processes import output_of
 from bench.synthetic import WRITER, long_run, name_of, small_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from stepscope.store.pyramid import Blocks
+    from stepscope.store.reader import Past
+    from stepscope.store.series import Series
 
 BUCKETS = 2000
 SERIES = 50
@@ -40,7 +43,7 @@ def _one_series(root: Path, options: Options, repeats: int) -> Figure:
     points, units = (1_000_000, 2) if options.quick else (10_000_000, 16)
     run = root / "one" / "long"
     long_run(run, 1, points, units)
-    seconds, told = _cold(run, 1, repeats)
+    seconds, told = _cold(run, 1, BUCKETS, repeats)
     what = f"one series of {points / 1e6:.0f} M points to {BUCKETS} buckets, cold"
     beside = f"{told['buckets']} buckets of {told['points']} points in {units} units"
     return Figure("one_series", what, seconds, "s CPU", 0.5, beside)
@@ -58,14 +61,15 @@ def _list(root: Path, options: Options, repeats: int) -> Figure:
 
 
 def _overview(root: Path, options: Options, repeats: int) -> list[Figure]:
-    millions, units = (2, 4) if options.quick else (800, 190) if options.huge else (80, 40)
+    millions, units = (2, 4) if options.quick else (800, 190) if options.huge else (80, 190)
+    buckets = max(10, BUCKETS * millions // 800)  # so that a bucket holds as many points as in the longest run
     run = root / "days" / "long"
     steps = millions * 1_000_000 // SERIES
     long_run(run, SERIES, steps, units)
-    seconds, told = _cold(run, SERIES, repeats)
+    seconds, told = _cold(run, SERIES, buckets, repeats)
     size = sum(path.stat().st_size for path in run.rglob("*.parquet"))
-    beside = f"{told['points']} points, {size / 2**30:.2f} GiB, {units} units"
-    wrong = sum(_differences(run, name_of(index)) for index in range(SERIES))
+    beside = f"{buckets} buckets each, {told['points']} points, {size / 2**30:.2f} GiB, {units} units"
+    wrong = _differences(run, [name_of(index) for index in range(SERIES)], buckets)
     title = f"{millions} M-point run of 30 days: {SERIES} overview series, cold"
     return [
         Figure("overview", title, seconds, "s CPU", 2.0, beside),
@@ -73,17 +77,21 @@ def _overview(root: Path, options: Options, repeats: int) -> list[Figure]:
     ]
 
 
-def _cold(run: Path, series: int, repeats: int) -> tuple[float, dict[str, Any]]:
+def _cold(run: Path, series: int, buckets: int, repeats: int) -> tuple[float, dict[str, Any]]:
     """Return the CPU seconds of a fresh process that reads the overview, and what it saw."""
-    results = [output_of("-m", "bench.reading", str(run), str(series)) for _ in range(repeats)]
+    results = [output_of("-m", "bench.reading", str(run), str(series), str(buckets)) for _ in range(repeats)]
     return statistics.median(cpu for _, cpu, _ in results), json.loads(results[0][0])
 
 
-def _differences(run: Path, name: str) -> int:
-    """Compare the buckets of a series with a scan of its raw points by DuckDB; return how many are not equal."""
+def _differences(run: Path, names: list[str], points: int) -> int:
+    """Compare the buckets of each series with a scan of its raw points by DuckDB; return how many are not equal."""
     import stepscope
 
-    buckets = stepscope.open(run).series(name, points=BUCKETS).buckets
+    found = _overview_of(stepscope.open(run), names, points)
+    return sum(_difference(run, name, found[name].buckets) for name in names)
+
+
+def _difference(run: Path, name: str, buckets: Blocks | None) -> int:
     if buckets is None:
         raise RuntimeError(f"{name} was not downsampled")
     seq, value = _scan(run, name)
@@ -128,8 +136,12 @@ def _same(one: NDArray[Any], other: NDArray[Any], *, exact: bool) -> NDArray[np.
     return np.asarray(np.isclose(one, other, rtol=1e-9, atol=0.0))
 
 
-def _count(buckets: Blocks | None) -> tuple[int, int]:
-    return (0, 0) if buckets is None else (len(buckets), int(buckets.count.sum()))
+def _overview_of(past: Past, names: list[str], points: int) -> dict[str, Series]:
+    """Read many series as a page would: together, where the reader can."""
+    together: Callable[..., dict[str, Series]] | None = getattr(past, "overview", None)
+    if together is not None:
+        return together(names, points=points)
+    return {name: past.series(name, points=points) for name in names}
 
 
 def main(arguments: list[str]) -> int:
@@ -137,8 +149,9 @@ def main(arguments: list[str]) -> int:
     import stepscope
 
     past = stepscope.open(arguments[0])
-    found = [_count(past.series(name, points=BUCKETS).buckets) for name in past.names()[: int(arguments[1])]]
-    print(json.dumps({"buckets": sum(count for count, _ in found), "points": sum(points for _, points in found)}))
+    found = _overview_of(past, past.names()[: int(arguments[1])], int(arguments[2])).values()
+    buckets = [one.buckets for one in found if one.buckets is not None]
+    print(json.dumps({"buckets": sum(map(len, buckets)), "points": sum(int(one.count.sum()) for one in buckets)}))
     return 0
 
 

@@ -182,7 +182,7 @@ def test_a_program_that_executes_another_keeps_its_rows(bench):
         run = stepscope.init(project="exec")
         run.log({"x": len(sys.argv)})
         print(run.path, flush=True)
-        if len(sys.argv) < 3:
+        if len(sys.argv) < 2:
             os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
         run.finish()
     """)

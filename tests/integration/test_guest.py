@@ -50,24 +50,32 @@ def test_init_works_where_children_are_reaped_by_the_system(bench):
     assert stepscope.open(path).state == "finished"
 
 
-@pytest.mark.parametrize("name", ["random.py", "json.py", "struct.py", "subprocess.py", "stepscope.py", "duckdb.py"])
-def test_a_module_of_the_user_does_not_shadow_ours(bench, name):
-    """A file in the working directory with the name of a module that watcher or sealing needs breaks neither."""
+SHADOWED = """
+    import stepscope
+    with stepscope.init(project="guest") as run:
+        run.log({"x": 1.0})
+    print(run.path)
+"""
+
+
+@pytest.mark.parametrize("name", ["random", "json", "stepscope"])
+@pytest.mark.parametrize("place", ["in the working directory", "beside the script"])
+def test_a_module_of_the_user_does_not_shadow_ours(bench, name, place):
+    """A file with the name of a module that watcher or sealing needs breaks neither, wherever the user has it."""
+    if place == "beside the script" and name != "random":
+        pytest.skip("there it is the trainer's own import that meets it")
     folder = bench.folder / "work"
     folder.mkdir()
-    (folder / name).write_text("raise RuntimeError('the wrong module')\n", encoding="utf-8")
-    trainer = bench.run("""
-        import stepscope
-        with stepscope.init(project="guest") as run:
-            run.log({"x": 1.0})
-        print(run.path)
-    """, cwd=folder)
+    (folder / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n", encoding="utf-8")
+    script = "work/train.py" if place == "beside the script" else "train.py"
+    trainer = bench.run(SHADOWED, cwd=folder, name=script)
     path = trainer.out.strip()
     bench.quiet()
     past = stepscope.open(path)
     assert (past.state, trainer.err) == ("finished", "")
-    assert list((past.path / "metrics").glob("*.parquet"))
-    assert not (past.path / "watcher.log").exists()
+    log = past.path / "watcher.log"
+    assert not log.exists(), log.read_text()
+    assert [unit.name for unit in (past.path / "metrics").glob("*.parquet")]
 
 
 MANNERS = """

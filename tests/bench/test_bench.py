@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.figure import ONE_OVER, Figure, table
+from bench.killing import cases, compare, value_of
+from bench.loop import interval
+from bench.reading import figures
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED = {
+    "hotpath": {"log", "step", "log_over_tensorboard", "log_over_wandb"},
+    "loop": {"loop", "loop_aa"},
+    "start": {"import", "modules", "init", "exit", "pipe"},
+    "kills": {"lost", "duplicated", "altered", "not_killed"},
+    "peers_loss": {f"lost_by_{name}" for name in "stepscope tensorboard tensorboardX wandb trackio mlflow".split()},
+    "size": {"size_f32", "size_f64", "size_durations"},
+    "memory": {"growth", "watcher_cpu", "watcher_pss", "sealer"},
+    "reading": {"one_series", "list", "overview", "overview_equal"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", EXPECTED)
+def test_every_figure_is_produced(group, tmp_path):
+    """Each group prints its figures; one without a value says what is not installed."""
+    command = [sys.executable, "-m", "bench", group, "--quick", "--kills", "4", "--json", str(tmp_path / "figures")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures").read_text())
+    assert {figure["key"] for figure in found} == EXPECTED[group]
+    assert all(figure["value"] is not None or "not installed" in figure["beside"] for figure in found)
+    assert f"$ python -m bench {group}" in done.stdout
+
+
+def test_unknown_group_is_refused():
+    """A group that does not exist is a usage error that names those that do."""
+    command = [sys.executable, "-m", "bench", "speed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "hotpath" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "verdict"),
+    [(1.0, 2.0, "pass"), (3.0, 2.0, "MISS"), (None, 2.0, "not run"), (3.0, None, ""), (0.0, 0.0, "pass")],
+)
+def test_verdict_compares_value_and_limit(value, limit, verdict):
+    """A figure passes at or below its limit; without one it has no verdict."""
+    assert Figure("key", "what", value, "s", limit).verdict == verdict
+
+
+def test_table_shows_ratios_as_fractions():
+    """A ratio reads as one over a whole number, value and limit alike."""
+    text = table([("hotpath", Figure("ratio", "log of peer", 1 / 150, ONE_OVER, 1 / 80))])
+    assert "1/150" in text
+    assert "≤ 1/80" in text
+
+
+def test_kills_are_spread_evenly():
+    """Twelve kills meet every rate and every victim once."""
+    assert len({(case.rate, case.victim) for case in cases(12)}) == 12
+    assert len({case.victim for case in cases(4)}) == 4
+
+
+def rows(count):
+    """Return acknowledged rows, and what a perfect reader gives of them."""
+    known = {step: value_of(1, step) for step in range(count)}
+    pairs = list(known.items())
+    read = {"value": pairs, "opposite": [(at, -value) for at, value in pairs], "number": [(at, at) for at in known]}
+    return known, {name: [(at, float(value)) for at, value in column] for name, column in read.items()}
+
+
+def test_comparison_accepts_what_was_acknowledged():
+    """Rows read back once and bit for bit, NaN and infinities too, are neither lost, duplicated nor altered."""
+    known, read = rows(200)
+    assert any(math.isnan(value) or math.isinf(value) for value in known.values())
+    assert compare(known, read, 1) == (0, 0, 0)
+
+
+def test_comparison_accepts_the_row_that_was_being_logged():
+    """The one row that no acknowledgement was written for may be there, but only with its own value."""
+    known, read = rows(20)
+    known.pop(19)
+    assert compare(known, read, 1) == (0, 0, 0)
+    read["value"][19] = (19, 1.0)
+    assert compare(known, read, 1) == (0, 0, 1)
+
+
+def test_comparison_counts_each_kind_of_harm():
+    """A missing row is lost, a second one duplicated, another value or an invented row altered."""
+    known, read = rows(20)
+    read["value"][3] = (3, 0.25)
+    read["number"].append((5, 5.0))
+    del read["opposite"][7]
+    read["number"].append((40, 40.0))
+    assert compare(known, read, 1) == (1, 1, 2)
+
+
+def test_interval_of_equal_blocks_contains_zero():
+    """Where nothing differs the interval holds 0; a slow-down of 5 % lies in its own."""
+    noise = np.random.default_rng(0).normal(1.0, 0.02, 300)
+    _, low, high = interval(noise)
+    assert low <= 0 <= high
+    _, low, high = interval(noise * 1.05)
+    assert low <= 5 <= high
+
+
+def test_raw_figures_pass_over_what_is_not_finite():
+    """The plain reckoning that buckets are compared with leaves NaN out of extremes and mean, and counts it."""
+    found = figures(np.array([1.0, np.nan, 3.0, 5.0, -1.0]), np.array([0, 3]))
+    assert found["nonfinite"].tolist() == [1, 0]
+    assert found["min"].tolist() == [1.0, -1.0]
+    assert found["mean"].tolist() == [2.0, 2.0]
+    assert found["last"].tolist() == [3.0, -1.0]
