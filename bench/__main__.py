@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.figure import Figure, Options, table
-from bench.peers import PEERS, versions
+from bench.peers import versions
 from bench.sandbox import sandbox
 
 GROUPS = ("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading")
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
             found += [(name, figure) for figure in importlib.import_module(f"bench.{name}").measure(options)]
         print(f"{name} took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     print(table(found))
-    print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions(list(PEERS))}")
+    print(f"{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions()}")
     if given.json:
         rows = [{"group": name, **asdict(figure), "verdict": figure.verdict} for name, figure in found]
         given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import struct
 from typing import TYPE_CHECKING, Any
@@ -228,9 +227,12 @@ def rows(count: int, seed: int = 0) -> list[Row]:
     return [{key: draw() for key in KEYS} for _ in range(count)]
 
 
-def versions(names: list[str]) -> str:
-    """Return the versions of the installed peers, as JSON."""
+def versions() -> str:
+    """Return the versions of ours and of the peers that are installed."""
     from importlib import metadata
 
-    modules = {module for name in names if not PEERS[name].missing() for module in PEERS[name].needs.split()}
-    return json.dumps({module: metadata.version(module) for module in sorted(modules)})
+    from stepscope import __version__
+
+    peers = [peer for name, peer in PEERS.items() if name != OURS and not peer.missing()]
+    modules = sorted({module for peer in peers for module in peer.needs.split()})
+    return ", ".join([f"stepscope {__version__}", *(f"{module} {metadata.version(module)}" for module in modules)])

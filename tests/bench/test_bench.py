@@ -12,6 +12,7 @@ import pytest
 from bench.figure import ONE_OVER, Figure, table
 from bench.killing import cases, compare, value_of
 from bench.loop import interval
+from bench.peers import PEERS
 from bench.reading import figures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +21,7 @@ EXPECTED = {
     "loop": {"loop", "loop_aa"},
     "start": {"import", "modules", "init", "exit", "pipe"},
     "kills": {"lost", "duplicated", "altered", "not_killed"},
-    "peers_loss": {f"lost_by_{name}" for name in "stepscope tensorboard tensorboardX wandb trackio mlflow".split()},
+    "peers_loss": {f"lost_by_{name}" for name in PEERS},
     "size": {"size_f32", "size_f64", "size_durations"},
     "memory": {"growth", "watcher_cpu", "watcher_pss", "sealer"},
     "reading": {"one_series", "list", "overview", "overview_equal"},

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import stepscope
+from stepscope.core.places import find_places
 from tests.integration import ledger
 from tests.integration.processes import kill, sealers, until, watchers
 
@@ -63,6 +64,7 @@ def test_killing_the_whole_tree_loses_nothing(bench):
         each.trainer.process.wait()
         until(lambda path=each.path: not watchers(path) and not sealers(path), "the end of all")
         each.check()
+        assert [left for root in find_places().roots() for left in root.rglob("*")] == []
 
 
 def test_killing_the_watcher_loses_nothing_and_the_trainer_goes_on(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX = ".ring", ".schema"
+WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()
 """Rings that this process writes. To open one again and close it would give up its lock (POSIX), so nobody does."""
 
@@ -40,6 +42,14 @@ class Places:
             folder = "*" if run_path is None else self.of_run(run_path, root).name
             found += sorted(path for path in root.glob(f"{folder}/*{RING_SUFFIX}") if path not in HELD)
         return found
+
+    def remove(self, run_path: str) -> None:
+        """Remove locks and folders of a run without rings; only the holder of its watcher's lock may."""
+        for name in (WATCHER_LOCK, SEAL_LOCK):
+            (self.of_run(run_path, self.disk) / name).unlink(missing_ok=True)
+        for root in self.roots():
+            with contextlib.suppress(OSError):  # not empty: a new rank has come
+                self.of_run(run_path, root).rmdir()
 
 
 def find_places(

@@ -166,9 +166,8 @@ def _make_ring(
     """Make ring and schema file: in shared memory, or on local disk if there is no room or no wish for that."""
     size = config.get("recorder.ring_bytes")
     first = choose_root(places, size) if config.get("recorder.memory_map") else places.disk
-    roots = [first] if first == places.disk else [first, places.disk]
     problem: OSError | None = None
-    for root in roots:
+    for root in (first, places.disk, places.disk):  # twice: the last watcher of this run may be removing the folder
         try:
             place = private_directory(places.of_run(str(folder.path), root))
             facts = partial(_ring_identity, folder, identity, attempt)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import SystemClock, read_pair
-from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, Places
+from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
 from stepscope.store.states import KILLED, NodeState, RankState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from stepscope.store.drain import Batch
 
@@ -28,15 +28,23 @@ UNMADE_SECONDS = 600.0
 """A ring is made within milliseconds: what is unfinished for so long was given up."""
 
 
-def salvage(places: Places, run_path: str | None = None, note: Callable[[str], None] = lambda _: None) -> int:
+def salvage(
+    places: Places,
+    run_path: str | None = None,
+    note: Callable[[str], None] = lambda _: None,
+    besides: Collection[Path] = (),
+) -> int:
     """Move the rows of dead rings (of one run, or of all) into their runs; return how many rings that were.
 
+    `besides` are rings that the caller drains itself.
     A ring whose trainer lives, in whatever pid namespace, or that has a consumer is left alone. Never raises for
     what one ring does: `note` is told.
     """
     saved = 0
     _sweep(places)
     for path in places.rings(run_path):
+        if path in besides:
+            continue
         try:
             stream = Stream(path, 0)
         except BusyError:  # a watcher has it
@@ -49,6 +57,7 @@ def salvage(places: Places, run_path: str | None = None, note: Callable[[str], N
             if not stream.writer_alive():
                 _bring_home(stream, places)
                 saved += 1
+                _tidy(places, stream.identity.run_path)
         except (OSError, ValueError) as error:
             note(f"cannot salvage {path}: {error}; it is tried again next time")
         finally:
@@ -124,6 +133,25 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     node.time, node.monotonic_ns, node.boot_id = now.wall_ns // 1000, now.monotonic_ns, boot_id()
     node.ended = all(rank.state != "running" for rank in node.ranks.values())
     node.save(folder)
+
+
+def _tidy(places: Places, run_path: str) -> None:
+    """Remove the locks and folders of a run that has neither ring nor watcher left."""
+    lock = places.of_run(run_path, places.disk) / WATCHER_LOCK
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:  # there is no such folder
+        descriptor = -1
+    try:
+        if descriptor >= 0:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not places.rings(run_path):
+            places.remove(run_path)
+    except BlockingIOError:
+        return  # its watcher lives, and sees to that
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _sweep(places: Places) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.places import find_places, private_directory
+from stepscope.core.places import SEAL_LOCK, find_places, private_directory
 from stepscope.store.compact import compact
 from stepscope.store.decode import Decoded, decode_tail
 from stepscope.store.layout import RunFolder, Span, Writer
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 def _wait_for_turn(folder: RunFolder) -> int:
     """Return a held lock: a sealer whose watcher was killed may still be at work on the same tails."""
     places = find_places()
-    path = private_directory(places.of_run(str(folder.path), places.disk)) / "seal.lock"
+    path = private_directory(places.of_run(str(folder.path), places.disk)) / SEAL_LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     return descriptor

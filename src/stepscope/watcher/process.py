@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError
-from stepscope.core.places import Places, find_places, private_directory
+from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
@@ -37,7 +36,7 @@ def main(arguments: list[str]) -> int:
     journal = Journal(folder.path / "watcher.log")
     places = find_places()
     while (descriptor := _elect(folder, places)) is not None:
-        salvage(places, note=journal.note)
+        salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal)
         _watch(watcher, pace, journal)
         _resign(folder, places, descriptor)
@@ -59,7 +58,7 @@ def _clean_up(folder: RunFolder, settings: dict[str, Any], journal: Journal) -> 
 
 
 def _lock_path(folder: RunFolder, places: Places) -> Path:
-    return places.of_run(str(folder.path), places.disk) / "watcher.lock"
+    return places.of_run(str(folder.path), places.disk) / WATCHER_LOCK
 
 
 def _elect(folder: RunFolder, places: Places) -> int | None:
@@ -83,13 +82,8 @@ def _elect(folder: RunFolder, places: Places) -> int | None:
 
 def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
     """Let go of the lock, and leave nothing behind if no ring is left."""
-    path = _lock_path(folder, places)
     if not places.rings(str(folder.path)):
-        for lock in (path, path.with_name("seal.lock")):
-            lock.unlink(missing_ok=True)
-        for root in places.roots():
-            with contextlib.suppress(OSError):  # not empty: a new rank has come
-                places.of_run(str(folder.path), root).rmdir()
+        places.remove(str(folder.path))
     os.close(descriptor)
 
 
