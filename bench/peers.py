@@ -231,7 +231,7 @@ def versions() -> str:
     """Return the versions of ours and of the peers that are installed."""
     from importlib import metadata
 
-    from stepscope import __version__
+    from stepscope.version import __version__
 
     peers = [peer for name, peer in PEERS.items() if name != OURS and not peer.missing()]
     modules = sorted({module for peer in peers for module in peer.needs.split()})

@@ -2,29 +2,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from stepscope.store import compact, merge, rowgroups, sealed
-from stepscope.store.checksum import Checked
+from stepscope.store import compact, seal, sealed
 from stepscope.store.compact import Limits, plan
-from stepscope.store.footer import FooterError
 from stepscope.store.layout import RunFolder, Writer
 from stepscope.store.points import NO_NS, Points
-from stepscope.store.pyramid import COLUMNS, LEVELS
 from stepscope.store.reader import Past
 from stepscope.store.snapshot import take_snapshot
-from tests.store.test_sealed import ROW, FailingDisk, points_of, same, steady
+from tests.store.test_merge import assert_like_sealed_at_once, everything
+from tests.store.test_sealed import FailingDisk, points_of, same, steady
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 WRITER = Writer("node", 0)
 MINUTE = 60.0
@@ -46,103 +47,36 @@ def add(folder: RunFolder, points: Points, number: int, **more) -> Path:
     return sealed.write_sealed(folder.path / "metrics", stem, points, **facts)
 
 
-def fill(folder: RunFolder, units: int = 8, **more) -> list[Points]:
-    """Seal several units that follow each other."""
-    parts = [steady(seed=number, start=number * 3000, **more) for number in range(units)]
+@functools.cache
+def template() -> tuple[tempfile.TemporaryDirectory[str], list[Points]]:
+    """Seal, once for all tests, units that follow each other; a test takes copies."""
+    place = tempfile.TemporaryDirectory()
+    run = RunFolder(Path(place.name))
+    run.make()
+    parts = [steady(seed=number, start=number * 3000) for number in range(17)]
     for number, part in enumerate(parts):
-        add(folder, part, number)
-    return parts
+        add(run, part, number)
+    return place, parts
+
+
+def fill(folder: RunFolder, numbers: Iterable[int] = range(8)) -> list[Points]:
+    """Put units of these numbers into a run and return their points."""
+    place, parts = template()
+    for number in numbers:
+        for path in Path(place.name, "metrics").glob(f"node-0-{number}-{number}.*"):
+            shutil.copy2(path, folder.path / "metrics" / path.name)
+    return [parts[number] for number in numbers]
 
 
 def visible(folder: RunFolder) -> list[str]:
     return [f"{unit.first}-{unit.last}" for unit in folder.units()]
 
 
-def everything(path: Path):
-    """Read a unit as anybody would: points, blocks of both levels, and what its .sum says."""
-    unit = sealed.open_sealed(path)
-    points, problems = sealed.read_points([unit], checked=Checked())
-    blocks = [sealed.read_blocks([unit], level, checked=Checked())[0] for level in LEVELS]
-    columns = [[getattr(part, column).tobytes() for column in COLUMNS] for part in blocks]
-    assert problems == []
-    return points, columns, unit.sums.names, (unit.first_time, unit.last_time)
-
-
-def assert_like_sealed_at_once(merged: Path, parts: list[Points], directory: Path) -> None:
-    """Compare a merged unit with one that was sealed from all the points together."""
-    whole = sealed.write_sealed(directory, "node-0-0-99", Points.concat(parts), last_seq={})
-    found, expected = everything(merged), everything(whole)
-    assert same(found[0], expected[0])
-    assert found[1:] == expected[1:]
-
-
-@settings(max_examples=40)
-@given(st.lists(st.lists(ROW, max_size=12), min_size=2, max_size=5))
-def test_merging_changes_nothing(rows):
-    """Any points in any units, merged, are bit by bit what sealing them together gives."""
-    with tempfile.TemporaryDirectory() as place:
-        parts = [points_of(part) for part in rows]
-        paths = [
-            sealed.write_sealed(Path(place), f"node-0-{number}-{number}", part, last_seq={})
-            for number, part in enumerate(parts)
-        ]
-        assert_like_sealed_at_once(merge.merge(Path(place), "node-0-0-9", paths), parts, Path(place))
-
-
-@settings(max_examples=10)
-@given(st.data())
-def test_slices_divide_no_block(data):
-    """However series are spread over units, a merge in slices gives the points and blocks of sealing them together."""
-    length = data.draw(st.integers(4000, 30_000))
-    cuts = sorted(data.draw(st.lists(st.integers(0, length), min_size=1, max_size=4)))
-    names = data.draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=5))
-    lengths = [data.draw(st.integers(1, length)) for _ in names]
-    parts = [long_part(names, lengths, span) for span in zip([0, *cuts], [*cuts, length], strict=True)]
-    with tempfile.TemporaryDirectory() as place:
-        paths = [
-            sealed.write_sealed(Path(place), f"node-0-{number}-{number}", part, last_seq={})
-            for number, part in enumerate(parts)
-        ]
-        merged = merge.merge(Path(place), "node-0-0-9", paths, slice_points=4096)
-        assert_like_sealed_at_once(merged, parts, Path(place))
-
-
-def long_part(names, lengths, span) -> Points:
-    """Make the points of one unit: of each series, those of its steps that lie in the span."""
-    parts = []
-    for index, (name, length) in enumerate(zip(names, lengths, strict=True)):
-        step = np.arange(span[0], min(length, span[1]), dtype=np.int64)
-        value = np.random.default_rng(index).normal(size=30_000)[step]
-        value[step % 1000 == 7] = np.nan
-        ns = np.where(step % 2 == 0, step * 1001, NO_NS) if index % 2 else np.full(len(step), NO_NS)
-        value = np.where(ns == NO_NS, value, ns / 1e9)
-        keys = [np.full(len(step), code, np.int32) for code in (0, index, 0)]
-        parts.append(Points([name], *keys, step, step * 2, step * 10, value, ns))
-    return Points.concat(parts)
-
-
-@pytest.mark.parametrize("bits", [[0x7FF8 << 48, 0xFFF8 << 48], [0x7FF0_0000_0000_0001, 0x7FF8 << 48, 1 << 63]])
-def test_kinds_of_nan_stay_apart(tmp_path, bits):
-    """Every NaN keeps its bits through a merge, whatever dictionary it could share."""
-    parts = [
-        points_of(
-            [("a", 0, 0, at, at, at, bits[(at + unit) % len(bits)], NO_NS) for at in range(unit * 99, unit * 99 + 99)]
-        )
-        for unit in range(3)
-    ]
-    paths = [
-        sealed.write_sealed(tmp_path, f"node-0-{number}-{number}", part, last_seq={})
-        for number, part in enumerate(parts)
-    ]
-    assert_like_sealed_at_once(merge.merge(tmp_path, "node-0-0-2", paths), parts, tmp_path)
-
-
 def test_eight_units_become_one(folder):
     """Units of one size are merged when there are eight of them, and not before."""
-    parts = fill(folder, 7)
+    parts = fill(folder, range(7))
     assert compact.compact(folder, WRITER) == []
-    parts.append(steady(seed=7, start=21_000))
-    add(folder, parts[-1], 7)
+    parts += fill(folder, [7])
     made = compact.compact(folder, WRITER)
     assert [path.name for path in made] == ["node-0-0-7.parquet"]
     assert visible(folder) == ["0-7"]
@@ -243,7 +177,7 @@ def flip(path: Path) -> None:
 
 def test_a_damaged_unit_is_left_alone(folder):
     """It stays, byte by byte; what lies before it and after it is merged."""
-    fill(folder, 17)
+    fill(folder, range(17))
     path = folder.path / "metrics" / "node-0-8-8.parquet"
     flip(path)
     before = path.read_bytes()
@@ -254,7 +188,7 @@ def test_a_damaged_unit_is_left_alone(folder):
 
 def test_a_unit_without_its_sum_is_left_alone(folder):
     """Nobody vouches for its bytes, so they are not copied as if they were right."""
-    fill(folder, 9)
+    fill(folder, range(9))
     (folder.path / "metrics" / "node-0-0-0.sum").unlink()
     compact.compact(folder, WRITER)
     assert visible(folder) == ["0-0", "1-8"]
@@ -270,9 +204,7 @@ def test_a_damaged_pyramid_is_made_anew(folder):
 
 def test_nothing_is_merged_across_a_tail(folder):
     """A merged unit would hide a tail between its units that is not in it."""
-    fill(folder, 8)
-    for number in range(9, 17):
-        add(folder, steady(seed=number, start=number * 3000), number)
+    fill(folder, [*range(8), *range(9, 17)])
     folder.tail_file(WRITER, 8).touch()
     compact.compact(folder, WRITER)
     assert visible(folder) == ["0-7", "9-16"]
@@ -281,8 +213,7 @@ def test_nothing_is_merged_across_a_tail(folder):
 
 def test_a_tail_that_is_sealed_or_was_empty_is_no_obstacle(folder):
     """A tail whose unit is there, or a number that no file has, is merged over."""
-    for number in range(0, 16, 2):
-        add(folder, steady(seed=number, start=number * 3000), number)
+    fill(folder, range(0, 16, 2))
     folder.tail_file(WRITER, 4).touch()
     compact.compact(folder, WRITER)
     assert visible(folder) == ["0-14"]
@@ -291,8 +222,9 @@ def test_a_tail_that_is_sealed_or_was_empty_is_no_obstacle(folder):
 
 def test_a_long_series_out_of_order_is_left_alone(folder):
     """Units whose sequences are mixed cannot be merged in slices; they stay as they are."""
+    points = steady(series=1)
     for number in range(8):
-        add(folder, steady(), number)
+        add(folder, points, number)
     assert compact.compact(folder, WRITER, Limits(slice_points=4096)) == []
     assert len(visible(folder)) == 8
 
@@ -388,6 +320,16 @@ def test_what_does_not_read_back_is_not_made_visible(folder):
     assert state(folder) == before
 
 
+def test_a_failed_merge_does_not_fail_the_sealing(folder, monkeypatch, capsys):
+    """The tails are sealed, so the watcher must not try again; what went wrong is said."""
+    small(folder)
+    monkeypatch.setattr(seal, "compact", lambda *_: compact.compact(folder, WRITER, disk=FailingDisk(1, errno.ENOSPC)))
+    for call in ("nice", "umask"):
+        monkeypatch.setattr(seal.os, call, lambda value: value)
+    assert seal.main([str(folder.path), WRITER.node, str(WRITER.attempt), "9"]) == 0
+    assert "cannot merge sealed files" in capsys.readouterr().err
+
+
 def grown(sizes, share=200, limits=Limits()) -> tuple[float, int, int]:  # noqa: B008 (immutable)
     """Seal units of these sizes one by one; return how often a point is rewritten, the most often, the most units."""
     units: list[tuple[int, int]] = []
@@ -429,8 +371,8 @@ def test_a_run_has_few_files_and_rewrites_little(sizes):
 
 def test_a_writer_beside_many_others_keeps_sixteen():
     """However many units the others have, the price stays bounded."""
-    share = Limits().share(10_000)
-    average, _, units = grown([DICE.randint(1000, 100_000) for _ in range(500)], share)
+    share, dice = Limits().share(10_000), random.Random(4)
+    average, _, units = grown([dice.randint(1000, 100_000) for _ in range(500)], share)
     assert units <= share == 16
     assert average < 6
 
@@ -455,25 +397,14 @@ def test_two_thousand_tiny_units_become_few(folder):
     assert sum(sealed.open_sealed(path).names["a"] for path in made) <= 40_000
 
 
-def test_files_of_other_columns_are_not_joined(tmp_path):
-    """Row groups can share a footer only if they have the same columns."""
-    for name, query in (("a", "SELECT 1 AS x"), ("b", "SELECT 'b' AS x")):
-        duckdb.execute(f"COPY ({query}) TO '{tmp_path}/{name}' (FORMAT parquet)")
-    (tmp_path / "both").touch()
-    with rowgroups.joining(tmp_path / "both", sealed.Disk()) as joined:
-        joined.append(tmp_path / "a")
-        with pytest.raises(FooterError, match="columns differ"):
-            joined.append(tmp_path / "b")
-    assert duckdb.execute(f"SELECT * FROM read_parquet('{tmp_path}/both')").fetchall() == [(1,)]
-
-
 MEASURE = """
-import resource, sys
+import sys
 from pathlib import Path
 from stepscope.store.compact import compact
 from stepscope.store.layout import RunFolder, Writer
 made = compact(RunFolder(Path(sys.argv[1])), Writer("node", 0))
-print(len(made), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+status = Path("/proc/self/status").read_text()
+print(len(made), status.partition("VmHWM:")[2].split()[0])
 """
 
 
@@ -482,7 +413,7 @@ print(len(made), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_merging_millions_of_points_takes_little_memory(folder, series):
     """The process that merges stays below 200 MiB, of one series as of many."""
     for number in range(8):
-        add(folder, millions(series, 200_000 // series, number), number)
+        add(folder, millions(series, 375_000 // series, number), number)
     command = [sys.executable, "-c", MEASURE, str(folder.path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(sealed.__file__).parents[2])}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)

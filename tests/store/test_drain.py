@@ -3,8 +3,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from stepscope.store import drain as drain_module
 from stepscope.store.drain import BusyError, OwnRows, Stream
 from stepscope.store.layout import Writer
 from tests.store.faults import ERRNOS, Disk
+from tests.store.locks import held
 from tests.store.recorded import PAIR, Recorded, decoded_values, frames_of, values_of
 
 
@@ -155,42 +154,20 @@ def test_next_consumer_goes_on(recorded):
     assert recorded.stream.lost == 0
 
 
-HOLD = """
-import fcntl, os, sys
-descriptor = os.open(sys.argv[1], os.O_RDWR)
-fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, int(sys.argv[2]))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def held(path, byte):
-    """Hold a lock on a byte of the ring in another process until its stdin is closed."""
-    command = [sys.executable, "-S", "-c", HOLD, str(path), str(byte)]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
-    return holder
-
-
 def test_one_consumer(recorded):
     """A ring that another process consumes is busy; when that ends it is free."""
     recorded.stream.close()
-    with held(recorded.rig.path, ring.LOCK_READER) as holder:
-        with pytest.raises(BusyError):
-            Stream(recorded.rig.path, 0)
-        holder.stdin.close()
-        holder.wait()
+    with held(recorded.rig.path, ring.LOCK_READER), pytest.raises(BusyError):
+        Stream(recorded.rig.path, 0)
     Stream(recorded.rig.path, 0).close()
 
 
 def test_writer_is_alive_while_it_holds_its_lock(recorded):
     """Whether a trainer lives is told by its lock, whatever its process id."""
     assert not recorded.stream.writer_alive()  # a lock of this very process does not count
-    with held(recorded.rig.path, ring.LOCK_WRITER) as holder:
+    with held(recorded.rig.path, ring.LOCK_WRITER):
         assert recorded.stream.writer_alive()
-        holder.stdin.close()
-        holder.wait()
-        assert not recorded.stream.writer_alive()
+    assert not recorded.stream.writer_alive()
 
 
 def test_ring_without_its_columns(recorded):

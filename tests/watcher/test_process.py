@@ -4,8 +4,6 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -14,6 +12,7 @@ from stepscope.store.retention import Removal
 from stepscope.watcher import process
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace
+from tests.store.locks import held
 from tests.store.recorded import make_folder
 
 
@@ -70,25 +69,12 @@ def test_clean_up_that_fails(folder, tmp_path, monkeypatch):
     assert "cannot keep to the limits" in (tmp_path / "log").read_text()
 
 
-HOLD = """
-import fcntl, os, sys
-descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(descriptor, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_one_watcher_per_run(folder, places):
     """Watchers elect by a lock: while one holds it the others give way; then the next is elected."""
     path = process._lock_path(folder, places)
     path.parent.mkdir()
-    command = [sys.executable, "-S", "-c", HOLD, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
+    with held(path):
         assert process._elect(folder, places) is None
-        holder.stdin.close()
-        holder.wait()
     descriptor = process._elect(folder, places)
     process._resign(folder, places, descriptor)
     assert list(places.disk.iterdir()) == []

@@ -90,8 +90,7 @@ def create(
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         reserve(descriptor, ring_bytes)
-        if not is_welcome():
-            raise OSError(errno.ENOSPC, "others took the space meanwhile")
+        _ask(is_welcome)
         mapping = _map(descriptor, ring_bytes, identity, (machine or platform.machine()) not in _ORDERED_STORES)
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_WRITER)
         os.rename(hidden, path)
@@ -102,6 +101,11 @@ def create(
         raise
     mapping.path = path
     return mapping
+
+
+def _ask(is_welcome: Callable[[], bool]) -> None:
+    if not is_welcome():
+        raise OSError(errno.ENOSPC, "others took the space meanwhile")
 
 
 def reserve(descriptor: int, size: int) -> None:

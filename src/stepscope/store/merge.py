@@ -34,6 +34,7 @@ SLICE = 2 * 98_304
 
 _MEMORY = "64MB"
 _BLOCKS_AT_ONCE = 16_384
+_SERIES_AT_ONCE = 100_000
 _PROBLEMS = 100
 """How many problems a merged unit remembers."""
 _KEYS = ("name", "rank", "attempt")
@@ -47,6 +48,8 @@ class UnmergeableError(ValueError):
 class Facts:
     """What the `.sum` files of the units say, together."""
 
+    files: list[Path] = field(default_factory=list)
+    """Files of points, of the units that have any."""
     names: set[str] = field(default_factory=set)
     last_seq: dict[str, int] = field(default_factory=dict)
     times: list[int] = field(default_factory=list)
@@ -178,7 +181,7 @@ def merge(
     """
     disk = disk or Disk()
     facts = gather(units)
-    return place_sealed(directory, stem, lambda parts: _fill(parts, units, facts, slice_points, disk), disk)
+    return place_sealed(directory, stem, lambda parts: _fill(parts, facts, slice_points, disk), disk)
 
 
 def gather(units: Sequence[Path]) -> Facts:
@@ -189,20 +192,22 @@ def gather(units: Sequence[Path]) -> Facts:
         facts.names.update(unit.names)
         for rank, seq in unit.last_seq.items():
             facts.last_seq[rank] = max(seq, facts.last_seq.get(rank, seq))
-        facts.times += [unit.first_time, unit.last_time] if unit.names else []
+        if unit.names:
+            facts.files.append(path)
+            facts.times += [unit.first_time, unit.last_time]
         facts.problems += [problem.what for problem in unit.problems]
         facts.merged += int(unit.info.get("merged", 1))
     return facts
 
 
-def _fill(parts: Mapping[str, Path], units: Sequence[Path], facts: Facts, limit: int, disk: Disk) -> UnitSum:
+def _fill(parts: Mapping[str, Path], facts: Facts, limit: int, disk: Disk) -> UnitSum:
     """Write the files of a merged unit and return their sums."""
     names = sorted(facts.names)
     with contextlib.ExitStack() as stack:
         piece, *files = (_scratch(parts[POINTS], word, disk, stack) for word in ("piece", *map(str, pyramid.LEVELS)))
-        connection = stack.enter_context(parquet.connect(1, _MEMORY, [*units, piece, parts[POINTS]]))
-        order = Order(parquet.series_of(connection, units, names))
-        merger = _Merger(connection, units, names, order, piece, disk)
+        connection = stack.enter_context(parquet.connect(1, _MEMORY, [*facts.files, piece, parts[POINTS]]))
+        order = Order(_survey(connection, facts.files, names))
+        merger = _Merger(connection, facts.files, names, order, piece, disk)
         merger.write_points(parts[POINTS], files, limit)
         merger.join_levels(parts[BLOCKS], files[::-1])
         merger.compare(parts[POINTS])
@@ -217,6 +222,17 @@ def _fill(parts: Mapping[str, Path], units: Sequence[Path], facts: Facts, limit:
         problems=facts.told(),
         info={"merged": facts.merged},
     )
+
+
+def _survey(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], names: list[str]
+) -> dict[str, NDArray[np.int64]]:
+    """Return the series of each file, looking at only so many series at once that DuckDB's memory holds them."""
+    step = max(1, _SERIES_AT_ONCE // max(1, len(names)))
+    parts = [parquet.series_of(connection, files[at : at + step], names) for at in range(0, max(1, len(files)), step)]
+    for index, part in enumerate(parts):
+        part["file"] += index * step
+    return parquet.joined_columns(parts)
 
 
 def _scratch(beside: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -> Path:

@@ -25,7 +25,7 @@ _OPTIONS = "FORMAT parquet, CODEC zstd, PARQUET_VERSION v2, WRITE_BLOOM_FILTER f
 _POINTS_PER_GROUP = 98_304  # below 100 000, and a multiple of 2048: DuckDB rounds up to one
 _BLOCKS_PER_GROUP = 16_384
 
-_STORED_POINTS = f"""name, rank, attempt, seq, nullif(step, {NO_STEP}) AS step, "time",
+_STORED_POINTS = f"""name::VARCHAR AS name, rank, attempt, seq, nullif(step, {NO_STEP}) AS step, "time",
     CASE WHEN ns = {NO_NS} THEN bits::BIT::DOUBLE END AS value, nullif(ns, {NO_NS}) AS ns"""
 _VALUES = f"""seq, coalesce(step, {NO_STEP}) AS step, "time",
     coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, coalesce(ns, {NO_NS}) AS ns"""
@@ -72,7 +72,7 @@ def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Poin
         points: what to write.
         copy: called with connection and query, to run it.
     """
-    # Floats go in as integers, for DuckDB takes a NaN of numpy for NULL.
+    # Floats go in as integers, for DuckDB takes a NaN of numpy for NULL, and an empty column of names for one of NULL.
     columns = {
         "name": np.array(points.names or [""], dtype=object)[points.name],
         **{key: getattr(points, key) for key in ("rank", "attempt", "seq", "step", "time", "ns")},
@@ -111,7 +111,7 @@ def write_blocks(
 ) -> None:
     """Write a pyramid that `pyramid_columns` gave."""
     options = f"{_OPTIONS}, ROW_GROUP_SIZE {_BLOCKS_PER_GROUP}"
-    query = f"COPY (SELECT * FROM p) TO {_literal(path)} ({options})"  # noqa: S608 (quoted)
+    query = f"COPY (SELECT * REPLACE (name::VARCHAR AS name) FROM p) TO {_literal(path)} ({options})"  # noqa: S608 (quoted)
     _write(connection, columns, query, copy)
 
 

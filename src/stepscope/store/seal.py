@@ -29,7 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     descriptor = _wait_for_turn(folder)
     try:
         seal(folder, writer, int(arguments[3]))
-        compact(folder, writer)
+        try:
+            compact(folder, writer)
+        except OSError as error:  # the tails are sealed: whoever waits for that must not wait for this
+            sys.stderr.write(f"cannot merge sealed files of {folder.path}: {error}; they stay, and are merged later\n")
     finally:
         os.close(descriptor)
     return 0

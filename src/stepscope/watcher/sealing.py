@@ -71,6 +71,8 @@ class Sealing:
         if code == 0:
             self._queue.popleft()
             self._failures = 0
+            if stderr:
+                self._journal.note(stderr)
         else:
             self._fail(f"cannot seal: {stderr or f'exit code {code}'}; the rows stay readable in the tail", now)
 

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import os
+import shutil
+import time
+
+import pytest
+
+from stepscope.core import ring
+from stepscope.core.boot import boot_id
+from stepscope.core.places import Places
+from stepscope.store import salvage as salvage_module
+from stepscope.store.layout import Writer, node_name
+from stepscope.store.salvage import salvage
+from stepscope.store.states import KILLED, NodeState, RankState, read_nodes
+from tests.recorder.rig import Rig, identity_of
+from tests.store.faults import Disk
+from tests.store.locks import held
+from tests.store.recorded import make_folder
+
+
+class Wreck:
+    """A run with the rings of dead trainers; a lock of this very process does not count."""
+
+    def __init__(self, path):
+        self.folder = make_folder(path / "run")
+        (path / "runtime").mkdir()
+        self.places = Places(None, path / "runtime")
+        self.notes = []
+
+    def ring(self, rank=0, attempt=0, **more):
+        home = self.places.of_run(str(self.folder.path), self.places.disk)
+        home.mkdir(exist_ok=True)
+        identity = identity_of(self.folder.path.parent, rank, attempt)
+        return Rig(home, identity=identity, **{"ring_bytes": 1 << 18, **more})
+
+    def salvage(self):
+        return salvage(self.places, note=self.notes.append)
+
+    def past(self):
+        from stepscope.store.reader import Past
+
+        return Past(self.folder)
+
+    def rank(self, number=0):
+        [node] = read_nodes(self.folder)[0]
+        return node.ranks[number]
+
+
+@pytest.fixture
+def wreck(tmp_path):
+    return Wreck(tmp_path)
+
+
+def test_rows_of_a_dead_trainer(wreck):
+    """The rows of a ring that nobody writes and nobody drains come home, its end is told, and it goes."""
+    rig = wreck.ring()
+    for number in range(5000):
+        rig.run.log({"a": float(number)})
+    rig.run.log({"note": "last words"})
+    newest = rig.rows()[0][0]
+    assert wreck.salvage() == 1
+    past = wreck.past()
+    assert past.series("a").step.tolist() == list(range(newest, 5000))
+    assert [event["values"] for event in past.events()] == [{"note": "last words"}]
+    assert (past.state, past.cause) == ("killed", KILLED)
+    rank = wreck.rank()
+    assert (rank.inferred, rank.step, rank.rows, rank.lost) == (True, 5000, 5001 - newest, newest)
+    assert not rig.path.exists()
+    assert wreck.salvage() == 0
+
+
+@pytest.mark.parametrize(("word", "state"), [(ring.STATE_FINISHED, "finished"), (ring.STATE_FAILED, "failed")])
+def test_end_that_the_trainer_told(wreck, word, state):
+    """A trainer that said how it ended is believed."""
+    rig = wreck.ring()
+    rig.run.event("exception", error="ValueError: x")
+    rig.reader.set_word(ring.WORD_STATE, word)
+    wreck.salvage()
+    assert wreck.past().state == state
+
+
+def test_ring_of_a_live_trainer(wreck):
+    """A ring whose trainer lives, in whatever pid namespace, is left alone."""
+    rig = wreck.ring()
+    rig.run.log({"a": 1.0})
+    with held(rig.path, ring.LOCK_WRITER):
+        assert wreck.salvage() == 0
+        assert rig.path.exists()
+    assert wreck.salvage() == 1
+
+
+def test_ring_that_is_being_drained(wreck):
+    """A ring that has a consumer is left to it."""
+    rig = wreck.ring()
+    with held(rig.path, ring.LOCK_READER):
+        assert wreck.salvage() == 0
+    assert wreck.notes == []
+
+
+def test_several_ranks_and_attempts(wreck):
+    """All ranks and attempts come home, each as what it is."""
+    for rank, attempt in ((0, 0), (1, 0), (0, 1)):
+        wreck.ring(rank, attempt).run.log({"a": 10.0 * attempt + rank})
+    assert wreck.salvage() == 3
+    found = wreck.past().series("a")
+    assert list(zip(found.rank.tolist(), found.attempt.tolist(), found.value.tolist(), strict=True)) == [
+        *((0, 0, 0.0), (0, 1, 10.0), (1, 0, 1.0))
+    ]
+
+
+def test_what_the_watcher_knew(wreck):
+    """What a watcher wrote down before it died too is kept: a cause, the last step, the other ranks."""
+    writer = Writer(node_name(wreck.places.disk, boot_id()), 0)
+    NodeState(writer.node, 0, ranks={0: RankState(step=77, started=5), 1: RankState("finished", ended=9)}).save(
+        wreck.folder
+    )
+    wreck.ring()
+    wreck.salvage()
+    assert wreck.rank().step == 77
+    assert wreck.rank(1).state == "finished"
+
+
+def test_run_that_was_deleted(wreck):
+    """Rows of a run that was deleted have no home: their ring goes, and no folder is made."""
+    rig = wreck.ring()
+    shutil.rmtree(wreck.folder.path)
+    wreck.salvage()
+    assert not rig.path.exists()
+    assert not wreck.folder.path.exists()
+
+
+def test_run_that_was_made_anew(wreck):
+    """Rows never come into another run that was made in the same place."""
+    home = wreck.places.of_run(str(wreck.folder.path), wreck.places.disk)
+    home.mkdir()
+    identity = identity_of(wreck.folder.path.parent, extra={"created": 1})
+    Rig(home, identity=identity).run.log({"a": 1.0})
+    wreck.salvage()
+    assert wreck.past().names() == []
+
+
+def test_full_disk(wreck, monkeypatch):
+    """On a full disk the ring stays, the reason is noted, and the next salvage brings everything home, once."""
+    rig = wreck.ring()
+    for number in range(20):
+        rig.run.log({"a": float(number), "note": "x"})
+    for first in range(1, 9):
+        with monkeypatch.context() as patched:
+            Disk(patched, first=first, length=30)
+            wreck.salvage()
+        assert rig.path.exists() or first > 1
+    wreck.salvage()
+    assert wreck.past().series("a").value.tolist() == [float(number) for number in range(20)]
+    assert len(wreck.past().events()) == 20
+    assert any("tried again next time" in note for note in wreck.notes)
+
+
+@pytest.mark.parametrize("size", [0, 50, 200, ring.HEADER_BYTES, 1 << 17])
+def test_truncated_ring(wreck, size):
+    """A ring that was cut is noted and left; nothing is raised, and the others come home."""
+    rig, other = wreck.ring(), wreck.ring(rank=1)
+    other.run.log({"a": 1.0})
+    os.truncate(rig.path, size)
+    assert wreck.salvage() == 1
+    assert rig.path.exists()
+    assert len(wreck.notes) == 1
+    assert wreck.past().series("a").rank.tolist() == [1]
+
+
+def test_damaged_header_after_opening(wreck):
+    """A ring whose head is impossible is noted, not followed for hours."""
+    rig = wreck.ring()
+    rig.reader.set_word(ring.WORD_HEAD, 1 << 55)
+    assert wreck.salvage() == 0
+    assert "damaged" in wreck.notes[0]
+
+
+def test_old_damaged_rings_go(wreck):
+    """A ring that cannot be read is deleted when it is a week old and nobody holds it."""
+    rig, young = wreck.ring(), wreck.ring(rank=1)
+    for damaged in (rig, young):
+        os.truncate(damaged.path, 10)
+    old = time.time() - (salvage_module.STALE_DAYS + 1) * 86400
+    os.utime(rig.path, (old, old))
+    with held(rig.path, ring.LOCK_WRITER):
+        wreck.salvage()
+        assert rig.path.exists()
+    wreck.salvage()
+    assert not rig.path.exists()
+    assert not rig.schema.exists()
+    assert young.path.exists()
+
+
+def test_only_the_run_that_was_asked_for(wreck):
+    """A salvage of one run leaves the rings of others."""
+    rig = wreck.ring()
+    assert salvage(wreck.places, "/another/run") == 0
+    assert rig.path.exists()
+    assert salvage(wreck.places, str(wreck.folder.path)) == 1
