@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -48,6 +49,10 @@ class Rig:
         self.run = Run(self.mapping, self.intake)
         self.descriptor = os.open(self.path, os.O_RDWR)
         self.reader = ring.RingReader(self.descriptor)
+
+    def unlock(self):
+        """Give up the writer's lock: another process is to hold it."""
+        fcntl.lockf(self.mapping.descriptor, fcntl.LOCK_UN, 1, ring.LOCK_WRITER)
 
     @property
     def refused(self):

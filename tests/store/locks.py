@@ -9,7 +9,7 @@ import sys
 HOLD = """
 import fcntl, os, sys
 descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[2]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -17,13 +17,11 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def held(path, byte=0):
-    """Have another process lock a byte of a file; what is yielded lets go of it earlier than the end."""
+    """Have another process lock a byte of a file."""
     command = [sys.executable, "-S", "-c", HOLD, str(path), str(byte)]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
-        yield holder.communicate
+        yield
     finally:
-        holder.kill()
-        with contextlib.suppress(ValueError):  # it was let go before
-            holder.communicate()
+        holder.communicate()

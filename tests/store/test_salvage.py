@@ -84,6 +84,7 @@ def test_ring_of_a_live_trainer(wreck):
     """A ring whose trainer lives, in whatever pid namespace, is left alone."""
     rig = wreck.ring()
     rig.run.log({"a": 1.0})
+    rig.unlock()
     with held(rig.path, ring.LOCK_WRITER):
         assert wreck.salvage() == 0
         assert rig.path.exists()
@@ -183,6 +184,7 @@ def test_old_damaged_rings_go(wreck):
         os.truncate(damaged.path, 10)
     old = time.time() - (salvage_module.STALE_DAYS + 1) * 86400
     os.utime(rig.path, (old, old))
+    rig.unlock()
     with held(rig.path, ring.LOCK_WRITER):
         wreck.salvage()
         assert rig.path.exists()

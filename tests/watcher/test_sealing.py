@@ -70,6 +70,17 @@ def test_child_that_fails(sealing, recorded, monkeypatch):
     assert len(recorded.folder.all_tails()) == 1
 
 
+def test_child_that_seals_but_cannot_merge(sealing, recorded, monkeypatch):
+    """What a child says although it has sealed goes to the journal, and nothing is tried again."""
+    sealing.add(Writer("node", 0), 0)
+    monkeypatch.setattr(sealing_module, "arguments", lambda *_: ["-c", "import sys; sys.stderr.write('cannot merge')"])
+    sealing.poll(0.0)
+    sealing._child.wait(60)
+    sealing.poll(1.0)
+    assert "cannot merge" in (recorded.folder.path / "watcher.log").read_text()
+    assert sealing.idle()
+
+
 def test_one_child_at_a_time(sealing, children):
     """The next seal starts when the one before has ended."""
     sealing.add(Writer("node", 0), 0)

@@ -42,7 +42,6 @@ class Decoded:
     """Bytes at the end that are no whole frame: a write under way, or one that was cut short."""
     unknown_records: int = 0
     unknown_frames: int = 0
-    unknown_frames: int = 0
     """Frames of a kind that a later version may have added, or of a stream that nothing describes."""
     records: int = 0
 
@@ -51,8 +50,6 @@ class Decoded:
         found = []
         if self.damaged_bytes:
             found.append(f"{file}: {self.damaged_bytes} damaged bytes were passed over")
-        if self.unknown_frames:
-            found.append(f"{file}: {self.unknown_frames} frames of a newer version were passed over")
         if self.unknown_records:
             found.append(f"{file}: {self.unknown_records} rows of unknown columns were passed over")
         if self.unknown_frames:
