@@ -14,7 +14,9 @@ from stepscope.core.columns import (
 
 NAME = st.text(min_size=1, max_size=8)
 SCHEMA = st.builds(
-    lambda number, names: Schema(number, tuple(names), "d" * len(names)), st.integers(16, 1040), st.lists(NAME, max_size=5)
+    lambda number, names: Schema(number, tuple(names), "d" * len(names)),
+    st.integers(16, 1040),
+    st.lists(NAME, max_size=5),
 )
 
 

@@ -50,9 +50,7 @@ def test_hostile_shared_memory(tmp_path, shared):
 def test_first_place_that_works(tmp_path, shared, monkeypatch):
     """Where the temporary folder cannot be used the next candidate is."""
     (tmp_path / "file").touch()
-    asked = []
     true = places.private_directory
-    monkeypatch.setattr(places, "private_directory", lambda path: asked.append(path) or true(tmp_path / path.name))
     bad, good = tmp_path / "file" / "x", tmp_path / "y"
     monkeypatch.setattr(places, "private_directory", lambda path: true(good if path == good else bad))
     assert places._first_private([bad, good]) == good

@@ -57,7 +57,7 @@ def test_identity_of_a_later_version_is_understood(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"\1", bytes(8) + b"x", struct.pack("<II", 5, 0) + b"{}"])
 def test_damaged_identity_is_an_error(data):
     """An identity that is cut or changed is a ValueError, whatever its bytes."""
-    with pytest.raises(ValueError, match="damaged|Expecting"):
+    with pytest.raises(ValueError, match=r"damaged|Expecting"):
         ring.Identity.decode(data)
 
 
@@ -204,7 +204,7 @@ def test_truncated_ring_is_an_error(small, size):
     """A ring that was cut, wherever, is a ValueError for a new reader and for one that has it open."""
     fill(small, 300)
     os.ftruncate(small.descriptor, size)
-    with pytest.raises(ValueError, match="truncated|damaged"):
+    with pytest.raises(ValueError, match=r"truncated|damaged"):
         ring.RingReader(small.descriptor)
     if size < SMALL - 100:
         with pytest.raises(ValueError, match="truncated"):

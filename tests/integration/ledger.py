@@ -37,7 +37,11 @@ def compare(ledger, path):
     """Check that no acknowledged row is lost, none is there twice, and every value is what was logged."""
     count = noted(ledger)
     past = stepscope.open(path)
-    for name, value in (("half", lambda step: step / 2), ("minus", lambda step: -step), ("third", lambda step: step / 3)):
+    for name, value in (
+        ("half", lambda step: step / 2),
+        ("minus", lambda step: -step),
+        ("third", lambda step: step / 3),
+    ):
         series = past.series(name)
         assert series.step.tolist() == list(range(len(series)))
         assert series.value.tolist() == [value(step) for step in range(len(series))]

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, forbidden or gone: the training goes on, losses are counted, what was kept is right."""
+"""A disk that is full, read-only, forbidden or gone: the training goes on, losses are counted, what is kept is right."""
 
 from __future__ import annotations
 
@@ -258,12 +258,15 @@ def test_rows_of_a_removed_run_never_enter_its_successor(bench):
     """A folder removed and made anew by another trainer holds that trainer's rows alone."""
     trainer, path = start_loop(bench)
     shutil.rmtree(path)
-    other = bench.run("""
+    other = bench.run(
+        """
         import stepscope
         with stepscope.init(project="moved", run_id="one") as run:
             for step in range(50):
                 run.log({"y": step})
-    """, name="other.py")
+    """,
+        name="other.py",
+    )
     go_on(trainer)
     bench.quiet()
     past = stepscope.open(path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import time
 
 import pytest
 
 import stepscope
+from stepscope.core.places import find_places
 from tests.integration.processes import until, watchers
 
 BODY = """
@@ -113,14 +114,15 @@ def test_rows_are_on_disk_soon_after_a_signal(bench):
     assert trainer.line() == "logged"
     trainer.process.terminate()
     past = stepscope.open(path)
-    until(lambda: past.names(), "the row", seconds=10)
+    until(past.names, "the row", seconds=10)
     trainer.process.kill()
     assert past.series("x").value.tolist() == [7.0]
 
 
 def test_the_end_is_bounded_when_the_watcher_is_stopped(bench):
     """finish() gives up waiting for a watcher that does not move; the process ends within seconds."""
-    trainer = bench.start("""
+    trainer = bench.start(
+        """
         import sys, time
         import stepscope
         run = stepscope.init(project="ends")
@@ -130,11 +132,11 @@ def test_the_end_is_bounded_when_the_watcher_is_stopped(bench):
         start = time.monotonic()
         run.finish()
         print(time.monotonic() - start, flush=True)
-    """, stdin=-1)
+    """,
+        stdin=-1,
+    )
     path = trainer.line()
     watcher = bench.watcher()
-    import os
-
     os.kill(watcher, signal.SIGSTOP)
     trainer.process.stdin.write("go\n")
     trainer.process.stdin.flush()
@@ -159,8 +161,6 @@ def test_a_pipeline_ends_with_the_trainer(bench):
 
 def test_nothing_is_left_behind_after_a_normal_end(bench):
     """No process, no file in shared memory and no lock remains when a run has ended and is sealed."""
-    from stepscope.core.places import find_places
-
     trainer = bench.run(BODY.format(end="run.finish()"))
     path = trainer.out.split()[0]
     bench.quiet()
@@ -175,7 +175,9 @@ def test_nothing_is_left_behind_after_a_normal_end(bench):
 
 def test_a_keyboard_interrupt_reaches_the_trainer(bench):
     """Ctrl-C in the terminal's process group stops the trainer, not the watcher, which records the end."""
-    trainer = bench.start(BODY.format(end="""
+    trainer = bench.start(
+        BODY.format(
+            end="""
     import time
     print("ready", flush=True)
     try:
@@ -185,12 +187,13 @@ def test_a_keyboard_interrupt_reaches_the_trainer(bench):
         print("interrupted", flush=True)
         run.log({"after": 2.0})
         run.finish()
-    """.replace("{", "{").replace("}", "}")), start_new_session=True)
+    """
+        ),
+        start_new_session=True,
+    )
     path = trainer.line()
     assert trainer.line() == "ready"
     bench.watcher()
-    import os
-
     os.killpg(trainer.pid, signal.SIGINT)
     assert trainer.wait() == 0
     assert trainer.out.split() == ["interrupted"]
@@ -201,7 +204,8 @@ def test_a_keyboard_interrupt_reaches_the_trainer(bench):
 
 def test_the_exit_of_the_interpreter_is_bounded_without_a_watcher(bench):
     """With the watcher killed, leaving without finish() still takes no more than a moment."""
-    body = BODY.format(end="""
+    body = BODY.format(
+        end="""
     import time
     sys.stdin.readline()
     start = time.monotonic()
@@ -209,15 +213,13 @@ def test_the_exit_of_the_interpreter_is_bounded_without_a_watcher(bench):
     run.log({"x": 2.0})
     atexit._run_exitfuncs()
     print(time.monotonic() - start, flush=True)
-    """)
+    """
+    )
     trainer = bench.start(body, stdin=-1)
     path = trainer.line()
-    import os
-
     os.kill(bench.watcher(), signal.SIGKILL)
     trainer.process.stdin.write("go\n")
     trainer.process.stdin.flush()
     assert float(trainer.line()) < 2.0
     assert trainer.wait() == 0
     assert ended(path).series("x").value.tolist() == [1.0, 2.0]
-    assert sys.version_info

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import stepscope
@@ -56,8 +58,6 @@ def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
     os.setgid(65534); os.setuid(65534)
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     """
-    import os
-
     if os.getuid() != 0:
         pytest.skip("needs root, to become a user without processes")
     for folder in (bench.folder, *bench.folder.parents):
@@ -69,7 +69,9 @@ def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
     code = CODE.format(before=before, after="run.finish()").replace(
         'project="fallback"', f'project="fallback", dir={str(shared)!r}'
     )
-    trainer = bench.run(code, environ={"STEPSCOPE_RUNTIME_DIR": str(shared / "runtime"), "PYTHONDONTWRITEBYTECODE": "1"})
+    trainer = bench.run(
+        code, environ={"STEPSCOPE_RUNTIME_DIR": str(shared / "runtime"), "PYTHONDONTWRITEBYTECODE": "1"}
+    )
     assert trainer.process.returncode == 0, trainer.err
     assert len(trainer.complaints()) >= 1
     assert "Traceback" not in trainer.err
@@ -79,7 +81,8 @@ def test_a_full_disk_at_the_end_keeps_the_ring_for_the_next_reader(bench):
     """Rows that the thread could not write stay in shared memory, and are in the run once there is space."""
     disk = bench.folder / "disk"
     disk.mkdir()
-    trainer = bench.start("""
+    trainer = bench.start(
+        """
         import json, subprocess, sys
         sys.executable = ""
         import stepscope
@@ -93,6 +96,9 @@ def test_a_full_disk_at_the_end_keeps_the_ring_for_the_next_reader(bench):
         mount("remount", "size=64m")
         past = stepscope.open(run.path)
         print(json.dumps([past.series("x").value.tolist() == list(range(20_000)), past.state, past.problems()]))
-    """, disk, prefix=spaces.unshared(spaces.MOUNTS))
+    """,
+        disk,
+        prefix=spaces.unshared(spaces.MOUNTS),
+    )
     assert trainer.facts() == [True, "finished", []]
     assert [line for line in trainer.complaints() if "disk is full" in line]

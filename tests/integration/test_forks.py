@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import stepscope
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
 from tests.integration.processes import until
 
 
@@ -77,9 +81,6 @@ def test_500_forks_while_threads_log_hang_nobody_and_add_no_row(bench):
 
 def drops(past):
     """Return how many rows the writer lapped before they were drained."""
-    from stepscope.store.layout import RunFolder
-    from stepscope.store.states import read_nodes
-
     return read_nodes(RunFolder(past.path))[0][0].ranks[0].lost
 
 
@@ -164,8 +165,6 @@ CHILDREN = """
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_child_that_calls_init_has_a_run_of_its_own(bench, method):
     """Children of multiprocessing record into runs of their own, which end with them, beside the parent's."""
-    import json
-
     trainer = bench.run(CHILDREN, method)
     assert trainer.process.returncode == 0, trainer.err
     paths = [json.loads(line)[0] for line in trainer.out.splitlines()]

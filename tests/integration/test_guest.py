@@ -1,8 +1,9 @@
-"""A good guest in the trainer's process: no handlers, no children, few files, and nothing of the user's is in the way."""
+"""A good guest in the trainer's process: no handlers, no children, few files, whatever modules the user has."""
 
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -91,9 +92,6 @@ MANNERS = """
     def hooks():
         return [str(hook) for hook in (sys.excepthook, sys.unraisablehook, threading.excepthook, sys.breakpointhook)]
 
-    class Unused:
-        pass
-
     before = handlers(), hooks(), os.getcwd(), os.umask(0o022), dict(os.environ), signal.set_wakeup_fd(-1)
     open_before, threads = files(), threading.active_count()
     run = stepscope.init(project="guest")
@@ -118,7 +116,7 @@ def test_the_trainers_process_is_left_as_it_was(bench):
 
 
 def test_many_runs_one_after_another_leave_no_file_open(bench):
-    """A hundred runs in one process end with as many open files as it began with."""
+    """A dozen runs in one process end with as many open files as it began with."""
     trainer = bench.start("""
         import json, os
         import stepscope
@@ -139,7 +137,8 @@ def test_many_runs_one_after_another_leave_no_file_open(bench):
 @pytest.mark.parametrize("limit", [20, 8, 6, 4])
 def test_few_files_may_be_open(bench, limit):
     """Under `ulimit -n` the run is recorded, or off with a line; the training runs either way."""
-    trainer = bench.run("""
+    trainer = bench.run(
+        """
         import json, resource, sys
         import stepscope
         import stepscope.session.opening
@@ -151,7 +150,9 @@ def test_few_files_may_be_open(bench, limit):
                 run.log({"x": step})
         run.finish()
         print(json.dumps([run.id, str(run.path)]), flush=True)
-    """, limit)
+    """,
+        limit,
+    )
     assert trainer.process.returncode == 0, trainer.err
     run, path = json.loads(trainer.out)
     if limit == 20:
@@ -164,8 +165,6 @@ def test_few_files_may_be_open(bench, limit):
 
 def test_the_watcher_holds_none_of_the_trainers_files(bench):
     """stdin, stdout and stderr of the watcher lead nowhere, and no other file of the trainer is open in it."""
-    import os
-
     trainer = bench.start("""
         import sys, time
         import stepscope

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import sys
 
 import pytest
 
@@ -178,5 +176,3 @@ def test_workers_of_a_data_loader_are_inert(bench, method):
     assert past.series("samples").value.tolist() == [4.0] * 8
     assert (past.series("phase/data").value > 0).all()
     assert "from a worker" not in past.names()
-    assert json.dumps(seen)
-    assert sys.platform == "linux"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 import stepscope
@@ -31,10 +29,10 @@ WRONG = {
     "a project that is no text": ("project=5", "project"),
     "an endless project": ("project='x' * 10**6", "project"),
     "an id with a slash": ("run_id='../../etc'", "run id"),
-    "an id with NUL": ("run_id='a\\\\0b'", "run id"),
+    "an id with NUL": ("run_id='a\\0b'", "run id"),
     "a folder that is a file": ("dir=__file__", "train.py"),
     "a folder below a file": ("dir=__file__ + '/runs'", "train.py"),
-    "a folder with NUL": ("dir='a\\\\0b'", "null"),
+    "a folder with NUL": ("dir='a\\0b'", "null"),
     "a setting that does not exist": ("recorder__ring_byts=5", "ring_byt"),
     "a setting out of range": ("recorder__ring_bytes=1", "ring_bytes"),
     "a setting of nonsense": ("store__seal_bytes='many'", "seal_bytes"),
@@ -107,8 +105,8 @@ HOSTILE = """
         __radd__ = __float__ = __add__
 
     run = stepscope.init(project="hostile")
-    names = ["", " ", "a" * 10**6, "nul\\0", "../../etc/passwd", "\\ud800", "\\u202egnp", "x\\ny", "\\x1b[31m", "é" * 300,
-             5, None, 1.5, ("a",), b"bytes", frozenset(), Raises(ValueError), True, "emoji \\U0001f600"]
+    names = ["", " ", "a" * 10**6, "nul\\0", "../../etc/passwd", "\\ud800", "\\u202egnp", "x\\ny", "\\x1b[31m",
+             "é" * 300,             5, None, 1.5, ("a",), b"bytes", frozenset(), Raises(ValueError), True, "emoji \\U0001f600"]
     values = [Raises(ValueError), Raises(KeyError), Raises(RecursionError), Nonsense(), 10**400, -10**400, 2**80,
               decimal.Decimal("0.1"), decimal.Decimal("NaN"), decimal.Decimal("sNaN"), fractions.Fraction(1, 3),
               np.array([1.0, 2.0]), np.array(3.0), np.array([4.0]), np.zeros((0,)), np.float16(0.5), np.longdouble(1),
@@ -128,7 +126,8 @@ HOSTILE = """
     for turn in range(2):
         for number, name in enumerate(names):
             attempt(f"name {number}", run.log, {name: 1.0})
-            attempt(f"phase {number}", lambda: run.phase(name).__enter__() or run.phase(name).__exit__(None, None, None))
+            attempt(f"phase {number}", lambda: run.phase(name).__enter__())
+            attempt(f"phase {number}", lambda: run.phase(name).__exit__(None, None, None))
             attempt(f"histogram name {number}", run.histogram, name, [1.0])
             attempt(f"event {number}", run.event, name, x=1)
         for number, value in enumerate(values):
@@ -185,7 +184,7 @@ def test_complaints_come_once_per_kind(bench):
     assert len(trainer.complaints()) == 3
     past = stepscope.open(trainer.out.strip())
     until(lambda: past.state == "finished", "the end")
-    assert past.summary("stepscope/drops_total")["last"] == 3000
+    assert past.summary("stepscope/refused_total")["last"] == 3000
 
 
 MANY = """
@@ -226,4 +225,3 @@ def test_a_hundred_thousand_names_stay_within_bounds_and_can_be_read(bench):
     assert max(first, again) < 1000, "microseconds a call, on a machine that others use too"
     written = sum(file.stat().st_size for file in past.path.rglob("*") if file.is_file())
     assert written < 200e6
-    assert json.dumps(path)

@@ -12,6 +12,7 @@ import stepscope
 from stepscope.core import ring
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places
+from stepscope.store import tail
 from stepscope.store.layout import FORMAT_VERSION
 from stepscope.store.salvage import salvage
 from tests.faults import spaces
@@ -167,7 +168,9 @@ def test_a_ring_of_a_newer_version_is_left_alone(bench):
     assert ring_path.read_bytes() == before
     assert "version" in notes[0]
     os.utime(ring_path, (0, 0))
-    other = bench.run(LIVE.replace('project="owners"', f'project="owners", run_id={os.path.basename(path)!r}'), "watched")
+    other = bench.run(
+        LIVE.replace('project="owners"', f'project="owners", run_id={os.path.basename(path)!r}'), "watched"
+    )
     assert other.process.returncode == 0
     bench.quiet()
 
@@ -190,7 +193,7 @@ def test_an_old_ring_of_a_newer_version_is_kept_while_its_writer_lives(bench):
 
 
 def test_a_run_of_a_newer_format_is_neither_read_nor_continued(bench):
-    """The reader refuses it with the remedy, and a trainer that would continue it records nothing and changes nothing."""
+    """The reader refuses it with the remedy, and a trainer that would continue it changes nothing."""
     with stepscope.init(project="two", run_id="same") as run:
         run.log(x=1.0)
     bench.quiet()
@@ -211,8 +214,6 @@ def test_a_run_of_a_newer_format_is_neither_read_nor_continued(bench):
 
 def test_frames_of_a_newer_version_in_a_tail_are_passed_over(bench):
     """Unknown frames cost only themselves, and it is said that something was passed over."""
-    from stepscope.store import tail
-
     trainer, path = start_live(bench)
     trainer.process.kill()
     trainer.process.wait()

@@ -84,7 +84,9 @@ class Rig:
     def rows(self):
         """Return (step, values) of every row of numbers, durations in ns."""
         table = self.table()
-        return [(step, _values(table, schema, payload)) for schema, _, _, step, payload in self.records() if schema != 3]
+        return [
+            (step, _values(table, schema, payload)) for schema, _, _, step, payload in self.records() if schema != 3
+        ]
 
     def events(self):
         """Return (step, fields) of every event."""

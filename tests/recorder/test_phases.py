@@ -102,9 +102,14 @@ def test_samples_that_are_no_number(rig, samples):
 
 def test_exception_ends_step_and_phase(rig, ticks):
     """An exception passes through step and phase unchanged, and the time up to it is recorded."""
-    with pytest.raises(KeyError, match="x"), rig.run.step(), rig.run.phase("forward"):
-        ticks[0] += 5
-        raise KeyError("x")
+
+    def fail():
+        with rig.run.step(), rig.run.phase("forward"):
+            ticks[0] += 5
+            raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        fail()
     with rig.run.step():
         ticks[0] += 1
     assert spent(rig) == [
@@ -257,10 +262,13 @@ def test_data_passes_exceptions(rig, ticks):
         ticks[0] += 6
         raise OSError("disk")
 
-    with pytest.raises(OSError, match="disk"):
+    def train():
         for _ in rig.run.data(broken()):
             with rig.run.step():
                 ticks[0] += 1
+
+    with pytest.raises(OSError, match="disk"):
+        train()
     with rig.run.step():
         pass
     assert spent(rig)[1]["phase/data"] == 6

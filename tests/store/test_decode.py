@@ -21,7 +21,9 @@ ROWS = 1000
 
 def value_of(sequence):
     """Return the bits of a value that tells its row; every tenth is a NaN with a payload."""
-    return 0x7FF8 << 48 | sequence + 1 if sequence % 10 == 0 else struct.unpack("<q", struct.pack("<d", sequence / 7))[0]
+    return (
+        0x7FF8 << 48 | sequence + 1 if sequence % 10 == 0 else struct.unpack("<q", struct.pack("<d", sequence / 7))[0]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,9 @@ def test_kinds_of_columns(checked):
     rows += record(1, 1, 1, 7.0, 0, 8.0, kinds="QdQd", checked=checked)
     data = stream_frame(checked=checked) + tail.encode(tail.KIND_SCHEMAS, 0, schemas)
     points = decode_tail(data + tail.encode(tail.KIND_RECORDS, 0, rows)).points
-    found = [(points.names[code], value, ns) for code, value, ns in zip(points.name, points.value, points.ns, strict=True)]
+    found = [
+        (points.names[code], value, ns) for code, value, ns in zip(points.name, points.value, points.ns, strict=True)
+    ]
     assert found == [("t", 1.5, 1_500_000_000), ("x", 2.5, NO_NS), ("q", 7.0, NO_NS), ("p", 8.0, NO_NS)]
 
 
@@ -199,7 +203,9 @@ def test_time_follows_the_latest_pair_of_clocks():
     rows = b"".join(
         struct.pack("<IIQqqd", 40, 16, sequence, moment, 0, 0.0) for sequence, moment in enumerate((10_000, 60_000))
     )
-    clocks = [tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(wall, at)) for wall, at in ((1_000_000, 0), (9_000_000, 50_000))]
+    clocks = [
+        tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(wall, at)) for wall, at in ((1_000_000, 0), (9_000_000, 50_000))
+    ]
     data = stream_frame() + b"".join(clocks) + schema + tail.encode(tail.KIND_RECORDS, 0, rows)
     assert decode_tail(data).points.time.tolist() == [1010, 9010]
 
@@ -213,7 +219,9 @@ def test_round_trip(tmp_path_factory, rows):
     recorded = Recorded(tmp_path_factory.mktemp("run"), ring_bytes=1 << 18)
     expected, count = {}, 0
     for sequence, (row, step, drains) in enumerate(rows):
-        recorded.run.log({name: struct.unpack("<d", struct.pack("<Q", bits))[0] for name, bits in row.items()}, step=step)
+        recorded.run.log(
+            {name: struct.unpack("<d", struct.pack("<Q", bits))[0] for name, bits in row.items()}, step=step
+        )
         at, count = (count, count + 1) if step is None else (step, count)
         for name, bits in row.items():
             expected[0, 0, sequence, name] = (at, struct.unpack("<q", struct.pack("<Q", bits))[0], NO_NS)

@@ -61,8 +61,13 @@ def test_events_reach_their_file(recorded):
     event = json.loads(line)
     moment = recorded.rig.records()[0][2]
     assert event == {
-        **{"time": (PAIR[0] + moment) // 1000, "rank": 0, "attempt": 0, "step": 0, "sequence": 0},
-        **{"kind": "log", "values": {"note": "hello"}},
+        "time": (PAIR[0] + moment) // 1000,
+        "rank": 0,
+        "attempt": 0,
+        "step": 0,
+        "sequence": 0,
+        "kind": "log",
+        "values": {"note": "hello"},
     }
 
 
@@ -267,9 +272,10 @@ def test_full_disk_that_is_emptied(recorded, monkeypatch):
     """On a disk that stays full rows wait in the ring, and are all written when there is space again."""
     for number in range(50):
         recorded.run.log({"a": float(number)})
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="space"):
+        with monkeypatch.context() as patched:
             Disk(patched, first=1, length=100)
-            recorded.drain()
+            with pytest.raises(OSError, match="space"):
+                recorded.drain()
     recorded.drain()
     assert [value for _, value in rows_read(recorded)] == [float(number) for number in range(50)]
 
@@ -278,9 +284,10 @@ def test_failed_sync_goes_on_in_a_new_file(recorded, monkeypatch):
     """After a failed sync the old file is left as it is, and a new one is begun (F18)."""
     recorded.run.log({"a": 1.0})
     recorded.drain()
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="Input"):
+    with monkeypatch.context() as patched:
         Disk(patched, first=1, number=errno.EIO)
-        recorded.drain_.sync()
+        with pytest.raises(OSError, match="Input"):
+            recorded.drain_.sync()
     recorded.drain_.sync()
     recorded.run.log({"a": 2.0})
     recorded.drain()

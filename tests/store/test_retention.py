@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import stepscope
 from stepscope.core.errors import StepscopeError
 from stepscope.store.layout import FOLDERS, RunFolder
+from stepscope.store.points import Points
 from stepscope.store.retention import (
     DAY,
     GIB,
@@ -24,6 +25,7 @@ from stepscope.store.retention import (
     plan,
     remove,
 )
+from stepscope.store.sealed import write_sealed
 from stepscope.store.states import NodeState, RankState
 from tests.integration.processes import until, watchers
 
@@ -219,8 +221,7 @@ def test_replaced_files_go_after_ten_minutes(tmp_path):
     path = make_run(tmp_path, "a")
     stems = ["h.abc-0-0-0", "h.abc-0-1-1", "h.abc-0-0-1", "h.abc-0-2-2"]
     for stem in stems:
-        for part in (".parquet", ".blocks.parquet", ".sum"):
-            (path / "metrics" / f"{stem}{part}").write_bytes(b"x")
+        write_sealed(path / "metrics", stem, Points.empty(), last_seq={})
     assert leftovers(tmp_path, time.time() + 500) == []
     gone = leftovers(tmp_path, time.time() + 700)
     assert {name.partition(".parquet")[0].removesuffix(".blocks").removesuffix(".sum") for name in names(gone)} == set(
@@ -229,6 +230,16 @@ def test_replaced_files_go_after_ten_minutes(tmp_path):
     for leftover in gone:
         clear(leftover, tmp_path)
     assert len(os.listdir(path / "metrics")) == 7
+
+
+def test_what_a_damaged_file_replaces_stays(tmp_path):
+    """The originals of a compacted file that does not match its checksums are not removed."""
+    path = make_run(tmp_path, "a")
+    for stem in ("h.abc-0-0-0", "h.abc-0-0-1"):
+        write_sealed(path / "metrics", stem, Points.empty(), last_seq={})
+    with (path / "metrics" / "h.abc-0-0-1.parquet").open("r+b") as file:
+        file.write(b"damage")
+    assert leftovers(tmp_path, time.time() + 700) == []
 
 
 def test_old_temporary_files_go(tmp_path):

@@ -62,9 +62,10 @@ def test_failed_seal_leaves_the_tail(recorded, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.ENOSPC, "full")
 
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+    with monkeypatch.context() as patched:
         patched.setattr(seal_module, "write_sealed", refuse)
-        seal(recorded.folder, recorded.writer, 2)
+        with pytest.raises(OSError, match="full"):
+            seal(recorded.folder, recorded.writer, 2)
     assert numbers(recorded.folder) == ([0, 1, 2], [])
     seal(recorded.folder, recorded.writer, 2)
     assert len(recorded.past().series("a")) == 30

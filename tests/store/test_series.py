@@ -78,7 +78,7 @@ def check_against_raw(points, blocks):
 
 
 @settings(max_examples=150)
-@given(st.lists(ROW, max_size=120), st.integers(0, 40))
+@given(st.lists(ROW, min_size=1, max_size=120), st.integers(0, 40))
 def test_buckets_are_the_raw_scan(rows, buckets):
     """Buckets over any points have the figures of a plain scan over the same points."""
     points = points_of(rows)
@@ -96,6 +96,10 @@ def test_merged_blocks_are_the_raw_scan(rows, size, buckets):
     assert len(merged) <= buckets + groups
 
 
+def shown_as(value):
+    return "nan" if math.isnan(value) else value
+
+
 @settings(max_examples=150)
 @given(st.lists(ROW, min_size=1, max_size=120), st.integers(1, 20))
 def test_extremes_stay_visible(rows, buckets):
@@ -103,34 +107,17 @@ def test_extremes_stay_visible(rows, buckets):
     points = points_of(rows)
     blocks = shapes.bucket_points(points, buckets)
     found = shapes.from_blocks("a", blocks)
-    shown = set(zip(found.rank.tolist(), found.attempt.tolist(), found.step.tolist(), found.value.view(np.int64).tolist(), strict=True))
-    bits = [math.nan if math.isnan(row[3]) else row[3] for row in rows]
-    true = {(*row[:3], int(np.float64(value).view(np.int64))) for row, value in zip(rows, bits, strict=True)}
-    kinds = {(*key[:3], "nan") if math.isnan(np.int64(key[3]).view(np.float64)) else key for key in shown}
-    assert kinds <= {(*row[:3], "nan") if math.isnan(row[3]) else key for row, key in zip(rows, sorted_like(rows), strict=True)} | true
-    finite = [row[3] for row in rows if math.isfinite(row[3])]
-    if finite:
-        assert (found.value[np.isfinite(found.value)].min(), found.value[np.isfinite(found.value)].max()) == (
-            min(finite),
-            max(finite),
-        )
-    assert any(map(math.isnan, found.value)) or not any(
-        math.isnan(row[3]) for row in first_bad(points, blocks)
-    )
-    assert len(found) <= 4 * len(blocks)
-
-
-def sorted_like(rows):
-    return [(*row[:3], int(np.float64(row[3]).view(np.int64))) for row in rows]
-
-
-def first_bad(points, blocks):
-    """Return the first non-finite point of each bucket."""
-    found = []
+    columns = (found.rank, found.attempt, found.step, found.value)
+    shown = [(*key, shown_as(value)) for *key, value in zip(*(column.tolist() for column in columns), strict=True)]
+    assert set(shown) <= {(rank, attempt, step, shown_as(value)) for rank, attempt, step, value in rows}
     for start, count in zip(starts_of(blocks), blocks.count.tolist(), strict=True):
-        bad = np.flatnonzero(~np.isfinite(points.value[start : start + count]))
-        found += [(0, 0, 0, float(points.value[start + bad[0]]))] if len(bad) else []
-    return found
+        part = points.select(slice(start, start + count))
+        bad = part.value[~np.isfinite(part.value)]
+        finite = part.value[np.isfinite(part.value)]
+        wanted = [part.value[-1], *bad[:1], *([finite.min(), finite.max()] if len(finite) else [])]
+        here = {value for rank, attempt, _, value in shown if (rank, attempt) == (part.rank[0], part.attempt[0])}
+        assert {shown_as(value) for value in wanted} <= here
+    assert len(found) <= 4 * len(blocks)
 
 
 @given(st.integers(100, 3000), st.integers(1, 50), st.data())
@@ -160,8 +147,16 @@ def test_nothing_at_all():
     assert len(shapes.whole("a", empty)) == 0
     assert len(shapes.from_blocks("a", shapes.bucket_points(empty, 10))) == 0
     assert shapes.summarize(np.empty(0)) == {
-        **{"count": 0, "mean": None, "std": None, "min": None, "max": None},
-        **{"p50": None, "p95": None, "p99": None, "last": None, "nonfinite": 0},
+        "count": 0,
+        "mean": None,
+        "std": None,
+        "min": None,
+        "max": None,
+        "p50": None,
+        "p95": None,
+        "p99": None,
+        "last": None,
+        "nonfinite": 0,
     }
 
 
@@ -172,13 +167,26 @@ def test_summary_is_what_it_says(values):
     found = shapes.summarize(np.array(values))
     mean = math.fsum(values) / len(values)
     assert found["mean"] == pytest.approx(mean, abs=1e-6)
-    assert found["std"] == pytest.approx(math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)), abs=1e-4)
-    assert (found["min"], found["max"], found["last"], found["count"]) == (min(values), max(values), values[-1], len(values))
+    assert found["std"] == pytest.approx(
+        math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values)), abs=1e-4
+    )
+    assert (found["min"], found["max"], found["last"], found["count"]) == (
+        min(values),
+        max(values),
+        values[-1],
+        len(values),
+    )
     assert found["p50"] == pytest.approx(np.median(values))
 
 
 def test_summary_leaves_out_what_is_not_finite():
     """Figures are over the finite values; the others are counted, and the last one is shown as it is."""
     found = shapes.summarize(np.array([1.0, math.nan, 3.0, math.inf, -math.inf]))
-    assert (found["count"], found["nonfinite"], found["mean"], found["max"], found["last"]) == (5, 3, 2.0, 3.0, -math.inf)
+    assert (found["count"], found["nonfinite"], found["mean"], found["max"], found["last"]) == (
+        5,
+        3,
+        2.0,
+        3.0,
+        -math.inf,
+    )
     assert shapes.summarize(np.array([math.nan]))["mean"] is None

@@ -119,7 +119,10 @@ def test_last_attempt_decides():
     [
         *("", "{", "[]", "5", "null", '{"attempt": 0}', '{"node": "n"}', '{"node": "n", "attempt": "x"}'),
         *('{"node": "n", "attempt": 0, "ranks": [1]}', '{"node": "n", "attempt": 0, "ranks": {"x": {}}}'),
-        *('{"node": "n", "attempt": 0, "ranks": {"0": 5}}', '{"node": "n", "attempt": 0, "ranks": {"0": {"ended": "x"}}}'),
+        *(
+            '{"node": "n", "attempt": 0, "ranks": {"0": 5}}',
+            '{"node": "n", "attempt": 0, "ranks": {"0": {"ended": "x"}}}',
+        ),
         "[" * 100_000,
     ],
     ids=lambda text: text[:60],

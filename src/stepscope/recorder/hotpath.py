@@ -68,7 +68,7 @@ class Recorder(RingPosition):
         """Return the context of one training step; `samples` is how many examples it takes in."""
         step = self._step
         step.samples = samples
-        step.index = index if index is None or type(index) is int else self._intake.step(self, index)
+        step.index = None if index is None else self._intake.index(self, index)
         return step
 
     def phase(self, name: str) -> Phase:

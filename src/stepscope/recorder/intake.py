@@ -102,6 +102,14 @@ class Intake:
         self.count(recorder, "step", f"cannot use step={_shown(step)}: {cause}; pass a whole number")
         return None
 
+    def index(self, recorder: Recorder, index: Any) -> int | None:
+        """Return the index of a step; None, and a complaint, if later ones could not count on from there."""
+        number = self.step(recorder, index)
+        if number is None or -(2**62) < number < 2**62:
+            return number
+        self.count(recorder, "step", f"cannot use index={_shown(index)}: it needs too many bits; pass a smaller one")
+        return None
+
     def _sort(self, recorder: Recorder, values: dict[Any, Any]) -> Sorted:
         """Tell numbers, device values and text apart; refuse the rest."""
         numbers: dict[str, float] = {}
@@ -113,7 +121,7 @@ class Intake:
                 self.count(recorder, f"name-{problem}", _name_problem(problem, key), refused=not name)
             if name in numbers or name in arriving or name in texts:
                 self.count(recorder, "name-twice", _name_problem("another name of the call comes to the same", key))
-            elif type(value) in self.plain and name:
+            elif type(value) in self.plain and name and not (type(value) is int and value.bit_length() > 1023):
                 numbers[name] = value
             elif name:
                 self._convert(recorder, name, value, (numbers, arriving, texts))

@@ -20,6 +20,8 @@ def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
         values = values.detach().cpu()
         if str(getattr(values, "dtype", "")) == "torch.bfloat16":
             values = values.float()  # numpy has no such type
+    if values is None or np.asarray(values).dtype.kind == "c":
+        raise TypeError("it holds no real numbers")
     flat = np.asarray(values, dtype=np.float64).ravel()
     finite = flat[np.isfinite(flat)]
     fields: dict[str, Any] = {"count": int(flat.size), "nonfinite": int(flat.size - finite.size)}
@@ -27,7 +29,8 @@ def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
         low, high = float(finite.min()), float(finite.max())
         counts, edges = np.histogram(finite, bins=max(1, min(int(bins), MOST_BINS)), range=_span(low, high))
         fields |= {"edges": edges.tolist(), "counts": counts.tolist()}
-        fields |= {"min": low, "max": high, "mean": float(finite.mean()), "std": float(finite.std())}
+        with np.errstate(over="ignore", invalid="ignore"):  # squares may leave the range of floats
+            fields |= {"min": low, "max": high, "mean": float(finite.mean()), "std": float(finite.std())}
     return fields
 
 

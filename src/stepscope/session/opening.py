@@ -61,7 +61,8 @@ def init(
         **settings: any key of the configuration, as in `store__dir="…"` or `recorder={"enabled": False}`.
     """
     try:
-        run = _open(project or DEFAULT_PROJECT, name, config, dir, config_file, run_id, resume, settings)
+        shown = None if name is None else str(name)
+        run = _open(project or DEFAULT_PROJECT, shown, config, dir, config_file, run_id, resume, settings)
     except Exception as error:  # noqa: BLE001 - a monitor that cannot start must not stop the training; it says why
         run = Run.off(_reason(error))
     if dashboard:

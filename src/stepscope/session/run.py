@@ -102,7 +102,7 @@ class Run(Recorder):
             return False
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
-            self.event("exception", error=f"{type(error).__name__}: {error}"[:2000], traceback=_trace(error))
+            self.event("exception", error=_words(error), traceback=_trace(error))
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._intake.pending and time.monotonic() < deadline:
             self._intake.settle(self)
@@ -157,6 +157,13 @@ class Run(Recorder):
     def __repr__(self) -> str:
         """Say which run this is."""
         return f"<stepscope run {self.id or '(off)'} rank {self.rank} in {self.path}>"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"[:2000]
+    except Exception as second:  # noqa: BLE001 - __str__ of a user's exception; the first one must not be hidden
+        return f"{type(error).__name__}: (no text: {type(second).__name__})"
 
 
 def _trace(error: BaseException) -> str:

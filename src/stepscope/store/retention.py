@@ -290,11 +290,13 @@ def _hidden(folder: Path) -> list[Path]:
 
 def _replaced(folder: RunFolder, now: float) -> list[Removal]:
     """Return the units that a compacted one replaces and the tails that a unit holds, once readers had their time."""
+    from stepscope.store.compact import is_whole  # loads numpy and DuckDB, which other limits do not need
+
     units = folder.units()
     removals = []
     for old in [*folder.all_units(), *folder.all_tails()]:
         newer = [unit for unit in units if unit.covers(old) and unit.path != old.path]
-        if newer and _age(newer[0].path, now) > SUPERSEDED_AFTER:
+        if newer and _age(newer[0].path, now) > SUPERSEDED_AFTER and is_whole(newer[0].path):
             removals += [Removal(part, _size(part), "replaced by a later file") for part in _files(old)]
     return removals
 

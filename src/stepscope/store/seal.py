@@ -53,7 +53,7 @@ def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
     Raises:
         OSError: a unit could not be written; its tail is still there.
     """
-    units = [unit for unit in folder.all_units() if unit.writer == writer]
+    units = [unit for unit in folder.units() if unit.writer == writer]
     seen = last_sequences(units)
     made = []
     for tail in folder.all_tails():

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+
+import pytest
+
+import stepscope
+from stepscope.core import ring
+from stepscope.core.places import HELD, find_places
+from stepscope.recorder import mapping
+from stepscope.session import opening
+from stepscope.session.opening import init
+
+
+def meta_of(run):
+    return json.loads((run.path / "run.json").read_text())
+
+
+def ring_of(run):
+    """Return the reader of a run's ring."""
+    return ring.RingReader(os.open(run._mapping.path, os.O_RDONLY))
+
+
+def test_folder_of_a_run(started, tmp_path):
+    """A run lies in root/project/id, with run.json, private to the user."""
+    run = init(project="mnist", name="first try", config={"lr": 0.1}, dir=tmp_path)
+    assert run.path == tmp_path / "mnist" / run.id
+    assert (run.name, run.project, run.rank, run.attempt, run.recording) == ("first try", "mnist", 0, 0, True)
+    meta = meta_of(run)
+    assert (meta["format"], meta["id"], meta["project"], meta["name"]) == (1, run.id, "mnist", "first try")
+    assert meta["config"] == {"lr": 0.1}
+    assert stat.S_IMODE((run.path / "run.json").stat().st_mode) == 0o600
+
+
+def test_watcher_is_started_with_its_pace(started, tmp_path):
+    """The watcher gets the run's folder and what it needs of the configuration."""
+    run = init(dir=tmp_path, watcher={"drain_interval": 0.02}, store={"seal_interval": 60})
+    [(module, folder, settings)] = started
+    assert (module, folder) == ("stepscope.watcher.process", str(run.path))
+    assert json.loads(settings)["watcher.drain_interval"] == 0.02
+    assert json.loads(settings)["store.seal_interval"] == 60
+
+
+def test_ring_says_whose_it_is(started, tmp_path):
+    """The ring's header holds run, rank, attempt and when the run was made; the process knows that it writes it."""
+    run = init(dir=tmp_path)
+    path = run._mapping.path
+    identity = ring_of(run).identity
+    assert (identity.run_path, identity.rank, identity.attempt, identity.pid) == (str(run.path), 0, 0, os.getpid())
+    assert identity.extra == {"created": meta_of(run)["created"]}
+    assert path in HELD
+    run.finish()
+    assert path not in HELD
+
+
+@pytest.mark.parametrize("name", [123, ("a", 1), "x\ud800", "../../up", ""])
+def test_odd_names(started, tmp_path, name):
+    """A display name is any text, whatever is given, and the run can be read back."""
+    run = init(name=name, dir=tmp_path)
+    assert stepscope.open(run.path).name == (str(name) if name else run.id)
+
+
+def test_default_project_and_root(started, monkeypatch, tmp_path):
+    """Without a project the run is in "default"; the root is STEPSCOPE_DIR."""
+    assert init().path.parent == tmp_path.parent / os.environ["STEPSCOPE_DIR"] / "default"
+
+
+def test_secrets_are_not_kept(started, tmp_path):
+    """Secrets in the configuration do not reach run.json (rule S20)."""
+    run = init(dir=tmp_path, config={"api_key": "sk-abcdefghijklmnop1234567890", "use_cls_token": True})
+    text = (run.path / "run.json").read_text()
+    assert "sk-abcdefghijklmnop" not in text
+    assert meta_of(run)["config"]["use_cls_token"] is True
+
+
+def test_id_of_ones_own(started, tmp_path, capsys):
+    """run_id= names the run; the same id again is a further attempt of it, with a warning unless resume=True."""
+    first = init(run_id="mine", dir=tmp_path)
+    first.finish()
+    assert capsys.readouterr().err == ""
+    second = init(run_id="mine", dir=tmp_path)
+    assert "attempt 1 of it" in capsys.readouterr().err
+    third = init(run_id="mine", resume=True, dir=tmp_path)
+    assert capsys.readouterr().err == ""
+    assert (first.attempt, second.attempt, third.attempt) == (0, 1, 2)
+    assert first.path == second.path == third.path
+
+
+def test_ranks_of_one_run(started, tmp_path, monkeypatch):
+    """Ranks of one job come to one run, each with a ring of its own and attempt 0."""
+    monkeypatch.setenv("STEPSCOPE_RUN_ID", "job")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    runs = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        runs.append(init(dir=tmp_path))
+    assert [(run.id, run.rank, run.attempt) for run in runs] == [("job", 0, 0), ("job", 1, 0)]
+    assert meta_of(runs[0])["world_size"] == 2
+
+
+@pytest.mark.promise("S1-027")
+def test_first_rank_only(started, tmp_path, monkeypatch, capsys):
+    """track_rank_0_only leaves the other ranks inert, without a word and without a folder."""
+    monkeypatch.setenv("STEPSCOPE_RUN_ID", "job")
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    run = init(dir=tmp_path, recorder={"track_rank_0_only": True})
+    assert not run.recording
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err == ""
+
+
+def test_switched_off(started, tmp_path):
+    """recorder.enabled: false makes every call a no-op."""
+    run = init(dir=tmp_path, recorder={"enabled": False})
+    run.log({"a": 1})
+    assert (run.recording, list(tmp_path.iterdir())) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"project": "../up"}, "project"),
+        ({"project": "a/b"}, "project"),
+        ({"project": 7}, "project"),
+        ({"run_id": "no/slash"}, "run_id"),
+        ({"resume": True}, "resume"),
+    ],
+)
+def test_misuse_is_said_once(started, tmp_path, capsys, arguments, said):
+    """Misuse gives a run that records nothing, and one line that says what to do; nothing is raised."""
+    run = init(dir=tmp_path, **arguments)
+    run.log({"a": 1})
+    lines = capsys.readouterr().err.splitlines()
+    assert not run.recording
+    assert len(lines) == 1
+    assert lines[0].startswith("stepscope: cannot ")
+    assert said in lines[0]
+    assert started == []
+
+
+def test_unwritable_root(started, tmp_path, capsys):
+    """A root that is no folder gives a run that records nothing and says why."""
+    (tmp_path / "file").touch()
+    run = init(dir=tmp_path / "file")
+    assert not run.recording
+    assert "cannot record this run" in capsys.readouterr().err
+
+
+def test_run_of_a_later_format(started, tmp_path, capsys):
+    """A run of a later format is not written to."""
+    folder = tmp_path / "default" / "new"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"format": 99, "id": "new"}')
+    assert not init(run_id="new", resume=True, dir=tmp_path).recording
+    assert "99" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["run.json"]
+
+
+def refuse_in(monkeypatch, name, number, *words):
+    """Make the creation of rings fail where the path holds one of these words."""
+    true = getattr(opening, name)
+
+    def call(path, *arguments, **more):
+        if any(word in str(path) for word in words):
+            raise OSError(number, os.strerror(number))
+        return true(path, *arguments, **more)
+
+    monkeypatch.setattr(opening, name, call)
+
+
+@pytest.mark.parametrize("name", ["create", "private_directory"])
+def test_ring_on_disk_if_shared_memory_is_full(started, tmp_path, monkeypatch, name):
+    """Where shared memory has no room the ring goes to disk, and no descriptor stays open."""
+    refuse_in(monkeypatch, name, errno.ENOSPC, "/dev/shm")
+    before = len(os.listdir("/proc/self/fd"))
+    run = init(dir=tmp_path)
+    assert run.recording
+    assert run._mapping.path.is_relative_to(find_places().disk)
+    run.finish()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_no_room_anywhere(started, tmp_path, monkeypatch, capsys):
+    """Without room for a ring the run is not recorded, says so, and leaves neither file nor descriptor behind."""
+    refuse_in(monkeypatch, "create", errno.ENOSPC, "/")
+    before = len(os.listdir("/proc/self/fd"))
+    assert not init(dir=tmp_path).recording
+    assert "No space left" in capsys.readouterr().err
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [path for root in find_places().roots() for path in root.rglob("*.schema")] == []
+
+
+@pytest.mark.promise("S1-059")
+def test_ring_on_disk_by_wish(started, tmp_path):
+    """recorder.memory_map: false keeps the ring out of shared memory."""
+    run = init(dir=tmp_path, recorder={"memory_map": False})
+    assert run._mapping.path.is_relative_to(find_places().disk)
+
+
+def test_size_of_the_ring(started, tmp_path):
+    """The ring is as large as the configuration says."""
+    run = init(dir=tmp_path, recorder={"ring_bytes": "1 MiB"})
+    assert run._mapping.path.stat().st_size == 1 << 20
+
+
+def test_first_process_of_a_container(started, tmp_path, monkeypatch, capsys):
+    """A trainer that is PID 1 is told that nobody can say why it died."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    init(dir=tmp_path)
+    assert "PID 1" in capsys.readouterr().err
+
+
+def test_dashboard_is_not_built(started, tmp_path, capsys):
+    """dashboard=True says what there is instead."""
+    init(dir=tmp_path, dashboard=True)
+    assert "cannot open the dashboard" in capsys.readouterr().err
+
+
+def test_unreadable_configuration(started, tmp_path, capsys, monkeypatch):
+    """A configuration that cannot be used is told, and the training goes on."""
+    (tmp_path / "bad.yaml").write_text("recorder: [")
+    run = init(dir=tmp_path, config_file=tmp_path / "bad.yaml")
+    run.log({"a": 1})
+    assert "bad.yaml" in capsys.readouterr().err
+
+
+def test_errors_without_words(started, tmp_path, monkeypatch, capsys):
+    """An error that says nothing is told by its type."""
+
+    def refuse(*_, **__):
+        raise RuntimeError
+
+    monkeypatch.setattr(opening, "identify", refuse)
+    assert not init(dir=tmp_path).recording
+    assert "cannot record this run: RuntimeError" in capsys.readouterr().err
+
+
+def test_ring_that_is_not_welcome(tmp_path):
+    """A ring that turns out to be one too many in shared memory is not made there."""
+    from tests.recorder.rig import identity_of
+
+    with pytest.raises(OSError, match="others took the space"):
+        mapping.create(tmp_path / "x.ring", 1 << 18, identity_of(tmp_path), is_welcome=lambda: False)
+    assert list(tmp_path.iterdir()) == []

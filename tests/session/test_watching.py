@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+
+from stepscope.core import ring, status
+from stepscope.core.places import Places
+from stepscope.core.spawn import SpawnError
+from stepscope.session.watching import STALE_SECONDS, DrainThread, Watch
+from stepscope.store.reader import Past
+from tests.recorder.rig import Rig, identity_of
+from tests.store.faults import Disk
+from tests.store.recorded import make_folder
+
+SECOND = 1_000_000_000
+
+
+def refuse(*_):
+    raise SpawnError("no more processes")
+
+
+class Scene:
+    """A run, its ring, and what would be started for it."""
+
+    def __init__(self, path):
+        self.folder = make_folder(path / "run")
+        (path / "runtime").mkdir()
+        self.places = Places(None, path / "runtime")
+        self.rig = Rig(path, identity=identity_of(path), ring_bytes=1 << 18)
+        self.calls = []
+
+    def watch(self, start=None):
+        return Watch(self.folder.path, ("{}",), start or (lambda *values: self.calls.append(values)))
+
+    def thread(self, interval=0.001):
+        return DrainThread(self.folder.path, self.rig.path, self.places, interval)
+
+    def past(self):
+        return Past(self.folder)
+
+
+@pytest.fixture
+def scene(tmp_path):
+    return Scene(tmp_path)
+
+
+def joined():
+    """Wait for the thread that restarts a watcher."""
+    for thread in threading.enumerate():
+        if thread.name == "stepscope-restart":
+            thread.join(10)
+
+
+def test_watcher_is_started(scene):
+    """A run has its watcher started, with its folder and its pace."""
+    scene.watch().begin(scene.rig.path, scene.places)
+    assert scene.calls == [("stepscope.watcher.process", str(scene.folder.path), "{}")]
+
+
+def test_stale_watcher_is_started_anew_once(scene):
+    """A watcher that was not heard of for ten seconds is started anew, once and no more."""
+    watch = scene.watch()
+    watch.look(heartbeat=0, born=0, now=9 * SECOND)
+    watch.look(heartbeat=50 * SECOND, born=0, now=59 * SECOND)
+    assert scene.calls == []
+    for now in (61, 62, 200):
+        watch.look(heartbeat=50 * SECOND, born=0, now=now * SECOND)
+        joined()
+    assert len(scene.calls) == 1
+
+
+def test_watcher_that_never_came(scene):
+    """A watcher that never came counts from the birth of the run."""
+    watch = scene.watch()
+    watch.look(heartbeat=0, born=5 * SECOND, now=round((6 + STALE_SECONDS) * SECOND))
+    joined()
+    assert len(scene.calls) == 1
+
+
+def test_restart_that_fails(scene, capsys):
+    """A watcher that cannot be started anew is told, and rows stay where they are."""
+    scene.watch(refuse).look(heartbeat=0, born=0, now=60 * SECOND)
+    joined()
+    assert "cannot restart the watcher: no more processes" in capsys.readouterr().err
+
+
+def test_no_more_threads(scene, monkeypatch, capsys):
+    """Where no thread can be started either, that is told and nothing is raised."""
+
+    def no_thread(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    scene.watch().look(heartbeat=0, born=0, now=60 * SECOND)
+    watch = scene.watch(refuse)
+    watch.begin(scene.rig.path, scene.places)
+    watch.stop()
+    said = capsys.readouterr().err
+    assert "cannot restart the watcher: can't start new thread" in said
+    assert "cannot start a thread either" in said
+
+
+def test_thread_instead_of_a_process(scene, capsys):
+    """Where no process can be started a thread drains, says so, and the run is whole in the end."""
+    watch = scene.watch(refuse)
+    watch.begin(scene.rig.path, scene.places)
+    assert "a thread of this process writes the run" in capsys.readouterr().err
+    for number in range(100):
+        scene.rig.run.log({"a": float(number)})
+    watch.look(heartbeat=0, born=0, now=60 * SECOND)
+    scene.rig.reader.set_word(ring.WORD_STATE, ring.STATE_FINISHED)
+    watch.stop()
+    assert scene.past().series("a").value.tolist() == [float(number) for number in range(100)]
+    assert scene.past().state == "finished"
+    assert scene.rig.reader.words()[ring.WORD_ENDED] == 1
+    assert not scene.rig.path.exists()
+
+
+def test_thread_on_a_failing_disk(scene, monkeypatch):
+    """A thread whose disk fails says so in the ring, and leaves the ring if it cannot write the end."""
+    scene.rig.run.log({"a": 1.0})
+    scene.rig.reader.set_word(ring.WORD_STATE, ring.STATE_FINISHED)
+    with monkeypatch.context() as patched:
+        Disk(patched, first=1, length=1000)
+        scene.thread().run()
+    assert scene.rig.reader.words()[ring.WORD_STATUS] == status.DISK_FULL
+    assert scene.rig.path.exists()
+
+
+@pytest.mark.parametrize("first", range(2, 9))
+def test_thread_on_a_disk_that_fails_late(scene, monkeypatch, first):
+    """Whichever call of the end fails, no row is lost."""
+    scene.rig.run.log({"a": 1.0, "note": "x"})
+    scene.rig.reader.set_word(ring.WORD_STATE, ring.STATE_FINISHED)
+    with monkeypatch.context() as patched:
+        disk = Disk(patched, first=first, number=errno.EIO)
+        scene.thread().run()
+    assert scene.rig.path.exists() or scene.past().series("a").value.tolist() == [1.0]
+    assert not disk.failed or scene.rig.reader.words()[ring.WORD_STATUS] == status.IO_ERROR
+
+
+def test_thread_without_a_ring(scene, capsys):
+    """A thread that cannot open the ring says so and ends."""
+    scene.rig.path.unlink()
+    scene.thread().run()
+    assert "cannot write the run" in capsys.readouterr().err
+
+
+def test_more_rows_than_one_go(scene, monkeypatch):
+    """A ring that is fuller than one go takes is drained over several."""
+    monkeypatch.setattr("stepscope.session.watching.BATCHES", 1)
+    for number in range(3000):
+        scene.rig.run.log({"a": float(number)})
+    thread = scene.thread()
+    thread.start()
+    thread.stop()
+    assert thread.ident is not None
