@@ -76,7 +76,9 @@ def _sealer_peak(root: Path, count: int) -> tuple[int, int]:
                 peaks[child] = max(peaks.get(child, 0), kib(child, "VmHWM"))
             time.sleep(POLL)
     trainer.wait()
-    return max(peaks.values(), default=0), len(peaks)
+    if not peaks:
+        raise RuntimeError(f"no sealing child was seen: see {run}/watcher.log")
+    return max(peaks.values()), len(peaks)
 
 
 def _grow(root: Path, calls: int) -> None:

@@ -46,12 +46,19 @@ def output_of(*arguments: str, **options: Any) -> tuple[str, float, float]:
 
 
 def find(module: str, run: Path) -> list[int]:
-    """Return the pids of one of our programs that works on a run (or on any below a folder)."""
+    """Return the pids of one of our programs that works on a run (or on any below a folder).
+
+    The short-lived process that only starts it, with -S, does not count.
+    """
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             words = _arguments(int(entry.name))
-            if module in words and any(word == str(run) or word.startswith(f"{run}/") for word in words):
+            if (
+                module in words
+                and "-S" not in words[:4]
+                and any(word == str(run) or word.startswith(f"{run}/") for word in words)
+            ):
                 found.append(int(entry.name))
     return found
 

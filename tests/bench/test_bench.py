@@ -22,7 +22,7 @@ EXPECTED = {
     "start": {"import", "modules", "init", "exit", "pipe"},
     "kills": {"lost", "duplicated", "altered", "not_killed"},
     "peers_loss": {f"lost_by_{name}" for name in PEERS},
-    "size": {"size_f32", "size_f64", "size_durations"},
+    "size": {f"size_{kind}{part}" for kind in ("f32", "f64", "durations") for part in ("", "_all")},
     "memory": {"growth", "watcher_cpu", "watcher_pss", "sealer"},
     "reading": {"one_series", "list", "overview", "overview_equal"},
 }

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, forbidden or gone: the training goes on, losses are counted, what is kept is right."""
+"""A disk that is full, read-only, forbidden or gone: the training goes on, losses are counted, the rest is right."""
 
 from __future__ import annotations
 

@@ -179,8 +179,8 @@ def test_a_keyboard_interrupt_reaches_the_trainer(bench):
         BODY.format(
             end="""
     import time
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         while True:
             run.log({"x": 1.0})
     except KeyboardInterrupt:

@@ -106,7 +106,7 @@ HOSTILE = """
 
     run = stepscope.init(project="hostile")
     names = ["", " ", "a" * 10**6, "nul\\0", "../../etc/passwd", "\\ud800", "\\u202egnp", "x\\ny", "\\x1b[31m",
-             "é" * 300,             5, None, 1.5, ("a",), b"bytes", frozenset(), Raises(ValueError), True, "emoji \\U0001f600"]
+             "é" * 300, 5, None, 1.5, ("a",), b"bytes", frozenset(), Raises(ValueError), True, "emoji \\U0001f600"]
     values = [Raises(ValueError), Raises(KeyError), Raises(RecursionError), Nonsense(), 10**400, -10**400, 2**80,
               decimal.Decimal("0.1"), decimal.Decimal("NaN"), decimal.Decimal("sNaN"), fractions.Fraction(1, 3),
               np.array([1.0, 2.0]), np.array(3.0), np.array([4.0]), np.zeros((0,)), np.float16(0.5), np.longdouble(1),

@@ -70,6 +70,7 @@ def start_detached(module: str, *values: str) -> None:
             stderr=subprocess.DEVNULL,
             close_fds=True,
             cwd="/",
+            start_new_session=True,  # a Ctrl-C at this moment is not for us
         )
     except (OSError, ValueError) as error:
         raise SpawnError(str(error)) from error

@@ -53,8 +53,8 @@ class Recorder(RingPosition):
             row = values.values()
             try:  # Python's own numbers add up to a float: cheaper to see than ten types, and no tensor is read
                 plain = type(sum(row, 0.0)) is float if layout[3] else self._is_plain(map(type, row))
-            except Exception:  # noqa: BLE001 - the addition of some user's type; intake looks at it and says why
-                plain = False
+            except Exception as error:  # noqa: BLE001 - the addition of some user's type; intake looks and says why
+                plain = self._intake.doubt(error)
             if plain:
                 self._write(layout, now, step, row)
             else:

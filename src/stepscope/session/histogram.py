@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+_LARGEST = sys.float_info.max
 
 MOST_BINS = 512
 """Beyond, the text of a histogram would be cut."""
@@ -41,4 +43,4 @@ def _span(low: float, high: float) -> tuple[float, float]:
     if high > low:
         return max(low, -8e307), min(high, 8e307)
     room = max(abs(low) * 1e-6, 1e-12)
-    return low - room, high + room
+    return max(low - room, -_LARGEST), min(high + room, _LARGEST)
