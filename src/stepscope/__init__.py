@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.version import __version__
+from stepscope.version import __version__ as __version__
 
 TYPE_CHECKING = False  # what type checkers take for typing's, without its 5 ms of import
 if TYPE_CHECKING:
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from stepscope.session.current import data, finish, log, phase, step, watch
     from stepscope.session.opening import init
     from stepscope.session.run import Run
-    from stepscope.store.catalog import open_run as open  # noqa: A004 - the public spelling
+    from stepscope.store.catalog import open_run as open
     from stepscope.store.catalog import runs
 
 __all__ = ["Run", "data", "finish", "init", "log", "open", "phase", "runs", "step", "watch"]
@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name at its first use: importing stepscope loads nothing else."""
     if name not in _HOMES:
         raise AttributeError(f"module 'stepscope' has no attribute {name!r}")
-    import importlib  # noqa: PLC0415 - kept off the import of the package
+    import importlib  # kept off the import of the package
 
     module, attribute = _HOMES[name]
     value = globals()[name] = getattr(importlib.import_module(module), attribute)

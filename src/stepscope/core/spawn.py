@@ -6,6 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _BOOT = """
 import importlib.util, sys
@@ -44,6 +48,12 @@ def arguments(module: str, *values: str) -> list[str]:
     return ["-I", "-c", _BOOT, package, module, chr(0x1F).join(paths), *values]
 
 
+def _absolute(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program that starts in another directory: paths in it must mean the same there."""
+    paths = {name: os.path.abspath(environ[name]) for name in ("STEPSCOPE_RUNTIME_DIR", "TMPDIR") if environ.get(name)}
+    return {**environ, **paths}
+
+
 def interpreter() -> str:
     """Return the path of the running interpreter; raise SpawnError where there is none, as in an embedding program."""
     if not sys.executable or not os.access(sys.executable, os.X_OK):
@@ -71,6 +81,7 @@ def start_detached(module: str, *values: str) -> None:
             close_fds=True,
             cwd="/",
             start_new_session=True,  # a Ctrl-C at this moment is not for us
+            env=_absolute(os.environ),
         )
     except (OSError, ValueError) as error:
         raise SpawnError(str(error)) from error

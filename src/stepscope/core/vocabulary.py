@@ -89,9 +89,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("stepscope/bytes_total", "bytes", COUNTER, "Bytes that the recorder wrote to its ring."),
     Metric("stepscope/drops_total", "rows", COUNTER, "Rows that were lost: overwritten before they were drained."),
     Metric("stepscope/refused_total", "values", COUNTER, "Values that were refused: no number, no name."),
-    Metric(
-        "stepscope/log_seconds", "seconds", GAUGE, "Time of one log call on the training thread, mean of a sample."
-    ),
+    Metric("stepscope/log_seconds", "seconds", GAUGE, "Time of one log call on the training thread, mean of a sample."),
     Metric("stepscope/drain_lag_seconds", "seconds", GAUGE, "Age of the oldest row that was not drained yet."),
     Metric("stepscope/ring_fill_ratio", "ratio", GAUGE, "Share of the ring that waits to be drained."),
     Metric("stepscope/tail_bytes", "bytes", GAUGE, "Bytes of the run that are not sealed yet."),
