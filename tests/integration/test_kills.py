@@ -48,6 +48,7 @@ def rounds(bench, settings=None):
         yield started
 
 
+@pytest.mark.promise("S1-062")
 def test_killing_the_trainer_loses_nothing(bench):
     """What log() returned for is in the run after SIGKILL of the trainer, once and unaltered."""
     for each in rounds(bench):

@@ -91,6 +91,52 @@ def test_a_recycled_pid_is_not_taken_for_the_trainer(bench):
     assert stepscope.open(path).state == "killed"
 
 
+def test_a_dead_ring_is_found_however_the_path_is_spelt(bench, monkeypatch):
+    """Opened by a relative path or through a link, a killed run is as whole as by the path it was recorded under."""
+    for way in ("relative", "linked"):
+        trainer, path = start_live(bench)
+        trainer.process.kill()
+        trainer.process.wait()
+        link = bench.folder / f"link-{way}"
+        link.symlink_to(os.path.dirname(path))
+        monkeypatch.chdir(path)
+        spelt = os.path.join("..", os.path.basename(path)) if way == "relative" else link / os.path.basename(path)
+        past = stepscope.open(spelt)
+        assert (past.state, past.series("x").value.tolist()) == ("killed", [0.0])
+
+
+def test_a_runtime_folder_may_be_relative(bench):
+    """Trainer and watcher find each other below a folder that is named relative to the trainer's directory."""
+    trainer = bench.run(
+        """
+        import stepscope
+        with stepscope.init(project="owners") as run:
+            run.log({"x": 1.0})
+        print(run.path)
+    """,
+        environ={"STEPSCOPE_RUNTIME_DIR": "below/here"},
+    )
+    past = stepscope.open(trainer.out.strip())
+    until(lambda: past.state == "finished", "the end seen by the watcher")
+    bench.quiet()
+    assert past.series("x").value.tolist() == [1.0]
+
+
+def test_a_trainer_that_reads_its_own_run_stays_its_owner(bench):
+    """Opening and listing runs inside the trainer does not give up its lock: others still see it alive."""
+    code = LIVE.replace(
+        "sys.stdin.readline()",
+        "stepscope.open(run.path); stepscope.runs(); print('read', flush=True); sys.stdin.readline()",
+    )
+    trainer = bench.start(code, "unwatched", stdin=-1)
+    path = trainer.line().split()[0]
+    assert trainer.line() == "read"
+    end = bench.start(LOOK, path, name="look.py").facts()
+    assert end[1] == 1
+    end_live(trainer)
+    assert stepscope.open(path).series("x").value.tolist() == [0.0, 1.0]
+
+
 WRITER = """
     import json, sys
     import stepscope

@@ -62,8 +62,9 @@ def find_places(
     """
     environ = os.environ if environ is None else environ
     override = environ.get("STEPSCOPE_RUNTIME_DIR", "")
+    override = os.path.abspath(override) if override else ""
     name = shared_root(override, shared_memory).name
-    chosen = temporary or Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 - what we make there is checked
+    chosen = temporary or Path(environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108 - what we make there is checked
     usual = [chosen, Path("/var/tmp")]  # noqa: S108 - likewise
     candidates = [Path(override)] if override else [folder / name for folder in usual]
     disk = _first_private(candidates)

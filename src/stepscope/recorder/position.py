@@ -24,6 +24,13 @@ SIDE_ROWS = 256
 class RingPosition:
     """The writer's state in its ring; the hot path reads and moves it."""
 
+    # All state of the hot path, that of `Recorder` too: past thirty attributes a plain object finds them by hash.
+    __slots__ = (
+        *("_base", "_buffer", "_head", "_limit", "_segment", "_sequence", "_shift", "_side", "_thread", "_tokens"),
+        *("_counting", "_current", "_due", "_index", "_intake", "_is_plain", "_layouts", "_mark", "_pending"),
+        *("_phases", "_spent", "_stack", "_step", "_step_layouts", "_words", "recording"),
+    )
+
     def __init__(self, mapping: Mapping) -> None:
         """Stand at the start of an empty ring; without a ring there is no token, and nobody ever writes."""
         self.recording = mapping.path is not None

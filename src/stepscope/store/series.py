@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from stepscope.store.points import NO_STEP, Points
 from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
+_Columns = TypeVar("_Columns", Points, Blocks)
 _BAD = {NAN: np.nan, POSITIVE_INFINITY: np.inf, NEGATIVE_INFINITY: -np.inf}
 
 
@@ -43,6 +46,20 @@ class Series:
 def whole(name: str, points: Points) -> Series:
     """Return every point."""
     return Series(name, points.step, points.time / 1e6, points.value, points.rank, points.attempt)
+
+
+def at_most(name: str, points: Points, buckets: int) -> Series:
+    """Return every point if they are few, else about `buckets` buckets of them."""
+    return whole(name, points) if len(points) <= buckets else from_blocks(name, bucket_points(points, buckets))
+
+
+def by_name(columns: _Columns) -> Iterator[tuple[str, _Columns]]:
+    """Return the part of each name that is there, of points or blocks in order of name."""
+    codes = np.arange(len(columns.names) + 1)
+    cuts = np.searchsorted(columns.name, codes).tolist()
+    for name, first, last in zip(columns.names, cuts, cuts[1:], strict=False):
+        if last > first:
+            yield name, columns.select(slice(first, last))
 
 
 def from_blocks(name: str, blocks: Blocks) -> Series:
