@@ -152,8 +152,7 @@ def test_any_rows_in_any_chunks(tmp_path_factory, widths, limits, machine):
     assert found == list(range(len(widths)))[len(widths) - len(found) :]
     assert sum(32 + 8 * width for width in widths[: len(widths) - len(found)]) == 0 or len(found) * 144 > 40 * SEGMENT
     assert [set(row.values()) for _, row in rig.rows()] == [{float(sequence)} for sequence in found]
-    os.close(rig.descriptor)
-    rig.mapping.close()
+    rig.close()
 
 
 def test_checked_records_carry_their_crc(tmp_path):
@@ -266,12 +265,14 @@ def test_words_move_one_way(tmp_path):
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": f"{root}/src:{root}"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        reader = ring.RingReader(os.open(writer.stdout.readline().strip(), os.O_RDONLY))
+        descriptor = os.open(writer.stdout.readline().strip(), os.O_RDONLY)
+        reader = ring.RingReader(descriptor)
         writer.stdin.write("x")
         writer.stdin.close()
         seen = [reader.words()]
         while writer.poll() is None:
             seen.append(reader.words())
+    os.close(descriptor)
     for word in (ring.WORD_HEAD, ring.WORD_OLDEST, ring.WORD_CALLS, ring.WORD_CALL_NS):
         column = [words[word] for words in seen]
         assert column == sorted(column), word

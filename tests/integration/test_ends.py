@@ -223,3 +223,24 @@ def test_the_exit_of_the_interpreter_is_bounded_without_a_watcher(bench):
     assert float(trainer.line()) < 2.0
     assert trainer.wait() == 0
     assert ended(path).series("x").value.tolist() == [1.0, 2.0]
+
+
+def test_an_interrupted_finish_is_made_up_for_at_the_exit(bench):
+    """Ctrl-C inside finish() passes through, and the run still ends as what it was: not as killed."""
+    trainer = bench.run("""
+        import stepscope
+        run = stepscope.init(project="ends")
+        print(run.path)
+        run.log({"x": 1.0})
+        retire = run._retire
+        def interrupted(state):
+            run._retire = retire
+            raise KeyboardInterrupt
+        run._retire = interrupted
+        try:
+            run.finish()
+        except KeyboardInterrupt:
+            print("interrupted")
+    """)
+    assert trainer.out.split()[1:] == ["interrupted"]
+    assert ended(trainer.out.split()[0]).state == "finished"

@@ -35,6 +35,16 @@ def identity_of(folder, rank=0, attempt=0, **more):
     return ring.Identity(**{**facts, **more})
 
 
+def peek(path):
+    """Return the words of a ring's header and its identity, leaving nothing open."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        reader = ring.RingReader(descriptor)
+        return reader.words(), reader.identity
+    finally:
+        os.close(descriptor)
+
+
 class Rig:
     """A run that records into `folder`; `rows()` is what its ring holds."""
 
@@ -49,6 +59,18 @@ class Rig:
         self.run = Run(self.mapping, self.intake)
         self.descriptor = os.open(self.path, os.O_RDWR)
         self.reader = ring.RingReader(self.descriptor)
+
+    def close(self):
+        """Close everything; once is enough."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.intake.close(self.run)
+            self.mapping.close()
+
+    def __del__(self):
+        if hasattr(self, "reader"):
+            self.close()
 
     def unlock(self):
         """Give up the writer's lock: another process is to hold it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 
 import pytest
 
@@ -205,8 +204,9 @@ def test_end_settles_what_has_arrived(rig, gpu, monkeypatch):
     assert rig.refused == 0
 
 
-def test_end_waits_a_moment(rig, gpu):
+def test_end_waits_a_moment(rig, gpu, monkeypatch):
     """The end of a run waits a moment for values that are just arriving."""
+    monkeypatch.setattr(run_module, "SETTLE_SECONDS", 60)
     rig.run.log({"loss": gpu.tensor(0.5)})
     timer = threading.Timer(0.01, gpu.run)
     timer.start()
@@ -215,12 +215,11 @@ def test_end_waits_a_moment(rig, gpu):
     assert [row for _, row in rig.rows()] == [{"loss": 0.5}]
 
 
-def test_end_does_not_wait_for_a_stuck_device(rig, gpu):
+def test_end_does_not_wait_for_a_stuck_device(rig, gpu, monkeypatch):
     """Values that do not arrive are given up in bounded time, and counted."""
+    monkeypatch.setattr(run_module, "SETTLE_SECONDS", 0.01)
     for _ in range(3):
         rig.run.log({"loss": gpu.tensor(0.5)})
-    started = time.monotonic()
     rig.run.stop(None, 2)
-    assert time.monotonic() - started < run_module.SETTLE_SECONDS + 0.2
     assert rig.rows() == []
     assert (rig.refused, rig.complaints()) == (3, {"late": 1})

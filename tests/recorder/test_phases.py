@@ -220,7 +220,7 @@ def test_any_nesting_sums_up(tmp_path_factory, moves):
             opened.pop().__exit__()
     [row] = spent(rig)
     assert sum(value for name, value in row.items() if name.startswith("phase/")) == row["step_seconds"]
-    rig.mapping.close()
+    rig.close()
 
 
 class Loader:

@@ -119,7 +119,7 @@ def test_floats_keep_their_bits(tmp_path_factory, rows):
         rig.run.log(row)
     found = [{name: struct.pack("d", value) for name, value in row.items()} for _, row in rig.rows()]
     assert found == [{name: struct.pack("d", value) for name, value in row.items()} for row in rows if row]
-    rig.mapping.close()
+    rig.close()
 
 
 def test_text_becomes_an_event(rig):

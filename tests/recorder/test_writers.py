@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from stepscope.core import ring
-from stepscope.recorder import position
+from stepscope.recorder import declarations, position
 from stepscope.recorder.mapping import Mapping
 from stepscope.session.run import Run
 from tests.recorder.rig import Rig
@@ -96,8 +96,10 @@ def test_signal_handler_that_logs(rig):
     assert rig.refused == 0
 
 
-def test_many_threads(tmp_path):
+def test_many_threads(tmp_path, monkeypatch):
     """Rows of many threads are all there, each once, in the order of their thread."""
+    monkeypatch.setattr(position, "PATIENCE", 60)  # a busy machine is not what is tested here
+    monkeypatch.setattr(declarations, "PATIENCE", 60)
     rig = Rig(tmp_path, 1 << 22)
     start = threading.Barrier(8)
 

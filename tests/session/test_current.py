@@ -13,10 +13,11 @@ from stepscope.core import ring
 from stepscope.session import current
 from stepscope.session.opening import init
 from stepscope.session.run import Run
+from tests.recorder.rig import peek
 
 
 def state_of(run, path):
-    return ring.RingReader(os.open(path, os.O_RDONLY)).words()[ring.WORD_STATE]
+    return peek(path)[0][ring.WORD_STATE]
 
 
 @pytest.fixture
@@ -43,8 +44,7 @@ def test_calls_go_to_the_current_run(run):
     for _ in stepscope.data([1]):
         with stepscope.step(samples=2), stepscope.phase("forward"):
             stepscope.log({"a": 1.0}, b=2.0)
-    head = ring.RingReader(os.open(run._mapping.path, os.O_RDONLY)).words()[ring.WORD_HEAD]
-    assert head == 48 + 32 + 5 * 8
+    assert peek(run._mapping.path)[0][ring.WORD_HEAD] == 48 + 32 + 5 * 8
     stepscope.watch()
     stepscope.finish()
     assert not run.recording

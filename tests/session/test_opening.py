@@ -8,20 +8,15 @@ import stat
 import pytest
 
 import stepscope
-from stepscope.core import ring
 from stepscope.core.places import HELD, find_places
 from stepscope.recorder import mapping
 from stepscope.session import opening
 from stepscope.session.opening import init
+from tests.recorder.rig import identity_of, peek
 
 
 def meta_of(run):
     return json.loads((run.path / "run.json").read_text())
-
-
-def ring_of(run):
-    """Return the reader of a run's ring."""
-    return ring.RingReader(os.open(run._mapping.path, os.O_RDONLY))
 
 
 def test_folder_of_a_run(started, tmp_path):
@@ -48,7 +43,7 @@ def test_ring_says_whose_it_is(started, tmp_path):
     """The ring's header holds run, rank, attempt and when the run was made; the process knows that it writes it."""
     run = init(dir=tmp_path)
     path = run._mapping.path
-    identity = ring_of(run).identity
+    _, identity = peek(path)
     assert (identity.run_path, identity.rank, identity.attempt, identity.pid) == (str(run.path), 0, 0, os.getpid())
     assert identity.extra == {"created": meta_of(run)["created"]}
     assert path in HELD
@@ -241,8 +236,6 @@ def test_errors_without_words(started, tmp_path, monkeypatch, capsys):
 
 def test_ring_that_is_not_welcome(tmp_path):
     """A ring that turns out to be one too many in shared memory is not made there."""
-    from tests.recorder.rig import identity_of
-
     with pytest.raises(OSError, match="others took the space"):
         mapping.create(tmp_path / "x.ring", 1 << 18, identity_of(tmp_path), is_welcome=lambda: False)
     assert list(tmp_path.iterdir()) == []

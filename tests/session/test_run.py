@@ -11,6 +11,7 @@ from stepscope.core.places import find_places
 from stepscope.session.opening import init
 from stepscope.session.run import Run
 from stepscope.store.salvage import salvage
+from tests.recorder.rig import peek
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def run(started, tmp_path):
 
 
 def words_of(run):
-    return ring.RingReader(os.open(run._mapping.path, os.O_RDONLY)).words()
+    return peek(run._mapping.path)[0]
 
 
 def brought_home(run):

@@ -27,6 +27,18 @@ def make_folder(path, run_id="run", **meta):
     return folder
 
 
+class OwnStream(Stream):
+    """A stream that is closed once, at the latest when nobody needs it any more."""
+
+    _schema_descriptor = _descriptor = -1
+
+    def close(self):
+        super().close()
+        self._descriptor = self._schema_descriptor = -1
+
+    __del__ = close
+
+
 class Recorded:
     """A run with one rank: `log` as usual, `drain()`, then read."""
 
@@ -36,7 +48,7 @@ class Recorded:
         self.rig = Rig(path, **{"ring_bytes": 1 << 20, **rig})
         self.run = self.rig.run
         self.writer = writer
-        self.stream = Stream(self.rig.path, number)
+        self.stream = OwnStream(self.rig.path, number)
         self.drain_ = Drain(self.folder, writer, OwnRows(-1, 0))
 
     def drain(self, pair=PAIR, limit=1 << 20):

@@ -229,5 +229,3 @@ def test_round_trip(tmp_path_factory, rows):
             recorded.drain()
     recorded.drain()
     assert decoded_values(recorded.tail_bytes()) == expected
-    recorded.stream.close()
-    recorded.rig.mapping.close()

@@ -12,7 +12,7 @@ from stepscope.store.drain import BusyError, OwnRows, Stream
 from stepscope.store.layout import Writer
 from tests.store.faults import ERRNOS, Disk
 from tests.store.locks import held
-from tests.store.recorded import PAIR, Recorded, decoded_values, frames_of, values_of
+from tests.store.recorded import PAIR, OwnStream, Recorded, decoded_values, frames_of, values_of
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_next_consumer_goes_on(recorded):
     recorded.drain_.once(recorded.stream, PAIR)
     recorded.stream.reader.set_progress(40, 1, 0)  # as if killed after the write and before the commit
     recorded.stream.close()
-    recorded.stream = Stream(recorded.rig.path, 1)
+    recorded.stream = OwnStream(recorded.rig.path, 1)
     recorded.run.log({"a": 3.0})
     recorded.drain()
     assert rows_read(recorded) == [(0, 1.0), (1, 2.0), (2, 3.0)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.places import Places
-from stepscope.store.drain import Stream
 from stepscope.store.layout import Writer, node_name
 from stepscope.store.reader import Past
 from stepscope.store.states import NodeState
@@ -13,7 +12,7 @@ from stepscope.watcher import loop
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
 from tests.recorder.rig import Rig, identity_of
-from tests.store.recorded import make_folder
+from tests.store.recorded import OwnStream, make_folder
 
 
 class StageClock:
@@ -61,7 +60,7 @@ class Stage:
         self.dead = set()
         stage = self
 
-        class WatchedStream(Stream):
+        class WatchedStream(OwnStream):
             def writer_alive(self):  # a lock of this very process would not show
                 return self.path not in stage.dead
 

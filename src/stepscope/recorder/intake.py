@@ -297,7 +297,9 @@ class Intake:
                 tell(MESSAGES[status])
 
     def refuse(self, error: Exception) -> None:
-        """Complain about a number that does not fit (counted by the caller)."""
+        """Complain about a number that does not fit (counted by the caller); a run that has just ended fits nothing."""
+        if self._declarations is None:
+            return
         self.complaints.say("range", f"cannot log a number: {error}; keep steps and values within 64 bits")
 
     def count(self, recorder: Recorder, kind: str, message: str, *, refused: bool = True) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-_LARGEST = sys.float_info.max
-
+_LARGEST = 8e307
+"""Beyond, a difference or the edge of a bin may leave the range of floats."""
 MOST_BINS = 512
 """Beyond, the text of a histogram would be cut."""
 
@@ -37,10 +36,9 @@ def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
 
 
 def _span(low: float, high: float) -> tuple[float, float]:
-    """Return a range that numpy can divide: one value alone, or two at the ends of the floats, need room."""
-    if high - low > 0 and high - low < float("inf"):
+    """Return a range that numpy can divide: values close together need room, those at the ends of the floats less."""
+    low, high = max(low, -_LARGEST), min(high, _LARGEST)
+    if high - low > max(abs(low), abs(high), 1e-290) * 1e-9:
         return low, high
-    if high > low:
-        return max(low, -8e307), min(high, 8e307)
     room = max(abs(low) * 1e-6, 1e-12)
-    return max(low - room, -_LARGEST), min(high + room, _LARGEST)
+    return low - room, high + room

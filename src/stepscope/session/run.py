@@ -88,8 +88,14 @@ class Run(Recorder):
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the run, as failed if an error is given; returns within about half a second, whatever happens."""
-        if self.recording and self._pid == os.getpid() and self.stop(error, ring.STATE_FINISHED):
+        if not self.recording or self._pid != os.getpid():
+            return
+        if self.stop(error, ring.STATE_FINISHED):
             self.let_go(time.monotonic() + END_SECONDS)
+            return
+        deadline = time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS
+        while self.recording and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def stop(self, error: object, state: int) -> bool:
         """Record the last words and stop recording; `state`, of core.ring, is the end if there was no error.
@@ -100,6 +106,14 @@ class Run(Recorder):
             self._ends.pop()
         except IndexError:
             return False
+        try:
+            self._wind_up(error, state)
+        except BaseException:
+            self._ends.append(True)  # an interrupt: the exit of the process ends the run
+            raise
+        return True
+
+    def _wind_up(self, error: object, state: int) -> None:
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
             self.event("exception", error=_words(error), traceback=_trace(error))
@@ -109,7 +123,6 @@ class Run(Recorder):
             time.sleep(0.002)
         self._intake.close(self)
         self._retire(state)
-        return True
 
     def let_go(self, deadline: float) -> None:
         """Wait for the watcher to take the last row, until `deadline` (monotonic, seconds); then give up the ring."""

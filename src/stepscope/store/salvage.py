@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from stepscope.store.drain import Batch
 
+_ONE_AT_A_TIME = threading.Lock()
+"""File locks do not keep the threads of one process apart."""
 STALE_DAYS = 7
 UNMADE_SECONDS = 600.0
 """A ring is made within milliseconds: what is unfinished for so long was given up."""
@@ -40,29 +43,33 @@ def salvage(
     A ring whose trainer lives, in whatever pid namespace, or that has a consumer is left alone. Never raises for
     what one ring does: `note` is told.
     """
-    saved = 0
-    _sweep(places)
-    for path in places.rings(run_path):
-        if path in besides:
-            continue
-        try:
-            stream = Stream(path, 0)
-        except BusyError:  # a watcher has it
-            continue
-        except (OSError, ValueError) as error:
-            _drop_if_old(path)
-            note(f"cannot salvage {path}: {error}; it is left as it is")
-            continue
-        try:
-            if not stream.writer_alive():
-                _bring_home(stream, places)
-                saved += 1
-                _tidy(places, stream.identity.run_path)
-        except (OSError, ValueError) as error:
-            note(f"cannot salvage {path}: {error}; it is tried again next time")
-        finally:
-            stream.close()
-    return saved
+    with _ONE_AT_A_TIME:
+        _sweep(places)
+        rings = [path for path in places.rings(run_path) if path not in besides]
+        return sum(_salvage_ring(path, places, note) for path in rings)
+
+
+def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bool:
+    """Bring home the rows of one ring, if it is dead; say whether it was."""
+    try:
+        stream = Stream(path, 0)
+    except BusyError:  # a watcher has it
+        return False
+    except (OSError, ValueError) as error:
+        _drop_if_old(path)
+        note(f"cannot salvage {path}: {error}; it is left as it is")
+        return False
+    try:
+        if stream.writer_alive():
+            return False
+        _bring_home(stream, places)
+        _tidy(places, stream.identity.run_path)
+    except (OSError, ValueError) as error:
+        note(f"cannot salvage {path}: {error}; it is tried again next time")
+        return False
+    finally:
+        stream.close()
+    return True
 
 
 def _bring_home(stream: Stream, places: Places) -> None:
