@@ -26,13 +26,14 @@ class Wreck:
         self.folder = make_folder(path / "run")
         (path / "runtime").mkdir()
         self.places = Places(None, path / "runtime")
-        self.notes = []
+        self.notes, self.rings = [], []
 
     def ring(self, rank=0, attempt=0, **more):
         home = self.places.of_run(str(self.folder.path), self.places.disk)
         home.mkdir(exist_ok=True)
         identity = identity_of(self.folder.path.parent, rank, attempt)
-        return Rig(home, identity=identity, **{"ring_bytes": 1 << 18, **more})
+        self.rings.append(Rig(home, identity=identity, **{"ring_bytes": 1 << 18, **more}))
+        return self.rings[-1]
 
     def salvage(self):
         return salvage(self.places, note=self.notes.append)
@@ -136,7 +137,8 @@ def test_run_that_was_made_anew(wreck):
     home = wreck.places.of_run(str(wreck.folder.path), wreck.places.disk)
     home.mkdir()
     identity = identity_of(wreck.folder.path.parent, extra={"created": 1})
-    Rig(home, identity=identity).run.log({"a": 1.0})
+    rig = Rig(home, identity=identity)
+    rig.run.log({"a": 1.0})
     wreck.salvage()
     assert wreck.past().names() == []
 

@@ -72,7 +72,8 @@ def check_against_raw(points, blocks):
             assert finite.min() <= blocks.mean[at] <= finite.max()
             with np.errstate(over="ignore"):
                 true = finite.mean()
-            assert not np.isfinite(true) or blocks.mean[at] == pytest.approx(true, rel=1e-9, abs=1e-300)
+            room = np.abs(finite).max() * 1e-9  # sums in another order: what cancels out leaves its last digits
+            assert not np.isfinite(true) or abs(blocks.mean[at] - true) <= room
         else:
             assert np.isnan(blocks.mean[at])
 

@@ -57,7 +57,7 @@ class Stage:
         self.places = Places(None, path / "runtime")
         self.clock, self.sealing = StageClock(), FakeSealing()
         self.journal = Journal(self.folder.path / "watcher.log")
-        self.dead = set()
+        self.dead, self.trainers = set(), []
         stage = self
 
         class WatchedStream(OwnStream):
@@ -82,7 +82,8 @@ class Stage:
             monotonic_ns=self.clock.monotonic,
             extra={"created": 1_700_000_000_000_000},
         )
-        return Rig(home, **{"ring_bytes": 1 << 20, "identity": identity, **more})
+        self.trainers.append(Rig(home, **{"ring_bytes": 1 << 20, "identity": identity, **more}))
+        return self.trainers[-1]
 
     def end(self, rig, state=ring.STATE_FINISHED):
         rig.reader.set_word(ring.WORD_STATE, state)

@@ -96,7 +96,8 @@ class Declarations:
         """Close the schema file; a thread that comes too late is told that nothing can be declared."""
         with contextlib.suppress(TimeoutError), _Patience(self._lock):  # who holds it now still needs the file
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def text(self, size: int) -> Layout:
         """Return the layout of an event whose text takes `size` bytes, a multiple of 8."""

@@ -37,7 +37,7 @@ def describe_array(values: Any, bins: int = 64) -> dict[str, Any]:
 
 def _span(low: float, high: float) -> tuple[float, float]:
     """Return a range that numpy can divide: values close together need room, those at the ends of the floats less."""
-    low, high = max(low, -_LARGEST), min(high, _LARGEST)
+    low, high = (min(max(end, -_LARGEST), _LARGEST) for end in (low, high))
     if high - low > max(abs(low), abs(high), 1e-290) * 1e-9:
         return low, high
     room = max(abs(low) * 1e-6, 1e-12)

@@ -92,10 +92,8 @@ class Run(Recorder):
             return
         if self.stop(error, ring.STATE_FINISHED):
             self.let_go(time.monotonic() + END_SECONDS)
-            return
-        deadline = time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS
-        while self.recording and time.monotonic() < deadline:
-            time.sleep(0.002)
+        else:
+            self._wait_for_end(time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS)
 
     def stop(self, error: object, state: int) -> bool:
         """Record the last words and stop recording; `state`, of core.ring, is the end if there was no error.
@@ -123,6 +121,11 @@ class Run(Recorder):
             time.sleep(0.002)
         self._intake.close(self)
         self._retire(state)
+
+    def _wait_for_end(self, deadline: float) -> None:
+        """Wait until the thread that ends the run has stopped the recording; `deadline` is monotonic, in seconds."""
+        while self.recording and time.monotonic() < deadline:
+            time.sleep(0.002)
 
     def let_go(self, deadline: float) -> None:
         """Wait for the watcher to take the last row, until `deadline` (monotonic, seconds); then give up the ring."""

@@ -43,10 +43,14 @@ def salvage(
     A ring whose trainer lives, in whatever pid namespace, or that has a consumer is left alone. Never raises for
     what one ring does: `note` is told.
     """
-    with _ONE_AT_A_TIME:
+    if not _ONE_AT_A_TIME.acquire(timeout=10):  # held for ever in a child that was forked meanwhile
+        return 0
+    try:
         _sweep(places)
         rings = [path for path in places.rings(run_path) if path not in besides]
         return sum(_salvage_ring(path, places, note) for path in rings)
+    finally:
+        _ONE_AT_A_TIME.release()
 
 
 def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bool:
