@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import struct
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import stepscope
 from stepscope.core import ring
 from stepscope.core.errors import StepscopeError
-from stepscope.core.places import find_places
+from stepscope.core.places import find_places, shared_root
 from stepscope.store import tail
 from stepscope.store.layout import FORMAT_VERSION
 from stepscope.store.salvage import salvage
@@ -119,6 +120,7 @@ def test_a_runtime_folder_may_be_relative(bench):
     past = stepscope.open(trainer.out.strip())
     until(lambda: past.state == "finished", "the end seen by the watcher")
     bench.quiet()
+    shutil.rmtree(shared_root(str(bench.folder / "below/here")))
     assert past.series("x").value.tolist() == [1.0]
 
 

@@ -129,3 +129,14 @@ def test_times_are_those_of_the_calls(rig, ticks):
         ticks[0] = moment
         rig.run.log({"a": 1})
     assert [now for _, _, now, _, _ in rig.records()] == [5, 9]
+
+
+@pytest.mark.parametrize("index", [2**62, -(2**62), 2**200])
+def test_index_from_which_nobody_can_count_on(rig, index):
+    """An index so large that later steps would not fit is refused, counted, and the count goes on."""
+    with rig.run.step(index=index):
+        rig.run.log({"a": 1})
+    with rig.run.step():
+        rig.run.log({"a": 1})
+    assert steps(rig) == [0, 1]
+    assert rig.complaints() == {"step": 1}

@@ -287,3 +287,43 @@ def test_metering(rig):
     words = rig.reader.words()
     assert 0 < words[ring.WORD_CALLS] < 200
     assert 0 < words[ring.WORD_CALL_NS] / words[ring.WORD_CALLS] < 1e8
+
+
+class LimitError(Exception):
+    pass
+
+
+def test_time_limit_of_the_user(rig):
+    """What a signal handler of the user's raises while a row is looked at goes on; what a value raises does not."""
+
+    def handler(*_):
+        raise LimitError
+
+    class Slow:
+        def __radd__(self, _):
+            signal.raise_signal(signal.SIGUSR1)
+
+        def __float__(self):
+            return 1.0
+
+    class Odd(Slow):
+        def __radd__(self, _):
+            raise LimitError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        rig.run.log({"a": 1.0})
+        with pytest.raises(LimitError):
+            rig.run.log({"a": Slow()})
+        rig.run.log({"a": Odd()})
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(rig.rows()) == 2
+
+
+def test_row_of_a_thread_that_is_too_late(rig):
+    """A thread that is about to write when the run ends is neither told nor raised at."""
+    rig.intake.disarm()
+    assert rig.intake._row(rig.run, {"a": 1.0}, 0, None) is None
+    rig.intake.refuse(OverflowError("x"))
+    assert rig.said.getvalue() == ""

@@ -239,3 +239,12 @@ def test_ring_that_is_not_welcome(tmp_path):
     with pytest.raises(OSError, match="others took the space"):
         mapping.create(tmp_path / "x.ring", 1 << 18, identity_of(tmp_path), is_welcome=lambda: False)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"id": 5}'])
+def test_damaged_run_file(started, tmp_path, text):
+    """A run whose run.json is damaged can go on all the same."""
+    folder = tmp_path / "default" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(text)
+    assert init(run_id="mine", resume=True, dir=tmp_path).recording

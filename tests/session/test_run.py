@@ -149,3 +149,30 @@ def test_names_itself(run):
     """A run says which one it is; one that is off says so."""
     assert repr(run) == f"<stepscope run {run.id} rank 0 in {run.path}>"
     assert "(off)" in repr(Run.off())
+
+
+def test_interrupted_end(run, monkeypatch):
+    """An interrupt in the middle of the end goes on its way, and the run can be ended again."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_retire", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.finish()
+    run.finish()
+    assert not run.recording
+
+
+def test_end_that_another_thread_is_at(run, monkeypatch):
+    """Who finishes while another thread is at it waits for that a moment, and not for ever."""
+    run._ends.clear()
+    timer = threading.Timer(0.005, run.disarm)
+    timer.start()
+    run.finish()
+    timer.join()
+    monkeypatch.setattr("stepscope.session.run.SETTLE_SECONDS", 0)
+    run.recording = True
+    run.finish()
+    run.recording = False

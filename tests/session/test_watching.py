@@ -160,3 +160,21 @@ def test_more_rows_than_one_go(scene, monkeypatch):
         if not scene.rig.path.exists():
             break
     assert scene.past().series("a").step.tolist()[-1] == 2999
+
+
+def test_thread_drains_while_the_run_goes_on(scene):
+    """A thread drains again and again until the run ends."""
+    thread = scene.thread()
+    looks = []
+
+    class Ending:
+        def wait(self, _):
+            looks.append(len(looks))
+            scene.rig.run.log({"a": float(len(looks))})
+            if len(looks) == 3:
+                scene.rig.reader.set_word(ring.WORD_STATE, ring.STATE_FINISHED)
+            return False
+
+    thread._ending = Ending()
+    thread.run()
+    assert scene.past().series("a").value.tolist() == [1.0, 2.0, 3.0]

@@ -332,3 +332,25 @@ def test_broken_run_file(tmp_path, text, cause):
         folder.run_file.write_text(text)
     with pytest.raises(StepscopeError, match=cause):
         Past(folder)
+
+
+def same_series(left, right):
+    columns = ("step", "time", "value", "rank", "attempt")
+    same = all(getattr(left, key).tobytes() == getattr(right, key).tobytes() for key in columns)
+    if left.buckets is None or right.buckets is None:
+        return same and left.buckets is right.buckets
+    return same and left.buckets.count.tolist() == right.buckets.count.tolist()
+
+
+@pytest.mark.parametrize("points", [1, 3, 50, 2000])
+def test_many_series_at_once(past, points):
+    """overview() gives each metric as series() does, from points or from the pyramid, with the tail's rows."""
+    found = past.overview(points=points)
+    assert sorted(found) == past.names()
+    assert all(same_series(series, past.series(name, points=points)) for name, series in found.items())
+
+
+def test_some_series_at_once(past):
+    """overview() of some names leaves out those that the run does not have."""
+    assert list(past.overview(["loss", "none"], points=10)) == ["loss"]
+    assert past.overview([]) == {}

@@ -202,3 +202,49 @@ def test_only_the_run_that_was_asked_for(wreck):
     assert salvage(wreck.places, "/another/run") == 0
     assert rig.path.exists()
     assert salvage(wreck.places, str(wreck.folder.path)) == 1
+
+
+def test_rings_of_the_caller(wreck):
+    """Rings that the caller drains itself are left to it."""
+    rig = wreck.ring()
+    assert salvage(wreck.places, besides=[rig.path]) == 0
+    assert rig.path.exists()
+
+
+def test_one_salvage_at_a_time(wreck, monkeypatch):
+    """A salvage that never ends, as in a process forked out of one, keeps nobody from reading."""
+
+    class Held:
+        def acquire(self, timeout):
+            return False
+
+    monkeypatch.setattr(salvage_module, "_ONE_AT_A_TIME", Held())
+    wreck.ring()
+    assert wreck.salvage() == 0
+
+
+def test_folder_of_a_live_watcher(wreck):
+    """The runtime folder of a run goes with its last ring, unless its watcher lives and sees to that."""
+    rig = wreck.ring()
+    home = rig.path.parent
+    with held(home / salvage_module.WATCHER_LOCK):
+        wreck.salvage()
+        assert home.is_dir()
+    wreck.ring()
+    wreck.salvage()
+    assert not home.exists()
+
+
+def test_rings_that_were_never_finished(wreck):
+    """What a process left that was killed while it made its ring is deleted when it is old."""
+    home = wreck.ring().path.parent
+    for name in ("old", "young", "alone"):
+        (home / f".{name}.ring.new").touch()
+        if name != "alone":
+            (home / f"{name}.schema").touch()
+    for name in ("old", "alone"):
+        os.utime(home / f".{name}.ring.new", (0, 0))
+    salvage_module._sweep(wreck.places)
+    names = {path.name for path in home.iterdir()}
+    assert {".young.ring.new", "young.schema"} <= names
+    assert not names & {".old.ring.new", "old.schema", ".alone.ring.new"}

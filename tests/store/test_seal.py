@@ -110,3 +110,17 @@ def test_program(recorded, monkeypatch):
     assert seal_module.main([str(recorded.folder.path), "node", "0", "2"]) == 0
     assert asked == [("nice", 9), ("umask", 0o077), "compact"]
     assert numbers(recorded.folder)[0] == []
+
+
+def test_merge_that_fails(recorded, monkeypatch, capsys):
+    """A merge that fails does not make the sealing fail, whose tails are sealed."""
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    monkeypatch.setattr(os, "umask", lambda _: None)
+    monkeypatch.setattr(seal_module, "compact", refuse)
+    assert seal_module.main([str(recorded.folder.path), "node", "0", "2"]) == 0
+    assert "cannot merge sealed files" in capsys.readouterr().err
+    assert numbers(recorded.folder)[0] == []

@@ -175,3 +175,15 @@ def test_file_that_is_gone(tmp_path):
     path.touch()
     assert file.gone()
     file.close()
+
+
+@pytest.mark.parametrize(("kept", "broken"), [(8, False), (1 << 20, True)])
+def test_limit_on_the_size_of_files(tmp_path, monkeypatch, kept, broken):
+    """At a limit on the size of a file writing goes on in a new one, if this one was worth making."""
+    file = tail.TailFile(str(tmp_path / "t.log"))
+    file.append([bytes(kept)])
+    Writes(monkeypatch, fail_at=1, number=errno.EFBIG)
+    with pytest.raises(OSError, match="large"):
+        file.append([bytes(8)])
+    assert file.broken is broken
+    file.close()

@@ -13,6 +13,7 @@ from stepscope.store.states import KILLED
 from stepscope.watcher import loop
 from stepscope.watcher.loop import FULL_PATIENCE, Pace
 from tests.store.faults import ERRNOS, Disk
+from tests.store.locks import held
 from tests.watcher.stage import Stage
 
 
@@ -492,3 +493,27 @@ def test_pace():
     assert Pace.of({}) == Pace()
     settings = {"watcher.drain_interval": 0.01, "store.seal_bytes": 99, "unknown": 1}
     assert Pace.of(settings) == Pace(drain=0.01, seal_bytes=99)
+
+
+def test_ring_that_a_salvager_has(stage):
+    """A ring that somebody else drains at the moment is left to him, and found again later."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    with held(trainer.path, ring.LOCK_READER):
+        assert not stage.tick()
+    assert stage.tick()
+    assert values(stage) == [1.0]
+
+
+def test_ring_of_a_run_that_was_here_before(stage):
+    """A ring of a run that was deleted before its watcher came is let go, and told so."""
+    trainer = stage.trainer()
+    stage.folder.run_file.write_text('{"format": 1, "id": "other", "created": 5}')
+    assert not stage.tick()
+    assert stage.status(trainer) == status.GONE
+
+
+def test_memory_of_the_watcher(tmp_path):
+    """The watcher's own memory is told where the system tells it."""
+    assert loop.resident_bytes() > 1 << 20
+    assert loop.resident_bytes(str(tmp_path / "none")) is None
