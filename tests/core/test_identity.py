@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -61,7 +60,7 @@ def test_empty_variable():
 
 def test_slurm_ranks_agree():
     """Every task of an srun computes one id from job and step, and its own rank."""
-    first, last = who({**SLURM, "SLURM_PROCID": "0"}), who(SLURM, replace(HERE, pid=7, ppid=9, parent_start="1"))
+    first, last = who({**SLURM, "SLURM_PROCID": "0"}), who(SLURM, HERE._replace(pid=7, ppid=9, parent_start="1"))
     assert re.fullmatch(r"slurm-[0-9a-f]{12}", first.run_id)
     assert (first.run_id, first.attempt) == (last.run_id, last.attempt) == (first.run_id, 0)
     assert (last.rank, last.world_size, last.local_rank, last.node_rank) == (3, 4, 1, 1)
@@ -102,14 +101,14 @@ def test_srun_torchrun():
     mixed = {**SLURM, **ELASTIC, "RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
     found = who(mixed)
     assert (found.source, found.rank, found.world_size, found.local_rank, found.node_rank) == ("slurm", 9, 16, 1, 1)
-    assert found.run_id == who({**mixed, "RANK": "2"}, replace(HERE, boot_id="other")).run_id
+    assert found.run_id == who({**mixed, "RANK": "2"}, HERE._replace(boot_id="other")).run_id
     assert found.warnings == ()
 
 
 def test_batch_script_programs():
     """Two programs that one batch script starts without srun are two runs, and SLURM_PROCID is no rank there."""
     batch = {"SLURM_JOB_ID": "4242", "SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
-    one, other = who(batch), who(batch, replace(HERE, argv=("finetune.py",)))
+    one, other = who(batch), who(batch, HERE._replace(argv=("finetune.py",)))
     assert one.run_id != other.run_id
     assert (one.source, one.rank, one.world_size, one.attempt) == ("slurm", 0, 1, None)
 
@@ -118,7 +117,7 @@ def test_rank_argument_ignored():
     """The --local-rank argument that old launchers add does not split a run."""
     batch = {**ELASTIC, "SLURM_JOB_ID": "4242"}
     ids = {
-        who(batch, replace(HERE, argv=("train.py", *extra, "--lr", "1"))).run_id
+        who(batch, HERE._replace(argv=("train.py", *extra, "--lr", "1"))).run_id
         for extra in (["--local-rank=0"], ["--local_rank", "1"], [])
     }
     assert len(ids) == 1
@@ -133,15 +132,15 @@ def test_interactive_slurm(mark):
 def test_torchrun_id():
     """An id given to torchrun names the run on every node."""
     named = {**ELASTIC, "TORCHELASTIC_RUN_ID": "exp7"}
-    other = who({**named, "RANK": "5", "WORLD_SIZE": "8"}, replace(HERE, boot_id="other", ppid=1))
+    other = who({**named, "RANK": "5", "WORLD_SIZE": "8"}, HERE._replace(boot_id="other", ppid=1))
     assert who(named).run_id == other.run_id
     assert who(named).source == "torchrun"
 
 
 def test_default_torchrun():
     """Ranks and restarts under one torchrun agent share a run; the restart count is the attempt."""
-    first = who({**ELASTIC, "RANK": "0", "LOCAL_RANK": "0"}, replace(HERE, pid=1))
-    again = who({**ELASTIC, "TORCHELASTIC_RESTART_COUNT": "1"}, replace(HERE, pid=999))
+    first = who({**ELASTIC, "RANK": "0", "LOCAL_RANK": "0"}, HERE._replace(pid=1))
+    again = who({**ELASTIC, "TORCHELASTIC_RESTART_COUNT": "1"}, HERE._replace(pid=999))
     assert (first.run_id, first.attempt, again.attempt) == (again.run_id, 0, 1)
     assert first.warnings == again.warnings == ()
 
@@ -149,13 +148,13 @@ def test_default_torchrun():
 @pytest.mark.parametrize("change", [{"ppid": 51}, {"parent_start": "778"}, {"boot_id": "boot2 pid:[1]"}])
 def test_successive_torchruns(change):
     """Two default torchruns never merge, even with a recycled pid, after a reboot or in another container."""
-    assert who(ELASTIC, replace(HERE, **change)).run_id != who(ELASTIC).run_id
+    assert who(ELASTIC, HERE._replace(**change)).run_id != who(ELASTIC).run_id
 
 
 def test_nodes_without_key():
     """Several nodes without a key record a run per node, and say once per node what to set."""
     nodes = {**ELASTIC, "WORLD_SIZE": "4", "LOCAL_RANK": "0", "RANK": "0"}
-    first, second = who(nodes), who({**nodes, "RANK": "2", "GROUP_RANK": "1"}, replace(HERE, boot_id="b"))
+    first, second = who(nodes), who({**nodes, "RANK": "2", "GROUP_RANK": "1"}, HERE._replace(boot_id="b"))
     assert first.run_id != second.run_id
     assert len(first.warnings) == len(second.warnings) == 1
     assert "STEPSCOPE_RUN_ID" in first.warnings[0]
@@ -171,8 +170,8 @@ def test_ranks_without_launcher():
 
 def test_spawn_by_group():
     """Children of multiprocessing with an initialised process group share the run of their parent."""
-    child = replace(HERE, is_spawned=True)
-    found = [who({}, replace(child, pid=pid), distributed=Distributed(pid, 2)) for pid in (0, 1)]
+    child = HERE._replace(is_spawned=True)
+    found = [who({}, child._replace(pid=pid), distributed=Distributed(pid, 2)) for pid in (0, 1)]
     assert found[0].run_id == found[1].run_id
     assert [(item.source, item.rank, item.world_size, item.attempt) for item in found] == [
         ("spawn", 0, 2, None),
@@ -182,7 +181,7 @@ def test_spawn_by_group():
 
 def test_spawn_without_rank():
     """A child of multiprocessing that has no rank is no part of its parent's run (F8)."""
-    assert who({}, replace(HERE, is_spawned=True)).source == "new"
+    assert who({}, HERE._replace(is_spawned=True)).source == "new"
 
 
 def test_group_beats_variables():
@@ -193,11 +192,11 @@ def test_group_beats_variables():
 def test_ray():
     """Ranked Ray workers share the job's run on that cluster, whatever SLURM step their raylet came from."""
     worker = {"RAY_JOB_ID": "01000000", "RANK": "0", "WORLD_SIZE": "2"}
-    cluster = replace(HERE, argv=("default_worker.py", "--node-ip-address=1", "--cluster-id=abc"))
-    moved = replace(cluster, boot_id="b", argv=("default_worker.py", "--node-ip-address=2", "--cluster-id=abc"))
+    cluster = HERE._replace(argv=("default_worker.py", "--node-ip-address=1", "--cluster-id=abc"))
+    moved = cluster._replace(boot_id="b", argv=("default_worker.py", "--node-ip-address=2", "--cluster-id=abc"))
     assert who(worker, cluster).source == "ray"
     assert who(worker, cluster).run_id == who({**worker, **SLURM, "RANK": "1"}, moved).run_id
-    assert who(worker, cluster).run_id != who(worker, replace(cluster, argv=("w", "--cluster-id=x"))).run_id
+    assert who(worker, cluster).run_id != who(worker, cluster._replace(argv=("w", "--cluster-id=x"))).run_id
 
 
 def test_ray_trial():

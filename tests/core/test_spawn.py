@@ -48,7 +48,7 @@ def test_refused_process(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no more processes")
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(os, "posix_spawn", refuse)
     with pytest.raises(spawn.SpawnError, match="no more processes"):
         spawn.start_detached("stepscope.store.seal")
 

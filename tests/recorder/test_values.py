@@ -161,6 +161,7 @@ def test_long_text_is_cut(tmp_path, ring_bytes, kind):
     assert (rig.refused, rig.complaints()) == (0, {"text": 3})
 
 
+@pytest.mark.promise("S1-058")
 def test_event_rate(tmp_path, ticks):
     """More events a second than allowed are dropped and counted; the next second they are taken again."""
     rig = Rig(tmp_path, max_events=3)

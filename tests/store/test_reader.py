@@ -66,6 +66,7 @@ def test_range_of_steps(past, wanted, expected):
     assert steps(past.series("loss", step_range=wanted)) == list(expected)
 
 
+@pytest.mark.promise("X-03")
 def test_other_spellings(past):
     """A documented spelling finds the metric that was recorded under another."""
     assert past.series("lr").value.tolist() == past.series("learning_rate").value.tolist()
@@ -124,6 +125,7 @@ def test_buckets_through_the_pyramid(tmp_path):
     assert found.buckets.nonfinite.sum() == len(cut) - len(finite)
 
 
+@pytest.mark.promise("X-04")
 def test_alias_scales_the_buckets_too(tmp_path):
     """A spelling in another unit scales values and buckets alike."""
     recorded = Recorded(tmp_path)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 FRAME = struct.Struct("<II")
 """Before each entry: length in bytes and crc32 of the JSON that follows."""
 
 
-@dataclass(frozen=True)
-class Schema:
+class Schema(NamedTuple):
     """The columns of a kind of row: names, and per column 'd' (float) or 'q' (duration in ns)."""
 
     id: int
@@ -21,12 +19,13 @@ class Schema:
     kinds: str
 
 
-@dataclass
 class SchemaTable:
     """Everything that was declared so far: row schemas by id, and the names behind (name id, value) pairs."""
 
-    schemas: dict[int, Schema] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        """Begin with nothing declared."""
+        self.schemas: dict[int, Schema] = {}
+        self.names: list[str] = []
 
     def add(self, entry: dict[str, Any]) -> None:
         """Take in one entry of the file; an entry of a kind that we do not know is left alone."""

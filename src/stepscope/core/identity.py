@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,8 +33,7 @@ PER_RANK_ARGUMENT = re.compile(r"--local[-_]rank\b")
 """The one argument in which the ranks of one launch differ (torch.distributed.launch)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """What tells a process and its launcher from every other: pids alone are reused (F13)."""
 
     pid: int
@@ -64,8 +62,7 @@ class Process:
         return (str(self.ppid), self.parent_start, self.boot_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Distributed:
+class Distributed(NamedTuple):
     """Rank and size of a process group that is already initialised."""
 
     rank: int
@@ -94,8 +91,7 @@ class Place(NamedTuple):
     """Whether a launcher or a process group gave the rank; else it is rank 0 of 1 for want of better."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Which run, rank and attempt a process is."""
 
     run_id: str

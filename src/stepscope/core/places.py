@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
-from dataclasses import dataclass
+import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +19,7 @@ HELD: set[Path] = set()
 """Rings that this process writes. To open one again and close it would give up its lock (POSIX), so nobody does."""
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """The private directories of this user on this machine; `shared` is None where there is no shared memory."""
 
     shared: Path | None
@@ -33,7 +31,7 @@ class Places:
 
     def of_run(self, run_path: str, root: Path) -> Path:
         """Return the folder below `root` that holds the rings and the watcher's lock of one run."""
-        return root / hashlib.sha256(os.fsencode(run_path)).hexdigest()[:16]
+        return root / f"{os.path.basename(run_path)[:80]}-{_digest(run_path)}"
 
     def rings(self, run_path: str | None = None) -> list[Path]:
         """Return the rings of one run, or of all runs of this user, without those that this process writes."""
@@ -79,8 +77,13 @@ def find_places(
 
 def shared_root(override: str = "", shared_memory: Path = SHARED_MEMORY) -> Path:
     """Return where rings go in shared memory; `override` is what STEPSCOPE_RUNTIME_DIR says."""
-    suffix = f"-{hashlib.sha256(override.encode()).hexdigest()[:8]}" if override else ""
+    suffix = f"-{_digest(override)}" if override else ""
     return shared_memory / f"stepscope-{os.getuid()}{suffix}"
+
+
+def _digest(text: str) -> str:
+    """Return eight hexadecimal digits; hashlib would load OpenSSL, at 3 ms of every start."""
+    return f"{zlib.crc32(os.fsencode(text)):08x}"
 
 
 def _first_private(candidates: list[Path]) -> Path:

@@ -13,8 +13,7 @@ import json
 import os
 import struct
 import zlib
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 MAGIC = int.from_bytes(b"STEPRING", "little")
 VERSION = 1
@@ -50,8 +49,7 @@ CHECKSUM = struct.Struct("<Q")
 """Off x86 a record ends with the crc32 of what is before it."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """Who writes a ring: enough to decode it and to file its rows after everybody died."""
 
     run_path: str
@@ -64,11 +62,11 @@ class Identity:
     monotonic_ns: int
     schema_path: str
     version: int = VERSION
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
     def encode(self) -> bytes:
         """Return the bytes that stand at IDENTITY_OFFSET."""
-        text = json.dumps(self.__dict__, separators=(",", ":")).encode()
+        text = json.dumps(self._asdict(), separators=(",", ":")).encode()
         return struct.pack("<II", len(text), zlib.crc32(text)) + text
 
     @classmethod
@@ -78,7 +76,7 @@ class Identity:
         text = data[8 : 8 + length]
         if len(text) != length or zlib.crc32(text) != crc:
             raise ValueError("the identity of the ring is damaged")
-        known = {key: value for key, value in json.loads(text).items() if key in cls.__dataclass_fields__}
+        known = {key: value for key, value in json.loads(text).items() if key in cls._fields}
         return cls(**known)
 
 
@@ -87,8 +85,7 @@ def segment_bytes(ring_bytes: int) -> int:
     return (ring_bytes - HEADER_BYTES) // SEGMENTS // 8 * 8
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Whole records that lie one after another in one segment, as they are."""
 
     position: int

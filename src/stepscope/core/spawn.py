@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +29,13 @@ import os, sys
 if os.fork():
     os._exit(0)
 os.setsid()
+os.chdir("/")
+for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else range(3, 256):
+    if int(name) > 2:
+        try:
+            os.close(int(name))
+        except OSError:
+            pass
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 """A second fork: the program must not be a child that the user's os.wait() would meet."""
@@ -72,18 +78,15 @@ def start_detached(module: str, *values: str) -> None:
         SpawnError: no process can be started.
     """
     command = [interpreter(), "-I", "-S", "-c", _DETACH, *arguments(module, *values)]
+    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     try:
-        first = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            close_fds=True,
-            cwd="/",
-            start_new_session=True,  # a Ctrl-C at this moment is not for us
-            env=_absolute(os.environ),
-        )
+        # A group of its own: a Ctrl-C at this moment is not for us.
+        first = os.posix_spawn(command[0], command, _absolute(os.environ), file_actions=nowhere, setpgroup=0)
     except (OSError, ValueError) as error:
         raise SpawnError(str(error)) from error
-    if first.wait() != 0:
+    try:
+        status = os.waitpid(first, 0)[1]
+    except ChildProcessError:  # SIGCHLD is ignored, or the user's os.wait() was quicker
+        return
+    if status != 0:
         raise SpawnError("the interpreter did not start")

@@ -7,10 +7,8 @@ import errno
 import fcntl
 import mmap
 import os
-import platform
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
@@ -25,17 +23,16 @@ SCRATCH_SEGMENT = 1 << 16
 _ORDERED_STORES = {"x86_64", "AMD64", "i386", "i686"}
 
 
-@dataclass
 class Mapping:
     """A mapped ring: payload through `buffer`, header words through `words`. `path` is None for a stand-in."""
 
-    buffer: Any
-    words: memoryview
-    segment_bytes: int
-    base: int
-    checked: bool
-    path: Path | None = None
-    descriptor: int = -1
+    def __init__(
+        self, buffer: Any, words: memoryview, segment_bytes: int, base: int, *, checked: bool, descriptor: int = -1
+    ) -> None:
+        """Wrap memory whose segments start at offset `base`; `checked` records end with a checksum."""
+        self.buffer, self.words, self.segment_bytes, self.base = buffer, words, segment_bytes, base
+        self.checked, self.descriptor = checked, descriptor
+        self.path: Path | None = None
 
     @classmethod
     def scratch(cls) -> Mapping:
@@ -91,7 +88,7 @@ def create(
     try:
         reserve(descriptor, ring_bytes)
         _ask(is_welcome)
-        mapping = _map(descriptor, ring_bytes, identity, (machine or platform.machine()) not in _ORDERED_STORES)
+        mapping = _map(descriptor, ring_bytes, identity, (machine or os.uname().machine) not in _ORDERED_STORES)
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_WRITER)
         os.rename(hidden, path)
     except OSError:
@@ -134,4 +131,4 @@ def _map(descriptor: int, size: int, identity: ring.Identity, checked: bool) -> 
     words[ring.WORD_CHECKED] = int(checked)
     words[ring.WORD_STATE] = ring.STATE_RUNNING
     words[ring.WORD_MAGIC] = ring.MAGIC
-    return Mapping(buffer, words, ring.segment_bytes(size), ring.HEADER_BYTES, checked, descriptor=descriptor)
+    return Mapping(buffer, words, ring.segment_bytes(size), ring.HEADER_BYTES, checked=checked, descriptor=descriptor)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
-from stepscope.core.config import Config, discover, load_or_default
 from stepscope.core.context import describe
+from stepscope.core.defaults import Defaults, Settings
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.places import HELD, RING_SUFFIX, SCHEMA_SUFFIX, Places, choose_root, find_places, private_directory
 from stepscope.core.redact import jsonable, redact
@@ -88,8 +88,7 @@ def _open(
     resume: bool,  # noqa: FBT001 - private
     settings: dict[str, Any],
 ) -> Run:
-    files = discover(Path.cwd(), os.environ, None if config_file is None else os.fspath(config_file))
-    chosen = load_or_default(files, settings, environ=os.environ)
+    chosen = _configure(config_file, settings)
     identity = identify(
         os.environ,
         project=project,
@@ -119,12 +118,23 @@ def _open(
     return run
 
 
-def _wanted(config: Config, identity: Identity) -> bool:
+def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Settings:
+    """Return the configuration; where nothing was configured, without loading what reads one."""
+    named = config_file is not None or os.environ.get("STEPSCOPE_CONFIG")
+    if not settings and not named and not os.path.exists("stepscope.yaml"):
+        return Defaults(os.environ.get("STEPSCOPE_DIR", ""))
+    from stepscope.core.config import discover, load_or_default
+
+    files = discover(Path.cwd(), os.environ, None if config_file is None else os.fspath(config_file))
+    return load_or_default(files, settings, environ=os.environ)
+
+
+def _wanted(config: Settings, identity: Identity) -> bool:
     first_only = config.get("recorder.track_rank_0_only")
     return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
 
 
-def _facts(project: str, name: str | None, config: Any, identity: Identity, chosen: Config) -> dict[str, Any]:
+def _facts(project: str, name: str | None, config: Any, identity: Identity, chosen: Settings) -> dict[str, Any]:
     """Return the content of run.json."""
     context = describe(os.environ, argv=sys.argv, config=config)
     return {
@@ -140,7 +150,7 @@ def _facts(project: str, name: str | None, config: Any, identity: Identity, chos
     }
 
 
-def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config) -> Run:
+def _record(folder: RunFolder, identity: Identity, attempt: int, config: Settings) -> Run:
     """Make the ring and the recorder, and start the watcher."""
     places = find_places()
     mapping, descriptor = _make_ring(folder, places, identity, attempt, config)
@@ -162,7 +172,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config)
 
 
 def _make_ring(
-    folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Config
+    folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Settings
 ) -> tuple[Mapping, int]:
     """Make ring and schema file: in shared memory, or on local disk if there is no room or no wish for that."""
     size = config.get("recorder.ring_bytes")
@@ -214,7 +224,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
     )
 
 
-def _watcher_settings(config: Config) -> str:
+def _watcher_settings(config: Settings) -> str:
     """Return what the watcher needs of the configuration, as JSON."""
     keys = [
         *("watcher.drain_interval", "watcher.sync_interval", "watcher.heartbeat_interval"),

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
@@ -17,8 +16,7 @@ _TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<number>\d+)\.log")
 _UNIT = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
 
-@dataclass(frozen=True, order=True)
-class Writer:
+class Writer(NamedTuple):
     """One watcher of a run: the node it runs on, and the attempt it watches. No file has two writers."""
 
     node: str
@@ -30,8 +28,7 @@ class Writer:
         return f"{self.node}-{self.attempt}"
 
 
-@dataclass(frozen=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A file that holds the tails `first` to `last` of a writer (a tail file holds one)."""
 
     writer: Writer
@@ -50,7 +47,7 @@ def node_name(place: Path, boot_id: str, hostname: str | None = None) -> str:
     `place` is the private runtime directory: two containers on one machine do not share it.
     """
     facts = place.stat()
-    digest = hashlib.sha256(f"{boot_id}:{facts.st_dev}:{facts.st_ino}".encode()).hexdigest()[:6]
+    digest = f"{zlib.crc32(f'{boot_id}:{facts.st_dev}:{facts.st_ino}'.encode()):08x}"
     host = re.sub(r"[^A-Za-z0-9_.]", "_", hostname or os.uname().nodename)[:40] or "node"
     return f"{host}.{digest}"
 

@@ -1,0 +1,65 @@
+"""The settings of a run that nobody configured, without the machinery that reads configurations.
+
+`init` must return quickly, and most runs set nothing: the tables of core.settings would be a third of its imports.
+A test keeps these values equal to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Settings(Protocol):
+    """What the session needs of a configuration; `core.config.Config` has it too."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know."""
+        ...
+
+    def get(self, path: str) -> Any:
+        """Return the value at a path such as "store.seal_bytes"."""
+        ...
+
+    def shown(self) -> dict[str, Any]:
+        """Return by path what was set, without secrets."""
+        ...
+
+
+VALUES: dict[str, Any] = {
+    "recorder.enabled": True,
+    "recorder.ring_bytes": 4 << 20,
+    "recorder.memory_map": True,
+    "recorder.track_rank_0_only": False,
+    "recorder.max_names": 200_000,
+    "recorder.max_events_per_second": 1000,
+    "recorder.device_values": True,
+    "watcher.drain_interval": 0.1,
+    "watcher.sync_interval": 1.0,
+    "watcher.heartbeat_interval": 2.0,
+    "store.dir": "stepscope-runs",
+    "store.seal_bytes": 4 << 20,
+    "store.seal_interval": 300.0,
+    "store.auto_cleanup": False,
+    "store.max_size_gb": 0.0,
+    "store.max_age_days": 0.0,
+    "store.max_runs": 0,
+}
+
+
+class Defaults:
+    """Settings of which only the root of the runs may differ from the default."""
+
+    notices: tuple[str, ...] = ()
+
+    def __init__(self, root: str = "") -> None:
+        """Take the root of the runs, as STEPSCOPE_DIR names it; empty is the default."""
+        self._set = {"store.dir": root} if root else {}
+
+    def get(self, path: str) -> Any:
+        """Return the value at a path."""
+        return self._set.get(path, VALUES[path])
+
+    def shown(self) -> dict[str, Any]:
+        """Return what was set."""
+        return dict(self._set)
