@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,13 @@ RANKS = {
 # Two workers share two cores: an example may wait for the other one, which says nothing about the code.
 settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stepscope")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible():
+    """Let Ctrl-C reach the programs that tests start, also where CI runs in the background and ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,7 @@ def test_identity_stands_in_the_header(small, tmp_path):
 
 def test_identity_of_a_later_version_is_understood(tmp_path):
     """Fields of the identity that this version does not know are passed over."""
-    text = json.dumps({**identity_of(tmp_path).__dict__, "from_the_future": 1}).encode()
+    text = json.dumps({**identity_of(tmp_path)._asdict(), "from_the_future": 1}).encode()
     assert ring.Identity.decode(struct.pack("<II", len(text), zlib.crc32(text)) + text) == identity_of(tmp_path)
 
 

@@ -88,7 +88,7 @@ def test_a_recycled_pid_is_not_taken_for_the_trainer(bench):
         file.seek(ring.IDENTITY_OFFSET)
         identity = ring.Identity.decode(file.read(ring.HEADER_BYTES - ring.IDENTITY_OFFSET))
         file.seek(ring.IDENTITY_OFFSET)
-        file.write(ring.Identity(**{**identity.__dict__, "pid": os.getpid()}).encode())
+        file.write(ring.Identity(**{**identity._asdict(), "pid": os.getpid()}).encode())
     assert stepscope.open(path).state == "killed"
 
 
