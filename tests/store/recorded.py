@@ -13,7 +13,7 @@ from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
 from stepscope.store.points import Points, distinct, with_sorted_names
 from stepscope.store.reader import Past
 from stepscope.store.states import NodeState, RankState
-from tests.recorder.rig import Rig
+from tests.recorder.rig import Rig, identity_of
 
 PAIR = (1_700_000_000_000_000_000, 0)
 WRITER = Writer("node", 0)
@@ -42,10 +42,11 @@ class OwnStream(Stream):
 class Recorded:
     """A run with one rank: `log` as usual, `drain()`, then read."""
 
-    def __init__(self, path, writer=WRITER, number=0, folder=None, **rig):
+    def __init__(self, path, writer=WRITER, number=0, folder=None, rank=0, **rig):
         path.mkdir(exist_ok=True)
         self.folder = folder or make_folder(path / "run")
-        self.rig = Rig(path, **{"ring_bytes": 1 << 20, **rig})
+        identity = identity_of(path, rank, writer.attempt)
+        self.rig = Rig(path, **{"ring_bytes": 1 << 20, "identity": identity, **rig})
         self.run = self.rig.run
         self.writer = writer
         self.stream = OwnStream(self.rig.path, number)

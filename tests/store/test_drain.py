@@ -298,8 +298,7 @@ def test_failed_sync_goes_on_in_a_new_file(recorded, monkeypatch):
 def test_several_ranks_in_one_tail(tmp_path):
     """The rows of several ranks share a tail and are told apart."""
     first = Recorded(tmp_path)
-    second = Recorded(tmp_path / "second", number=1, folder=first.folder)
-    object.__setattr__(second.stream.identity, "rank", 1)
+    second = Recorded(tmp_path / "second", number=1, folder=first.folder, rank=1)
     for number in range(3):
         first.run.log({"a": float(number)})
         second.run.log({"a": 10.0 + number})

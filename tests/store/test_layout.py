@@ -169,7 +169,7 @@ def test_node_names(tmp_path):
     (tmp_path / "b").mkdir()
     name = node_name(tmp_path / "a", "boot", "my-host.example/../x")
     host, _, digest = name.rpartition(".")
-    assert (host, len(digest)) == ("my_host.example_.._x", 6)
+    assert (host, len(digest)) == ("my_host.example_.._x", 8)
     assert name != node_name(tmp_path / "b", "boot", "my-host.example/../x")
     assert name != node_name(tmp_path / "a", "other", "my-host.example/../x")
     assert name == node_name(tmp_path / "a", "boot", "my-host.example/../x")

@@ -156,9 +156,7 @@ def test_steps_that_repeat_or_go_back(tmp_path):
 def test_filters(tmp_path):
     """Rank and attempt select; without them all ranks follow one another, each by attempt."""
     first = Recorded(tmp_path)
-    second = Recorded(tmp_path / "b", folder=first.folder, writer=Writer("node", 1))
-    object.__setattr__(second.stream.identity, "rank", 1)
-    object.__setattr__(second.stream.identity, "attempt", 1)
+    second = Recorded(tmp_path / "b", folder=first.folder, writer=Writer("node", 1), rank=1)
     for number in range(3):
         first.run.log({"a": float(number)})
         second.run.log({"a": 10.0 + number})
