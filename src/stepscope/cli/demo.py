@@ -95,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.cli.live_screen import display, is_screen
 
     settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
-    with _ended_by_signals(), Child(settings) as child:
+    with _ended_by_signals() as ends, Child(settings) as child:
         past = child.open()
         with contextlib.closing(display(sys.stdout)) as screen:
-            code = _watch(past, child, screen)
+            code = _watch(past, child, screen, ends)
     _tell(past, options.dir)
     if child.complaints:
         print(child.complaints, file=sys.stderr)
@@ -107,10 +107,12 @@ def run(options: argparse.Namespace) -> int:
     return code
 
 
-def _watch(past: Past, child: Child, screen: Display) -> int:
+def _watch(past: Past, child: Child, screen: Display, ends: list[BaseException]) -> int:
     """Show the run until the training is over; return its exit code. Ctrl-C stops the training."""
     try:
         while child.wait(POLL_SECONDS) is None:
+            if ends:  # raised where nobody could pass it on, such as a finalizer
+                raise ends[0]
             screen.show(_look(past)[1])
         _await_end(past)
     except KeyboardInterrupt:
@@ -238,15 +240,20 @@ class Child:
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end us like an exception, so that the cursor comes back and the training is stopped."""
+def _ended_by_signals() -> Iterator[list[BaseException]]:
+    """Let signals end us like an exception, so that the cursor comes back and the training is stopped.
+
+    The list holds what was raised: an exception out of a signal handler can be lost in a finalizer.
+    """
+    ends: list[BaseException] = []
 
     def end(number: int, _: object) -> NoReturn:
-        sys.exit(128 + number)
+        ends.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
+        raise ends[-1]
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield ends
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
