@@ -96,17 +96,19 @@ class Past:
         Raises:
             UsageError: the run has no such metric.
         """
-        recorded, factor = self._find(name)
         ranks, attempts = None if rank is None else [rank], None if attempt is None else [attempt]
 
         def read(snapshot: Snapshot) -> shapes.Series:
+            recorded, factor = self._find(snapshot, name)
             if points is None or self._affordable(snapshot, recorded, points):
                 found = self._points(snapshot, recorded, ranks, attempts, step_range)
-                return shapes.whole(name, found) if points is None else shapes.at_most(name, found, points)
-            blocks = self._blocks(snapshot, recorded, points, ranks, attempts, step_range)
-            return shapes.from_blocks(name, shapes.merge(blocks, points))
+                series = shapes.whole(name, found) if points is None else shapes.at_most(name, found, points)
+            else:
+                blocks = self._blocks(snapshot, recorded, points, ranks, attempts, step_range)
+                series = shapes.from_blocks(name, shapes.merge(blocks, points))
+            return _scaled(series, factor)
 
-        return _scaled(self._steadily(read), factor)
+        return self._steadily(read)
 
     def overview(self, names: Collection[str] | None = None, points: int = 1000) -> dict[str, shapes.Series]:
         """Return many metrics as `series(name, points=points)` does, read together: fifty cost little more than one.
@@ -194,8 +196,8 @@ class Past:
     def _connection(self) -> duckdb.DuckDBPyConnection:
         return reading_connection()
 
-    def _find(self, name: str) -> tuple[str, float]:
-        known = self._steadily(lambda snapshot: snapshot.counts())
+    def _find(self, snapshot: Snapshot, name: str) -> tuple[str, float]:
+        known = snapshot.counts()
         for candidate, factor in [(name, 1.0), *spellings(name)]:
             if candidate in known:
                 return candidate, factor
