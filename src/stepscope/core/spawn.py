@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,6 +70,16 @@ def interpreter() -> str:
     return sys.executable
 
 
+def _inheritable() -> list[int]:
+    """Return the open files that a new program would get; ours are not among them, those of C code may be."""
+    found = []
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+        with contextlib.suppress(OSError):  # closed meanwhile, as that of the listing itself
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append(int(name))
+    return found
+
+
 def start_detached(module: str, *values: str) -> None:
     """Start `module` so that it belongs to nobody: no child, no terminal, no open file of ours.
 
@@ -78,7 +89,8 @@ def start_detached(module: str, *values: str) -> None:
         SpawnError: no process can be started.
     """
     command = [interpreter(), "-I", "-S", "-c", _DETACH, *arguments(module, *values)]
-    nowhere = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
+    nowhere: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, at, os.devnull, os.O_RDWR, 0) for at in (0, 1, 2)]
+    nowhere += [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()]
     try:
         # A group of its own: a Ctrl-C at this moment is not for us.
         first = os.posix_spawn(command[0], command, _absolute(os.environ), file_actions=nowhere, setpgroup=0)
