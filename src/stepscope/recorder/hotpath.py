@@ -80,7 +80,7 @@ class Recorder(RingPosition):
         return Data(self, source)
 
     def _write(self, layout: Layout, now: int, step: int | None, row: Iterable[Any]) -> None:
-        tokens = self._tokens  # a list of one is the lock: pop and append are atomic, at a fifth of an RLock's cost
+        tokens = self._tokens  # a list of one is the lock: pop and append are atomic, and cheaper than an RLock
         try:
             token = tokens.pop()
         except IndexError:  # another thread writes, or this one further up: __del__, a signal handler
