@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -53,16 +54,40 @@ def test_refused_process(monkeypatch):
         spawn.start_detached("stepscope.store.seal")
 
 
-def test_interpreter_that_fails(monkeypatch):
-    """An interpreter that does not start is an error of ours."""
+@pytest.fixture(params=["/bin/sh", "/no/shell"])
+def launcher(request, monkeypatch):
+    """Both ways to fork twice: by a shell, and where there is none by an interpreter."""
+    monkeypatch.setattr(spawn, "_SHELL", request.param)
+    return request.param
+
+
+def test_launcher_that_fails(launcher, monkeypatch):
+    """A launcher that does not get to its fork is an error of ours."""
     monkeypatch.setattr(spawn, "_DETACH", "raise SystemExit(3)")
+    monkeypatch.setattr(spawn, "_SHELL_DETACH", "exit 3")
     with pytest.raises(spawn.SpawnError, match="did not start"):
         spawn.start_detached("stepscope.store.seal")
 
 
-def test_nobody_waits_for_it(monkeypatch):
+@pytest.mark.usefixtures("launcher")
+def test_nobody_waits_for_it():
     """What is started is no child of ours: os.wait() meets nobody."""
-    monkeypatch.setattr(spawn, "_DETACH", "import os\nif os.fork(): os._exit(0)\nos._exit(0)")
     spawn.start_detached("stepscope.store.seal")
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.usefixtures("launcher")
+def test_place_of_a_started_program(tmp_path, monkeypatch):
+    """A started program lies in the root directory and leads or belongs to a session that is not ours."""
+    (tmp_path / "place.py").write_text(
+        "import os\ndef main(values):\n    text = f'{os.getcwd()} {os.getsid(0) == int(values[1])}'\n"
+        "    open(values[0] + '.new', 'w').write(text)\n    os.rename(values[0] + '.new', values[0])\n"
+    )
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    told = tmp_path / "told"
+    spawn.start_detached("place", str(told), str(os.getsid(0)))
+    deadline = time.monotonic() + 30
+    while not told.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert told.read_text() == "/ False"
