@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.core.ring import PHASE_NAMES, WORD_PHASE
 from stepscope.recorder.intake import MAX_PHASES
 from tests.recorder.rig import Rig
 
@@ -287,3 +288,28 @@ def test_data_waits_are_charged(rig, ticks):
         with rig.run.step():
             ticks[0] += 2
     assert [(row["phase/data"], row["phase/other"]) for row in spent(rig)] == [(10, 3), (20, 3), (30, 3)]
+
+
+def open_phase(rig):
+    return PHASE_NAMES[rig.reader.words()[WORD_PHASE]]
+
+
+def test_long_phases_are_published(rig):
+    """While a phase that may last is open the header names it; the inner one of two, then the outer again."""
+    seen = [open_phase(rig)]
+    with rig.run.phase("validation"):
+        seen.append(open_phase(rig))
+        with rig.run.phase("forward"), rig.run.phase("checkpoint"):
+            with rig.run.phase("checkpoint"):
+                pass
+            seen.append(open_phase(rig))
+        seen.append(open_phase(rig))
+    seen.append(open_phase(rig))
+    assert seen == ["", "evaluation", "checkpoint", "evaluation", ""]
+
+
+def test_a_long_phase_that_fails(rig):
+    """An exception that leaves a long phase closes it."""
+    with pytest.raises(ValueError, match="full"), rig.run.phase("checkpoint"):
+        raise ValueError("full")
+    assert open_phase(rig) == ""

@@ -25,7 +25,7 @@ DEFAULT_BYTES = 4 << 20
 # Header words: 8 bytes each, written as one store, each by one side only.
 WORD_MAGIC, WORD_VERSION, WORD_SEGMENT_BYTES, WORD_CHECKED = 0, 1, 2, 3
 WORD_HEAD, WORD_OLDEST, WORD_STATE, WORD_REFUSED = 4, 5, 6, 7
-WORD_CALLS, WORD_CALL_NS = 8, 9
+WORD_CALLS, WORD_CALL_NS, WORD_PHASE = 8, 9, 10
 WORD_STATUS, WORD_CURSOR, WORD_EXPECTED, WORD_LOST = 16, 17, 18, 19
 WORD_HEARTBEAT, WORD_ENDED = 20, 21
 WORDS = 22
@@ -37,6 +37,10 @@ LOCK_WRITER, LOCK_READER = 0, 1
 
 STATE_RUNNING, STATE_FINISHED, STATE_FAILED, STATE_EXITED = 1, 2, 3, 4
 STATE_NAMES = {STATE_RUNNING: "running", STATE_FINISHED: "finished", STATE_FAILED: "failed", STATE_EXITED: "finished"}
+
+LONG_PHASES = {"evaluation": 1, "validation": 1, "eval": 1, "checkpoint": 2, "checkpointing": 2, "compile": 3}
+"""Phases that may last for minutes, by the name that the program gives them; the header says which one is open."""
+PHASE_NAMES = ("", "evaluation", "checkpoint", "compile")
 
 RECORD = struct.Struct("<IIQqq")
 """Head of a record: length in bytes, schema id, sequence, monotonic time in ns, step."""

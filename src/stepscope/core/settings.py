@@ -104,6 +104,23 @@ BUILT = (
         maximum=10.0,
     ),
     Key("watcher.batch", SWITCH, True, "", "rows always travel in batches; false makes the batches smaller"),
+    Key("watcher.stacks", SWITCH, True, "", "take the stacks of a training that stands still (one handler of a signal)"),
+    Key(
+        "watcher.stall_after",
+        DURATION,
+        10.0,
+        "seconds",
+        "without a step, at least, before a training counts as stalled; 5 median steps or 2 longest pauses if more",
+        minimum=1.0,
+    ),
+    Key(
+        "watcher.hang_after",
+        DURATION,
+        300.0,
+        "seconds",
+        "of a stall after which it counts as a hang, whatever else moves",
+        minimum=5.0,
+    ),
     Key("store.dir", PATH, "stepscope-runs", "", "folder that holds the runs"),
     Key(
         "store.seal_bytes",
@@ -128,6 +145,52 @@ BUILT = (
     Key("store.auto_cleanup", SWITCH, False, "", "apply these limits when a run ends; false: only by `stepscope gc`"),
 )
 
+SAMPLERS = (
+    Key("samplers.enabled", SWITCH, True, "", "sample the machine"),
+    Key("samplers.interval", DURATION, 1.0, "seconds", "between two samples", minimum=0.1, maximum=3600.0),
+    Key("samplers.gpu", SWITCH, True, "", "sample GPUs"),
+    Key("samplers.all_gpus", SWITCH, False, "", "also those that CUDA_VISIBLE_DEVICES hides from the training"),
+    Key("samplers.cpu", SWITCH, True, "", "sample processors, memory, temperature and power"),
+    Key("samplers.io", SWITCH, True, "", "sample disks and network"),
+    Key("samplers.processes", SWITCH, True, "", "sample the training's processes and their workers"),
+    Key(
+        "samplers.budget",
+        FRACTION,
+        0.005,
+        "fraction",
+        "of one processor that one source may take; beyond it is asked more rarely",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    *(
+        Key(
+            f"samplers.intervals.{group}",
+            DURATION,
+            0.0,
+            "seconds",
+            f"between two samples of {what}; 0: as samplers.interval",
+            maximum=3600.0,
+        )
+        for group, what in (
+            ("gpu", "GPUs"),
+            ("cpu", "processors, memory, temperature and power"),
+            ("io", "disks and network"),
+            ("processes", "the training's processes"),
+        )
+    ),
+    *(
+        Key(
+            f"samplers.phases.{phase}",
+            DURATION,
+            0.0,
+            "seconds",
+            f"between two samples while the phase {phase} lasts; 0: as otherwise",
+            maximum=3600.0,
+        )
+        for phase in ("evaluation", "checkpoint", "compile")
+    ),
+)
+
 
 def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -> Key:
     """Return a key of a part that is not built yet."""
@@ -138,11 +201,6 @@ PLANNED = (
     planned("recorder.watch.gradients", SWITCH, False, "record gradient norms of the watched model"),
     planned("recorder.watch.parameters", SWITCH, False, "record parameter statistics of the watched model"),
     planned("recorder.watch.layers", TEXTS, (), "parts of layer names to watch; empty: all layers"),
-    planned("samplers.enabled", SWITCH, True, "sample the machine"),
-    planned("samplers.interval", DURATION, 1.0, "between two samples", "seconds"),
-    planned("samplers.gpu", SWITCH, True, "sample GPUs"),
-    planned("samplers.cpu", SWITCH, True, "sample processors and memory"),
-    planned("samplers.io", SWITCH, True, "sample disks and network"),
     planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
     planned("watcher.analysis.anomaly", SWITCH, True, "look for anomalies while the run goes on"),
     planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
@@ -223,9 +281,10 @@ IMPLICATIONS = (
 def default_schema() -> Schema:
     """Return a new schema with everything this version knows."""
     schema = Schema()
-    for section in ("recorder", "watcher", "store"):
-        schema.register(section, [key for key in BUILT if key.path.startswith(f"{section}.")])
-    schema.plan(PLANNED, open_sections=set(SECTIONS) - {"recorder", "watcher", "store", "callbacks"})
+    built = ("recorder", "samplers", "watcher", "store")
+    for section in built:
+        schema.register(section, [key for key in (*BUILT, *SAMPLERS) if key.path.startswith(f"{section}.")])
+    schema.plan(PLANNED, open_sections=set(SECTIONS) - {*built, "callbacks"})
     schema.alias(*ALIASES)
     schema.imply(*IMPLICATIONS)
     return schema

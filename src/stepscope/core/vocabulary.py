@@ -70,7 +70,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("memory/used_bytes", "bytes", GAUGE, "Memory of the machine in use."),
     Metric("memory/available_bytes", "bytes", GAUGE, "Memory of the machine that can still be given out."),
     Metric("memory/used_ratio", "ratio", GAUGE, "Memory of the machine in use, as a share of all of it."),
-    Metric("process/memory_bytes", "bytes", GAUGE, "Resident memory of the training process."),
+    Metric("process/*/memory_bytes", "bytes", GAUGE, "Resident memory of the training process of a rank."),
     Metric("cpu/usage_ratio", "ratio", GAUGE, "Processor time in use, as a share of all processors."),
     Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
     Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
@@ -126,7 +126,8 @@ ALIASES: tuple[Alias, ...] = (
     Alias("memory_available_gb", "memory/available_bytes", GIB, "GiB"),
     Alias("memory_peak_mb", "memory/peak_bytes", MIB, "MiB"),
     Alias("peak_memory_mb", "memory/peak_bytes", MIB, "MiB"),
-    Alias("cpu_memory_mb", "process/memory_bytes", MIB, "MiB"),
+    Alias("process/memory_bytes", "process/*/memory_bytes"),
+    Alias("cpu_memory_mb", "process/*/memory_bytes", MIB, "MiB"),
     Alias("disk_read_mb_s", "disk/read_bytes_per_second", MIB, "MiB/second"),
     Alias("gpu_memory_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
     Alias("gpu_memory_used_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
@@ -176,10 +177,18 @@ aliases = {alias.name: alias for alias in ALIASES}
 
 
 def pattern_of(name: str) -> str:
-    """Return a name with its instance replaced, as the table has it: `gpu/3/power_watts` is `gpu/*/power_watts`."""
-    first, _, rest = name.partition("/")
-    instance, slash, last = rest.partition("/")
-    return f"{first}/*/{last}" if slash and instance.isdecimal() else name
+    """Return a name with its instances replaced, as the table has it: `gpu/3/power_watts` is `gpu/*/power_watts`."""
+    if not any(map(str.isdecimal, name)):
+        return name
+    return "/".join("*" if part.isdecimal() else part for part in name.split("/"))
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Say whether a name is one of a pattern's; a `*` stands for one part between slashes."""
+    if "*" not in pattern:
+        return pattern == name
+    parts, given = pattern.split("/"), name.split("/")
+    return len(parts) == len(given) and all(part in {"*", own} for part, own in zip(parts, given, strict=True))
 
 
 def metric_of(name: str) -> Metric | None:

@@ -34,7 +34,7 @@ DOCUMENTED = {
     "memory/used_ratio": "memory_percent",
     "memory/available_bytes": "memory_available_gb",
     "memory/peak_bytes": "memory_peak_mb",
-    "process/memory_bytes": "cpu_memory_mb",
+    "process/*/memory_bytes": "cpu_memory_mb",
     "disk/read_bytes_per_second": "disk_read_mb_s",
     "gpu/*/memory_used_bytes": "gpu_memory_used_mb",
     "gpu/*/memory_total_bytes": "gpu_memory_total_mb",

@@ -16,6 +16,7 @@ from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import TooManyNamesError
 from stepscope.recorder.device import Arriving, DeviceError, DeviceValues, on_device
 from stepscope.recorder.hotpath import OTHER, Phase
+from stepscope.recorder.long_phase import make_phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -251,7 +252,7 @@ class Intake:
             cause = "it is odd, too long or one too many"
             self.count(recorder, "phase", f"cannot use the phase name {_shown(name)}: {cause}; use few plain names")
             return Phase(recorder, OTHER)
-        return self.phases.setdefault(cleaned, Phase(recorder, cleaned))
+        return self.phases.setdefault(cleaned, make_phase(recorder, cleaned))
 
     def step_layout(self, key: tuple[Any, ...]) -> Layout:
         """Return the layout of a step's row; `key` is its phases in order, then whether it has samples."""

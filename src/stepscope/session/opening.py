@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.context import describe
-from stepscope.core.defaults import Defaults, Settings
+from stepscope.core.defaults import VALUES, Defaults, Settings
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.places import HELD, RING_SUFFIX, SCHEMA_SUFFIX, Places, choose_root, find_places, private_directory
 from stepscope.core.redact import jsonable, redact
@@ -226,9 +226,5 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
 
 def _watcher_settings(config: Settings) -> str:
     """Return what the watcher needs of the configuration, as JSON."""
-    keys = [
-        *("watcher.drain_interval", "watcher.sync_interval", "watcher.heartbeat_interval"),
-        *("store.seal_bytes", "store.seal_interval"),
-        *("store.auto_cleanup", "store.max_size_gb", "store.max_age_days", "store.max_runs"),
-    ]
-    return json.dumps({key: config.get(key) for key in keys})
+    sections = ("watcher.", "samplers.", "store.", "exporters.")
+    return json.dumps({key: config.get(key) for key in VALUES if key.startswith(sections)})

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from stepscope.core.errors import UsageError
-from stepscope.core.vocabulary import spellings
+from stepscope.core.vocabulary import Metric, metric_of, spellings
 from stepscope.store import series as shapes
 from stepscope.store.events import read_events
+from stepscope.store.machine import Machine, declared, read_machines
 from stepscope.store.meta import read_meta
 from stepscope.store.points import Points, distinct
 from stepscope.store.pyramid import LEVELS, Blocks, build
@@ -146,6 +147,16 @@ class Past:
         """
         value = self.series(name).value
         return shapes.summarize(value if window is None else value[-window:])
+
+    def metric(self, name: str) -> Metric | None:
+        """Return unit, kind and help of a metric: as the run declares it, else as the vocabulary has it."""
+        return declared(self.machines(), name) or metric_of(name)
+
+    def machines(self) -> list[Machine]:
+        """Return what the watchers say of their machines: what their samples mean, and what could not be told."""
+        machines, problems = read_machines(self._folder)
+        self._note(problems)
+        return machines
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Return what happened, in order of time (seconds since 1970 UTC): kind, rank, attempt, step and more."""

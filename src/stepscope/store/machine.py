@@ -1,0 +1,76 @@
+"""What a watcher says of its machine: which metrics its samples have, and what cannot be told there and why.
+
+The description of a metric travels with the run, so that whoever reads a copied folder knows unit and meaning of
+names that his own version has never heard of.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.vocabulary import Metric, matches
+from stepscope.store.layout import RunFolder, Writer, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+SUFFIX = ".machine"
+MOST_BYTES = 1 << 20
+"""Of such a file that are read."""
+
+
+@dataclass
+class Machine:
+    """One node of a run, as its watcher described it."""
+
+    node: str
+    attempt: int
+    metrics: tuple[Metric, ...] = ()
+    absent: dict[str, str] = field(default_factory=dict)
+    """What cannot be sampled there, with reason and remedy."""
+
+    def save(self, folder: RunFolder) -> None:
+        """Write the description; raise OSError if that fails."""
+        facts = {
+            "node": self.node,
+            "attempt": self.attempt,
+            "metrics": [list(metric) for metric in self.metrics],
+            "absent": self.absent,
+        }
+        replace(_path(folder, self.node, self.attempt), json.dumps(facts).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Machine:
+        """Read a description; raise ValueError if it is none."""
+        with path.open("rb") as file:
+            facts: Any = json.loads(file.read(MOST_BYTES))
+        try:
+            metrics = tuple(Metric(*map(str, row)) for row in facts["metrics"])
+            absent = {str(what): str(why) for what, why in facts["absent"].items()}
+            return cls(str(facts["node"]), int(facts["attempt"]), metrics, absent)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path.name} does not describe a machine") from error
+
+
+def _path(folder: RunFolder, node: str, attempt: int) -> Path:
+    return folder.node_file(Writer(node, attempt)).with_suffix(SUFFIX)
+
+
+def read_machines(folder: RunFolder) -> tuple[list[Machine], list[str]]:
+    """Return the machines of a run, and what was wrong with their descriptions."""
+    machines, problems = [], []
+    for path in sorted((folder.path / "nodes").glob(f"[!.]*{SUFFIX}")):
+        try:
+            machines.append(Machine.load(path))
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(f"{path.name}: {error}")
+    return machines, problems
+
+
+def declared(machines: Iterable[Machine], name: str) -> Metric | None:
+    """Return the description of a metric, by its name; None if no machine of the run has one."""
+    found = (metric for machine in machines for metric in machine.metrics if matches(metric.name, name))
+    return next(found, None)

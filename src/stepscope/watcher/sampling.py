@@ -1,0 +1,158 @@
+"""Ask the samplers: each at its own interval, within its budget, and never one at the cost of another."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from stepscope.samplers.sampler import Sampler
+    from stepscope.watcher.journal import Journal
+
+LONGEST = 60.0
+"""Seconds between two looks at a source that fails or costs too much, at most."""
+PATIENCE = 3
+"""Samples over budget in a row that make a sampler back off: one alone may be the machine's fault."""
+BLOCKED = 0.1
+"""Seconds of waiting that count as cost although no processor was used: a file system that hangs."""
+SLACK = 0.01
+"""Seconds before its time at which a sampler is asked all the same: the next tick would be late."""
+Costs = tuple[float, float]
+"""Processor seconds of the thread, and wall seconds."""
+
+
+def costs() -> Costs:
+    """Read both clocks of cost."""
+    return time.thread_time(), time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often to ask whom; seconds."""
+
+    interval: float = 1.0
+    intervals: Mapping[str, float] = field(default_factory=dict)
+    """By the name of the sampler, where it differs."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """By the phase of the training, for all samplers, while it lasts."""
+    budget: float = 0.005
+    """Share of one processor that one sampler may take."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Plan:
+        """Read the plan from the configuration's keys; an interval of 0 is one that nobody set."""
+        return cls(
+            settings.get("samplers.interval", cls.interval),
+            _below("samplers.intervals.", settings),
+            _below("samplers.phases.", settings),
+            settings.get("samplers.budget", cls.budget),
+        )
+
+    def of_sampler(self, name: str, phase: str = "") -> float:
+        """Return the seconds between two samples of a sampler in a phase of the training."""
+        return self.phases.get(phase) or self.intervals.get(name) or self.interval
+
+
+def _below(prefix: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    return {key[len(prefix) :]: value for key, value in settings.items() if key.startswith(prefix) and value}
+
+
+@dataclass
+class Turn:
+    """When a sampler is next asked, and how it did."""
+
+    due: float = 0.0
+    slower: float = 1.0
+    """What its interval is multiplied by: more than 1 after failures or too high a cost."""
+    over: int = 0
+    failing: str = ""
+
+
+@dataclass
+class Sample:
+    """What one round brought: a row per source, what happened, what the machine does not tell."""
+
+    rows: list[dict[str, float]] = field(default_factory=list)
+    events: list[dict[str, object]] = field(default_factory=list)
+
+
+class Sampling:
+    """Ask the samplers that are due."""
+
+    def __init__(
+        self,
+        samplers: Sequence[Sampler],
+        plan: Plan,
+        journal: Journal,
+        read_costs: Callable[[], Costs] = costs,
+    ) -> None:
+        """Hold samplers; none is asked yet."""
+        self.samplers, self._plan, self._journal, self._costs = samplers, plan, journal, read_costs
+        self._turns = [Turn() for _ in samplers]
+
+    def round(self, now: int, phase: str = "") -> Sample:
+        """Ask whoever is due at `now` (monotonic ns), in a `phase` of the training that may have its own interval."""
+        seconds = now / 1e9
+        found = Sample()
+        for sampler, turn in zip(self.samplers, self._turns, strict=True):
+            if seconds < turn.due - SLACK:
+                continue
+            interval = self._plan.of_sampler(sampler.name, phase)
+            self._ask(sampler, turn, now, interval, found)
+            following = turn.due + interval * turn.slower  # on a grid: ticks that come late do not add up
+            turn.due = following if following > seconds else seconds + interval * turn.slower
+        return found
+
+    def absent(self) -> dict[str, str]:
+        """Return what the sources cannot tell on this machine, with reason and remedy."""
+        return {what: why for sampler in self.samplers for what, why in sampler.absent().items()}
+
+    def _ask(self, sampler: Sampler, turn: Turn, now: int, interval: float, found: Sample) -> None:
+        before = self._costs()
+        try:
+            values = sampler.sample(now)
+            events = sampler.events()
+        except Exception as error:  # noqa: BLE001 - one source that fails, for whatever reason, must not stop the others
+            self._fail(sampler, turn, interval, f"{type(error).__name__}: {error}", found)
+            return
+        after = self._costs()
+        if turn.failing:
+            turn.failing, turn.slower = "", 1.0
+            found.events.append({"kind": "sampler_back", "sampler": sampler.name})
+        if values:
+            found.rows.append(values)
+        found.events += events
+        wall = after[1] - before[1]
+        self._weigh(sampler, turn, max(after[0] - before[0], wall if wall > BLOCKED else 0.0), interval, found)
+
+    def _fail(self, sampler: Sampler, turn: Turn, interval: float, why: str, found: Sample) -> None:
+        turn.slower = min(turn.slower * 2, max(1.0, LONGEST / interval))
+        if turn.failing:
+            return
+        turn.failing = why
+        self._journal.note(f"cannot sample {sampler.name}: {why}; the other sources go on")
+        found.events.append({"kind": "sampler_failed", "sampler": sampler.name, "error": why[:500]})
+
+    def _weigh(self, sampler: Sampler, turn: Turn, cost: float, interval: float, found: Sample) -> None:
+        """Ask a sampler less often that takes more than its budget, and more often again when it has become cheap."""
+        allowed = self._plan.budget * interval * turn.slower
+        if cost > allowed:
+            turn.over += 1
+        else:
+            turn.over = 0
+            if turn.slower > 1.0 and cost < allowed / 4:
+                turn.slower = max(1.0, turn.slower / 2)
+        if turn.over < PATIENCE or turn.slower * interval >= LONGEST:
+            return
+        turn.over, turn.slower = 0, min(turn.slower * 2, max(1.0, LONGEST / interval))
+        every = interval * turn.slower
+        self._journal.note(
+            f"sampler {sampler.name} takes {cost * 1e3:.1f} ms: asked every {every:g} s from now on",
+            f"slow {sampler.name}",
+        )
+        found.events.append(
+            {"kind": "sampler_slowed", "sampler": sampler.name, "cost_seconds": cost, "interval_seconds": every}
+        )
