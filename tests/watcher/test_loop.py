@@ -7,7 +7,7 @@ import pytest
 from stepscope.core import ring, status
 from stepscope.core.vocabulary import metric_of, unit_of
 from stepscope.store.states import KILLED
-from stepscope.watcher import loop
+from stepscope.watcher import loop, metering, ranks
 from stepscope.watcher.loop import Pace
 from tests.store.locks import held
 from tests.watcher.stage import Stage
@@ -52,7 +52,7 @@ def test_many_rows_in_one_tick(stage):
 
 def test_more_than_a_tick_takes(stage, monkeypatch):
     """A ring that is fuller than a tick takes is drained over several."""
-    monkeypatch.setattr(loop, "BATCHES", 1)
+    monkeypatch.setattr(ranks, "BATCHES", 1)
     trainer = stage.trainer(ring_bytes=4 << 20)
     for number in range(30_000):
         trainer.run.log({"a": float(number)})
@@ -376,5 +376,5 @@ def test_ring_of_a_run_that_was_here_before(stage):
 
 def test_memory_of_the_watcher(tmp_path):
     """The watcher's own memory is told where the system tells it."""
-    assert loop.resident_bytes() > 1 << 20
-    assert loop.resident_bytes(str(tmp_path / "none")) is None
+    assert metering.resident_bytes() > 1 << 20
+    assert metering.resident_bytes(str(tmp_path / "none")) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,10 @@ from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, Pair, jumps, read_pair
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
-from stepscope.store.events import read_events
 from stepscope.store.layout import Writer, node_name
-from stepscope.store.states import KILLED, NodeState, RankState
+from stepscope.store.states import KILLED, NodeState
+from stepscope.watcher.metering import WatcherCost, recorder_cost
+from stepscope.watcher.ranks import Rank
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +29,6 @@ DISCOVER_EVERY = 0.5
 METER_EVERY = 1.0
 FULL_PATIENCE = 600.0
 """Seconds that rows of a dead trainer wait for space on a full disk; then they stay in the ring for a salvager."""
-BATCHES = 64
-"""Reads of one ring in one tick at most, so that one fast rank cannot starve the others."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,6 @@ class Pace:
         return cls(**{name: settings[key] for name, key in keys.items() if key in settings})
 
 
-class Rank:
-    """A stream, and what is known of the trainer behind it."""
-
-    def __init__(self, stream: Stream, drain: Drain, node: NodeState) -> None:
-        """Begin with a rank that runs."""
-        self.stream, self.drain, self.node = stream, drain, node
-        identity = stream.identity
-        before = node.ranks.get(identity.rank)
-        self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
-        node.ranks[identity.rank] = self.state
-        self.lag, self.bytes = 0.0, 0
-
-
 class Watcher:
     """Everything one watcher holds; made with its clock so that a test can step it."""
 
@@ -89,7 +74,7 @@ class Watcher:
         self._streams = 0
         self._status = status.OK
         self._stuck_since: float | None = None
-        self._spent: tuple[float, float] | None = None
+        self._cost = WatcherCost()
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
@@ -171,25 +156,12 @@ class Watcher:
                 alive = stream.writer_alive()
                 over = not alive or stream.reader.words()[ring.WORD_STATE] != ring.STATE_RUNNING
                 stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
-                dry = self._drain(rank, pair)
+                dry = rank.move(pair)
                 # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
                 if over and (stream.empty() or (dry and not alive)):
                     self._end(path, rank, pair)
             except ValueError as error:
                 self._give_up(path, rank, pair, error)
-
-    def _drain(self, rank: Rank, pair: Pair) -> bool:
-        """Move the rows of a rank to disk; say whether none is left."""
-        for _ in range(BATCHES):
-            batch = rank.drain.once(rank.stream, pair)
-            rank.state.rows = rank.stream.expected - rank.stream.lost
-            rank.bytes += sum(map(len, batch.pieces))
-            if batch.pieces:
-                rank.lag = max(rank.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
-                rank.state.step = _last_step(batch.pieces[-1], rank.state.step)
-            if not batch.rows:
-                return True
-        return False
 
     def _give_up(self, path: Path, rank: Rank, pair: Pair, error: ValueError) -> None:
         """Leave a ring alone that was damaged or truncated under us."""
@@ -210,7 +182,7 @@ class Watcher:
         seen = rank.state
         seen.state, seen.cause = (state, seen.cause) if state != "running" else ("killed", KILLED)
         if state == "failed":
-            seen.cause = _last_error(rank, self._folder)
+            seen.cause = rank.last_error(self._folder)
         seen.lost, seen.refused, seen.ended = rank.stream.lost, words[ring.WORD_REFUSED], pair.wall_ns // 1000
         self._meter(rank, pair)
         rank.drain.write_own(pair)
@@ -229,7 +201,7 @@ class Watcher:
             for rank in self._ranks.values():
                 self._meter(rank, pair)
             for drain in self._live_drains():
-                drain.own.add(self._own_cost(drain, now), pair.monotonic_ns)
+                drain.own.add(self._cost.read(drain, now), pair.monotonic_ns)
                 drain.write_own(pair)
         if self._is_due("sync", now, self._pace.sync):
             for drain in self._live_drains():
@@ -255,33 +227,7 @@ class Watcher:
             self._sealing.add(drain.writer, number)
 
     def _meter(self, rank: Rank, pair: Pair) -> None:
-        """Queue the recorder's own figures as ordinary metrics of the run."""
-        words = rank.stream.reader.words()
-        calls = words[ring.WORD_CALLS]
-        suffix = "" if rank.stream.identity.rank == 0 else f"/rank{rank.stream.identity.rank}"
-        values = {
-            "rows_total": float(rank.state.rows),
-            "bytes_total": float(rank.bytes),
-            "drops_total": float(rank.stream.lost),
-            "refused_total": float(words[ring.WORD_REFUSED]),
-            "drain_lag_seconds": rank.lag,
-            "ring_fill_ratio": min(1.0, (words[ring.WORD_HEAD] - rank.stream.cursor) / rank.stream.reader.capacity),
-        }
-        if calls:
-            values["log_seconds"] = words[ring.WORD_CALL_NS] / calls / 1e9
-        rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
-        rank.lag = 0.0
-        rank.drain.own.add({f"stepscope/{name}{suffix}": value for name, value in values.items()}, pair.monotonic_ns)
-
-    def _own_cost(self, drain: Drain, now: float) -> dict[str, float]:
-        """Return what the watcher itself takes: processor and memory, and bytes not sealed yet."""
-        spent = time.process_time()
-        before, self._spent = self._spent, (now, spent)
-        values = {"stepscope/tail_bytes": float(drain.file.size if drain.file else 0)}
-        if before is not None and now > before[0]:
-            values["stepscope/watcher_cpu_ratio"] = (spent - before[1]) / (now - before[0])
-        memory = resident_bytes()
-        return values if memory is None else values | {"stepscope/watcher_memory_bytes": float(memory)}
+        rank.drain.own.add(recorder_cost(rank), pair.monotonic_ns)
 
     def _beat(self, node: NodeState, pair: Pair) -> None:
         node.counter += 1
@@ -332,30 +278,3 @@ class Watcher:
                     rank.stream.reader.set_word(ring.WORD_STATUS, status.GONE)
                 return True
         return False
-
-
-def resident_bytes(statm: str = "/proc/self/statm") -> int | None:
-    """Return the resident memory of this process in bytes; None where the system does not tell."""
-    try:
-        with open(statm, "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
-
-
-def _last_step(data: bytes, before: int | None) -> int | None:
-    offset = ring.records(data)[-1][0]
-    step: int = ring.RECORD.unpack_from(data, offset)[4]
-    return before if step == ring.NO_STEP else step
-
-
-def _last_error(rank: Rank, folder: RunFolder) -> str:
-    """Return the exception that the trainer reported last, from the events just drained."""
-    found = [
-        event
-        for event in read_events(folder)[0]
-        if event.get("kind") == "exception"
-        and event.get("rank") == rank.stream.identity.rank
-        and event.get("attempt") == rank.stream.identity.attempt
-    ]
-    return str(found[-1].get("error", "")) if found else ""

@@ -1,0 +1,71 @@
+"""One rank as its watcher sees it: its ring, where its rows go, and what is known of the trainer behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.core import ring
+from stepscope.store.events import read_events
+from stepscope.store.states import NodeState, RankState
+
+if TYPE_CHECKING:
+    from stepscope.core.clock import Pair
+    from stepscope.store.drain import Drain, Stream
+    from stepscope.store.layout import RunFolder
+
+BATCHES = 64
+"""Reads of one ring in one tick at most, so that one fast rank cannot starve the others."""
+
+
+class Rank:
+    """A stream, and what is known of the trainer behind it."""
+
+    def __init__(self, stream: Stream, drain: Drain, node: NodeState) -> None:
+        """Begin with a rank that runs."""
+        self.stream, self.drain, self.node = stream, drain, node
+        identity = stream.identity
+        before = node.ranks.get(identity.rank)
+        self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
+        node.ranks[identity.rank] = self.state
+        self.lag, self.bytes = 0.0, 0
+
+    @property
+    def number(self) -> int:
+        """Its rank."""
+        return self.stream.identity.rank
+
+    def phase(self) -> str:
+        """Return the long phase that the trainer is in; empty if none."""
+        number = self.stream.reader.words()[ring.WORD_PHASE]
+        return ring.PHASE_NAMES[number] if number < len(ring.PHASE_NAMES) else ""
+
+    def move(self, pair: Pair) -> bool:
+        """Move its rows to disk; say whether none is left."""
+        for _ in range(BATCHES):
+            batch = self.drain.once(self.stream, pair)
+            self.state.rows = self.stream.expected - self.stream.lost
+            self.bytes += sum(map(len, batch.pieces))
+            if batch.pieces:
+                self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
+                self.state.step = _last_step(batch.pieces[-1], self.state.step)
+            if not batch.rows:
+                return True
+        return False
+
+    def last_error(self, folder: RunFolder) -> str:
+        """Return the exception that the trainer reported last, from the events just drained."""
+        identity = self.stream.identity
+        found = [
+            event
+            for event in read_events(folder)[0]
+            if event.get("kind") == "exception"
+            and event.get("rank") == identity.rank
+            and event.get("attempt") == identity.attempt
+        ]
+        return str(found[-1].get("error", "")) if found else ""
+
+
+def _last_step(data: bytes, before: int | None) -> int | None:
+    offset = ring.records(data)[-1][0]
+    step: int = ring.RECORD.unpack_from(data, offset)[4]
+    return before if step == ring.NO_STEP else step
