@@ -27,6 +27,8 @@ RESERVED = frozenset(("time", "rank", "attempt", "step", "sequence", "monotonic_
 """What every event says in our words; a user's field of such a name gets an underscore behind it."""
 MOST_OWN_ROWS = 4096
 """Rows of the watcher that wait for a disk which takes nothing; beyond, the oldest go."""
+MOST_OWN_SCHEMAS = 1000
+"""Sets of names that the watcher's rows may have; beyond, each value is a row of its own."""
 ClockPair = tuple[int, int]
 """Wall and monotonic time of one moment, in ns."""
 
@@ -147,7 +149,7 @@ def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: 
 
 @dataclass
 class OwnRows:
-    """Rows that the watcher makes itself: its metering and, later, its samples of the machine."""
+    """Rows that the watcher makes itself: its metering, and its samples of the machine."""
 
     rank: int
     sequence: int
@@ -160,6 +162,10 @@ class OwnRows:
         """Queue one row of the moment `now` (monotonic, in ns) for the next drain."""
         names = tuple(values)
         schema = self._schemas.get(names)
+        if schema is None and len(self._schemas) >= MOST_OWN_SCHEMAS and len(names) > 1:
+            for name, value in values.items():  # sources that never tell the same names twice
+                self.add({name: value}, now)
+            return
         if schema is None:
             schema = Schema(ring.FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
             self._schemas[names] = schema
@@ -170,6 +176,10 @@ class OwnRows:
         self._records.append(record)
         del self._records[:-MOST_OWN_ROWS]
         self.sequence += 1
+
+    def waiting(self) -> bool:
+        """Say whether a row waits to be written."""
+        return bool(self._records)
 
     def queued(self) -> tuple[bytes, bytes]:
         """Return the declarations and the records queued since the last `written`."""

@@ -12,9 +12,11 @@ from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, Pair, jumps, read_pair
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import Writer, node_name
+from stepscope.store.machine import Machine
 from stepscope.store.states import KILLED, NodeState
 from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.ranks import Rank
+from stepscope.watcher.sampling import Plan, Sampling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,9 +74,12 @@ class Watcher:
         self._due = dict.fromkeys(("discover", "meter", "sync", "heartbeat"), 0.0)
         self._pair: Pair | None = None
         self._streams = 0
+        self._described: dict[int, Machine] = {}
         self._status = status.OK
         self._stuck_since: float | None = None
         self._cost = WatcherCost()
+        self.sampling = Sampling([], Plan(), journal)
+        """The sources of the machine; none until somebody gives some."""
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
@@ -202,7 +207,8 @@ class Watcher:
                 self._meter(rank, pair)
             for drain in self._live_drains():
                 drain.own.add(self._cost.read(drain, now), pair.monotonic_ns)
-                drain.write_own(pair)
+            self._describe()
+        self._sample(pair)
         if self._is_due("sync", now, self._pace.sync):
             for drain in self._live_drains():
                 drain.sync()
@@ -217,6 +223,27 @@ class Watcher:
             if drain.record_bytes >= self._pace.seal_bytes or now - opened >= self._pace.seal_interval:
                 self._seal(drain)
 
+    def _sample(self, pair: Pair) -> None:
+        """Ask the sources that are due, and write what the watcher has to say itself."""
+        phases = {rank.phase() for rank in self._ranks.values()}
+        sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
+        for drain in self._live_drains():
+            for row in sample.rows:
+                drain.own.add(row, pair.monotonic_ns)
+            if drain.own.waiting():
+                drain.write_own(pair)
+            if sample.events:
+                drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
+
+    def _describe(self) -> None:
+        """Say what the samples mean and what this machine does not tell, whenever that changes."""
+        absent = self.sampling.absent()
+        for drain in self._live_drains():
+            machine = Machine(self._node, drain.writer.attempt, self.sampling.metrics, absent)
+            if self.sampling.samplers and self._described.get(drain.writer.attempt) != machine:
+                machine.save(self._folder)
+                self._described[drain.writer.attempt] = machine
+
     def _live_drains(self) -> list[Drain]:
         attempts = {rank.stream.identity.attempt for rank in self._ranks.values()}
         return [drain for attempt, (drain, _) in self._drains.items() if attempt in attempts]
@@ -228,6 +255,10 @@ class Watcher:
 
     def _meter(self, rank: Rank, pair: Pair) -> None:
         rank.drain.own.add(recorder_cost(rank), pair.monotonic_ns)
+
+    def pids(self) -> dict[int, int]:
+        """Return the trainer's process of each rank on this node."""
+        return {rank.number: rank.stream.identity.pid for rank in self._ranks.values()}
 
     def _beat(self, node: NodeState, pair: Pair) -> None:
         node.counter += 1

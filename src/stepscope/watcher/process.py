@@ -17,6 +17,7 @@ from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_dir
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
+from stepscope.watcher import sources
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
 from stepscope.watcher.sealing import Sealing, lower_priority
@@ -38,6 +39,7 @@ def main(arguments: list[str]) -> int:
     while (descriptor := _elect(folder, places)) is not None:
         salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal)
+        watcher.sampling = sources.build(settings, folder.path, watcher.pids, journal)
         _watch(watcher, pace, journal)
         _resign(folder, places, descriptor)
         if not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):

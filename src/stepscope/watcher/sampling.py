@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from stepscope.core.vocabulary import Metric
     from stepscope.samplers.sampler import Sampler
     from stepscope.watcher.journal import Journal
 
@@ -105,6 +106,11 @@ class Sampling:
             following = turn.due + interval * turn.slower  # on a grid: ticks that come late do not add up
             turn.due = following if following > seconds else seconds + interval * turn.slower
         return found
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Everything that the sources can tell."""
+        return tuple(metric for sampler in self.samplers for metric in sampler.metrics)
 
     def absent(self) -> dict[str, str]:
         """Return what the sources cannot tell on this machine, with reason and remedy."""

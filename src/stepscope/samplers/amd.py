@@ -1,0 +1,180 @@
+"""AMD GPUs, from the files of the amdgpu driver in /sys; named as those of NVIDIA are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text
+from stepscope.samplers.nvidia_metrics import METRICS as GPU_METRICS
+
+if TYPE_CHECKING:
+    from stepscope.core.vocabulary import Metric
+
+AMD = "0x1002"
+TOLD = (
+    "gpu/*/utilization_ratio",
+    "gpu/*/memory_busy_ratio",
+    "gpu/*/memory_used_bytes",
+    "gpu/*/memory_total_bytes",
+    "gpu/*/temperature_celsius",
+    "gpu/*/memory_temperature_celsius",
+    "gpu/*/power_watts",
+    "gpu/*/power_limit_watts",
+    "gpu/*/fan_ratio",
+    "gpu/*/sm_clock_hertz",
+    "gpu/*/memory_clock_hertz",
+    "gpu/count",
+    "gpu/mean_utilization_ratio",
+    "gpu/min_utilization_ratio",
+    "gpu/sum_memory_used_bytes",
+    "gpu/max_memory_used_bytes",
+    "gpu/sum_power_watts",
+    "gpu/max_temperature_celsius",
+)
+METRICS: tuple[Metric, ...] = tuple(metric for metric in GPU_METRICS if metric.name in TOLD)
+EACH = {name.removeprefix("gpu/*/") for name in TOLD if name.startswith("gpu/*/")}
+
+
+class Reading(NamedTuple):
+    """A file of the driver, and what one of its units is in ours."""
+
+    file: KernelFile
+    scale: float
+
+
+class Card:
+    """One GPU: its files by the metric that they become."""
+
+    def __init__(self, index: int, folder: str) -> None:
+        """Find what the device in `folder` tells; `index` is its number among GPUs."""
+        self.index, self.folder = index, folder
+        self.lost = False
+        self.readings = {
+            name: Reading(KernelFile(path), scale)
+            for name, (path, scale) in _files(folder).items()
+            if os.path.exists(path)
+        }
+
+    def sample(self) -> dict[str, float]:
+        """Return what the driver tells now, without the name of the GPU; a card that sleeps tells little."""
+        found = {name: (reading.file.find_number(), reading.scale) for name, reading in self.readings.items()}
+        return {name: value * scale for name, (value, scale) in found.items() if value is not None}
+
+    def gone(self) -> bool:
+        """Say whether the device has left the bus."""
+        return not os.path.exists(f"{self.folder}/vendor")
+
+
+def _files(folder: str) -> dict[str, tuple[str, float]]:
+    monitor = next((f"{folder}/hwmon/{name}" for name in entries(f"{folder}/hwmon")), "")
+    labels = _labels(monitor)
+    heat = labels.get("edge") or labels.get("junction") or "temp1"
+    power = "power1_average" if os.path.exists(f"{monitor}/power1_average") else "power1_input"
+    found = {
+        "utilization_ratio": (f"{folder}/gpu_busy_percent", 0.01),
+        "memory_busy_ratio": (f"{folder}/mem_busy_percent", 0.01),
+        "memory_used_bytes": (f"{folder}/mem_info_vram_used", 1.0),
+        "memory_total_bytes": (f"{folder}/mem_info_vram_total", 1.0),
+    }
+    if not monitor:
+        return found
+    return found | {
+        "temperature_celsius": (f"{monitor}/{heat}_input", 1e-3),
+        "memory_temperature_celsius": (f"{monitor}/{labels.get('mem', 'temp3')}_input", 1e-3),
+        "power_watts": (f"{monitor}/{power}", 1e-6),
+        "power_limit_watts": (f"{monitor}/power1_cap", 1e-6),
+        "fan_ratio": _fan(monitor),
+        "sm_clock_hertz": (f"{monitor}/{labels.get('sclk', 'freq1')}_input", 1.0),
+        "memory_clock_hertz": (f"{monitor}/{labels.get('mclk', 'freq2')}_input", 1.0),
+    }
+
+
+def _fan(monitor: str) -> tuple[str, float]:
+    """Return where the speed of the fan is told, and its scale: turns where their most is known, else its feed."""
+    most = find_number(f"{monitor}/fan1_max")
+    if most:
+        return f"{monitor}/fan1_input", 1 / most
+    return f"{monitor}/pwm1", 1 / (find_number(f"{monitor}/pwm1_max") or 255)
+
+
+def _labels(monitor: str) -> dict[str, str]:
+    """Return the sensors of a chip by their labels: {"junction": "temp2"}."""
+    files = [name for name in entries(monitor) if name.endswith("_label")] if monitor else []
+    return {find_text(f"{monitor}/{name}"): name.removesuffix("_label") for name in files}
+
+
+def find_cards(root: Path = Path("/"), first: int = 0) -> list[Card]:
+    """Return the AMD GPUs in the order of their slots, numbered from `first`."""
+    folder = f"{root}/sys/class/drm"
+    found = {}
+    for name in entries(folder):
+        device = f"{folder}/{name}/device"
+        if re.fullmatch(r"card\d+", name) and find_text(f"{device}/vendor") == AMD:
+            slot = os.path.basename(os.path.realpath(device))
+            found[(slot, int(name[4:]))] = device
+    return [Card(index, found[key]) for index, key in enumerate(sorted(found), first)]
+
+
+class AmdSampler:
+    """Read the files of the amdgpu driver below `root`."""
+
+    name = "amd"
+    metrics = METRICS
+
+    def __init__(self, root: Path = Path("/"), first: int = 0) -> None:
+        """Find the GPUs of the machine whose /sys lies below `root`; they are numbered from `first`."""
+        self._cards = find_cards(root, first)
+        self._alone = first == 0
+        self._events: list[dict[str, object]] = []
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return what each GPU tells and, where there are no GPUs of another maker, what they are together."""
+        del now
+        values: dict[str, float] = {}
+        told = []
+        for card in self._cards:
+            found = card.sample()
+            if found:
+                told.append(found)
+                card.lost = False
+            elif not card.lost and card.gone():
+                card.lost = True
+                self._events.append({"kind": "gpu_lost", "gpu": card.index, "reason": "its files in /sys are gone"})
+            values |= {f"gpu/{card.index}/{name}": value for name, value in found.items()}
+        return values | together(told) if told and self._alone else values
+
+    def absent(self) -> dict[str, str]:
+        """Return why there is no AMD GPU, or what each does not tell."""
+        if not self._cards:
+            return {"amd": "no AMD GPU with the amdgpu driver in /sys/class/drm; if there is one, load the driver"}
+        reasons = {}
+        for card in self._cards:
+            for name in sorted(EACH - card.sample().keys()):
+                reasons[f"gpu/{card.index}/{name}"] = "the amdgpu driver does not tell it for this card; nothing to do"
+        return reasons
+
+    def events(self) -> list[dict[str, object]]:
+        """Return the GPUs that were lost since the last call."""
+        told, self._events = self._events, []
+        return told
+
+
+def together(cards: list[dict[str, float]]) -> dict[str, float]:
+    """Return what GPUs are together: mean and least use, sum and most of memory, sum of power, most heat."""
+    values = {"gpu/count": float(len(cards))}
+
+    def column(name: str) -> list[float]:
+        return [card[name] for card in cards if name in card]
+
+    if use := column("utilization_ratio"):
+        values["gpu/mean_utilization_ratio"], values["gpu/min_utilization_ratio"] = sum(use) / len(use), min(use)
+    if memory := column("memory_used_bytes"):
+        values["gpu/sum_memory_used_bytes"], values["gpu/max_memory_used_bytes"] = sum(memory), max(memory)
+    if power := column("power_watts"):
+        values["gpu/sum_power_watts"] = sum(power)
+    if heat := column("temperature_celsius"):
+        values["gpu/max_temperature_celsius"] = max(heat)
+    return values

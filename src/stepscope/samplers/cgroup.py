@@ -1,0 +1,381 @@
+"""Control groups, version 1, 2 or both at once: the limits that bind this process, and what counts against them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
+from stepscope.samplers.kernel import KernelFile, find_number, find_text, number, pairs, read_small, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOOK_EVERY = 10_000_000_000
+"""ns. How long a limit, once read, is believed: administrators and schedulers change them while a job runs."""
+MEMORY_FILES = {1: ("memory.usage_in_bytes", b"total_inactive_file "), 2: ("memory.current", b"inactive_file ")}
+UNLIMITED = 1 << 60
+"""Bytes. Version 1 writes "no limit" as a number near 2**63."""
+
+
+class Hierarchy(NamedTuple):
+    """The groups of one controller that a process is in."""
+
+    version: int
+    top: str
+    """The folder where it is mounted."""
+    names: tuple[str, ...]
+    """Paths below it: the own group first, then its parents; the last is "", the top itself."""
+
+    def folder(self, name: str) -> str | None:
+        """Return the folder of the group `name`; None if that is no group of the process here."""
+        return os.path.join(self.top, name) if name in self.names else None
+
+    def files(self, file: str) -> dict[str, str]:
+        """Return the path of `file` in every group, by the group's name."""
+        return {name: os.path.join(self.top, name, file) for name in self.names}
+
+
+class MemoryUse(NamedTuple):
+    """Memory of the group whose limit binds, in bytes; of the own group where none does."""
+
+    current: int
+    """With the page cache."""
+    used: int
+    """Without cache that has not been touched lately: the kernel gives it back before it kills anything."""
+    limit: int | None
+
+
+class CpuUse(NamedTuple):
+    """Processor time of the group whose limit binds; of the own group where none does."""
+
+    used_seconds: float | None
+    """None where the limit is a choice of processors for a group whose time nobody counts."""
+    limit: float | None
+    """Processors that may be used at most, by quota or by choice of processors."""
+    periods: int
+    throttled_periods: int
+    throttled_seconds: float
+
+
+def parse_memberships(text: str) -> dict[str, str]:
+    """Parse /proc/<pid>/cgroup: the group's path by controller; the empty controller is version 2."""
+    found = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon:
+            found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def parse_mounts(text: str) -> dict[str, tuple[str, str]]:
+    """Parse /proc/<pid>/mountinfo: (group that is mounted, where) by controller; the empty one is version 2."""
+    found: dict[str, tuple[str, str]] = {}
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        words, kinds = left.split(), right.split()
+        if not dash or len(words) < 5 or len(kinds) < 3 or kinds[0] not in {"cgroup", "cgroup2"}:
+            continue
+        controllers = kinds[2].split(",") if kinds[0] == "cgroup" else [""]
+        for controller in controllers:
+            found.setdefault(controller, (_unescaped(words[3]), _unescaped(words[4])))
+    return found
+
+
+def _unescaped(word: str) -> str:
+    for code, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        word = word.replace(code, sign)
+    return word
+
+
+def find_hierarchy(controller: str, root: Path = Path("/"), pid: int | str = "self") -> Hierarchy | None:
+    """Return where the groups of a process lie for `controller`; None where no such controller reaches it.
+
+    Args:
+        controller: "memory", "cpu", "cpuacct" or "cpuset".
+        root: the folder that has proc and sys.
+        pid: whose groups.
+    """
+    memberships = parse_memberships(find_text(f"{root}/proc/{pid}/cgroup"))
+    mounts = parse_mounts(find_text(f"{root}/proc/{pid}/mountinfo"))
+    for version, name in ((1, controller), (2, "")):
+        if name in memberships and name in mounts:
+            groups = _groups(version, root, memberships[name], mounts[name])
+            if version == 1 or _offers(groups, controller):
+                return groups
+    return None
+
+
+def _groups(version: int, root: Path, path: str, mount: tuple[str, str]) -> Hierarchy:
+    """Return the own group and its parents up to the mount.
+
+    A container sees its own group mounted at the top while its path may still be the host's, or begin with `/..`.
+    """
+    mounted, where = mount
+    top = os.path.join(root, where.lstrip("/"))
+    inside = path[len(mounted) :] if mounted != "/" and f"{path}/".startswith(f"{mounted}/") else path
+    parts = [part for part in inside.split("/") if part]
+    if ".." in parts or "\0" in inside or not os.path.isdir(os.path.join(top, *parts)):
+        parts = []
+    return Hierarchy(version, top, tuple("/".join(parts[:depth]) for depth in range(len(parts), -1, -1)))
+
+
+def _offers(groups: Hierarchy, controller: str) -> bool:
+    """Say whether a controller of version 2 is switched on anywhere above; time is counted without one."""
+    paths = groups.files("cgroup.controllers").values()
+    return controller == "cpuacct" or any(controller in find_text(path).split() for path in paths)
+
+
+def count_processors(text: str) -> int:
+    """Return how many processors a list such as `0-3,8` names; raise ValueError for what is no such list."""
+    count = 0
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        count += max(0, int(last or first) - int(first) + 1)
+    return count
+
+
+class Cgroup:
+    """The groups that bind a process, followed when it is moved and when limits change."""
+
+    def __init__(self, root: Path = Path("/"), pid: int | str = "self") -> None:
+        """Look at the process `pid` of the system below `root`."""
+        self._root, self._pid = root, pid
+        self._looked: int | None = None
+        self._membership = ""
+        self._files: dict[str, KernelFile] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.memory_groups: Hierarchy | None = None
+        self.cpu_groups: Hierarchy | None = None
+        self._account: Hierarchy | None = None
+        self._cpuset: Hierarchy | None = None
+        self._memory_limit: tuple[str, int | None] = ("", None)
+        self._cpu_limit: tuple[str, float | None] = ("", None)
+
+    def look(self, now: int) -> None:
+        """Find the groups and their limits, again every 10 s; `now` is monotonic time in ns."""
+        if self._looked is not None and now - self._looked < LOOK_EVERY:
+            return
+        self._looked = now
+        membership = find_text(f"{self._root}/proc/{self._pid}/cgroup")
+        if membership != self._membership:
+            self._membership = membership
+            self._files.clear()
+            self._clear()
+            self.memory_groups = find_hierarchy("memory", self._root, self._pid)
+            self.cpu_groups = find_hierarchy("cpu", self._root, self._pid)
+            self._account = find_hierarchy("cpuacct", self._root, self._pid)
+            self._cpuset = find_hierarchy("cpuset", self._root, self._pid)
+        self._memory_limit = _tightest_memory(self.memory_groups)
+        self._cpu_limit = self._tightest_cpu()
+
+    def memory(self, now: int) -> MemoryUse | None:
+        """Return the memory that counts against the tightest limit; None without a memory controller."""
+        self.look(now)
+        groups, (name, limit) = self.memory_groups, self._memory_limit
+        folder = groups.folder(name) if groups else None
+        if groups is None or folder is None:
+            return None
+        current_file, inactive_key = MEMORY_FILES[groups.version]
+        try:
+            current = number(self._read(f"{folder}/{current_file}"))
+            inactive = value_of(self._read(f"{folder}/memory.stat"), inactive_key) or 0
+        except FileNotFoundError:  # the machine's own top group of version 2 counts nothing
+            return None
+        return MemoryUse(current, max(0, current - inactive), limit)
+
+    def cpu(self, now: int) -> CpuUse | None:
+        """Return the processor time that counts against the tightest limit; None without a cpu controller."""
+        self.look(now)
+        name, limit = self._cpu_limit
+        folder = self.cpu_groups.folder(name) if self.cpu_groups else None
+        try:
+            stat = pairs(self._read(f"{folder}/cpu.stat")) if folder else {}
+            used = self._used_seconds(name, stat)
+        except FileNotFoundError:
+            return None
+        if not stat and used is None and limit is None:
+            return None
+        throttled = stat.get(b"throttled_time", 0) / 1e9 + stat.get(b"throttled_usec", 0) / 1e6
+        return CpuUse(used, limit, stat.get(b"nr_periods", 0), stat.get(b"nr_throttled", 0), throttled)
+
+    def _used_seconds(self, name: str, stat: dict[bytes, int]) -> float | None:
+        if b"usage_usec" in stat:
+            return stat[b"usage_usec"] / 1e6
+        folder = self._account.folder(name) if self._account else None
+        if self._account is None or folder is None:
+            return None
+        if self._account.version == 1:
+            return number(self._read(f"{folder}/cpuacct.usage")) / 1e9
+        used = pairs(self._read(f"{folder}/cpu.stat")).get(b"usage_usec")
+        return None if used is None else used / 1e6
+
+    def oom_kills(self, now: int) -> int | None:
+        """Return how many processes of the own group the kernel has killed for want of memory."""
+        self.look(now)
+        if self.memory_groups is None:
+            return None
+        name = "memory.oom_control" if self.memory_groups.version == 1 else "memory.events"
+        try:
+            folder = self.memory_groups.folder(self.memory_groups.names[0])
+            return pairs(self._read(f"{folder}/{name}")).get(b"oom_kill")
+        except FileNotFoundError:
+            return None
+
+    def _read(self, path: str) -> bytes:
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = KernelFile(path)
+        return file.read()
+
+    def _tightest_cpu(self) -> tuple[str, float | None]:
+        """Return group and processors of the tightest limit, the outermost of equals; the own group if none binds."""
+        limits = [*_cpu_quotas(self.cpu_groups), *_cpu_sets(self._cpuset)]
+        machine = count_processors_online(self._root)
+        binding = [(limit, len(name), name) for name, limit in limits if machine is None or limit < machine]
+        if binding:
+            limit, _, name = min(binding)
+            return name, limit
+        own = self.cpu_groups or self._account
+        return own.names[0] if own else "", None
+
+
+def _tightest_memory(groups: Hierarchy | None) -> tuple[str, int | None]:
+    if groups is None:
+        return "", None
+    paths = groups.files("memory.limit_in_bytes" if groups.version == 1 else "memory.max")
+    limits = [(find_number(path), len(name), name) for name, path in paths.items()]
+    binding = [(limit, length, name) for limit, length, name in limits if limit is not None and limit < UNLIMITED]
+    if not binding:
+        return groups.names[0], None
+    limit, _, name = min(binding)
+    return name, limit
+
+
+def _cpu_quotas(groups: Hierarchy | None) -> Iterator[tuple[str, float]]:
+    if groups is None:
+        return
+    for name in groups.names:
+        folder = groups.folder(name)
+        if groups.version == 1:
+            quota, period = find_number(f"{folder}/cpu.cfs_quota_us"), find_number(f"{folder}/cpu.cfs_period_us")
+        else:
+            quota, period = parse_cpu_max(find_text(f"{folder}/cpu.max"))
+        if quota is not None and period and quota > 0:
+            yield name, quota / period
+
+
+def _cpu_sets(groups: Hierarchy | None) -> Iterator[tuple[str, float]]:
+    if groups is None:
+        return
+    file = "cpuset.effective_cpus" if groups.version == 1 else "cpuset.cpus.effective"
+    for name, path in groups.files(file).items():
+        count = _count_or_none(path)
+        if count:
+            yield name, float(count)
+
+
+def parse_cpu_max(text: str) -> tuple[int | None, int | None]:
+    """Parse cpu.max: quota and period in µs; (None, None) for `max` and for what is no such line."""
+    words = text.split()
+    if len(words) != 2 or not (words[0].isdecimal() and words[1].isdecimal()) or max(map(len, words)) > 19:
+        return None, None
+    return int(words[0]), int(words[1])
+
+
+def count_processors_online(root: Path = Path("/")) -> int | None:
+    """Return how many processors the machine has in use; None where it does not tell."""
+    return _count_or_none(f"{root}/sys/devices/system/cpu/online")
+
+
+def _count_or_none(path: str) -> int | None:
+    try:
+        return count_processors(read_small(path).decode("ascii", "replace"))
+    except (OSError, ValueError):
+        return None
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("cgroup/memory_limit_bytes", "bytes", GAUGE, "Memory that the control group may use at most."),
+    Metric("cgroup/memory_current_bytes", "bytes", GAUGE, "Memory of the control group, with its page cache."),
+    Metric("cgroup/memory_used_bytes", "bytes", GAUGE, "Memory of the control group without cache that is idle."),
+    Metric("cgroup/cpu_limit", "processors", GAUGE, "Processors that the control group may use at most."),
+    Metric("cgroup/cpu_ratio", "ratio", GAUGE, "Processor time of the control group, as a share of one processor."),
+    Metric("cgroup/throttled_ratio", "ratio", GAUGE, "Share of scheduling periods in which the quota ran out."),
+    Metric("cgroup/throttled_seconds_total", "seconds", COUNTER, "Time that threads waited for the next quota."),
+    Metric("cgroup/oom_kills_total", "processes", COUNTER, "Processes of the group killed for want of memory."),
+)
+
+
+class CgroupSampler:
+    """Read the limits of the own control group and what is used of them; say when the kernel killed in it."""
+
+    name = "cgroup"
+    metrics = METRICS
+
+    def __init__(self, root: Path = Path("/"), group: Cgroup | None = None) -> None:
+        """Look at `group`, by default that of this process in the system below `root`."""
+        self._group = group or Cgroup(root)
+        self._cpu: tuple[int, CpuUse] | None = None
+        self._kills: int | None = None
+        self._events: list[dict[str, object]] = []
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return memory, processor time and throttling of the group that binds; `now` is monotonic time in ns."""
+        values: dict[str, float] = {}
+        memory = self._group.memory(now)
+        if memory is not None:
+            values["cgroup/memory_current_bytes"] = float(memory.current)
+            values["cgroup/memory_used_bytes"] = float(memory.used)
+            if memory.limit is not None:
+                values["cgroup/memory_limit_bytes"] = float(memory.limit)
+        cpu = self._group.cpu(now)
+        if cpu is not None:
+            values |= self._cpu_values(cpu, now)
+        kills = self._group.oom_kills(now)
+        if kills is not None:
+            values["cgroup/oom_kills_total"] = float(kills)
+            self._note_kills(kills, memory)
+        return values
+
+    def _cpu_values(self, cpu: CpuUse, now: int) -> dict[str, float]:
+        before, self._cpu = self._cpu, (now, cpu)
+        values = {} if cpu.limit is None else {"cgroup/cpu_limit": cpu.limit}
+        if cpu.periods:
+            values["cgroup/throttled_seconds_total"] = cpu.throttled_seconds
+        if before is None or now <= before[0]:
+            return values
+        earlier = before[1].used_seconds
+        if cpu.used_seconds is not None and earlier is not None and cpu.used_seconds >= earlier:
+            values["cgroup/cpu_ratio"] = (cpu.used_seconds - earlier) * 1e9 / (now - before[0])
+        periods = cpu.periods - before[1].periods
+        if periods > 0:
+            values["cgroup/throttled_ratio"] = max(0, cpu.throttled_periods - before[1].throttled_periods) / periods
+        return values
+
+    def _note_kills(self, kills: int, memory: MemoryUse | None) -> None:
+        before, self._kills = self._kills, kills
+        if before is not None and kills > before:
+            event: dict[str, object] = {"kind": "cgroup_oom_kill", "count": kills - before, "total": kills}
+            if memory is not None and memory.limit is not None:
+                event["limit_bytes"] = memory.limit
+            self._events.append(event)
+
+    def absent(self) -> dict[str, str]:
+        """Return which controllers do not reach this process."""
+        self._group.look(0)
+        reasons = {}
+        if self._group.memory_groups is None:
+            reasons["cgroup/memory_*"] = "no memory controller reaches this process; machine-wide values are shown"
+        if self._group.cpu_groups is None:
+            reasons["cgroup/cpu_*"] = "no cpu controller reaches this process; machine-wide values are shown"
+        return reasons
+
+    def events(self) -> list[dict[str, object]]:
+        """Return kills since the last call: kind, count, total and, if one binds, limit_bytes."""
+        told, self._events = self._events, []
+        return told

@@ -1,0 +1,154 @@
+"""Processors: use in all and of each, against what may be used; load, clock, time stolen or waiting for disks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.samplers.cgroup import Cgroup
+from stepscope.samplers.kernel import KernelFile, entries, find_number, number
+
+FREQUENCIES = 16
+"""Processors whose clock is read at most, spread over the machine: each read may wake one up."""
+FREQUENCY_EVERY = 5_000_000_000
+"""ns."""
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "cpu/usage_ratio",
+        "ratio",
+        GAUGE,
+        "Processor time in use, as a share of what may be used: the control group's quota where one binds, "
+        "else all processors.",
+    ),
+    Metric("cpu/machine_usage_ratio", "ratio", GAUGE, "Processor time in use, as a share of all of the machine's."),
+    Metric("cpu/*/usage_ratio", "ratio", GAUGE, "Time in which this processor of the machine was in use."),
+    Metric("cpu/iowait_ratio", "ratio", GAUGE, "Share of the machine's processor time idle with a disk request open."),
+    Metric("cpu/steal_ratio", "ratio", GAUGE, "Share of the machine's processor time that went to other guests."),
+    Metric("cpu/count", "processors", GAUGE, "Processors of the machine in service."),
+    Metric("cpu/load_1m", "", GAUGE, "Tasks that run or wait for a processor or disk, mean of a minute."),
+    Metric("cpu/load_5m", "", GAUGE, "Tasks that run or wait for a processor or disk, mean of five minutes."),
+    Metric("cpu/load_15m", "", GAUGE, "Tasks that run or wait for a processor or disk, mean of 15 minutes."),
+    Metric("cpu/frequency_hertz", "hertz", GAUGE, "Clock of the processors, mean of up to 16 of them."),
+)
+
+
+class Ticks(NamedTuple):
+    """Processor time since the machine started, in ticks of the kernel."""
+
+    busy: int
+    idle: int
+    iowait: int
+    steal: int
+
+
+def parse_stat(data: bytes) -> dict[str, Ticks]:
+    """Return the ticks of each line `cpu…` of /proc/stat; "" is the sum of all processors."""
+    found = {}
+    for line in data.splitlines():
+        if not line.startswith(b"cpu"):
+            break  # they come first, and the line of interrupts that follows is long
+        words = line.split()
+        user, nice, system, idle, iowait, irq, softirq, steal = map(number, words[1:9])
+        busy = user + nice + system + irq + softirq + steal
+        found[words[0][3:].decode("ascii", "replace")] = Ticks(busy, idle, iowait, steal)
+    if "" not in found:
+        raise ValueError("no line of processor time in /proc/stat")
+    return found
+
+
+def parse_load(data: bytes) -> tuple[float, float, float]:
+    """Return the three means of /proc/loadavg."""
+    one, five, fifteen = (float(word) for word in data.split()[:3])
+    return one, five, fifteen
+
+
+class Shares(NamedTuple):
+    """Parts of the processor time between two looks."""
+
+    usage: float
+    iowait: float
+    steal: float
+
+
+def shares(before: Ticks | None, after: Ticks) -> Shares | None:
+    """Return what the time between two looks went to; None without a past or without a tick between them."""
+    if before is None:
+        return None
+    busy, idle, iowait, steal = (max(0, new - old) for old, new in zip(before, after, strict=True))
+    total = busy + idle + iowait
+    return Shares(busy / total, iowait / total, min(steal, busy) / total) if total else None
+
+
+class CpuSampler:
+    """Read /proc/stat, /proc/loadavg, the clocks and the control group below `root`."""
+
+    name = "cpu"
+    metrics = METRICS
+
+    def __init__(self, root: Path = Path("/"), group: Cgroup | None = None) -> None:
+        """Look at the machine whose /proc lies below `root`, and at the limits of `group`, by default our own."""
+        self._stat = KernelFile(f"{root}/proc/stat")
+        self._load = KernelFile(f"{root}/proc/loadavg")
+        self._group = group or Cgroup(root)
+        self._before: dict[str, Ticks] = {}
+        self._used: tuple[int, float] | None = None
+        self._clocks = _clocks(f"{root}/sys/devices/system/cpu")
+        self._clock_due: int | None = None
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return shares of processor time since the last call, load and clock; the first call has no shares."""
+        before, after = self._before, parse_stat(self._stat.read())
+        self._before = after
+        values: dict[str, float] = {"cpu/count": float(len(after) - 1)}
+        for core, ticks in after.items():
+            part = shares(before.get(core), ticks)
+            if part is None:
+                continue
+            if core:
+                values[f"cpu/{core}/usage_ratio"] = part.usage
+            else:
+                values["cpu/usage_ratio"] = values["cpu/machine_usage_ratio"] = part.usage
+                values["cpu/iowait_ratio"], values["cpu/steal_ratio"] = part.iowait, part.steal
+        self._against_limit(values, now)
+        values["cpu/load_1m"], values["cpu/load_5m"], values["cpu/load_15m"] = parse_load(self._load.read())
+        if self._clocks and (self._clock_due is None or now >= self._clock_due):
+            self._clock_due = now + FREQUENCY_EVERY
+            values |= _frequency(self._clocks)
+        return values
+
+    def _against_limit(self, values: dict[str, float], now: int) -> None:
+        """Put the share of the group's own limit in place of the machine's, where one binds."""
+        use = self._group.cpu(now)
+        before, self._used = self._used, None
+        if use is None or use.limit is None or use.used_seconds is None:
+            return
+        self._used = (now, use.used_seconds)
+        values.pop("cpu/usage_ratio", None)
+        if before is not None and now > before[0] and use.used_seconds >= before[1]:
+            share = (use.used_seconds - before[1]) * 1e9 / (now - before[0]) / use.limit
+            values["cpu/usage_ratio"] = share
+
+    def absent(self) -> dict[str, str]:
+        """Return what this machine does not tell."""
+        reasons = {}
+        if not Path(self._stat.path).exists():
+            reasons["cpu"] = "no /proc/stat; Linux has it"
+        if not self._clocks:
+            reasons["cpu/frequency_hertz"] = "no cpufreq in /sys; virtual machines seldom have it, ask the host"
+        return reasons
+
+    def events(self) -> list[dict[str, object]]:
+        """Return nothing: processors have no events here."""
+        return []
+
+
+def _clocks(folder: str) -> list[str]:
+    found = [f"{folder}/cpufreq/{name}/scaling_cur_freq" for name in entries(f"{folder}/cpufreq") if "policy" in name]
+    return found[:: max(1, -(-len(found) // FREQUENCIES))]
+
+
+def _frequency(paths: list[str]) -> dict[str, float]:
+    clocks = [clock for path in paths if (clock := find_number(path))]
+    return {"cpu/frequency_hertz": sum(clocks) * 1000.0 / len(clocks)} if clocks else {}

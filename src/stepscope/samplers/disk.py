@@ -1,0 +1,130 @@
+"""Disks: bytes and requests, how busy the busiest is, and the space left where the run is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.samplers.kernel import Growth, KernelFile, entries, find_text, number
+
+SECTOR = 512
+"""Bytes. /proc/diskstats counts in these, whatever the device has."""
+NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
+"""Names of devices that lie in memory, in a file of another disk, or in a drive for removable media."""
+
+METRICS: tuple[Metric, ...] = (
+    Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
+    Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
+    Metric("disk/reads_per_second", "requests/second", GAUGE, "Read requests to disks per second."),
+    Metric("disk/writes_per_second", "requests/second", GAUGE, "Write requests to disks per second."),
+    Metric("disk/read_request_bytes", "bytes", GAUGE, "Mean size of a read request; small ones mean scattered access."),
+    Metric("disk/read_wait_seconds", "seconds", GAUGE, "Mean time from a read request to its answer."),
+    Metric("disk/busy_ratio", "ratio", GAUGE, "Share of time with a request open, of the busiest disk."),
+    Metric("disk/free_bytes", "bytes", GAUGE, "Space that is left on the file system of the run."),
+    Metric("disk/used_ratio", "ratio", GAUGE, "Share of the run's file system that is used."),
+)
+
+
+def parse_diskstats(data: bytes) -> dict[str, tuple[int, ...]]:
+    """Return of each device: reads, sectors read, ms reading, writes, sectors written, ms with a request open."""
+    found = {}
+    for line in data.splitlines():
+        words = line.split()
+        if len(words) >= 13:
+            counts = tuple(number(words[at]) for at in (3, 5, 6, 7, 9, 12))
+            found[words[2].decode("utf-8", "replace")] = counts
+    return found
+
+
+def whole_disks(names: list[str], root: Path = Path("/")) -> set[str]:
+    """Return the devices that are disks of their own: no partition, nothing stacked on others, nothing in memory."""
+    blocks = set(entries(f"{root}/sys/block"))
+    return {name for name in names if _is_whole(name, f"{root}/sys/block", blocks)}
+
+
+def _is_whole(name: str, folder: str, blocks: set[str]) -> bool:
+    entry = name.replace("/", "!")
+    if name.rstrip("0123456789") in NOT_DISKS or (blocks and entry not in blocks):
+        return False
+    if not blocks:  # without /sys, names are all there is to go by
+        return not name.startswith(("dm-", "md")) and not _looks_like_partition(name)
+    stacked = bool(entries(f"{folder}/{entry}/slaves"))
+    return not stacked and find_text(f"{folder}/{entry}/hidden") != "1"
+
+
+def _looks_like_partition(name: str) -> bool:
+    stem = name.rstrip("0123456789")
+    if name.startswith(("nvme", "mmcblk")):
+        return stem.endswith("p")
+    return stem != name and name.startswith(("sd", "vd", "xvd", "hd"))
+
+
+class DiskSampler:
+    """Read /proc/diskstats below `root`, and the file system of `disk`."""
+
+    name = "disk"
+    metrics = METRICS
+
+    def __init__(self, root: Path = Path("/"), disk: Path = Path()) -> None:
+        """Look at the machine whose /proc lies below `root`; free space is that where `disk` lies."""
+        self._root, self._disk = root, disk
+        self._stats = KernelFile(f"{root}/proc/diskstats")
+        self._growth = Growth()
+        self._names: list[str] = []
+        self._whole: set[str] = set()
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return rates since the last call, and space; `now` is monotonic time in ns."""
+        values = self._space()
+        try:
+            data = self._stats.read()
+        except FileNotFoundError:
+            return values
+        devices = parse_diskstats(data)
+        names = list(devices)
+        if names != self._names:
+            self._names, self._whole = names, whole_disks(names, self._root)
+        rates = [rate for name in self._whole if (rate := self._growth.of(name, devices[name], now)) is not None]
+        if rates:
+            values |= _rates(rates)
+        return values
+
+    def _space(self) -> dict[str, float]:
+        try:
+            space = os.statvfs(self._disk)
+        except FileNotFoundError:  # the run was deleted, which others notice
+            return {}
+        # As df counts: what is kept for root is neither used nor free.
+        used = space.f_blocks - space.f_bfree
+        values = {"disk/free_bytes": float(space.f_bavail * space.f_frsize)}
+        if used + space.f_bavail:
+            values["disk/used_ratio"] = used / (used + space.f_bavail)
+        return values
+
+    def absent(self) -> dict[str, str]:
+        """Return why disks tell nothing."""
+        if not Path(self._stats.path).exists():
+            return {"disk": "no /proc/diskstats; Linux has it, some containers hide it"}
+        names = list(parse_diskstats(self._stats.read()))
+        return {} if whole_disks(names, self._root) else {"disk/*_per_second": "no disk of its own; ask the host"}
+
+    def events(self) -> list[dict[str, object]]:
+        """Return nothing: disks have no events here."""
+        return []
+
+
+def _rates(rates: list[tuple[float, ...]]) -> dict[str, float]:
+    reads, sectors_read, reading, writes, sectors_written, _ = (sum(column) for column in zip(*rates, strict=True))
+    values = {
+        "disk/read_bytes_per_second": sectors_read * SECTOR,
+        "disk/write_bytes_per_second": sectors_written * SECTOR,
+        "disk/reads_per_second": reads,
+        "disk/writes_per_second": writes,
+        # The counter may run ahead of the clock by one of its ms.
+        "disk/busy_ratio": min(1.0, max(rate[5] for rate in rates) / 1000),
+    }
+    if reads:
+        values["disk/read_request_bytes"] = sectors_read * SECTOR / reads
+        values["disk/read_wait_seconds"] = reading / reads / 1000
+    return values

@@ -1,0 +1,127 @@
+"""The processes below a trainer: its data loader's workers, and whatever else it started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.samplers.kernel import KernelFile
+from stepscope.samplers.process_files import Look, ProcessFiles, parse_children
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+SCAN_EVERY = 5_000_000_000
+"""ns between two looks for children of other threads than the main one, and for their children."""
+THREADS = 256
+"""Threads of the trainer that such a look asks; a process below it is asked through fewer."""
+THREADS_BELOW = 16
+PROCESSES = 512
+"""Processes below one trainer that are followed."""
+SPAWNED = (b"multiprocessing.spawn", b"--multiprocessing-fork")
+FORK_SERVER = b"multiprocessing.forkserver"
+
+
+def is_worker(name: str, command: bytes, parent: bytes, rank: bytes) -> bool:
+    """Say whether a process feeds the rank: a data loader's worker by name, or a process of multiprocessing.
+
+    Args:
+        name: its name.
+        command: its command line.
+        parent: the command line of its parent.
+        rank: the command line of the rank, which a forked process keeps.
+    """
+    if name.startswith("pt_data_worker"):
+        return True
+    if FORK_SERVER in command:  # the server itself, or one that it has forked
+        return FORK_SERVER in parent
+    return (bool(command) and command == rank) or any(sign in command for sign in SPAWNED)
+
+
+class Member(NamedTuple):
+    """A process below the trainer, as it is now."""
+
+    files: ProcessFiles
+    look: Look
+
+
+class Family:
+    """The processes below one trainer, followed from birth to death.
+
+    Children of the main thread, which starts the workers, are seen at once; those of other threads, and children of
+    children, within 5 s: asking every thread each time would cost more than everything else.
+    """
+
+    def __init__(self, proc: str, head: ProcessFiles) -> None:
+        """Follow what `head` starts; `proc` is the folder of processes."""
+        self._proc, self._head = proc, head
+        self._children = KernelFile(f"{head.folder}/task/{head.pid}/children")
+        self._members: dict[int, ProcessFiles] = {}
+        self._found: set[int] = set()
+        self._slots: dict[int, int] = {}
+        self._scan_due: int | None = None
+        self.unknown = False
+        """Whether the kernel does not tell the children of a process."""
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def look(self, now: int, apart: AbstractSet[int], *, keep: bool) -> list[Member]:
+        """Return the processes below, the oldest first.
+
+        Args:
+            now: monotonic time in ns.
+            apart: processes that do not count, nor what they start: other ranks, and the watcher.
+            keep: whether files of processes that are new may stay open.
+        """
+        for pid in self._present(now, apart):
+            if pid not in self._members and len(self._members) < PROCESSES:
+                self._members[pid] = ProcessFiles(self._proc, pid, keep=keep)
+        looks = {pid: look for pid, files in self._members.items() if (look := files.look(now)) is not None}
+        kin = {self._head.pid, *looks}
+        alive = {pid: look for pid, look in looks.items() if look.status.parent in kin}
+        for pid in self._members.keys() - alive.keys():
+            del self._members[pid]
+            self._found.discard(pid)
+            self._slots.pop(pid, None)
+        found = [Member(self._members[pid], look) for pid, look in alive.items()]
+        return sorted(found, key=lambda member: (member.look.status.started, member.files.pid))
+
+    def _present(self, now: int, apart: AbstractSet[int]) -> set[int]:
+        try:
+            children = set(parse_children(self._children.read_same()))
+            self.unknown = False
+        except (FileNotFoundError, ProcessLookupError):
+            children = set()
+            self.unknown = True
+        if self._scan_due is None or now >= self._scan_due:
+            self._scan_due = now + SCAN_EVERY
+            self._found = self._scan(apart)
+        return (children | self._found) - apart
+
+    def _scan(self, apart: AbstractSet[int]) -> set[int]:
+        found: set[int] = set()
+        waiting = self._head.children(THREADS) - apart
+        while waiting and len(found) < PROCESSES:
+            pid = waiting.pop()
+            found.add(pid)
+            files = self._members.get(pid) or ProcessFiles(self._proc, pid, keep=False)
+            waiting |= files.children(THREADS_BELOW) - apart - found
+        return found
+
+    def workers(self, members: list[Member], rank: bytes) -> dict[int, Member]:
+        """Return the workers among `members` by their place; a new one takes the lowest place that is free.
+
+        Args:
+            members: the processes below.
+            rank: the command line of the trainer.
+        """
+        commands = {member.files.pid: member.files.command(member.look.status.name) for member in members}
+        found = {}
+        for member in members:
+            pid, status = member.files.pid, member.look.status
+            if is_worker(status.name, commands[pid], commands.get(status.parent, rank), rank):
+                if pid not in self._slots:
+                    taken = set(self._slots.values())
+                    self._slots[pid] = next(place for place in range(len(taken) + 1) if place not in taken)
+                found[self._slots[pid]] = member
+        return found

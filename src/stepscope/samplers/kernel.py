@@ -1,0 +1,174 @@
+"""Files that the kernel writes, such as those of /proc and /sys: kept open, and parsed without trusting them."""
+
+from __future__ import annotations
+
+import os
+
+PAGE = 4096
+WHOLE = PAGE // 2
+"""Bytes. The kernel hands out records page by page; a read shorter than this was the whole file."""
+MOST = 1 << 20
+BIGGEST = 1 << 64
+
+
+class KernelFile:
+    """A file that is read again and again; keeping it open halves the cost."""
+
+    __slots__ = ("_descriptor", "_keep", "path")
+
+    def __init__(self, path: str, *, keep: bool = True) -> None:
+        """Prepare to read `path`; with `keep` it stays open after the first read."""
+        self.path, self._keep = path, keep
+        self._descriptor = -1
+
+    def read(self) -> bytes:
+        """Return what the file says now, opened anew if the kept one is of no use; raise OSError if it is not there."""
+        if self._descriptor >= 0:
+            try:
+                data = _whole(self._descriptor)
+            except OSError:  # the device, group or process behind it has gone; another may have its name by now
+                data = b""
+            if data:
+                return data
+            self.close()
+        return self._read_anew()
+
+    def read_same(self) -> bytes:
+        """Return what the file says now, never of a successor with the same name once it was kept open."""
+        return _whole(self._descriptor) if self._descriptor >= 0 else self._read_anew()
+
+    def find_number(self) -> int | None:
+        """Return the one number in the file; None while there is none to be read."""
+        try:
+            return number(self.read())
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """Let go of the file; the next read opens it again."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def _read_anew(self) -> bytes:
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            return _whole(self._descriptor)
+        finally:
+            if not self._keep:
+                self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _whole(descriptor: int) -> bytes:
+    data = os.pread(descriptor, 4 * PAGE, 0)
+    if len(data) < WHOLE:
+        return data
+    while len(data) < MOST:
+        more = os.pread(descriptor, 4 * PAGE, len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def read_small(path: str) -> bytes:
+    """Return the content of a file that is seldom read, without space around it; raise OSError if it is not there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return _whole(descriptor).strip()
+    finally:
+        os.close(descriptor)
+
+
+def find_text(path: str) -> str:
+    """Return the content of a small file as text; empty where it cannot be read."""
+    try:
+        return read_small(path).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def find_number(path: str) -> int | None:
+    """Return the one number in a small file; None where there is none to be read."""
+    try:
+        return number(read_small(path))
+    except (OSError, ValueError):
+        return None
+
+
+def entries(folder: str) -> list[str]:
+    """Return the sorted names in a folder; none where it cannot be listed."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def number(word: bytes) -> int:
+    """Return a count that the kernel wrote; raise ValueError for what no counter of 64 bits can be."""
+    value = int(word)
+    if not -BIGGEST < value < BIGGEST:
+        raise ValueError("a number of more than 64 bits")
+    return value
+
+
+def pairs(data: bytes) -> dict[bytes, int]:
+    """Parse lines of `key value` or `key: value`, as cgroup files and /proc/<pid>/io have; other lines are left out."""
+    found = {}
+    for line in data.splitlines():
+        words = line.split()
+        if len(words) == 2 and words[1].isdigit():
+            found[words[0].rstrip(b":")] = number(words[1])
+    return found
+
+
+def value_of(data: bytes, key: bytes) -> int | None:
+    """Return the number behind `key` at the start of a line; None if there is no such line.
+
+    Cheaper than `pairs` for one entry of many.
+    """
+    at = 0 if data.startswith(key) else data.find(b"\n" + key) + 1
+    if at == 0 and not data.startswith(key):
+        return None
+    end = data.find(b"\n", at)
+    words = data[at + len(key) : None if end < 0 else end].split()
+    return number(words[0]) if words else None
+
+
+class Growth:
+    """How fast rows of counters grow, one row per instance; the first look at a row gives nothing."""
+
+    def __init__(self) -> None:
+        """Begin without a past."""
+        self._before: dict[str, tuple[int, tuple[int, ...]]] = {}
+
+    def of(self, instance: str, totals: tuple[int, ...], now: int) -> tuple[float, ...] | None:
+        """Return the growth of each counter per second; None at first and where a counter went back.
+
+        Args:
+            instance: whose counters.
+            totals: their values now.
+            now: monotonic time in ns.
+        """
+        before = self._before.get(instance)
+        self._before[instance] = (now, totals)
+        if before is None or now <= before[0] or len(before[1]) != len(totals):
+            return None
+        grown = [after - earlier for earlier, after in zip(before[1], totals, strict=True)]
+        if min(grown, default=0) < 0:
+            return None
+        scale = 1e9 / (now - before[0])
+        return tuple(count * scale for count in grown)
+
+    def sums(self, rows: dict[str, tuple[int, ...]], now: int) -> list[float]:
+        """Return the growth of every column over all instances per second; empty while no instance has a past.
+
+        An instance that comes or goes makes no jump, and one that is gone is forgotten.
+        """
+        rates = [rate for name, totals in rows.items() if (rate := self.of(name, totals, now)) is not None]
+        for gone in self._before.keys() - rows.keys():
+            del self._before[gone]
+        return [sum(column) for column in zip(*rates, strict=False)]

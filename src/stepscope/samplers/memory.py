@@ -1,0 +1,100 @@
+"""Memory and swap: what is used of the machine's and, in a container, of the limit that binds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.samplers.cgroup import Cgroup
+from stepscope.samplers.kernel import KernelFile, value_of
+
+METRICS: tuple[Metric, ...] = (
+    Metric("memory/total_bytes", "bytes", GAUGE, "Memory of the machine."),
+    Metric("memory/used_bytes", "bytes", GAUGE, "Memory of the machine in use."),
+    Metric("memory/available_bytes", "bytes", GAUGE, "Memory of the machine that can still be given out."),
+    Metric("memory/shared_bytes", "bytes", GAUGE, "Memory of the machine in shared segments and tmpfs, as /dev/shm."),
+    Metric(
+        "memory/used_ratio",
+        "ratio",
+        GAUGE,
+        "Memory in use, as a share of what may be used: the control group's limit where one binds, else all of it.",
+    ),
+    Metric("memory/machine_used_ratio", "ratio", GAUGE, "Memory of the machine in use, as a share of all of it."),
+    Metric(
+        "memory/headroom_bytes",
+        "bytes",
+        GAUGE,
+        "Memory that can still be taken before the kernel kills: of the control group's limit or the machine's, "
+        "whichever is less.",
+    ),
+    Metric("swap/total_bytes", "bytes", GAUGE, "Swap space of the machine."),
+    Metric("swap/used_bytes", "bytes", GAUGE, "Swap space of the machine in use."),
+    Metric("swap/used_ratio", "ratio", GAUGE, "Swap space of the machine in use, as a share of all of it."),
+)
+
+
+ENTRIES = ("MemTotal", "MemFree", "MemAvailable", "Shmem", "SwapTotal", "SwapFree")
+
+
+def parse_meminfo(data: bytes) -> dict[str, int]:
+    """Return those entries of /proc/meminfo that are used here, in bytes."""
+    found = {name: value_of(data, f"{name}:".encode()) for name in ENTRIES}
+    return {name: value * 1024 for name, value in found.items() if value is not None}
+
+
+class MemorySampler:
+    """Read /proc/meminfo and the control group below `root`."""
+
+    name = "memory"
+    metrics = METRICS
+
+    def __init__(self, root: Path = Path("/"), group: Cgroup | None = None) -> None:
+        """Look at the machine whose /proc lies below `root`, and at the limits of `group`, by default our own."""
+        self._meminfo = KernelFile(f"{root}/proc/meminfo")
+        self._group = group or Cgroup(root)
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return memory and swap in use; `now` is monotonic time in ns."""
+        info = parse_meminfo(self._meminfo.read())
+        total = info.get("MemTotal", 0)
+        available = info.get("MemAvailable", info.get("MemFree", 0))
+        if total <= 0 or available > total:
+            raise ValueError("no total or available memory in /proc/meminfo")
+        values = {
+            "memory/total_bytes": float(total),
+            "memory/used_bytes": float(total - available),
+            "memory/available_bytes": float(available),
+            "memory/machine_used_ratio": (total - available) / total,
+            **self._against_limit(total, available, now),
+            **_swap(info),
+        }
+        if "Shmem" in info:
+            values["memory/shared_bytes"] = float(info["Shmem"])
+        return values
+
+    def _against_limit(self, total: int, available: int, now: int) -> dict[str, float]:
+        use = self._group.memory(now)
+        if use is None or not use.limit or use.limit >= total:
+            return {"memory/used_ratio": (total - available) / total, "memory/headroom_bytes": float(available)}
+        headroom = min(available, max(0, use.limit - use.used))
+        return {"memory/used_ratio": use.used / use.limit, "memory/headroom_bytes": float(headroom)}
+
+    def absent(self) -> dict[str, str]:
+        """Return what this machine does not tell."""
+        if not Path(self._meminfo.path).exists():
+            return {"memory": "no /proc/meminfo; Linux has it"}
+        if not parse_meminfo(self._meminfo.read()).get("SwapTotal"):
+            return {"swap/used_ratio": "the machine has no swap space; none is needed"}
+        return {}
+
+    def events(self) -> list[dict[str, object]]:
+        """Return nothing: the control group's sampler tells of kills."""
+        return []
+
+
+def _swap(info: dict[str, int]) -> dict[str, float]:
+    if "SwapTotal" not in info or "SwapFree" not in info:
+        return {}
+    total, used = info["SwapTotal"], max(0, info["SwapTotal"] - info["SwapFree"])
+    values = {"swap/total_bytes": float(total), "swap/used_bytes": float(used)}
+    return values | {"swap/used_ratio": used / total} if total else values

@@ -1,0 +1,315 @@
+"""NVIDIA GPUs: what the run's own ones do, each and together; read by a helper process, never waited for.
+
+`gpu/<index>` is the driver's index, as nvidia-smi counts. An answer that comes late is taken at the next call;
+`moment` says when its values were read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.samplers import nvidia_metrics as words
+from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog, Line
+from stepscope.samplers.nvidia_link import Link
+from stepscope.samplers.nvidia_visible import Device, Place, order_matters, visible_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from stepscope.core.vocabulary import Metric
+
+PATIENCE = 0.01
+QUIET_SECONDS = 60.0
+"""A throttling that comes back within this time is the same one."""
+_SIGNS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg")
+
+
+def driver_present(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> bool:
+    """Tell whether starting the helper is worth it: a driver left signs below `root`, or STEPSCOPE_NVML=1 says so."""
+    environ = os.environ if environ is None else environ
+    return environ.get("STEPSCOPE_NVML") == "1" or any((root / sign).exists() for sign in _SIGNS)
+
+
+class NvidiaSampler:
+    """Read the GPUs of a run, or all of the machine."""
+
+    name = "nvidia"
+    metrics: tuple[Metric, ...] = words.METRICS
+
+    def __init__(
+        self,
+        visible: str | None,
+        all_devices: bool,  # noqa: FBT001 - the watcher hands in its two settings in order
+        pids: Callable[[], set[int]],
+        deadline: float = 2.0,
+        start: Callable[[], Line] = Link,
+        *,
+        patience: float = PATIENCE,
+        root: Path = Path("/"),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare; the helper is started by the first sample, and only where a driver is.
+
+        Args:
+            visible: CUDA_VISIBLE_DEVICES of the run; None if it is not set.
+            all_devices: tell of every GPU; those of the run are still the ones that are summed up.
+            pids: gives the processes of the run, to tell their memory from that of others.
+            deadline: seconds of silence after which the driver is said to hang.
+            start: makes a helper.
+            patience: seconds that one sample may wait for its own answer.
+            root: where /dev and /proc are.
+            environ: where STEPSCOPE_NVML and CUDA_DEVICE_ORDER are looked up; the process's own by default.
+        """
+        environ = os.environ if environ is None else environ
+        self._visible = [visible]
+        self._order = environ.get("CUDA_DEVICE_ORDER")
+        self._all, self._pids, self._proc = all_devices, pids, root / "proc"
+        self._dialog = Dialog(deadline, patience, start)
+        self._present = driver_present(root, environ)
+        self._cards = _Cards()
+        self._missing: dict[str, str] = {}
+        self._events: list[dict[str, object]] = []
+        self.moment: int | None = None
+        """Monotonic ns at which the values of the last sample were read."""
+        self.devices: tuple[Device, ...] = ()
+        self.driver = ""
+        """Version of the driver, once it is known."""
+        self.mine: tuple[Place, ...] = ()
+        """Index of each GPU of the run, and of the MIG instance on it or None."""
+
+    def also_visible(self, visible: str | None) -> None:
+        """Count what another rank of the run on this node sees to its GPUs as well."""
+        if visible not in self._visible:
+            self._visible.append(visible)
+            self._choose()
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return the values of the newest answer, nothing if none has come; `now` in monotonic ns."""
+        if not self._wanted():
+            return {}
+        values: dict[str, float] = {}
+        for answer in self._dialog.exchange(now):  # after a late one often two: the older may have the slow values
+            values |= self._take(answer, now)
+        for index in self._cards.lost:
+            values = {name: value for name, value in values.items() if not name.startswith(f"gpu/{index}/")}
+        return values
+
+    def absent(self) -> dict[str, str]:
+        """Return what is missing, with reason and remedy; `gpu` is all of it."""
+        if not self._present:
+            return {"gpu": words.NO_GPU}
+        if self._dialog.reason:
+            return {"gpu": self._dialog.reason}
+        if not self._wanted() or (self.devices and not self.mine and not self._all):
+            return {"gpu": words.NOT_MINE}
+        if self.driver and not self.devices and not self._cards.lost:
+            return {"gpu": words.NO_CARDS}
+        found = _collapsed(self._missing, [device.index for device in self.devices])
+        if any(order_matters(visible, self.devices, self._order) for visible in self._visible):
+            found["gpu/mine"] = words.ORDER_DOUBT
+        return found
+
+    def events(self) -> list[dict[str, object]]:
+        """Return what happened since the last call: lost GPUs, Xids, throttling, a driver that hangs."""
+        found = self._dialog.events + self._events
+        self._dialog.events, self._events = [], []
+        return found
+
+    def close(self) -> None:
+        """End the helper."""
+        self._dialog.close()
+
+    def _wanted(self) -> bool:
+        """Tell whether asking is of any use: not if an empty CUDA_VISIBLE_DEVICES hides every GPU."""
+        return self._present and (self._all or any(text is None or text.strip() for text in self._visible))
+
+    def _choose(self) -> None:
+        places = [place for text in self._visible for place in visible_devices(text, self.devices)]
+        self.mine = tuple(dict.fromkeys(places))
+
+    def _take(self, answer: dict[str, Any], now: int) -> dict[str, float]:
+        self.moment = answer["moment"]
+        if "devices" in answer:
+            self.devices = tuple(Device.of(facts) for facts in answer["devices"])
+            self.driver = answer["driver"]
+            self._choose()
+        own = self._pids()
+        told = {gpu for gpu, _ in self.mine}
+        values: dict[str, float] = {}
+        for card in answer["gpus"]:
+            index = card["index"]
+            if self._all or index in told or self._unknown(card):
+                self._events += self._cards.look(card, self._uuid(index), now)
+                values |= self._values(card, own)
+        for index, number in answer["xids"]:
+            if self._all or index in told:
+                self._events.append(xid_event(index, number, self._uuid(index)))
+        return values | node_values(values, self.mine)
+
+    def _unknown(self, card: dict[str, Any]) -> bool:
+        """Tell whether a GPU was lost before its name was known, and the run sees every GPU."""
+        known = any(device.index == card["index"] for device in self.devices)
+        return "lost" in card and not known and None in self._visible
+
+    def _uuid(self, index: int) -> str:
+        return next((device.uuid for device in self.devices if device.index == index), "")
+
+    def _values(self, card: dict[str, Any], own: set[int]) -> dict[str, float]:
+        index = card["index"]
+        prefix = f"gpu/{index}/"
+        self._missing = {name: why for name, why in self._missing.items() if not name.startswith(prefix)}
+        if "lost" in card:
+            self._missing[f"gpu/{index}"] = f"{card['lost']}; {words.LOST_REMEDY}"
+            return {}
+        self._missing.pop(f"gpu/{index}", None)
+        for name, (kind, reason) in card.get("missing", {}).items():
+            self._missing[prefix + name] = words.why_missing(kind, reason)
+        values = {prefix + name: value for name, value in card["values"].items()}
+        values |= self._shares(prefix, card["processes"], own)
+        places = set(self.mine)
+        for instance in card["mig"]:
+            if self._all or (index, None) in places or (index, instance["index"]) in places:
+                inner = f"{prefix}mig/{instance['index']}/"
+                values |= {inner + name: value for name, value in instance["values"].items()}
+                values |= self._shares(inner, instance["processes"], own)
+        return values
+
+    def _shares(self, prefix: str, processes: list[list[Any]] | None, own: set[int]) -> dict[str, float]:
+        if processes is None:
+            return {}
+        if any(memory is None for _, memory in processes):
+            self._missing[f"{prefix}own_memory_bytes"] = words.HIDDEN
+            return {}
+        pids = {pid for pid, _ in processes}
+        if own and pids and not pids & own and not any((self._proc / str(pid)).exists() for pid in pids):
+            self._missing[f"{prefix}own_memory_bytes"] = words.NAMESPACE
+            return {}
+        mine = sum(memory for pid, memory in processes if pid in own)
+        other = sum(memory for pid, memory in processes if pid not in own)
+        return {f"{prefix}own_memory_bytes": float(mine), f"{prefix}other_memory_bytes": float(other)}
+
+
+class _Cards:
+    """What was known of each GPU at the last look, to tell what is new."""
+
+    def __init__(self) -> None:
+        self.lost: set[int] = set()
+        self._throttled: dict[tuple[int, str], int] = {}
+        self._uncorrected: dict[int, float] = {}
+
+    def look(self, card: dict[str, Any], uuid: str, now: int) -> list[dict[str, object]]:
+        """Return the events of one GPU."""
+        index: int = card["index"]
+        about = {"gpu": index, "uuid": uuid}
+        if "lost" in card:
+            if index in self.lost:
+                return []
+            self.lost.add(index)
+            return [{"kind": "gpu_lost", **about, "reason": card["lost"], "remedy": words.LOST_REMEDY}]
+        found: list[dict[str, object]] = []
+        if index in self.lost:
+            self.lost.discard(index)
+            found.append({"kind": "gpu_back", **about})
+        started = self._started(index, card["values"], now)
+        if started:
+            text = ", ".join(words.HARMFUL[name] for name in started)
+            reasons = {"reasons": started, "meaning": text, "remedy": words.THROTTLE_REMEDY}
+            found.append({"kind": "gpu_throttled", **about, **reasons})
+        grown = self._grown(index, card["values"].get("ecc_uncorrected_errors_total"))
+        if grown:
+            found.append({"kind": "ecc_uncorrected", **about, "errors": grown, "remedy": words.ECC_REMEDY})
+        return found
+
+    def _started(self, index: int, values: dict[str, float], now: int) -> list[str]:
+        started = []
+        for name in words.HARMFUL:
+            if values.get(f"throttle_{name}"):
+                before = self._throttled.get((index, name))
+                if before is None or now - before > QUIET_SECONDS * 1e9:
+                    started.append(name)
+                self._throttled[index, name] = now
+        return started
+
+    def _grown(self, index: int, total: float | None) -> int:
+        if total is None:
+            return 0
+        before = self._uncorrected.get(index, total)  # errors before the run are none of its events
+        self._uncorrected[index] = total
+        return int(max(0.0, total - before))
+
+
+def xid_event(index: int, number: int, uuid: str) -> dict[str, object]:
+    """Return the event for an Xid of a GPU, with what it means and what to do."""
+    meaning, remedy = words.XIDS.get(number, words.UNKNOWN_XID)
+    return {"kind": "xid", "gpu": index, "uuid": uuid, "xid": number, "meaning": meaning, "remedy": remedy}
+
+
+def node_values(values: dict[str, float], mine: Iterable[Place]) -> dict[str, float]:
+    """Return what the run's GPUs on this node do together; of a MIG instance only its own memory counts."""
+    places = tuple(mine)
+    gpus = list(dict.fromkeys(gpu for gpu, _ in places))
+
+    def column(name: str) -> list[float]:
+        return [values[key] for key in (f"gpu/{gpu}/{name}" for gpu in gpus) if key in values]
+
+    memory_keys = [f"gpu/{gpu}/" + ("" if mig is None else f"mig/{mig}/") + "memory_used_bytes" for gpu, mig in places]
+    memory = [values[key] for key in memory_keys if key in values]
+    found: dict[str, float] = {}
+    if utilization := column("utilization_ratio"):
+        found["gpu/mean_utilization_ratio"] = sum(utilization) / len(utilization)
+        found["gpu/min_utilization_ratio"] = min(utilization)
+    if memory:
+        found |= {"gpu/sum_memory_used_bytes": sum(memory), "gpu/max_memory_used_bytes": max(memory)}
+        found["gpu/count"] = float(len(memory))
+    if power := column("power_watts"):
+        found["gpu/sum_power_watts"] = sum(power)
+    if temperature := column("temperature_celsius"):
+        found["gpu/max_temperature_celsius"] = max(temperature)
+    return found
+
+
+def _collapsed(missing: dict[str, str], indices: list[int]) -> dict[str, str]:
+    """Say once what is missing on every GPU for the same reason."""
+    found = dict(missing)
+    for name, why in missing.items():
+        _, index, *rest = name.split("/")
+        names = [f"gpu/{each}/" + "/".join(rest) for each in indices]
+        if rest and len(indices) > 1 and index != "*" and all(found.get(each) == why for each in names):
+            for each in names:
+                del found[each]
+            found["gpu/*/" + "/".join(rest)] = why
+    return found
+
+
+class Gpus(NamedTuple):
+    """What `doctor` says about the GPUs of the machine."""
+
+    devices: tuple[Device, ...]
+    driver: str
+    """Version of the driver; empty if there is none."""
+    reason: str
+    """Why there are no GPUs to be seen, and what to do; empty if there are."""
+    missing: dict[str, str]
+    """What they do not tell, with reason and remedy."""
+
+
+def describe_gpus(
+    wait: float = START_SECONDS,
+    start: Callable[[], Line] = Link,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] | None = None,
+) -> Gpus:
+    """Return all GPUs of the machine, or why there are none; takes at most `wait` seconds."""
+    sampler = NvidiaSampler(None, True, set, start=start, patience=wait, root=root, environ=environ)  # noqa: FBT003
+    sampler.sample(time.monotonic_ns())
+    absent = sampler.absent()
+    reason = absent.pop("gpu", "")
+    if not reason and not sampler.driver:
+        reason = (
+            f"the NVIDIA driver did not answer for {wait:.0f} s; see whether nvidia-smi answers, and dmesg for Xids"
+        )
+    sampler.close()
+    return Gpus(sampler.devices, sampler.driver, reason, absent)

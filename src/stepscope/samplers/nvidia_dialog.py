@@ -1,0 +1,173 @@
+"""Ask the helper without waiting for it: a silent one is given up, a new one is tried later, ever more rarely."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.core.spawn import SpawnError
+from stepscope.samplers.nvidia_link import Link
+from stepscope.samplers.nvidia_metrics import HUNG_REMEDY, cannot_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SLOW_SECONDS = 10.0
+DEVICES_SECONDS = 60.0
+"""How often the values that hardly change, and the list of GPUs, are asked for."""
+START_SECONDS = 8.0
+"""Deadline of the first answer: without persistence mode the driver wakes the GPUs first."""
+BACK_OFF = (30.0, 60.0, 120.0, 240.0, 480.0, 600.0)
+MOST_STUCK = 2
+"""Processes in the driver that do not die; while so many are, another one would only join them."""
+
+
+class Line(Protocol):
+    """What a dialog needs of a helper; `Link` is the real one."""
+
+    ended: bool
+
+    def send(self, request: dict[str, Any]) -> None:
+        """Send one request."""
+        ...
+
+    def receive(self, wait: float = 0.0) -> list[dict[str, Any]]:
+        """Return the answers that have come, waiting up to `wait` seconds for the first."""
+        ...
+
+    def abandon(self, wait: float = 0.0) -> None:
+        """Let go of it, and wait at most `wait` seconds for its end."""
+        ...
+
+    def gone(self) -> bool:
+        """Tell whether the process has ended."""
+        ...
+
+    def end(self) -> str:
+        """Return how the process ended, in words."""
+        ...
+
+
+class Dialog:
+    """One request at a time to a helper that may die, hang or never start."""
+
+    def __init__(self, deadline: float, patience: float, start: Callable[[], Line] = Link) -> None:
+        """Prepare; nothing is started before the first exchange.
+
+        Args:
+            deadline: seconds of silence after which a helper is given up.
+            patience: seconds to wait for an answer right after asking.
+            start: makes a new helper.
+        """
+        self._deadline, self._patience, self._start = deadline, patience, start
+        self._line: Line | None = None
+        self._answered = self._refused = False
+        self._asked: int | None = None
+        self._looks = 0
+        self._slow = self._devices = self._retry = -(1 << 62)
+        self._failures = 0
+        self._hung: int | None = None
+        self._stuck: list[Line] = []
+        self.reason = ""
+        """Why there are no answers, with the remedy; empty while there are."""
+        self.over = False
+        """There will never be an answer on this machine; nothing runs any more."""
+        self.events: list[dict[str, object]] = []
+
+    def exchange(self, now: int) -> list[dict[str, Any]]:
+        """Take what has been answered, ask again, and return the answers, oldest first; `now` in monotonic ns."""
+        self._stuck = [line for line in self._stuck if not line.gone()]
+        line = None if self.over else self._line or self._begin(now)
+        if line is None:
+            return []
+        answers = line.receive() if self._asked is not None else []
+        if answers:
+            self._asked = None
+        if self._asked is None and not line.ended:
+            self._ask(line, now)
+            more = line.receive(self._patience)
+            if more:
+                self._asked = None
+            answers += more
+        else:
+            self._looks += 1
+        good = [answer for answer in answers if self._understood(answer, now)]
+        self._judge(line, now)
+        return good
+
+    def close(self) -> None:
+        """End the helpers, waiting for each 0.2 s at most; a later exchange starts another one."""
+        for line in [*self._stuck, self._line]:
+            if line is not None:
+                line.abandon(0.2)
+        self._stuck = []
+        self._line = self._asked = None
+
+    def _begin(self, now: int) -> Line | None:
+        if now < self._retry or len(self._stuck) >= MOST_STUCK:
+            return None
+        try:
+            self._line = self._start()
+        except SpawnError as error:
+            self.reason = f"cannot start the process that reads the GPUs: {error}; it is tried again"
+            self._later(now)
+            return None
+        self._answered = self._refused = False
+        self._asked = None
+        self._slow = self._devices = -(1 << 62)
+        return self._line
+
+    def _ask(self, line: Line, now: int) -> None:
+        request = {
+            "slow": now - self._slow >= SLOW_SECONDS * 1e9,
+            "devices": now - self._devices >= DEVICES_SECONDS * 1e9,
+        }
+        line.send(request)
+        self._asked, self._looks = now, 0
+        if request["slow"]:
+            self._slow = now
+        if request["devices"]:
+            self._devices = now
+
+    def _understood(self, answer: dict[str, Any], now: int) -> bool:
+        """Tell whether an answer holds values; one that says why there are none ends the helper."""
+        if "error" in answer:
+            self.reason = cannot_start(answer["error"], answer["reason"])
+            self.over = not self._failures and not self._answered and self._hung is None
+            self._refused = True
+            return False
+        self._answered, self._failures, self.reason = True, 0, ""
+        if self._hung is not None:
+            self.events.append({"kind": "gpu_driver_back", "away_seconds": (now - self._hung) / 1e9})
+            self._hung = None
+        return True
+
+    def _judge(self, line: Line, now: int) -> None:
+        """Give up a helper that has ended or is silent for too long."""
+        if line.ended or self._refused:
+            if not self.reason:
+                end = line.end()
+                self.reason = f"the process that reads the GPUs has ended ({end}); another one is tried"
+                self.events.append({"kind": "gpu_reader_ended", "reason": end})
+            self._leave(line, now)
+            return
+        # Two looks: if this process was stopped for long, the helper may have been as well.
+        deadline = self._deadline if self._answered else max(self._deadline, START_SECONDS)
+        if self._asked is None or now - self._asked < deadline * 1e9 or self._looks < 2:
+            return
+        waited = (now - self._asked) / 1e9
+        if self._hung is None:
+            self._hung = self._asked
+            self.events.append({"kind": "gpu_driver_hung", "waited_seconds": waited, "remedy": HUNG_REMEDY})
+        self.reason = f"the NVIDIA driver did not answer for {waited:.0f} s; {HUNG_REMEDY}"
+        self._leave(line, now)
+
+    def _leave(self, line: Line, now: int) -> None:
+        line.abandon()
+        self._stuck.append(line)
+        self._later(now)
+
+    def _later(self, now: int) -> None:
+        """Be without a helper until the back-off is over."""
+        self._line = self._asked = None
+        self._retry = now + int(BACK_OFF[min(self._failures, len(BACK_OFF) - 1)] * 1e9)
+        self._failures += 1

@@ -1,0 +1,395 @@
+"""Read every NVIDIA GPU through the binding into plain data; runs in a process of its own, see `nvidia_helper`.
+
+A call that a card or driver does not have is asked for once, noted with its reason, and left out from then on. A lost
+GPU is said to be lost and the others are read as before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Call = Callable[[Any, Any], dict[str, float]]
+    """From the binding and a handle to values by name, in base units."""
+
+UNSUPPORTED = "unsupported"
+DENIED = "denied"
+FAILED = "failed"
+"""Why a value is missing: the card or driver does not have it, the user may not read it, or it failed this time."""
+
+_LOST = {15: "GPU is lost", 16: "GPU requires a reset", 28: "GPU was not found"}
+_NO_PERMISSION = 4
+_NEVER = {2, 3, 6, 13, 22, 25, 26}
+"""Error codes that stay: invalid argument, not supported, not found, no such function, no ECC, version, deprecated."""
+
+_THROTTLES = {
+    0x04: "power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "power_brake",
+}
+_NVLINK = ((38, "crc"), (45, "crc"), (52, "replay"), (59, "recovery"))
+"""Fields that hold the sum over all links; two of them are CRC errors."""
+_MEMORY_TEMPERATURE = 82
+_XID = 8
+_UNKNOWN_MEMORY = (1 << 64) - 1
+_MOST_XIDS = 64
+
+
+def throttle_flags(mask: int) -> dict[str, float]:
+    """Return 1 or 0 for each reason that makes a GPU slower, from the bit mask of the driver."""
+    return {f"throttle_{name}": float(bool(mask & bit)) for bit, name in _THROTTLES.items()}
+
+
+def _utilization(nvml: Any, handle: Any) -> dict[str, float]:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return {"utilization_ratio": rates.gpu / 100, "memory_busy_ratio": rates.memory / 100}
+
+
+def _memory(nvml: Any, handle: Any) -> dict[str, float]:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2)
+    return {"memory_used_bytes": float(found.used), "memory_total_bytes": float(found.total)}
+
+
+def _memory_old(nvml: Any, handle: Any) -> dict[str, float]:
+    found = nvml.nvmlDeviceGetMemoryInfo(handle)  # counts what the driver reserves as used
+    return {"memory_used_bytes": float(found.used), "memory_total_bytes": float(found.total)}
+
+
+def _temperature(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperatureV(handle, 0))}
+
+
+def _temperature_old(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperature(handle, 0))}
+
+
+def _power(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
+
+
+def _limit(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
+
+
+def _energy(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"energy_joules_total": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000}
+
+
+def _fan(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"fan_ratio": nvml.nvmlDeviceGetFanSpeed(handle) / 100}
+
+
+def _sm_clock(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"sm_clock_hertz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6}
+
+
+def _memory_clock(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"memory_clock_hertz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6}
+
+
+def _throttle(nvml: Any, handle: Any) -> dict[str, float]:
+    return throttle_flags(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+
+
+def _throttle_old(nvml: Any, handle: Any) -> dict[str, float]:
+    return throttle_flags(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def _field(nvml: Any, value: Any) -> float:
+    """Return a field's number, or raise the error that stands in its place."""
+    if value.nvmlReturn:
+        raise nvml.NVMLError(value.nvmlReturn)
+    name = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[value.valueType]
+    return float(getattr(value.value, name))
+
+
+def _memory_temperature(nvml: Any, handle: Any) -> dict[str, float]:
+    (value,) = nvml.nvmlDeviceGetFieldValues(handle, [_MEMORY_TEMPERATURE])
+    return {"memory_temperature_celsius": _field(nvml, value)}
+
+
+def _ecc(nvml: Any, handle: Any) -> dict[str, float]:
+    return {
+        f"ecc_{name}_errors_total": float(nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))
+        for kind, name in ((0, "corrected"), (1, "uncorrected"))
+    }
+
+
+def _rows(nvml: Any, handle: Any) -> dict[str, float]:
+    names = ("corrected_total", "uncorrected_total", "pending", "failed")
+    found = nvml.nvmlDeviceGetRemappedRows(handle)
+    return {f"remapped_rows_{name}": float(value) for name, value in zip(names, found, strict=True)}
+
+
+def _replays(nvml: Any, handle: Any) -> dict[str, float]:
+    return {"pcie_replays_total": float(nvml.nvmlDeviceGetPcieReplayCounter(handle))}
+
+
+def _nvlink(nvml: Any, handle: Any) -> dict[str, float]:
+    found: dict[str, float] = {}
+    values = nvml.nvmlDeviceGetFieldValues(handle, [number for number, _ in _NVLINK])
+    for (_, kind), value in zip(_NVLINK, values, strict=True):
+        name = f"nvlink_{kind}_errors_total"
+        found[name] = found.get(name, 0.0) + _field(nvml, value)
+    return found
+
+
+def _pcie(nvml: Any, handle: Any) -> dict[str, float]:
+    sent, received = (nvml.nvmlDeviceGetPcieThroughput(handle, way) for way in (0, 1))
+    return {"pcie_sent_bytes_per_second": sent * 1024.0, "pcie_received_bytes_per_second": received * 1024.0}
+
+
+FAST: dict[str, tuple[Call, ...]] = {
+    "utilization_ratio": (_utilization,),
+    "memory_used_bytes": (_memory, _memory_old),
+    "temperature_celsius": (_temperature, _temperature_old),
+    "memory_temperature_celsius": (_memory_temperature,),
+    "power_watts": (_power,),
+    "energy_joules_total": (_energy,),
+    "fan_ratio": (_fan,),
+    "sm_clock_hertz": (_sm_clock,),
+    "memory_clock_hertz": (_memory_clock,),
+    "throttle_power_cap": (_throttle, _throttle_old),
+}
+"""Read every time: calls by the name of their first value, each with what older drivers have instead."""
+SLOW: dict[str, tuple[Call, ...]] = {
+    "power_limit_watts": (_limit,),
+    "ecc_corrected_errors_total": (_ecc,),
+    "remapped_rows_corrected_total": (_rows,),
+    "pcie_replays_total": (_replays,),
+    "nvlink_crc_errors_total": (_nvlink,),
+}
+"""Read now and then: they hardly change, and some cost the driver more."""
+PCIE: dict[str, tuple[Call, ...]] = {"pcie_sent_bytes_per_second": (_pcie,)}
+"""Takes 40 ms, in which the driver counts: one GPU at a time, when nobody waits for an answer."""
+INSTANCE = {"memory_used_bytes": FAST["memory_used_bytes"]}
+"""What a MIG instance tells; the rest belongs to its GPU."""
+
+
+class LostError(Exception):
+    """The driver says that a GPU is not there any more."""
+
+
+class Card:
+    """One GPU or MIG instance: its handle, what it is, and which calls it does not have."""
+
+    def __init__(self, nvml: Any, handle: Any, facts: dict[str, Any]) -> None:
+        """Read through `nvml` from `handle`; `facts` are for whoever shows it."""
+        self.nvml, self.handle, self.facts = nvml, handle, facts
+        self.instances: list[Card] = []
+        self.missing: dict[str, list[str]] = {}
+        """Values that are not there: why, as one of the constants and the driver's words."""
+        self._choice: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Ask again for what was not there: MIG may be switched, a driver may learn."""
+        self._choice.clear()
+        self.missing.clear()
+
+    def values(self, calls: dict[str, tuple[Call, ...]]) -> dict[str, float]:
+        """Return the values of these calls, without those that are not there; raise LostError for a lost GPU."""
+        found: dict[str, float] = {}
+        for name, ways in calls.items():
+            found |= self._value(name, ways)
+        return found
+
+    def _value(self, name: str, ways: tuple[Call, ...]) -> dict[str, float]:
+        first = self._choice.get(name, 0)
+        for at in range(first, len(ways)):
+            try:
+                found = ways[at](self.nvml, self.handle)
+            except (self.nvml.NVMLError, AttributeError, self.nvml.NVMLLibraryMismatchError) as error:
+                kind = self.note(name, error)
+                if kind == FAILED:
+                    return {}
+                self._choice[name] = at + 1
+            else:
+                self.missing.pop(name, None)
+                return found
+        return {}
+
+    def note(self, name: str, error: Exception) -> str:
+        """Keep why a value is missing and return the kind of reason; raise LostError for a lost GPU."""
+        code = getattr(error, "value", 13)  # an older binding without the function is as good as none in the driver
+        if code in _LOST:
+            raise LostError(_LOST[code])
+        kind = DENIED if code == _NO_PERMISSION else UNSUPPORTED if code in _NEVER else FAILED
+        self.missing[name] = [kind, str(error)]
+        return kind
+
+    def processes(self) -> list[list[int | None]] | None:
+        """Return pid and bytes of whoever has memory here, bytes None where the driver hides them; None if unknown."""
+        if self._choice.get("processes"):
+            return None
+        found: dict[int, int | None] = {}
+        try:
+            for listed in (
+                self.nvml.nvmlDeviceGetComputeRunningProcesses,
+                self.nvml.nvmlDeviceGetGraphicsRunningProcesses,
+            ):
+                for process in listed(self.handle):
+                    memory = process.usedGpuMemory
+                    found[process.pid] = None if memory in {None, _UNKNOWN_MEMORY} else int(memory)
+        except (self.nvml.NVMLError, AttributeError, self.nvml.NVMLLibraryMismatchError) as error:
+            if self.note("own_memory_bytes", error) != FAILED:
+                self._choice["processes"] = 1
+            return None
+        return [[pid, memory] for pid, memory in found.items()]
+
+
+class Reader:
+    """All GPUs of the machine, as the driver numbers them."""
+
+    def __init__(self, nvml: Any, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """Start the binding; raises its NVMLError if there is no driver."""
+        self._nvml, self._clock = nvml, clock
+        nvml.nvmlInit()
+        self._cards: dict[int, Card] = {}
+        self._lost: dict[int, str] = {}
+        self._turn = 0
+        self._pcie: dict[int, dict[str, float]] = {}
+        self._events = _EventSet(nvml)
+
+    def read(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the fast values, and the `slow` ones and the list of `devices` if the request says so."""
+        answer: dict[str, Any] = {"moment": self._clock()}
+        if request.get("devices") or not self._cards:
+            self._find()
+            answer["devices"] = [{"index": index, **card.facts} for index, card in self._cards.items()]
+            answer["driver"] = self._driver()
+        calls = FAST | SLOW if request.get("slow") else FAST
+        answer["gpus"] = [self._card(index, card, calls) for index, card in self._cards.items()]
+        answer["gpus"] += [
+            {"index": index, "lost": why} for index, why in self._lost.items() if index not in self._cards
+        ]
+        answer["xids"] = self._events.take(self._cards)
+        return answer
+
+    def idle(self) -> None:
+        """Measure what takes long, for the next answer: the PCIe traffic of one GPU, another each time."""
+        if not self._cards:
+            return
+        index = list(self._cards)[self._turn % len(self._cards)]
+        self._turn += 1
+        try:
+            self._pcie[index] = self._cards[index].values(PCIE)
+        except LostError as error:
+            self._lost[index] = str(error)
+
+    def _card(self, index: int, card: Card, calls: dict[str, tuple[Call, ...]]) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = {"index": index, "values": card.values(calls) | self._pcie.pop(index, {})}
+            found["processes"] = card.processes()
+            found["mig"] = [
+                {"index": at.facts["index"], "values": at.values(INSTANCE), "processes": at.processes()}
+                for at in card.instances
+            ]
+        except LostError as error:
+            self._lost[index] = str(error)
+            return {"index": index, "lost": str(error)}
+        self._lost.pop(index, None)
+        if card.missing:
+            found["missing"] = card.missing
+        return found
+
+    def _find(self) -> None:
+        """Take up GPUs that can be opened now, and look again which MIG instances there are."""
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            try:
+                card = self._cards.get(index) or self._open(index)
+                card.forget()
+                card.instances = list(self._instances(card))
+            except LostError as error:
+                self._lost[index] = str(error)
+                continue
+            except self._nvml.NVMLError as error:
+                self._lost[index] = str(error)
+                continue
+            card.facts["mig"] = [instance.facts for instance in card.instances]
+            self._cards[index] = card
+
+    def _open(self, index: int) -> Card:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        facts: dict[str, Any] = {
+            "name": _text(nvml, nvml.nvmlDeviceGetName, handle),
+            "uuid": _text(nvml, nvml.nvmlDeviceGetUUID, handle),
+            "pci": _text(nvml, lambda at: nvml.nvmlDeviceGetPciInfo(at).busId, handle),
+        }
+        card = Card(nvml, handle, facts)
+        facts["memory_total_bytes"] = card.values(INSTANCE).get("memory_total_bytes")
+        self._events.register(handle)
+        return card
+
+    def _instances(self, card: Card) -> Iterable[Card]:
+        nvml = self._nvml
+        try:
+            count = nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if nvml.nvmlDeviceGetMigMode(card.handle)[0] else 0
+        except (nvml.NVMLError, AttributeError) as error:
+            card.note("mig", error)
+            del card.missing["mig"]  # no MIG is nothing to complain of
+            return
+        for at in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, at)
+                ids = (nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle))
+            except nvml.NVMLError:  # a place that holds no instance
+                continue
+            facts = {"index": at, "name": _text(nvml, nvml.nvmlDeviceGetName, handle), "ids": ids}
+            facts["uuid"] = _text(nvml, nvml.nvmlDeviceGetUUID, handle)
+            yield Card(nvml, handle, facts)
+
+    def _driver(self) -> str:
+        return _text(self._nvml, lambda _: self._nvml.nvmlSystemGetDriverVersion(), None)
+
+
+class _EventSet:
+    """The driver's own news of errors (Xids); without them where the driver offers none."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        try:
+            self._set = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:  # vGPU and WSL have no events
+            self._set = None
+
+    def register(self, handle: Any) -> None:
+        if self._set is None:
+            return
+        try:
+            self._nvml.nvmlDeviceRegisterEvents(handle, _XID, self._set)
+        except self._nvml.NVMLError:  # this card tells no Xids; every other value is still read
+            return
+
+    def take(self, cards: dict[int, Card]) -> list[list[int]]:
+        """Return index and number of the Xids since the last call, without waiting for any."""
+        places = {_address(card.handle): index for index, card in cards.items()}
+        found: list[list[int]] = []
+        while self._set is not None and len(found) < _MOST_XIDS:
+            try:
+                event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
+            except self._nvml.NVMLError:  # none is waiting, or a lost GPU spoils the set until the next call
+                break
+            index = places.get(_address(event.device))
+            if event.eventType == _XID and index is not None:
+                found.append([index, int(event.eventData)])
+        return found
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+def _text(nvml: Any, call: Callable[[Any], Any], handle: Any) -> str:
+    try:
+        found = call(handle)
+    except (nvml.NVMLError, UnicodeDecodeError):
+        return ""
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)

@@ -1,0 +1,112 @@
+"""Which GPUs are the run's own: CUDA_VISIBLE_DEVICES read the way CUDA reads it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_NUMBER = re.compile(r"[+-]?\d+")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One MIG instance of a GPU."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    ids: tuple[int, int] = (0, 0)
+    """Of the GPU instance and the compute instance, as older drivers name it."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, by the index that the driver gives it."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    memory_total_bytes: float | None = None
+    pci: str = ""
+    instances: tuple[Instance, ...] = ()
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Device:
+        """Make one from the facts of the helper."""
+        instances = tuple(
+            Instance(each["index"], each["uuid"], each["name"], tuple(each["ids"])) for each in facts.get("mig", ())
+        )
+        return cls(facts["index"], facts["uuid"], facts["name"], facts["memory_total_bytes"], facts["pci"], instances)
+
+
+Place = tuple[int, "int | None"]
+"""Index of a GPU, and of the MIG instance on it or None for all of it."""
+
+
+def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[Place, ...]:
+    """Return the GPUs and MIG instances that a value of CUDA_VISIBLE_DEVICES shows a program, in its order.
+
+    Without a value that is every GPU. An entry that names none, as -1, ends the list; one that comes twice voids it.
+    Numbers are taken as the driver's, see `order_matters`.
+
+    Args:
+        text: the value; None if the variable is not set.
+        devices: all GPUs of the machine, in the order of the driver.
+    """
+    if text is None:
+        return tuple((device.index, None) for device in devices)
+    found: list[Place] = []
+    for word in text.split(","):
+        place = _place(word.strip(), devices)
+        if place is None:
+            break
+        if place in found:
+            return ()
+        found.append(place)
+    return tuple(found)
+
+
+def order_matters(text: str | None, devices: Sequence[Device], order: str | None) -> bool:
+    """Tell whether numbers in the value may not be the driver's: CUDA puts the fastest card first."""
+    numbered = bool(text) and any(_NUMBER.match(word.strip()) for word in str(text).split(","))
+    return numbered and order != "PCI_BUS_ID" and len({device.name for device in devices}) > 1
+
+
+def _place(word: str, devices: Sequence[Device]) -> Place | None:
+    number = _NUMBER.match(word)
+    if number is not None:  # CUDA takes the digits and ignores what follows
+        at = int(number.group())
+        return (devices[at].index, None) if 0 <= at < len(devices) else None
+    if word.startswith("MIG-GPU-"):
+        return _only(_by_ids(word, devices))
+    if word.startswith("MIG-"):
+        return _only(
+            (device.index, instance.index)
+            for device in devices
+            for instance in device.instances
+            if instance.uuid.startswith(word)
+        )
+    if word.startswith("GPU-"):
+        return _only((device.index, None) for device in devices if device.uuid.startswith(word))
+    return None
+
+
+def _by_ids(word: str, devices: Sequence[Device]) -> list[Place]:
+    """Find `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, the name of older drivers."""
+    gpu, *ids = word.removeprefix("MIG-").split("/")
+    return [
+        (device.index, instance.index)
+        for device in devices
+        for instance in device.instances
+        if device.uuid.startswith(gpu) and [str(each) for each in instance.ids] == ids
+    ]
+
+
+def _only(places: Iterable[Place]) -> Place | None:
+    """Return the one place that an abbreviation means; it must not mean two."""
+    found = list(places)
+    return found[0] if len(found) == 1 else None

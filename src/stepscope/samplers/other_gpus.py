@@ -1,0 +1,56 @@
+"""GPUs of Intel and Apple: what little the system tells without root, and why there is no more."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.samplers.kernel import entries, find_number, find_text
+
+INTEL = "0x8086"
+
+METRICS: tuple[Metric, ...] = (
+    Metric("gpu/intel/*/clock_hertz", "hertz", GAUGE, "Clock of the Intel GPU, by the number of its card."),
+)
+
+
+class OtherGpuSampler:
+    """Read the clock of Intel GPUs below `root`; of the rest, say why nothing is known."""
+
+    name = "other_gpus"
+    metrics = METRICS
+
+    def __init__(self, root: Path = Path("/"), platform: str = sys.platform) -> None:
+        """Look at the machine whose /sys lies below `root`; `platform` is named as `sys.platform` does."""
+        self._platform = platform
+        self._clocks = _intel_clocks(f"{root}/sys/class/drm")
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return the clocks of Intel GPUs."""
+        del now
+        readings = {card: find_number(path) for card, path in self._clocks.items() if path}
+        return {f"gpu/intel/{card}/clock_hertz": mega * 1e6 for card, mega in readings.items() if mega is not None}
+
+    def absent(self) -> dict[str, str]:
+        """Return why the GPUs that are there tell so little."""
+        if self._platform == "darwin":
+            return {"gpu": "neither psutil nor macOS counts GPU use without root; `sudo powermetrics` shows it"}
+        if self._clocks:
+            return {"gpu/intel": "the kernel counts use of Intel GPUs for root only; `sudo intel_gpu_top` shows it"}
+        return {}
+
+    def events(self) -> list[dict[str, object]]:
+        """Return nothing: these GPUs tell of no events."""
+        return []
+
+
+def _intel_clocks(folder: str) -> dict[str, str]:
+    """Return by number of the card the file of its clock in MHz, empty where it has none."""
+    found = {}
+    for card in entries(folder):
+        if re.fullmatch(r"card\d+", card) and find_text(f"{folder}/{card}/device/vendor") == INTEL:
+            path = f"{folder}/{card}/gt_act_freq_mhz"
+            found[card[4:]] = path if find_number(path) is not None else ""
+    return found

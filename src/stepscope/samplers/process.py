@@ -1,0 +1,230 @@
+"""The trainers of this node and what they started: processor time, memory, threads, files, reading and writing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.samplers.family import Family, Member
+from stepscope.samplers.kernel import KernelFile, number
+from stepscope.samplers.process_files import PAGE, Look, ProcessFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Set as AbstractSet
+
+WORKERS = 32
+"""Workers of one rank that get values of their own."""
+KEPT = 128
+"""Processes whose files stay open; a limit of 1024 open files leaves room for the rest of the watcher."""
+PSS_EVERY = 60_000_000_000
+"""ns."""
+PSS_LIMIT = 2 << 30
+"""Bytes. Above it, adding up the pages would hold the trainer's memory lock for too long."""
+HIDDEN = {"io": "read_bytes_per_second", "smaps_rollup": "pss_bytes", "fd": "open_files"}
+"""The value that is missing where a file may not be read."""
+
+METRICS: tuple[Metric, ...] = (
+    Metric("process/*/cpu_ratio", "ratio", GAUGE, "Processor time of the rank's process, as a share of one processor."),
+    Metric("process/*/memory_bytes", "bytes", GAUGE, "Resident memory of the rank's process."),
+    Metric(
+        "process/*/pss_bytes",
+        "bytes",
+        GAUGE,
+        "Memory of the rank's process, shared pages divided among their users; once a minute, below 2 GiB only.",
+    ),
+    Metric("process/*/threads", "threads", GAUGE, "Threads of the rank's process."),
+    Metric("process/*/open_files", "files", GAUGE, "Open files, sockets and pipes of the rank's process."),
+    Metric("process/*/read_bytes_per_second", "bytes/second", GAUGE, "Bytes that the rank's process read from disks."),
+    Metric("process/*/write_bytes_per_second", "bytes/second", GAUGE, "Bytes that the rank's process wrote to disks."),
+    Metric("process/*/children", "processes", GAUGE, "Processes that the rank's process has started and that run."),
+    Metric("process/*/workers", "processes", GAUGE, "Data loader workers and other processes of multiprocessing."),
+    Metric(
+        "process/*/tree_cpu_ratio",
+        "ratio",
+        GAUGE,
+        "Processor time of the rank with all it started, as a share of one processor.",
+    ),
+    Metric(
+        "process/*/tree_memory_bytes",
+        "bytes",
+        GAUGE,
+        "Resident memory of the rank with all it started; shared pages count once for each.",
+    ),
+    Metric(
+        "process/*/tree_read_bytes_per_second",
+        "bytes/second",
+        GAUGE,
+        "Bytes that the rank and all it started read from disks.",
+    ),
+    Metric(
+        "process/*/tree_requested_bytes_per_second",
+        "bytes/second",
+        GAUGE,
+        "Bytes that the rank and all it started asked for; the page cache answers what disks do not.",
+    ),
+    Metric("process/*/worker/*/cpu_ratio", "ratio", GAUGE, "Processor time of a worker, as a share of one processor."),
+    Metric("process/*/worker/*/memory_bytes", "bytes", GAUGE, "Resident memory of a worker."),
+)
+
+
+class OpenFiles:
+    """Count open files of processes: by one call where the kernel puts the count there (Linux 6.2), else by listing."""
+
+    def __init__(self, proc: str) -> None:
+        """Find out whether the size of a folder of files below `proc` is their number."""
+        self._sized = _size_is_count(f"{proc}/self/fd")
+
+    def count(self, files: ProcessFiles) -> int | None:
+        """Return how many files a process has open; None where that may not be seen."""
+        folder = f"{files.folder}/fd"
+        try:
+            return os.stat(folder).st_size if self._sized else len(os.listdir(folder))
+        except PermissionError as error:
+            files.hidden["fd"] = error.strerror or str(error)
+        except OSError:  # it has just ended
+            return None
+        return None
+
+
+def _size_is_count(folder: str) -> bool:
+    try:
+        return os.stat(folder).st_size == len(os.listdir(folder)) - 1 > 0  # listing opens one more
+    except OSError:
+        return False
+
+
+class Trainer:
+    """One rank's process with all that it started."""
+
+    def __init__(self, proc: str, rank: int, pid: int) -> None:
+        """Follow process `pid` below `proc`."""
+        self.rank, self.files = rank, ProcessFiles(proc, pid)
+        self.family = Family(proc, self.files)
+        self._statm = KernelFile(f"{proc}/{pid}/statm")
+        self.pss_due: int | None = None
+        self.memory = 0
+        self.ended = False
+
+    def sample(self, now: int, apart: AbstractSet[int], *, keep: bool) -> dict[str, float]:
+        """Return the values of the rank by their last part; none once its process has ended.
+
+        Args:
+            now: monotonic time in ns.
+            apart: processes that are no part of this rank's work.
+            keep: whether files of processes that are new may stay open.
+        """
+        look = None if self.ended else self.files.look(now)
+        if look is None:
+            self.ended = True
+            return {}
+        self.memory = self._resident(look)
+        values = {
+            "cpu_ratio": look.cpu_ratio,
+            "memory_bytes": float(self.memory),
+            "threads": float(look.status.threads),
+            "read_bytes_per_second": look.read_rate,
+            "write_bytes_per_second": look.write_rate,
+        }
+        members = self.family.look(now, apart, keep=keep)
+        if not self.family.unknown:
+            values |= self._below(look, members)
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _resident(self, look: Look) -> int:
+        """Return resident memory in bytes: statm adds up exactly where stat has an estimate (Linux 6.2 and on)."""
+        try:
+            return number(self._statm.read_same().split()[1]) * PAGE
+        except (OSError, IndexError):
+            return look.status.pages * PAGE
+
+    def _below(self, look: Look, members: list[Member]) -> dict[str, float | None]:
+        workers = self.family.workers(members, self.files.command(look.status.name)) if members else {}
+        looks = [look, *(member.look for member in members)]
+        values: dict[str, float | None] = {
+            "children": float(sum(member.look.status.parent == self.files.pid for member in members)),
+            "workers": float(len(workers)),
+            "tree_memory_bytes": float(self.memory + sum(member.look.status.pages for member in members) * PAGE),
+            "tree_cpu_ratio": _sum(entry.cpu_ratio for entry in looks),
+            "tree_read_bytes_per_second": _sum(entry.read_rate for entry in looks),
+            "tree_requested_bytes_per_second": _sum(entry.call_rate for entry in looks),
+        }
+        for place, worker in workers.items():
+            if place < WORKERS:
+                values[f"worker/{place}/cpu_ratio"] = worker.look.cpu_ratio
+                values[f"worker/{place}/memory_bytes"] = float(worker.look.status.pages * PAGE)
+        return values
+
+
+def _sum(rates: Iterable[float | None]) -> float | None:
+    """Return the sum of what is known; None if nothing is."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
+
+
+class ProcessSampler:
+    """Read the processes of the ranks, and those below them, in /proc below `root`."""
+
+    name = "process"
+    metrics = METRICS
+
+    def __init__(self, ranks: Callable[[], Mapping[int, int]], root: Path = Path("/"), own: int | None = None) -> None:
+        """Follow the processes that `ranks` names: rank -> pid, asked each time.
+
+        Args:
+            ranks: returns the pid of every rank of this node.
+            root: the folder that has proc.
+            own: our pid, by default of this process: where a trainer is process 1 we may be its child, not its work.
+        """
+        self._ranks, self._proc = ranks, f"{root}/proc"
+        self._own = os.getpid() if own is None else own
+        self._trainers: dict[tuple[int, int], Trainer] = {}
+        self._open_files = OpenFiles(self._proc)
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return the values of every rank; one whose process has ended has none. `now` is monotonic time in ns."""
+        ranks = self._ranks()
+        before, self._trainers = self._trainers, {}
+        for rank, pid in ranks.items():
+            self._trainers[rank, pid] = before.get((rank, pid)) or Trainer(self._proc, rank, pid)
+        apart = {*ranks.values(), self._own}
+        followed = sum(1 + len(trainer.family) for trainer in self._trainers.values())
+        values: dict[str, float] = {}
+        for trainer in self._trainers.values():
+            found = trainer.sample(now, apart - {trainer.files.pid} | {self._own}, keep=followed < KEPT)
+            if found:
+                open_files = self._open_files.count(trainer.files)
+                if open_files is not None:
+                    found["open_files"] = float(open_files)
+            values |= {f"process/{trainer.rank}/{name}": value for name, value in found.items()}
+        return values | self._proportional(now)
+
+    def _proportional(self, now: int) -> dict[str, float]:
+        """Return PSS of the one rank that has waited longest, once a minute each and only while it is small."""
+        for trainer in self._trainers.values():
+            if not trainer.ended and (trainer.pss_due is None or now >= trainer.pss_due):
+                trainer.pss_due = now + PSS_EVERY
+                total = trainer.files.proportional_bytes() if trainer.memory <= PSS_LIMIT else None
+                return {} if total is None else {f"process/{trainer.rank}/pss_bytes": float(total)}
+        return {}
+
+    def absent(self) -> dict[str, str]:
+        """Return what may not be seen of which rank."""
+        reasons = {}
+        for trainer in self._trainers.values():
+            prefix, pid = f"process/{trainer.rank}/", trainer.files.pid
+            if trainer.ended:
+                continue
+            for file, why in trainer.files.hidden.items():
+                reasons[prefix + HIDDEN[file]] = f"/proc/{pid}/{file}: {why}; run as the user of process {pid}"
+            if trainer.family.unknown:
+                reasons[f"{prefix}tree_*"] = "the kernel does not list children; it needs CONFIG_PROC_CHILDREN"
+            if trainer.memory > PSS_LIMIT:
+                reasons[f"{prefix}pss_bytes"] = "above 2 GiB reading it would hold up the training; see memory_bytes"
+        return reasons
+
+    def events(self) -> list[dict[str, object]]:
+        """Return nothing: the watcher itself notices how trainers end."""
+        return []

@@ -1,0 +1,140 @@
+"""One process as /proc shows it: processor time, memory, threads, files and what it reads and writes."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from stepscope.samplers.kernel import Growth, KernelFile, entries, number, pairs, read_small, value_of
+
+ENDED = frozenset("ZXx")
+"""States of a process that is dead and only waits to be collected."""
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Status(NamedTuple):
+    """What /proc/<pid>/stat says."""
+
+    name: str
+    state: str
+    parent: int
+    ticks: int
+    """Processor time in ticks of the kernel."""
+    threads: int
+    started: int
+    """Ticks after the start of the machine: with the pid, this is who it is."""
+    pages: int
+    """Resident memory."""
+
+
+class Look(NamedTuple):
+    """A process at a moment, with rates since the last one; None for what is not known."""
+
+    status: Status
+    cpu_ratio: float | None
+    read_rate: float | None
+    """Bytes per second that came from disks; network file systems count too."""
+    write_rate: float | None
+    call_rate: float | None
+    """Bytes per second that it asked for, whether from disks, the page cache or pipes."""
+
+
+def parse_status(data: bytes) -> Status:
+    """Parse /proc/<pid>/stat; the name may contain any sign, also brackets and spaces."""
+    name, words = data[data.index(b"(") + 1 : data.rindex(b")")], data[data.rindex(b")") + 1 :].split()
+    if len(words) < 22:
+        raise ValueError("too few words in the status of a process")
+    parent, user, system, threads, started, pages = (number(words[at]) for at in (1, 11, 12, 17, 19, 21))
+    return Status(
+        name.decode("utf-8", "replace"),
+        words[0].decode("ascii", "replace"),
+        parent,
+        user + system,
+        threads,
+        started,
+        pages,
+    )
+
+
+class ProcessFiles:
+    """The files of one process, never those of a later one with the same pid."""
+
+    def __init__(self, proc: str, pid: int, *, keep: bool = True) -> None:
+        """Look at `pid` below `proc`; with `keep` its files stay open."""
+        self.pid, self.folder = pid, f"{proc}/{pid}"
+        self._stat = KernelFile(f"{self.folder}/stat", keep=keep)
+        self._io: KernelFile | None = KernelFile(f"{self.folder}/io", keep=keep)
+        self._growth = Growth()
+        self.started: int | None = None
+        self.hidden: dict[str, str] = {}
+        """Files that we may not read, with the reason of the system."""
+        self._command: tuple[str, bytes] | None = None
+
+    def look(self, now: int) -> Look | None:
+        """Return how the process is; None once it has ended. `now` is monotonic time in ns."""
+        try:
+            status = parse_status(self._stat.read_same())
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        if self.started is None:
+            self.started = status.started
+        if status.state in ENDED or status.started != self.started:
+            return None
+        cpu = self._growth.of("cpu", (status.ticks,), now)
+        rates = self._rates(now) or (None, None, None)
+        return Look(status, cpu[0] / TICKS if cpu else None, *rates)
+
+    def _rates(self, now: int) -> tuple[float, float, float] | None:
+        if self._io is None:
+            return None
+        try:
+            counts = pairs(self._io.read_same())
+        except PermissionError as error:
+            self.hidden["io"] = error.strerror or str(error)
+            self._io = None
+            return None
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        totals = (counts.get(b"read_bytes", 0), counts.get(b"write_bytes", 0), counts.get(b"rchar", 0))
+        rates = self._growth.of("io", totals, now)
+        return (rates[0], rates[1], rates[2]) if rates else None
+
+    def command(self, name: str) -> bytes:
+        """Return the command line, read again when the process has taken another `name`: it ran another program."""
+        if self._command is None or self._command[0] != name:
+            try:
+                self._command = (name, read_small(f"{self.folder}/cmdline"))
+            except OSError:  # it has just ended
+                return b""
+        return self._command[1]
+
+    def children(self, most: int) -> set[int]:
+        """Return the processes that any of the first `most` threads has started."""
+        found: set[int] = set()
+        for thread in entries(f"{self.folder}/task")[:most]:
+            found.update(_children_of_thread(f"{self.folder}/task/{thread}"))
+        return found
+
+    def proportional_bytes(self) -> int | None:
+        """Return memory with shared pages divided among who shares them (PSS); holds the process's memory lock."""
+        try:
+            kibibytes = value_of(read_small(f"{self.folder}/smaps_rollup"), b"Pss:")
+        except PermissionError as error:
+            self.hidden["smaps_rollup"] = error.strerror or str(error)
+            return None
+        except OSError:
+            return None
+        return None if kibibytes is None else kibibytes * 1024
+
+
+def parse_children(data: bytes) -> list[int]:
+    """Parse /proc/<pid>/task/<tid>/children."""
+    return [number(word) for word in data.split()]
+
+
+def _children_of_thread(folder: str) -> list[int]:
+    try:
+        return parse_children(read_small(f"{folder}/children"))
+    except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
+        return []

@@ -1,0 +1,72 @@
+"""What a sampler is: one source of machine metrics, asked now and then by the watcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from stepscope.core.vocabulary import Metric
+
+
+class Sampler(Protocol):
+    """One source. Values are in base units, under the names that `metrics` declares."""
+
+    name: str
+    metrics: tuple[Metric, ...]
+    """Everything it can tell; a `*` in a name stands for one instance."""
+
+    def sample(self, now: int) -> dict[str, float]:
+        """Return the values of this moment; `now` is monotonic time in ns.
+
+        What the machine does not offer is left out. A source that fails raises OSError or ValueError.
+        """
+        ...
+
+    def absent(self) -> dict[str, str]:
+        """Return what this source cannot tell here, with the reason and the remedy."""
+        ...
+
+    def events(self) -> list[dict[str, object]]:
+        """Return what happened since the last call, each with its `kind`."""
+        ...
+
+
+class Rates:
+    """Turn counters that only grow into rates per second; the first look at a counter gives none."""
+
+    def __init__(self) -> None:
+        """Begin without a past."""
+        self._before: dict[str, tuple[int, float]] = {}
+
+    def of(self, name: str, total: float, now: int) -> float | None:
+        """Return the growth of counter `name` per second since the last call; None at first and after a reset.
+
+        Args:
+            name: which counter.
+            total: its value now.
+            now: monotonic time in ns.
+        """
+        before = self._before.get(name)
+        self._before[name] = (now, total)
+        if before is None or now <= before[0] or total < before[1]:
+            return None
+        return (total - before[1]) * 1e9 / (now - before[0])
+
+
+def read_text(path: Path, limit: int = 1 << 20) -> str:
+    """Return the start of a file of the kernel's, at most `limit` bytes."""
+    with path.open("rb") as file:
+        return file.read(limit).decode("utf-8", "replace")
+
+
+def key_values(text: str) -> dict[str, int]:
+    """Parse lines of `key value`, as in cgroup files and /proc/meminfo (whose kB become bytes)."""
+    found = {}
+    for line in text.splitlines():
+        words = line.replace(":", " ").split()
+        if len(words) >= 2 and words[1].lstrip("-").isdecimal():
+            scale = 1024 if words[2:] == ["kB"] else 1
+            found[words[0]] = int(words[1]) * scale
+    return found

@@ -1,0 +1,215 @@
+"""Everything that watches over one rank: its process, its steps, its stacks, and in the end the judgement."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core import ring
+from stepscope.watcher.death import End, Evidence, Trainee, judge, scheduler, shutting_down
+from stepscope.watcher.oom import KernelLog, OomWatch
+from stepscope.watcher.proc import PROC, resident_bytes
+from stepscope.watcher.progress import Progress, read_progress
+from stepscope.watcher.stacks import Answer, Asking, at_prompt
+from stepscope.watcher.stall import Sample, Vigil
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.store.states import RankState
+    from stepscope.watcher.steps import Moments
+
+DEATH_PATIENCE = 0.5
+"""Seconds that an end waits for more to be known: a lock goes a moment before its process does."""
+EXIT_PATIENCE = 600.0
+"""Seconds that the exit of an interpreter may take: other libraries have functions to run there."""
+WARNING_SECONDS = 120.0
+"""An end within so many seconds after the whole job was told to end belongs to that."""
+MEMORY_EVERY = 1.0
+"""Seconds between two looks at the resident memory."""
+EARLIER_SECONDS = 60.0
+"""An end within so many seconds after that of another rank is explained by it: launchers end the others."""
+STACK_KINDS = ("stalled", "hung")
+
+
+@dataclass
+class Job:
+    """What all ranks on this node share."""
+
+    scheduler: str = ""
+    log: KernelLog | None = None
+    warned_ns: int | None = None
+    """When this watcher was told to end, monotonic; None if it was not."""
+    root: str = ""
+    """Prefix of every path of the system's; for tests."""
+    seeing: bool = True
+    """Whether stacks may be asked for: `watcher.stacks`."""
+
+    @classmethod
+    def here(cls, environ: Mapping[str, str] | None = None, *, seeing: bool = True) -> Job:
+        """Return the job of this process; the kernel's log is read from now on, where that is allowed."""
+        return cls(scheduler(os.environ if environ is None else environ), KernelLog(), seeing=seeing)
+
+    def warned(self, now: int) -> bool:
+        """Say whether the whole job was told to end shortly before `now` (monotonic, in ns)."""
+        return self.warned_ns is not None and now - self.warned_ns < WARNING_SECONDS * 1e9
+
+
+@dataclass
+class Guard:
+    """The watch over one rank, from the moment its ring was found."""
+
+    trainee: Trainee | None
+    """None where the process cannot be seen: in another pid namespace, or on another system than Linux."""
+    job: Job = field(default_factory=Job)
+    asking: Asking | None = None
+    vigil: Vigil = field(default_factory=Vigil)
+    rss: int | None = None
+    """Resident bytes of the process, last seen."""
+
+    def __post_init__(self) -> None:
+        """Remember what must be read while the process lives."""
+        self.proc = self.job.root + PROC
+        self.oom = OomWatch(self.trainee.pid, self.job.log, self.job.root) if self.trainee else None
+        self._memory_due = 0
+        self._leaving: int | None = None
+        self._before: Progress = Progress()
+        self._requested = ""
+        self.end_evidence: Evidence | None = None
+        self._end: End | None = None
+
+    @classmethod
+    def over(cls, descriptor: int, stacks_path: str, job: Job) -> Guard:
+        """Watch the process that holds the writer's lock of the ring open at `descriptor`.
+
+        Its stacks come into the file at `stacks_path`, if it has made one.
+        """
+        trainee = Trainee.find(descriptor)
+        asking = Asking(trainee, stacks_path) if trainee is not None and job.seeing else None
+        return cls(trainee, job, asking)
+
+    def watch(
+        self, pair: tuple[int, int], ended: Moments, phase: str = "", *, gpu_busy: bool = False
+    ) -> list[dict[str, Any]]:
+        """Do what is due; return events, with stacks where they belong. Takes microseconds while all is well.
+
+        Args:
+            pair: wall and monotonic time, in ns.
+            ended: what `steps.moments` found in the records drained since the last call.
+            phase: the long phase that the run is in; "" if none.
+            gpu_busy: the GPUs of this rank have worked since the last call.
+        """
+        now = pair[1]
+        events = self.vigil.ended(ended.steps, ended.began) + self.vigil.logged(ended.rows)
+        events += self.vigil.look(now, long_phase=bool(phase))
+        if now >= self._memory_due and self.trainee is not None:
+            self._memory_due = now + round(MEMORY_EVERY * 1e9)
+            self.rss = resident_bytes(self.trainee.pid, self.proc) or self.rss
+        found, answer = self._see(now, gpu_busy=gpu_busy)
+        return [self._complete(event, answer, pair) for event in events + found]
+
+    def request(self, why: str) -> None:
+        """Have the stacks of this rank as an event of their own: another rank stands still, and `why` says which."""
+        self._requested = self._requested or why
+
+    def _see(self, now: int, *, gpu_busy: bool) -> tuple[list[dict[str, Any]], Answer | None]:
+        """Ask for stacks, or take in the answer."""
+        if self.trainee is None or not (self.vigil.wants_sample(now) or self._requested or self._open()):
+            return [], None
+        if not self._open():
+            self._before = read_progress(self.trainee.pid, self.proc, gpu_busy=gpu_busy)
+            if self.asking is None:
+                return self.vigil.sample(now, Sample("", self._before)), None
+            self.asking.ask(now)
+        answer = self.asking.answer(now) if self.asking is not None else None
+        if answer is None:
+            return [], None
+        before = self._before._replace(gpu_busy=self._before.gpu_busy or gpu_busy)
+        after = read_progress(self.trainee.pid, self.proc)
+        events = self.vigil.sample(now, Sample(answer.digest, before, after, at_prompt(answer.stacks)))
+        if self._requested and not any(event["kind"] in STACK_KINDS for event in events):
+            events.append({"kind": "stacks", "monotonic_ns": now, "why": self._requested})
+        self._requested = ""
+        return events, answer
+
+    def _open(self) -> bool:
+        return self.asking is not None and self.asking.open
+
+    def _complete(self, event: dict[str, Any], answer: Answer | None, pair: tuple[int, int]) -> dict[str, Any]:
+        """Return an event as it is written: times since 1970, and the stacks that it tells of."""
+        since = event.pop("since_ns", None)
+        if since is not None:
+            event["since"] = round((pair[0] + since - pair[1]) / 1e9, 6)
+        if answer is not None and event["kind"] in (*STACK_KINDS, "stacks"):
+            event |= {"stacks": answer.stacks, "threads": answer.waits, "stacks_by": answer.source}
+            event |= {"no_stacks": answer.why} if answer.why else {}
+        return event
+
+    def end(self, now: int, state: int, error: str = "", after: str = "", said: int | None = None) -> End | None:
+        """Return how the rank ended, None while that may become clearer within moments: then ask again.
+
+        Args:
+            now: monotonic time in ns.
+            state: the state in the ring.
+            error: the exception that the run reported last.
+            after: an earlier end that explains this one; see `earlier`.
+            said: the exit code by the word of the run, where there is one.
+        """
+        self.vigil.stop()
+        self._leaving = now if self._leaving is None else self._leaving
+        status, dead = None, True
+        if self.trainee is not None and state in (ring.STATE_RUNNING, ring.STATE_EXITED):
+            status, dead = self.trainee.status(), self.trainee.dead()
+            patience = EXIT_PATIENCE if state == ring.STATE_EXITED and not dead else DEATH_PATIENCE
+            if status is None and (now - self._leaving) / 1e9 < patience:
+                return None
+        self.end_evidence = Evidence(
+            status=status,
+            state=state,
+            error=error,
+            said=said,
+            oom=self.oom.evidence(self.rss) if self.oom and state != ring.STATE_FINISHED else None,
+            scheduler=self.job.scheduler,
+            warned=self.job.warned(now),
+            shutting_down=shutting_down(self.job.root),
+            after=after,
+            alive=not dead,
+        )
+        self._end = judge(self.end_evidence)
+        return self._end
+
+    def refine(self) -> End | None:
+        """Return a better judgement once more is known, else None; the pidfd is kept until `close`."""
+        if self._end is None or self._end.certain or self.trainee is None or self.end_evidence is None:
+            return None
+        status = self.trainee.status()
+        if status is None:
+            return None
+        self.end_evidence = self.end_evidence._replace(status=status, alive=False)
+        self._end = judge(self.end_evidence)
+        return self._end
+
+    def close(self) -> None:
+        """Let go of the process."""
+        if self.asking is not None:
+            self.asking.close()
+        if self.trainee is not None:
+            self.trainee.close()
+
+
+def earlier(ranks: Mapping[int, RankState], rank: int, now_us: int) -> str:
+    """Return which other rank failed shortly before `now_us` (microseconds since 1970), as in "rank 3 failed"."""
+    found = [
+        (state.ended, other, state.state)
+        for other, state in ranks.items()
+        if other != rank
+        and state.ended is not None
+        and state.state in ("failed", "killed", "oom-killed")
+        and 0 <= now_us - state.ended < EARLIER_SECONDS * 1e6
+    ]
+    if not found:
+        return ""
+    _, other, state = min(found)
+    words = {"failed": "failed", "killed": "was killed", "oom-killed": "ran out of memory"}
+    return f"rank {other} {words[state]}"

@@ -1,0 +1,277 @@
+"""Whether the kernel killed a process for lack of memory: counters of its cgroup, and the kernel's log."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NamedTuple
+
+FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the machine's own pid namespace: elsewhere the pids in the kernel's log are not ours."""
+UNLIMITED = 1 << 60
+"""Limits from here on are cgroup v1's way to say none."""
+MOST_LINES = 20_000
+"""Lines of the kernel's log that one read takes in at most."""
+NEARLY = 0.9
+"""Share of its limit at which a process that vanished with its whole cgroup was probably killed for memory."""
+
+_KILLED = re.compile(
+    r"(?P<memcg>Memory cgroup out of memory|Out of memory).*?Killed process (?P<pid>\d+) .*?"
+    r"anon-rss:(?P<anon>\d+)kB, file-rss:(?P<file>\d+)kB(?:, shmem-rss:(?P<shmem>\d+)kB)?"
+)
+_LIMIT = re.compile(r"^memory: usage \d+kB, limit (?P<limit>\d+)kB")
+
+
+class Kill(NamedTuple):
+    """One line of the kernel's log about a process that it killed."""
+
+    pid: int
+    rss: int
+    """Resident bytes at that moment."""
+    limit: int | None
+    """Bytes that the cgroup may have; None if the whole machine had run out."""
+    time_us: int
+    """Microseconds since the boot."""
+
+
+class Oom(NamedTuple):
+    """What speaks for a death by lack of memory."""
+
+    limit: int | None = None
+    """Bytes."""
+    rss: int | None = None
+    """Resident bytes, last seen."""
+    named: bool = False
+    """The kernel's log names this very process."""
+    kills: int = 0
+    """Processes of its cgroup that were killed for memory since we look."""
+    whole_machine: bool = False
+
+    @property
+    def nearly_full(self) -> bool:
+        """Whether the process alone took almost all that it might have."""
+        return bool(self.limit and self.rss and self.rss >= NEARLY * self.limit)
+
+
+def parse_line(line: str, limit: int | None = None) -> Kill | None:
+    """Read a line of /dev/kmsg; `limit`, in bytes, is what the lines before it said of the cgroup."""
+    head, _, text = line.partition(";")
+    match = _KILLED.search(text)
+    if match is None:
+        return None
+    pages = sum(int(match[name] or 0) for name in ("anon", "file", "shmem"))
+    fields = head.split(",")
+    moment = int(fields[2]) if len(fields) > 2 and fields[2].isdecimal() else 0
+    of_group = match["memcg"].startswith("Memory")
+    return Kill(int(match["pid"]), pages * 1024, limit if of_group else None, moment)
+
+
+class KernelLog:
+    """The kernel's log from now on, where it may be read; one for all ranks."""
+
+    def __init__(self, path: str = "/dev/kmsg", proc: str = "/proc", *, from_start: bool = False) -> None:
+        """Open the log at its end, or at its start for a death of earlier; without the right to, know nothing."""
+        self.kills: dict[int, Kill] = {}
+        self._limit: int | None = None
+        self._descriptor = -1
+        try:
+            if os.stat(f"{proc}/self/ns/pid").st_ino == FIRST_PID_NAMESPACE:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                if not from_start:
+                    os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError:
+            self.close()
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a log to read."""
+        return self._descriptor >= 0
+
+    def of(self, pid: int, since_us: int = 0) -> Kill | None:
+        """Return what the kernel said of `pid`, not before `since_us` (microseconds since the boot)."""
+        self._read()
+        kill = self.kills.get(pid)
+        return kill if kill and kill.time_us >= since_us else None
+
+    def _read(self) -> None:
+        for _ in range(MOST_LINES if self._descriptor >= 0 else 0):
+            try:
+                data = os.read(self._descriptor, 8192)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # lines were overwritten before we read them: go on behind the gap
+                continue
+            except OSError:
+                self.close()
+                return
+            if not data:
+                return
+            self._take(data.decode("utf-8", "replace"))
+
+    def _take(self, data: str) -> None:
+        for line in data.splitlines():
+            match = _LIMIT.match(line.partition(";")[2])
+            self._limit = int(match["limit"]) * 1024 if match else self._limit
+            kill = parse_line(line, self._limit)
+            if kill is not None:
+                self.kills[kill.pid] = kill
+
+    def close(self) -> None:
+        """Let go of the log."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Group:
+    """The memory cgroup of a process, of version 1 or 2."""
+
+    def __init__(self, path: str, top: str, version: int) -> None:
+        """Take the folder of the cgroup, and that of the hierarchy's root as we see it."""
+        self.path, self.top, self.version = path, top, version
+
+    @classmethod
+    def find(cls, pid: int, root: str = "") -> Group | None:
+        """Return the cgroup that bounds the memory of `pid`; `root` is prefixed to every path. None: there is none."""
+        try:
+            members = _read_text(f"{root}/proc/{pid}/cgroup")
+            mounts = _read_text(f"{root}/proc/self/mountinfo")
+        except OSError:
+            return None
+        for line in members.splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            version = 2 if number == "0" and not controllers else 1
+            if version == 1 and "memory" not in controllers.split(","):
+                continue
+            place = _mounted(mounts, path, version)
+            if place is not None:
+                group = cls(root + place[0], root + place[1], version)
+                if group.kills() is not None:
+                    return group
+        return None
+
+    def kills(self) -> int | None:
+        """Return how many processes of this group were killed for memory since it was made; None if it is gone."""
+        name = "memory.events" if self.version == 2 else "memory.oom_control"
+        try:
+            fields = dict(line.split(" ", 1) for line in _read_text(f"{self.path}/{name}").splitlines() if " " in line)
+            return int(fields["oom_kill"])
+        except (OSError, KeyError, ValueError):  # kernels before 4.13 do not count
+            return None
+
+    def limit(self) -> int | None:
+        """Return the bytes that the group may have, by itself or by one above it; None if there is no limit."""
+        name = "memory.max" if self.version == 2 else "memory.limit_in_bytes"
+        found: list[int] = []
+        path = self.path
+        while path.startswith(self.top):
+            try:
+                found.append(int(_read_text(f"{path}/{name}")))
+            except (OSError, ValueError):  # "max", or the root of version 2, which has no such file
+                found.append(UNLIMITED)
+            if path == self.top:
+                break
+            path = os.path.dirname(path)
+        least = min(found, default=UNLIMITED)
+        return least if least < UNLIMITED else None
+
+
+class OomWatch:
+    """The memory of one process: how often its cgroup was out of it before, and again after the death."""
+
+    def __init__(self, pid: int, log: KernelLog | None = None, root: str = "") -> None:
+        """Look while the process lives: afterwards /proc tells no cgroup any more."""
+        self._pid, self._log, self._root = pid, log, root
+        self._before = log.of(pid) if log else None  # of an earlier process with this number
+        self.group = Group.find(pid, root)
+        self._kills = (self.group.kills() if self.group else None) or 0
+        self._limit = self.group.limit() if self.group else None
+
+    def evidence(self, rss: int | None = None) -> Oom | None:
+        """Return what speaks for a death by lack of memory, None if nothing does.
+
+        Args:
+            rss: resident bytes of the process, last seen alive.
+        """
+        kill = self._log.of(self._pid) if self._log else None
+        kill = None if kill == self._before else kill
+        kills = self.kills() - self._kills
+        limit = self.limit()
+        if kill is not None:
+            return Oom(kill.limit or limit, kill.rss, named=True, kills=kills, whole_machine=kill.limit is None)
+        return Oom(limit, rss, kills=kills) if kills > 0 else None
+
+    def kills(self) -> int:
+        """Return the counter of the cgroup; what it was at first if it is gone."""
+        found = self.group.kills() if self.group else None
+        return self._kills if found is None else found
+
+    def limit(self) -> int | None:
+        """Return the limit in bytes: of the cgroup, as it is now or was at last, else the memory of the machine."""
+        if self.group is not None and self.group.kills() is not None:
+            self._limit = self.group.limit()
+        return self._limit or machine_bytes(self._root)
+
+
+def afterwards(
+    pid: int,
+    since_us: int,
+    group: Group | None = None,
+    kills: int = 0,
+    rss: int | None = None,
+    limit: int | None = None,
+    log: KernelLog | None = None,
+) -> Oom | None:
+    """Return what speaks for lack of memory when nobody was left to watch: the whole cgroup was killed at once.
+
+    Args:
+        pid: the process, as our pid namespace numbered it.
+        since_us: when it began, in microseconds since this boot.
+        group: its cgroup, which may be gone.
+        kills: the counter of that cgroup when it was last read.
+        rss: resident bytes of the process, last seen.
+        limit: bytes that its cgroup might have, last seen.
+        log: the kernel's log from its start.
+    """
+    kill = log.of(pid, since_us) if log else None
+    if kill is not None:
+        return Oom(kill.limit or limit, kill.rss, named=True, whole_machine=kill.limit is None)
+    now = group.kills() if group else None
+    found = Oom(limit, rss, kills=max(0, (now or 0) - kills))
+    return found if found.kills or found.nearly_full else None
+
+
+def machine_bytes(root: str = "") -> int | None:
+    """Return the memory of the machine in bytes; None where the system does not tell."""
+    try:
+        return int(_read_text(f"{root}/proc/meminfo").split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _mounted(mounts: str, path: str, version: int) -> tuple[str, str] | None:
+    """Return the folder of a cgroup and the mount point above it; None if it lies outside what is mounted here."""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kinds = left.split(), right.split()
+        if len(fields) < 5 or len(kinds) < 3 or kinds[0] != ("cgroup2" if version == 2 else "cgroup"):
+            continue
+        if version == 1 and "memory" not in kinds[2].split(","):
+            continue
+        inside = os.path.relpath(path, fields[3])
+        if inside.startswith(".."):  # a container that sees its own part alone: that part is the root of the mount
+            inside = "."
+        top = _unescape(fields[4])
+        return os.path.normpath(f"{top}/{inside}"), top
+    return None
+
+
+def _unescape(text: str) -> str:
+    """Return a path of mountinfo as it is: blanks in it are written in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _read_text(path: str, limit: int = 1 << 20) -> str:
+    with open(path, "rb") as file:
+        return file.read(limit).decode("utf-8", "replace")

@@ -1,0 +1,125 @@
+"""What /proc tells of one process: its state, its times, its signals and where its threads wait."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+PROC = "/proc"
+MOST_THREADS = 64
+"""Threads described in an event at most; the first is the main one."""
+
+
+class Stat(NamedTuple):
+    """The fields of /proc/<pid>/stat that we use; times in clock ticks."""
+
+    state: str
+    """R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie, X dead."""
+    user: int
+    system: int
+    children_user: int
+    children_system: int
+    started: int
+    """Ticks after the boot: with the pid this names a process for as long as the machine is up."""
+    resident_pages: int
+    start_of_stack: int
+    """0 if we may not look into this process, or it is a zombie."""
+    exit_code: int
+    """As a wait status; 0 if we may not look into this process."""
+
+    @property
+    def ticks(self) -> int:
+        """Processor time of the process and of the children that it has waited for."""
+        return self.user + self.system + self.children_user + self.children_system
+
+
+def parse_stat(data: bytes) -> Stat:
+    """Read the content of /proc/<pid>/stat; the name in it may hold anything, also brackets and blanks.
+
+    Raises:
+        ValueError: this is something else.
+    """
+    fields = data[data.rfind(b")") + 1 :].split()
+    if len(fields) < 50:
+        raise ValueError("not the state of a process")
+    number = [int(fields[at]) for at in (11, 12, 13, 14, 19, 21, 25, 49)]
+    return Stat(fields[0].decode("ascii", "replace"), *number)
+
+
+def read_stat(pid: int, proc: str = PROC) -> Stat | None:
+    """Return the state of a process; None if it is gone or hidden."""
+    try:
+        return parse_stat(_read(f"{proc}/{pid}/stat"))
+    except (OSError, ValueError):
+        return None
+
+
+class Signals(NamedTuple):
+    """The signals of a process as bit masks: bit n-1 stands for signal n."""
+
+    caught: int
+    pending: int
+
+    def catches(self, number: int) -> bool:
+        """Say whether a handler is installed for this signal."""
+        return bool(self.caught >> (number - 1) & 1)
+
+    def awaits(self, number: int) -> bool:
+        """Say whether this signal was sent and is not taken yet."""
+        return bool(self.pending >> (number - 1) & 1)
+
+
+def read_signals(pid: int, proc: str = PROC) -> Signals | None:
+    """Return which signals a process catches and which wait for it; None if it is gone or hidden."""
+    try:
+        lines = _read(f"{proc}/{pid}/status").splitlines()
+        found = dict(line.split(b":", 1) for line in lines if line.startswith((b"Sig", b"ShdPnd")))
+        masks = {name: int(value, 16) for name, value in found.items() if name in (b"SigCgt", b"SigPnd", b"ShdPnd")}
+        return Signals(masks[b"SigCgt"], masks[b"SigPnd"] | masks[b"ShdPnd"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def resident_bytes(pid: int, proc: str = PROC) -> int | None:
+    """Return the resident memory of a process in bytes; None if it is gone or has none any more."""
+    stat = read_stat(pid, proc)
+    return stat.resident_pages * os.sysconf("SC_PAGE_SIZE") if stat and stat.resident_pages > 0 else None
+
+
+def threads(pid: int, proc: str = PROC, most: int = MOST_THREADS) -> list[dict[str, object]]:
+    """Return number, name, state and kernel function of the first threads: what is known without their stacks."""
+    found: list[dict[str, object]] = []
+    for number in children_of(f"{proc}/{pid}/task")[:most]:
+        place = f"{proc}/{pid}/task/{number}"
+        try:
+            data = _read(f"{place}/stat")
+            stat = parse_stat(data)
+        except (OSError, ValueError):  # ended meanwhile
+            continue
+        name = data[data.find(b"(") + 1 : data.rfind(b")")].decode("utf-8", "replace")
+        found.append({"thread": number, "name": name, "state": stat.state, "waits_in": _waits_in(place)})
+    return found
+
+
+def children_of(folder: str) -> list[int]:
+    """Return the numbers that are entries of a folder of /proc, in order; [] if it is gone."""
+    try:
+        return sorted(int(name) for name in os.listdir(folder) if name.isdigit())
+    except OSError:
+        return []
+
+
+def _waits_in(place: str) -> str:
+    try:
+        found = _read(f"{place}/wchan").decode("ascii", "replace").strip()
+    except OSError:  # not for us
+        return ""
+    return "" if found == "0" else found
+
+
+def _read(path: str, limit: int = 1 << 16) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, limit)
+    finally:
+        os.close(descriptor)

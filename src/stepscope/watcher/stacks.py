@@ -1,0 +1,291 @@
+"""The stacks of a trainer: ask for them by a signal or by py-spy, read the answer, compare two of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.session.stacks import SIGNAL
+from stepscope.watcher.proc import PROC, read_signals, read_stat, threads
+
+if TYPE_CHECKING:
+    from stepscope.watcher.death import Trainee
+
+ANSWER_SECONDS = 1.0
+"""How long a process may take to write its stacks; what sleeps in the kernel never does."""
+SPY_SECONDS = 5.0
+"""How long py-spy may take."""
+MOST_BYTES = 256 << 10
+"""Of one dump that are read."""
+FULL_BYTES = 1 << 20
+"""From this size on the file of the dumps is emptied: it lies in shared memory."""
+MOST_THREADS, MOST_FRAMES = 64, 60
+
+Thread = dict[str, Any]
+"""`thread` (an id), `name` if known, `frames`: innermost first, each with `file`, `line` and `function`."""
+
+_HEAD = re.compile(r"^(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):$")
+_FRAME = re.compile(r'^  File (?:"(.*)"|\?\?\?), line (\d+|\?\?\?) in (.*)$')
+
+
+def parse_dump(text: str) -> list[Thread]:
+    """Read what faulthandler wrote; lines that are something else are passed over."""
+    found: list[Thread] = []
+    for line in text.splitlines():
+        head = _HEAD.match(line)
+        if head is not None:
+            thread: Thread = {"thread": head[2], "frames": []}
+            if head[3]:
+                thread["name"] = head[3]
+            if head[1] != "Thread":
+                thread["current"] = True
+            found.append(thread)
+            continue
+        frame = _FRAME.match(line)
+        if frame is not None and found:
+            number = int(frame[2]) if frame[2].isdecimal() else 0
+            found[-1]["frames"].append({"file": frame[1] or "", "line": number, "function": frame[3]})
+    return found
+
+
+def parse_spy(text: str) -> list[Thread]:
+    """Read what `py-spy dump --json` wrote; raise ValueError if it is something else."""
+    try:
+        return [
+            {
+                "thread": hex(int(thread["thread_id"])),
+                **({"name": str(thread["thread_name"])} if thread.get("thread_name") else {}),
+                "frames": [
+                    {"file": str(frame["filename"]), "line": int(frame["line"]), "function": str(frame["name"])}
+                    for frame in thread["frames"]
+                ],
+            }
+            for thread in json.loads(text)
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the output of py-spy: {error}") from error
+
+
+def main_thread(found: list[Thread]) -> Thread | None:
+    """Return the main thread: named so, else the last: the interpreter lists the newest first."""
+    named = [thread for thread in found if thread.get("name") == "MainThread"]
+    return named[0] if named else found[-1] if found else None
+
+
+def trim(found: list[Thread], most_threads: int = MOST_THREADS, most_frames: int = MOST_FRAMES) -> list[Thread]:
+    """Return stacks that fit an event: the main thread first, of each the innermost frames."""
+    main = main_thread(found)
+    ordered = sorted(found, key=lambda thread: thread is not main)[:most_threads]
+    return [{**thread, "frames": thread["frames"][:most_frames]} for thread in ordered]
+
+
+def digest(facts: Any) -> str:
+    """Return a short text that is the same for the same stacks."""
+    text = json.dumps(facts, sort_keys=True).encode()
+    return f"{zlib.crc32(text):08x}{zlib.adler32(text):08x}{len(text):x}"
+
+
+_PROMPT_FILES = ("ipykernel", "IPython", "prompt_toolkit", "_pyrepl", "code.py", "pdb.py", "ray/_private/worker.py")
+_WAITING_FILES = ("selectors.py", "asyncio/", "tornado/", "zmq/", "prompt_toolkit", "_pyrepl", "code.py", "cmd.py")
+_CELL = ("run_cell", "run_code", "run_ast_nodes", "runcode")
+
+
+def at_prompt(found: list[Thread]) -> bool:
+    """Say whether the main thread waits for a person: at a prompt, or in the event loop of an idle notebook.
+
+    The prompt of a plain interpreter is C code below no Python frame at all.
+    """
+    main = main_thread(found)
+    if main is None:
+        return False
+    frames = main["frames"]
+    if not frames:
+        return True
+    inner = frames[0]
+    if inner["function"] == "main_loop" and _of(inner, ("ray/_private/worker.py",)):  # an actor between two calls
+        return True
+    if any(_of(frame, ("pdb.py",)) and frame["function"] in ("interaction", "_cmdloop") for frame in frames[:6]):
+        return True
+    prompt = any(_of(frame, _PROMPT_FILES) for frame in frames)
+    return prompt and _of(inner, _WAITING_FILES) and not any(frame["function"] in _CELL for frame in frames)
+
+
+def _of(frame: dict[str, Any], parts: tuple[str, ...]) -> bool:
+    path = "/" + frame["file"].replace("\\", "/").lstrip("/")
+    return any(f"/{part}" in path for part in parts)
+
+
+class Answer(NamedTuple):
+    """What came of asking for stacks."""
+
+    source: str
+    """faulthandler or py-spy; "" if there are none."""
+    stacks: list[Thread]
+    waits: list[dict[str, object]]
+    """Each thread with its state and the kernel function in which it waits."""
+    why: str = ""
+    """Why there are none."""
+
+    @property
+    def digest(self) -> str:
+        """The same for two moments at which all threads were at the same place."""
+        if self.stacks:
+            places = [[thread["thread"], thread["frames"]] for thread in self.stacks]
+            return digest([self.source, sorted(places, key=lambda place: str(place[0]))])
+        # A thread of the kernel's scheduler may be seen running for a moment; where it sleeps is what counts.
+        return digest([self.why, [[wait["thread"], wait["waits_in"]] for wait in self.waits]])
+
+
+class Asking:
+    """One rank's stacks: at most one question at a time, answered over several ticks, never waited for."""
+
+    def __init__(self, trainee: Trainee, path: str, proc: str = PROC, spy: str | None = None) -> None:
+        """Ask `trainee`, which writes to the file at `path`; `spy` is the program py-spy, None to look for it."""
+        self._trainee, self._path, self._proc = trainee, path, proc
+        self._spy: str = find_spy() if spy is None else spy
+        self._asked: int | None = None
+        self._source, self._why = "", ""
+        self._start = self._size = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._output = -1
+
+    @property
+    def open(self) -> bool:
+        """Whether a question is not answered yet."""
+        return self._asked is not None
+
+    def ask(self, now: int) -> None:
+        """Begin to ask at `now` (monotonic, in ns); does nothing while a question is open."""
+        if self.open:
+            return
+        self._asked, self._source, self._why = now, "", ""
+        self._why = self._send()
+        if not self._source and not self._stopped() and self._spy:
+            self._start_spy()
+
+    def _send(self) -> str:
+        """Send the signal if that is safe; return why not, else ""."""
+        if SIGNAL is None or not os.path.exists(self._path):
+            return "stacks are switched off"
+        if self._stopped():
+            return "the process is stopped"
+        signals = read_signals(self._trainee.pid, self._proc)
+        if signals is None or not signals.catches(SIGNAL):
+            return "the process does not catch the signal any more"
+        self._start = self._size = self._file_size()
+        self._source = "faulthandler"
+        if signals.awaits(SIGNAL):  # a question of earlier: one answer serves both
+            return ""
+        try:
+            self._trainee.signal(SIGNAL)
+        except OSError as error:
+            self._source = ""
+            return f"the signal could not be sent: {error.strerror}"
+        return ""
+
+    def _stopped(self) -> bool:
+        stat = read_stat(self._trainee.pid, self._proc)
+        return stat is not None and stat.state in "Tt"
+
+    def _start_spy(self) -> None:
+        command = [self._spy, "dump", "--nonblocking", "--json", "--pid", str(self._trainee.pid)]
+        nowhere = subprocess.DEVNULL
+        try:
+            self._output = os.memfd_create("py-spy")  # a pipe would be full at 64 KiB, with nobody waiting for it
+            self._child = subprocess.Popen(command, stdin=nowhere, stdout=self._output, stderr=nowhere)
+            self._source = "py-spy"
+        except OSError as error:
+            self._why += f"; py-spy: {error.strerror}"
+            self._end_spy()
+
+    def answer(self, now: int) -> Answer | None:
+        """Return the answer, None while it may still come; `now` is monotonic, in ns."""
+        if self._asked is None:
+            return None
+        waited = (now - self._asked) / 1e9
+        if self._source == "faulthandler":
+            text = self._dump(waited)
+        elif self._source == "py-spy":
+            text = self._spied(waited)
+        else:
+            text = ""
+        if text is None:
+            return None
+        self._asked = None
+        return self._made(text)
+
+    def _made(self, text: str) -> Answer:
+        found: list[Thread] = []
+        try:
+            found = parse_spy(text) if self._source == "py-spy" and text else parse_dump(text)
+        except ValueError as error:
+            self._why = str(error)
+        waits = threads(self._trainee.pid, self._proc)
+        if found:
+            return Answer(self._source, trim(found), waits)
+        return Answer("", [], waits, self._why or "the process did not answer")
+
+    def _dump(self, waited: float) -> str | None:
+        """Return the dump once the file grows no more; "" if none came, None to wait on."""
+        size, before = self._file_size(), self._size
+        self._size = size
+        if waited < ANSWER_SECONDS and (size <= self._start or size != before):
+            return None
+        if size <= self._start:
+            return ""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return ""
+        try:
+            data = os.pread(descriptor, MOST_BYTES, self._start)
+            if size > FULL_BYTES:
+                os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        return data.decode("utf-8", "replace")
+
+    def _file_size(self) -> int:
+        try:
+            return os.stat(self._path).st_size
+        except OSError:
+            return 0
+
+    def _spied(self, waited: float) -> str | None:
+        if self._child is None:
+            return ""
+        code = self._child.poll()
+        if code is None and waited < SPY_SECONDS:
+            return None
+        if code is None:
+            self._child.kill()
+            self._child.wait()
+        text = os.pread(self._output, MOST_BYTES * 4, 0).decode("utf-8", "replace") if code == 0 else ""
+        self._why = "" if code == 0 else "py-spy may not look into the process, or took too long"
+        self._end_spy()
+        return text
+
+    def _end_spy(self) -> None:
+        if self._output >= 0:
+            os.close(self._output)
+        self._child, self._output = None, -1
+
+    def close(self) -> None:
+        """Give up an open question."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+        self._end_spy()
+        self._asked = None
+
+
+def find_spy(path: str | None = None) -> str:
+    """Return the program py-spy: beside our interpreter, else in the folders of `path`; "" if it is not installed."""
+    folders = [os.path.dirname(sys.executable), *(os.environ.get("PATH", "") if path is None else path).split(":")]
+    candidates = [f"{folder}/py-spy" for folder in folders if folder]
+    return next((found for found in candidates if os.path.isfile(found) and os.access(found, os.X_OK)), "")

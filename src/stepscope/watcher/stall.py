@@ -1,0 +1,220 @@
+"""When a training stands still: a state machine over step ends, stacks and counters, with the time handed in.
+
+Stalled: a step is expected and none ended for longer than this training ever takes. Hung: its stacks stand still as
+well, and it neither computes nor reads nor writes; or it has been stalled for minutes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.watcher.progress import Progress, moved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+IDLE, ARMED, STALLED, HUNG = "idle", "armed", "stalled", "hung"
+FLOOR = 10.0
+"""Seconds without a step that never mean anything."""
+MEDIANS, PAUSES = 5.0, 2.0
+"""A stall is this many times the recent median step, and this many times the longest pause so far."""
+RECENT = 101
+"""Steps whose median counts."""
+HUNG_SAMPLES, HUNG_SPAN = 3, 5.0
+"""Stacks that must be the same, and the seconds that they must span."""
+HUNG_AFTER = 300.0
+"""Seconds of a stall after which it is a hang, whatever moves."""
+SAMPLE_EVERY, SAMPLE_SLOWLY = 2.5, 15.0
+"""Seconds between two samples of a stalled process: at first, and later."""
+SAMPLE_PATIENCE = 4.0
+"""Seconds that the first sample may take; without one the stall is told as it is."""
+SLOWLY_AFTER = 30.0
+UNSEEN = 5.0
+"""Seconds between two looks from which on this watcher was held up itself: that time proves nothing."""
+FIRST_ROWS, ROWS_APART = 3, 0.05
+"""A run without steps is armed by this many rows that lie this many seconds apart."""
+_NS = 1e9
+
+
+class Sample(NamedTuple):
+    """What was seen of the process at one moment."""
+
+    digest: str
+    """Of all stacks: equal for two moments at which every thread was at the same place."""
+    progress: Progress = Progress()
+    """Before the process was asked for its stacks."""
+    resumed: Progress | None = None
+    """After it had answered, which is work as well; None if it was not asked."""
+    at_prompt: bool = False
+    """The main thread waits for a person."""
+
+
+class Vigil:
+    """One rank's steps, watched. Times are monotonic, in ns; events are plain dicts with their `kind`."""
+
+    def __init__(self) -> None:
+        """Begin disarmed: before the first step anything may take any time."""
+        self.state = IDLE
+        self._over = False
+        self._steps = False
+        self._rows = 0
+        self._row: int | None = None
+        self._idle_since: int | None = None
+        self._last: int | None = None
+        """The end of the step before, or the last moment that counts as one."""
+        self._excused = 0
+        """Nanoseconds since then that a long phase explains."""
+        self._durations: deque[float] = deque(maxlen=RECENT)
+        self._longest = 0.0
+        self._looked: int | None = None
+        self._long = False
+        self._told = 0
+        """When the stall was told."""
+        self._suspected: int | None = None
+        self._sampled = 0
+        self._same: list[tuple[int, Sample]] = []
+
+    def threshold(self) -> float:
+        """Return the seconds without a step from which on this training is stalled."""
+        usual = median(self._durations) if self._durations else 0.0
+        return max(FLOOR, MEDIANS * usual, PAUSES * self._longest)
+
+    def ended(self, times: Sequence[int], began: int | None = None) -> list[dict[str, Any]]:
+        """Take in the moments at which steps ended, in order; return what that means.
+
+        `began` is the beginning of the first of them: of a training that has just begun all that is known.
+        """
+        if not times or self._over:
+            return []
+        if not self._steps:
+            self._steps, self._last, self._longest = True, None, 0.0
+            self._durations.clear()
+        if self._last is None and self._idle_since is None:
+            self._last = began
+        return self._count(times)
+
+    def logged(self, times: Sequence[int]) -> list[dict[str, Any]]:
+        """Take in the moments of rows of numbers: in a run that has no steps they stand for steps."""
+        if not times or self._over or self._steps:
+            return []
+        for moment in times:
+            apart = self._row is None or moment - self._row >= ROWS_APART * _NS
+            self._row, self._rows = moment, self._rows + apart
+        events = self._count(times)
+        if self._rows < FIRST_ROWS:  # a few facts logged at the start are no training yet
+            self.state = IDLE
+        return events
+
+    def _count(self, times: Sequence[int]) -> list[dict[str, Any]]:
+        events = self._recover(times[0], "a step ended") if self.state in (STALLED, HUNG) else []
+        for moment in times:
+            if self._last is not None and moment > self._last:
+                seconds = max(0, moment - self._last - self._excused) / _NS
+                self._durations.append(seconds)
+                self._longest = max(self._longest, seconds)
+            self._last, self._excused = moment, 0
+        self.state, self._suspected, self._same, self._idle_since = ARMED, None, [], None
+        return events
+
+    def look(self, now: int, *, long_phase: bool = False) -> list[dict[str, Any]]:
+        """Let time pass until `now`; return what that means.
+
+        Args:
+            now: monotonic time in ns.
+            long_phase: the run said that it evaluates, compiles or writes a checkpoint.
+        """
+        before, self._looked = self._looked, now
+        passed = now - before if before is not None else 0
+        was_long, self._long = self._long, long_phase
+        if self.state == IDLE or self._last is None:
+            return []
+        if long_phase or was_long or passed > UNSEEN * _NS:
+            self._excused += passed
+            self._suspected, self._same = None, []
+            return self._recover(now, "a long phase began") if long_phase and self.state != ARMED else []
+        if self.state == ARMED:
+            return self._suspect(now)
+        if self.state == STALLED and now - self._told >= HUNG_AFTER * _NS:
+            return [self._hang(now, f"stalled for {HUNG_AFTER / 60:.0f} minutes")]
+        return []
+
+    def _suspect(self, now: int) -> list[dict[str, Any]]:
+        if self._quiet(now) < self.threshold():
+            return []
+        if self._suspected is None:
+            self._suspected, self._sampled = now, 0
+        if now - self._suspected < SAMPLE_PATIENCE * _NS:
+            return []
+        return [self._stall(now)]
+
+    def wants_sample(self, now: int) -> bool:
+        """Say whether stacks and counters shall be looked at now."""
+        if self.state == ARMED:
+            return self._suspected is not None and not self._sampled
+        if self.state == IDLE or self._long:
+            return False
+        slowly = self.state == HUNG or now - self._told > SLOWLY_AFTER * _NS
+        return now - self._sampled >= (SAMPLE_SLOWLY if slowly else SAMPLE_EVERY) * _NS
+
+    def sample(self, now: int, sample: Sample) -> list[dict[str, Any]]:
+        """Take in what was seen of the process at `now`; return what that means."""
+        self._sampled = now
+        if self.state == IDLE or self._last is None or (self.state == ARMED and self._suspected is None):
+            return []  # asked for before the step that has come meanwhile
+        if sample.at_prompt:
+            events = self._recover(now, "the prompt is idle") if self.state != ARMED else []
+            self.state, self._last, self._suspected, self._same = IDLE, None, None, []
+            self._idle_since = now
+            return events
+        events = [self._stall(now)] if self.state == ARMED else []
+        if self._same and self._stands_still(now, sample):
+            self._same.append((now, sample))
+        else:
+            self._same = [(now, sample)]
+        span = (now - self._same[0][0]) / _NS
+        if self.state == STALLED and len(self._same) >= HUNG_SAMPLES and span >= HUNG_SPAN:
+            why = f"{len(self._same)} stacks over {span:.0f} s are the same, and nothing is computed, read or written"
+            events.append(self._hang(now, why))
+        return events
+
+    def _stands_still(self, now: int, sample: Sample) -> bool:
+        then, before = self._same[-1]
+        same = bool(sample.digest) and sample.digest == before.digest
+        return same and not moved(before.resumed or before.progress, sample.progress, (now - then) / _NS)
+
+    def stop(self) -> None:
+        """Watch no more: the run has ended."""
+        self.state, self._over = IDLE, True
+
+    def _quiet(self, now: int) -> float:
+        """Return the seconds since the last step that nothing explains."""
+        return max(0, now - (self._last or now) - self._excused) / _NS
+
+    def _stall(self, now: int) -> dict[str, Any]:
+        self.state, self._told = STALLED, now
+        what = "step" if self._steps else "row"
+        usual = f"the recent median {what} is {median(self._durations):.3g} s, " if self._durations else ""
+        why = f"no {what} ended for {self._quiet(now):.1f} s; {usual}the longest pause so far {self._longest:.3g} s"
+        return self._event("stalled", now, why)
+
+    def _hang(self, now: int, why: str) -> dict[str, Any]:
+        self.state = HUNG
+        return self._event("hung", now, why)
+
+    def _recover(self, now: int, why: str) -> list[dict[str, Any]]:
+        event = {**self._event("recovered", now, why), "was": self.state}
+        self.state, self._suspected, self._same = ARMED, None, []
+        return [event]
+
+    def _event(self, kind: str, now: int, why: str) -> dict[str, Any]:
+        """Return an event; `since_ns` is the moment of the last step, monotonic."""
+        return {
+            "kind": kind,
+            "monotonic_ns": now,
+            "since_ns": self._last,
+            "seconds": round(self._quiet(now), 3),
+            "threshold_seconds": round(self.threshold(), 3),
+            "why": why,
+        }
