@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,17 +16,23 @@ from bench.processes import output_of
 from bench.synthetic import WRITER, long_run, name_of, small_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from stepscope.store.pyramid import Blocks
-    from stepscope.store.reader import Past
-    from stepscope.store.series import Series
 
 BUCKETS = 2000
 SERIES = 50
+READ = """
+import json, sys
+import stepscope
+past = stepscope.open(sys.argv[1])
+found = past.overview(past.names()[:int(sys.argv[2])], points=int(sys.argv[3])).values()
+buckets = [one.buckets for one in found if one.buckets is not None]
+print(json.dumps({"buckets": sum(map(len, buckets)), "points": sum(int(one.count.sum()) for one in buckets)}))
+"""
+"""Reads the overview of a run's first series and prints how many buckets and points that was."""
 LIST = "import sys, stepscope; print(len(stepscope.runs(sys.argv[1])))"
 """Lists the runs of a folder and prints how many."""
 
@@ -79,7 +84,7 @@ def _overview(root: Path, options: Options, repeats: int) -> list[Figure]:
 
 def _cold(run: Path, series: int, buckets: int, repeats: int) -> tuple[float, dict[str, Any]]:
     """Return the CPU seconds of a fresh process that reads the overview, and what it saw."""
-    results = [output_of("-m", "bench.reading", str(run), str(series), str(buckets)) for _ in range(repeats)]
+    results = [output_of("-c", READ, str(run), str(series), str(buckets)) for _ in range(repeats)]
     return statistics.median(cpu for _, cpu, _ in results), json.loads(results[0][0])
 
 
@@ -87,7 +92,7 @@ def _differences(run: Path, names: list[str], points: int) -> int:
     """Compare the buckets of each series with a scan of its raw points by DuckDB; return how many are not equal."""
     import stepscope
 
-    found = _overview_of(stepscope.open(run), names, points)
+    found = stepscope.open(run).overview(names, points=points)
     return sum(_difference(run, name, found[name].buckets) for name in names)
 
 
@@ -134,26 +139,3 @@ def _same(one: NDArray[Any], other: NDArray[Any], *, exact: bool) -> NDArray[np.
     if exact:
         return np.asarray((one == other) | (np.isnan(one) & np.isnan(other)))
     return np.asarray(np.isclose(one, other, rtol=1e-9, atol=0.0))
-
-
-def _overview_of(past: Past, names: list[str], points: int) -> dict[str, Series]:
-    """Read many series as a page would: together, where the reader can."""
-    together: Callable[..., dict[str, Series]] | None = getattr(past, "overview", None)
-    if together is not None:
-        return together(names, points=points)
-    return {name: past.series(name, points=points) for name in names}
-
-
-def main(arguments: list[str]) -> int:
-    """Read the overview of a run's first series and print how many buckets and points that was."""
-    import stepscope
-
-    past = stepscope.open(arguments[0])
-    found = _overview_of(past, past.names()[: int(arguments[1])], int(arguments[2])).values()
-    buckets = [one.buckets for one in found if one.buckets is not None]
-    print(json.dumps({"buckets": sum(map(len, buckets)), "points": sum(int(one.count.sum()) for one in buckets)}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
