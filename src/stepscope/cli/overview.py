@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.cli import machine_facts
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.store.layout import RunFolder
 from stepscope.store.points import NO_STEP
@@ -19,7 +20,7 @@ from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, RankState, overall, read_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 STEP, SAMPLES, PHASE, OWN = "step_seconds", "samples", "phase/", "stepscope/"
 FIRST = ("loss", "accuracy", "perplexity", "learning_rate", "grad_norm", "epoch")
 """Canonical names that come first among the metrics; those of the machine come last."""
-MACHINE = ("cpu", "memory", "disk", "network", "process", "gpu")
 WINDOW = 1_000_000
 """Rows of `step_seconds` beyond which the time is that of the last so many steps."""
 FINE_POINTS = 20_000
@@ -52,11 +52,14 @@ DEFINITIONS = {
 
 
 def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
-    """Return everything, with at most `metrics` metrics (all if None)."""
+    """Return everything, with at most `metrics` of the program's own metrics (all, the machine's too, if None)."""
     folder = RunFolder(past.path)
     nodes, _ = read_nodes(folder)
     counts = take_snapshot(folder).counts()
-    names = metric_names(counts)
+    sampled = machine_facts.machine_names(past, counts)
+    names = metric_names(counts, sampled)
+    if metrics is not None:
+        names = [name for name in names if name not in sampled]
     duration = _duration(nodes)
     steps = step_range(past, counts)
     return {
@@ -70,6 +73,8 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "throughput": throughput(past, counts, steps),
         "metrics": [metric(past, name) for name in names[:metrics]],
         "metrics_total": len(names),
+        "machine": machine_facts.machine(past, sampled),
+        "end": machine_facts.end(past, attempts(nodes), _state(nodes)["step"]),
         "own_cost": own_cost(past, counts, nodes, duration),
         "events": _event_kinds(past),
         "problems": problems(past, counts),
@@ -118,17 +123,15 @@ def _rank(rank: RankState, node: NodeState) -> dict[str, Any]:
     return {**{key: getattr(rank, key) for key in kept}, "seconds": seconds}
 
 
-def metric_names(counts: Iterable[str]) -> list[str]:
+def metric_names(counts: Iterable[str], sampled: Collection[str] = ()) -> list[str]:
     """Return the names that are metrics of their own, the best known first, those of the machine last."""
     own = [name for name in counts if name not in {STEP, SAMPLES} and not name.startswith((PHASE, OWN))]
-    return sorted(own, key=_importance)
+    return sorted(own, key=lambda name: (name in sampled, _importance(name), name))
 
 
-def _importance(name: str) -> tuple[int, str]:
+def _importance(name: str) -> int:
     known = canonical(name)
-    if known in FIRST:
-        return FIRST.index(known), name
-    return len(FIRST) + (canonical(name).partition("/")[0] in MACHINE), name
+    return FIRST.index(known) if known in FIRST else len(FIRST)
 
 
 def step_range(past: Past, counts: dict[str, int]) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.machine_lines import end_lines, machine_lines
 from stepscope.cli.runs import STYLES
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, bar, columns, count, cut, duration, plain, sparkline
@@ -75,7 +76,9 @@ class Page:
         yield from self._head()
         yield from self._time()
         yield from self._metrics()
+        yield from self._machine()
         yield from self._ranks()
+        yield from self._end()
         yield from self._foot()
 
     def _title(self, text: str, rest: str = "") -> Iterator[str]:
@@ -175,6 +178,23 @@ class Page:
         yield from table([*shape, Column("trend", optional=True)], rows, self._width, self._paint, 2)
         if total > len(found):
             yield self._note(f"and {count(total - len(found))} more: --metric NAME shows one, --json all of them")
+
+    def _machine(self) -> Iterator[str]:
+        found = list(machine_lines(self._facts["machine"], self._width, self._paint))
+        if found:
+            number = len(self._facts["machine"]["metrics"])
+            yield from self._title(
+                "Machine", f"means over the run; {count(number)} metrics in all, --metric NAME shows one"
+            )
+            yield from found
+
+    def _end(self) -> Iterator[str]:
+        facts = self._facts["end"]
+        found = list(end_lines(facts, self._width, self._paint))
+        if found:
+            title = "So far" if self._facts["state"] == "running" else "The end"
+            yield from self._title(title, f"last {len(facts['steps'])} steps of rank {facts['rank']}")
+            yield from found
 
     def _ranks(self) -> Iterator[str]:
         ranks = self._facts["attempts"]

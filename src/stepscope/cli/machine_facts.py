@@ -1,0 +1,112 @@
+"""What `show` says of the machine and of the end of a run, as plain data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.store.machine import declared
+from stepscope.store.points import NO_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from stepscope.store.reader import Past
+    from stepscope.store.series import Series
+
+POINTS = 200
+"""Buckets of a metric that its mean is reckoned from."""
+LAST_STEPS = 20
+BESIDE = ("loss", "grad_norm", "learning_rate")
+"""Metrics shown beside the time of a step."""
+QUIET = frozenset(("histogram", "text", "clock_jump", "sampler_back"))
+"""Kinds of events that say nothing about an end."""
+LAST_EVENTS = 5
+TRACE_LINES = 12
+
+
+def machine_names(past: Past, counts: Iterable[str]) -> set[str]:
+    """Return the metrics that are samples of the machine: those that a watcher of the run has declared."""
+    machines = past.machines()
+    groups = {metric.name.partition("/")[0] for machine in machines for metric in machine.metrics}
+    return {name for name in counts if name.partition("/")[0] in groups and declared(machines, name)}
+
+
+def machine(past: Past, names: Collection[str]) -> dict[str, Any]:
+    """Return mean, highest and last value of the machine's metrics, and what could not be told and why."""
+    found = past.overview(names, points=POINTS) if names else {}
+    absent = {what: why for node in past.machines() for what, why in node.absent.items()}
+    return {"metrics": {name: figures(series) for name, series in sorted(found.items())}, "absent": absent}
+
+
+def figures(series: Series) -> dict[str, float | None]:
+    """Return mean, min, max and last of the finite values."""
+    blocks = series.buckets
+    if blocks is None:
+        value = series.value[np.isfinite(series.value)]
+        if not len(value):
+            return dict.fromkeys(("mean", "min", "max", "last"))
+        return {
+            "mean": float(value.mean()),
+            "min": float(value.min()),
+            "max": float(value.max()),
+            "last": float(value[-1]),
+        }
+    weight = blocks.count - blocks.nonfinite
+    some = weight > 0
+    if not some.any():
+        return dict.fromkeys(("mean", "min", "max", "last"))
+    return {
+        "mean": float(np.average(blocks.mean[some], weights=weight[some])),
+        "min": float(blocks.min[some].min()),
+        "max": float(blocks.max[some].max()),
+        "last": float(blocks.last[-1]),
+    }
+
+
+def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
+    """Return how the run ended: of the rank that ended badly first, its last steps, its traceback, what came before."""
+    attempt = max((rank["attempt"] for rank in attempts), default=0)
+    ours = [rank for rank in attempts if rank["attempt"] == attempt]
+    bad = [rank for rank in ours if rank["state"] not in {"finished", "running"}]
+    number = min((rank["rank"] for rank in bad or ours), default=0)
+    events = [event for event in past.events() if event.get("kind") not in QUIET]
+    errors = [event for event in events if event.get("kind") == "exception" and event.get("rank") == number]
+    trace = str(errors[-1].get("traceback", "")).rstrip().splitlines() if errors else []
+    return {
+        "attempt": attempt,
+        "rank": number,
+        "traceback": trace[-TRACE_LINES:],
+        "events": [_event(event) for event in events[-LAST_EVENTS:]],
+        "steps": last_steps(past, number, attempt, last),
+    }
+
+
+def _event(event: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: event.get(key) for key in ("kind", "time", "rank", "step")}
+    return {**kept, "text": str(event.get("message") or event.get("error") or event.get("cause") or "")[:300]}
+
+
+def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[dict[str, Any]]:
+    """Return the last steps of a rank: how long each took, its longest phases and what was logged with it."""
+    names = set(past.names())
+    if last is None or "step_seconds" not in names:
+        return []
+    since = (last - LAST_STEPS + 1, last)
+    phases = [name for name in names if name.startswith("phase/")]
+    columns = {
+        name: _by_step(past.series(name, rank=rank, attempt=attempt, step_range=since))
+        for name in ("step_seconds", *phases, *(name for name in BESIDE if name in names))
+    }
+    rows = []
+    for step, seconds in sorted(columns["step_seconds"].items())[-LAST_STEPS:]:
+        taken = {name.removeprefix("phase/"): columns[name][step] for name in phases if step in columns[name]}
+        row = {"step": step, "seconds": seconds, "phases": taken}
+        rows.append(row | {name: columns[name].get(step) for name in BESIDE if name in columns})
+    return rows
+
+
+def _by_step(series: Series) -> dict[int, float]:
+    pairs = zip(series.step.tolist(), series.value.tolist(), strict=True)
+    return {step: value for step, value in pairs if step != NO_STEP}
