@@ -12,8 +12,11 @@ import time
 
 import pytest
 
+from stepscope.samplers.memory import MemorySampler
 from stepscope.samplers.nvidia import NvidiaSampler, describe_gpus
 from stepscope.samplers.nvidia_metrics import METRICS
+from stepscope.watcher.journal import Journal
+from stepscope.watcher.sampling import Plan, Sampling
 from tests.nvml.build import fake_driver  # noqa: F401 - the fixture `driver`
 
 pytest.importorskip("pynvml")
@@ -131,7 +134,17 @@ def test_hung_driver_is_an_event_and_delays_nobody(driver, make):
     assert [event["kind"] for event in source.events()] == ["gpu_driver_back"]
 
 
-def test_one_hanging_gpu_does_not_end_the_helper_for_ever(driver, make):
+def test_hung_driver_leaves_the_other_sources_alone(driver, make, tmp_path):
+    """While the driver hangs every other source gives its row each second."""
+    source = make(patience=0.0)
+    driver.set(hang=1)
+    sampling = Sampling([source, MemorySampler()], Plan(), Journal(tmp_path / "log"))
+    rounds = [sampling.round(second * SECOND) for second in range(12)]
+    assert all(len(each.rows) == 1 and "memory/used_bytes" in each.rows[0] for each in rounds)
+    assert [event["kind"] for each in rounds for event in each.events] == ["gpu_driver_hung"]
+
+
+def test_one_hanging_gpu_is_a_hang(driver, make):
     """A single GPU that hangs is a hang as well: its calls do not return either."""
     source = make(patience=0.0)
     driver.set({"2.hang": 1})

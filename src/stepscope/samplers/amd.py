@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from stepscope.core.vocabulary import Metric
 
 AMD = "0x1002"
+LOST = "its files in /sys are gone"
+LOST_REMEDY = "the kernel log (dmesg | grep amdgpu) says why; the machine needs a reset of the GPU or a restart"
 TOLD = (
     "gpu/*/utilization_ratio",
     "gpu/*/memory_busy_ratio",
@@ -142,7 +144,7 @@ class AmdSampler:
                 card.lost = False
             elif not card.lost and card.gone():
                 card.lost = True
-                self._events.append({"kind": "gpu_lost", "gpu": card.index, "reason": "its files in /sys are gone"})
+                self._events.append({"kind": "gpu_lost", "gpu": card.index, "reason": LOST, "remedy": LOST_REMEDY})
             values |= {f"gpu/{card.index}/{name}": value for name, value in found.items()}
         return values | together(told) if told and self._alone else values
 

@@ -76,6 +76,8 @@ class Family:
         for pid in self._present(now, apart):
             if pid not in self._members and len(self._members) < PROCESSES:
                 self._members[pid] = ProcessFiles(self._proc, pid, keep=keep)
+        if not self._members:
+            return []
         looks = {pid: look for pid, files in self._members.items() if (look := files.look(now)) is not None}
         kin = {self._head.pid, *looks}
         alive = {pid: look for pid, look in looks.items() if look.status.parent in kin}

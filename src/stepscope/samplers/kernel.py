@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAGE = 4096
 WHOLE = PAGE // 2
@@ -58,8 +62,10 @@ class KernelFile:
             if not self._keep:
                 self.close()
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # Taken as a default: when the interpreter ends, the names of this module may be gone before its objects.
+        if self._descriptor >= 0:
+            close(self._descriptor)
 
 
 def _whole(descriptor: int) -> bytes:

@@ -66,7 +66,7 @@ class NvidiaSampler:
         environ = os.environ if environ is None else environ
         self._visible = [visible]
         self._order = environ.get("CUDA_DEVICE_ORDER")
-        self._all, self._pids, self._proc = all_devices, pids, root / "proc"
+        self._all, self._pids, self._proc = all_devices, pids, str(root / "proc")
         self._dialog = Dialog(deadline, patience, start)
         self._present = driver_present(root, environ)
         self._cards = _Cards()
@@ -160,7 +160,8 @@ class NvidiaSampler:
     def _values(self, card: dict[str, Any], own: set[int]) -> dict[str, float]:
         index = card["index"]
         prefix = f"gpu/{index}/"
-        self._missing = {name: why for name, why in self._missing.items() if not name.startswith(prefix)}
+        if self._missing:
+            self._missing = {name: why for name, why in self._missing.items() if not name.startswith(prefix)}
         if "lost" in card:
             self._missing[f"gpu/{index}"] = f"{card['lost']}; {words.LOST_REMEDY}"
             return {}
@@ -169,9 +170,8 @@ class NvidiaSampler:
             self._missing[prefix + name] = words.why_missing(kind, reason)
         values = {prefix + name: value for name, value in card["values"].items()}
         values |= self._shares(prefix, card["processes"], own)
-        places = set(self.mine)
         for instance in card["mig"]:
-            if self._all or (index, None) in places or (index, instance["index"]) in places:
+            if self._all or (index, None) in self.mine or (index, instance["index"]) in self.mine:
                 inner = f"{prefix}mig/{instance['index']}/"
                 values |= {inner + name: value for name, value in instance["values"].items()}
                 values |= self._shares(inner, instance["processes"], own)
@@ -180,15 +180,18 @@ class NvidiaSampler:
     def _shares(self, prefix: str, processes: list[list[Any]] | None, own: set[int]) -> dict[str, float]:
         if processes is None:
             return {}
-        if any(memory is None for _, memory in processes):
-            self._missing[f"{prefix}own_memory_bytes"] = words.HIDDEN
-            return {}
-        pids = {pid for pid, _ in processes}
-        if own and pids and not pids & own and not any((self._proc / str(pid)).exists() for pid in pids):
+        mine = other = 0
+        for pid, memory in processes:
+            if memory is None:
+                self._missing[f"{prefix}own_memory_bytes"] = words.HIDDEN
+                return {}
+            if pid in own:
+                mine += memory
+            else:
+                other += memory
+        if other and not mine and own and not any(os.path.exists(f"{self._proc}/{pid}") for pid, _ in processes):
             self._missing[f"{prefix}own_memory_bytes"] = words.NAMESPACE
             return {}
-        mine = sum(memory for pid, memory in processes if pid in own)
-        other = sum(memory for pid, memory in processes if pid not in own)
         return {f"{prefix}own_memory_bytes": float(mine), f"{prefix}other_memory_bytes": float(other)}
 
 

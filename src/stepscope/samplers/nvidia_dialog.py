@@ -11,9 +11,8 @@ from stepscope.samplers.nvidia_metrics import HUNG_REMEDY, cannot_start
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SLOW_SECONDS = 10.0
-DEVICES_SECONDS = 60.0
-"""How often the values that hardly change, and the list of GPUs, are asked for."""
+RARELY = {"pcie": 1.0, "slow": 10.0, "devices": 60.0}
+"""Seconds between two requests for PCIe traffic, for what hardly changes, and for the list of GPUs."""
 START_SECONDS = 8.0
 """Deadline of the first answer: without persistence mode the driver wakes the GPUs first."""
 BACK_OFF = (30.0, 60.0, 120.0, 240.0, 480.0, 600.0)
@@ -63,7 +62,8 @@ class Dialog:
         self._answered = self._refused = False
         self._asked: int | None = None
         self._looks = 0
-        self._slow = self._devices = self._retry = -(1 << 62)
+        self._since: dict[str, int] = {}
+        self._retry = -(1 << 62)
         self._failures = 0
         self._hung: int | None = None
         self._stuck: list[Line] = []
@@ -113,20 +113,16 @@ class Dialog:
             return None
         self._answered = self._refused = False
         self._asked = None
-        self._slow = self._devices = -(1 << 62)
+        self._since.clear()
         return self._line
 
     def _ask(self, line: Line, now: int) -> None:
-        request = {
-            "slow": now - self._slow >= SLOW_SECONDS * 1e9,
-            "devices": now - self._devices >= DEVICES_SECONDS * 1e9,
-        }
+        request = {}
+        for what, seconds in RARELY.items():
+            if now - self._since.get(what, -(1 << 62)) >= seconds * 1e9:
+                self._since[what], request[what] = now, True
         line.send(request)
         self._asked, self._looks = now, 0
-        if request["slow"]:
-            self._slow = now
-        if request["devices"]:
-            self._devices = now
 
     def _understood(self, answer: dict[str, Any], now: int) -> bool:
         """Tell whether an answer holds values; one that says why there are none ends the helper."""

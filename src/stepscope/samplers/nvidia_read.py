@@ -254,12 +254,14 @@ class Reader:
         self._cards: dict[int, Card] = {}
         self._lost: dict[int, str] = {}
         self._turn = 0
+        self._measure = False
         self._pcie: dict[int, dict[str, float]] = {}
         self._events = _EventSet(nvml)
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the fast values, and the `slow` ones and the list of `devices` if the request says so."""
         answer: dict[str, Any] = {"moment": self._clock()}
+        self._measure = bool(request.get("pcie"))
         if request.get("devices") or not self._cards:
             self._find()
             answer["devices"] = [{"index": index, **card.facts} for index, card in self._cards.items()]
@@ -273,8 +275,11 @@ class Reader:
         return answer
 
     def idle(self) -> None:
-        """Measure what takes long, for the next answer: the PCIe traffic of one GPU, another each time."""
-        if not self._cards:
+        """Measure what takes long, if the last request asked for `pcie`: the traffic of one GPU, another each time.
+
+        It comes with the next answer.
+        """
+        if not self._cards or not self._measure:
             return
         index = list(self._cards)[self._turn % len(self._cards)]
         self._turn += 1

@@ -23,7 +23,7 @@ PSS_EVERY = 60_000_000_000
 """ns."""
 PSS_LIMIT = 2 << 30
 """Bytes. Above it, adding up the pages would hold the trainer's memory lock for too long."""
-HIDDEN = {"io": "read_bytes_per_second", "smaps_rollup": "pss_bytes", "fd": "open_files"}
+HIDDEN = {"stat": "*", "io": "read_bytes_per_second", "smaps_rollup": "pss_bytes", "fd": "open_files"}
 """The value that is missing where a file may not be read."""
 
 METRICS: tuple[Metric, ...] = (
@@ -63,7 +63,7 @@ METRICS: tuple[Metric, ...] = (
         "process/*/tree_requested_bytes_per_second",
         "bytes/second",
         GAUGE,
-        "Bytes that the rank and all it started asked for; the page cache answers what disks do not.",
+        "Bytes that the rank and all it started got from read calls: from disks, the page cache, pipes and sockets.",
     ),
     Metric("process/*/worker/*/cpu_ratio", "ratio", GAUGE, "Processor time of a worker, as a share of one processor."),
     Metric("process/*/worker/*/memory_bytes", "bytes", GAUGE, "Resident memory of a worker."),
@@ -141,7 +141,16 @@ class Trainer:
             return look.status.pages * PAGE
 
     def _below(self, look: Look, members: list[Member]) -> dict[str, float | None]:
-        workers = self.family.workers(members, self.files.command(look.status.name)) if members else {}
+        if not members:
+            return {
+                "children": 0.0,
+                "workers": 0.0,
+                "tree_memory_bytes": float(self.memory),
+                "tree_cpu_ratio": look.cpu_ratio,
+                "tree_read_bytes_per_second": look.read_rate,
+                "tree_requested_bytes_per_second": look.call_rate,
+            }
+        workers = self.family.workers(members, self.files.command(look.status.name))
         looks = [look, *(member.look for member in members)]
         values: dict[str, float | None] = {
             "children": float(sum(member.look.status.parent == self.files.pid for member in members)),
@@ -215,11 +224,9 @@ class ProcessSampler:
         reasons = {}
         for trainer in self._trainers.values():
             prefix, pid = f"process/{trainer.rank}/", trainer.files.pid
-            if trainer.ended:
-                continue
             for file, why in trainer.files.hidden.items():
                 reasons[prefix + HIDDEN[file]] = f"/proc/{pid}/{file}: {why}; run as the user of process {pid}"
-            if trainer.family.unknown:
+            if trainer.family.unknown and not trainer.ended:
                 reasons[f"{prefix}tree_*"] = "the kernel does not list children; it needs CONFIG_PROC_CHILDREN"
             if trainer.memory > PSS_LIMIT:
                 reasons[f"{prefix}pss_bytes"] = "above 2 GiB reading it would hold up the training; see memory_bytes"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from stepscope.samplers.kernel import Growth, KernelFile, entries, number, pairs, read_small, value_of
+from stepscope.samplers.kernel import Growth, KernelFile, entries, number, read_small, value_of
 
 ENDED = frozenset("ZXx")
 """States of a process that is dead and only waits to be collected."""
+IO_KEYS = [b"rchar:", b"wchar:", b"syscr:", b"syscw:", b"read_bytes:", b"write_bytes:"]
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -37,7 +38,7 @@ class Look(NamedTuple):
     """Bytes per second that came from disks; network file systems count too."""
     write_rate: float | None
     call_rate: float | None
-    """Bytes per second that it asked for, whether from disks, the page cache or pipes."""
+    """Bytes per second that read calls gave it, from disks, the page cache or pipes; mapped files are apart."""
 
 
 def parse_status(data: bytes) -> Status:
@@ -55,6 +56,14 @@ def parse_status(data: bytes) -> Status:
         started,
         pages,
     )
+
+
+def parse_io(data: bytes) -> tuple[int, int, int]:
+    """Parse /proc/<pid>/io: bytes of read calls, bytes read from disks, bytes written to disks."""
+    words = data.split()
+    if len(words) < 12 or words[0:12:2] != IO_KEYS:
+        raise ValueError("unknown form of the input and output of a process")
+    return number(words[1]), number(words[9]), number(words[11])
 
 
 class ProcessFiles:
@@ -77,28 +86,32 @@ class ProcessFiles:
             status = parse_status(self._stat.read_same())
         except (FileNotFoundError, ProcessLookupError):
             return None
+        except PermissionError as error:  # /proc is mounted with hidepid
+            self.hidden["stat"] = error.strerror or str(error)
+            return None
         if self.started is None:
             self.started = status.started
         if status.state in ENDED or status.started != self.started:
             return None
-        cpu = self._growth.of("cpu", (status.ticks,), now)
-        rates = self._rates(now) or (None, None, None)
-        return Look(status, cpu[0] / TICKS if cpu else None, *rates)
+        counts = (status.ticks, *self._counts())
+        rates = self._growth.of("", counts, now)
+        if rates is None:
+            return Look(status, None, None, None, None)
+        requested, read, written = rates[1:] or (None, None, None)
+        return Look(status, rates[0] / TICKS, read, written, requested)
 
-    def _rates(self, now: int) -> tuple[float, float, float] | None:
+    def _counts(self) -> tuple[int, ...]:
+        """Return bytes of read calls, read from disks and written to them; empty where that may not be seen."""
         if self._io is None:
-            return None
+            return ()
         try:
-            counts = pairs(self._io.read_same())
+            return parse_io(self._io.read_same())
         except PermissionError as error:
             self.hidden["io"] = error.strerror or str(error)
             self._io = None
-            return None
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        totals = (counts.get(b"read_bytes", 0), counts.get(b"write_bytes", 0), counts.get(b"rchar", 0))
-        rates = self._growth.of("io", totals, now)
-        return (rates[0], rates[1], rates[2]) if rates else None
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            return ()
+        return ()
 
     def command(self, name: str) -> bytes:
         """Return the command line, read again when the process has taken another `name`: it ran another program."""
