@@ -279,11 +279,11 @@ def test_a_loss_among_the_custom_metrics_is_the_loss(monitor, run):
 def test_parts_that_are_not_built_are_accepted_with_one_notice(monitor, capsys):
     """They can be attached and called, and it is said once per part that nothing follows."""
     attached = object()
-    monitor.system_monitor = attached
+    monitor.dashboard = attached
     monitor.alert_system.add_alert_rule(name="spike", condition=lambda metrics: metrics.loss > 9, severity="warning")
     monitor.alert_system.add_alert_rule(name="again")
-    assert monitor.system_monitor is attached
-    assert not monitor.dashboard
+    assert monitor.dashboard is attached
+    assert not monitor.alert_system
     assert capsys.readouterr().err.count("not built") == 2
 
 

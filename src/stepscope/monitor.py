@@ -2,8 +2,37 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from stepscope.trackers.gpu_monitor import GPUMonitor
 from stepscope.trackers.metrics_collector import MetricsCollector
+from stepscope.trackers.real_time_monitor import RealTimeMonitor
+from stepscope.trackers.resources import monitor_resources
+from stepscope.trackers.system_monitor import SystemMonitor
+from stepscope.trackers.training_callback import TrainingMonitorCallback
 from stepscope.trackers.training_metrics import TrainingMetrics
 from stepscope.trackers.training_monitor import TrainingMonitor
 
-__all__ = ["MetricsCollector", "TrainingMetrics", "TrainingMonitor"]
+if TYPE_CHECKING:
+    from stepscope.exporters.prometheus_monitor import PrometheusMonitor
+
+__all__ = [
+    "GPUMonitor",
+    "MetricsCollector",
+    "PrometheusMonitor",
+    "RealTimeMonitor",
+    "SystemMonitor",
+    "TrainingMetrics",
+    "TrainingMonitor",
+    "TrainingMonitorCallback",
+    "monitor_resources",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the one class that needs a third-party module when it is asked for."""
+    if name == "PrometheusMonitor":
+        from stepscope.exporters.prometheus_monitor import PrometheusMonitor
+
+        return PrometheusMonitor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

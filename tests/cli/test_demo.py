@@ -14,7 +14,7 @@ import pytest
 
 import stepscope
 from stepscope.cli import demo
-from stepscope.cli.live_screen import SHOW
+from stepscope.cli.screen import SHOW
 from stepscope.store.states import read_nodes
 
 ROOT = Path(__file__).resolve().parents[2]

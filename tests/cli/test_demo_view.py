@@ -7,8 +7,9 @@ import pytest
 
 from stepscope.cli.demo_summary import summary
 from stepscope.cli.live import Column, Recorded, View, columns_of, happenings, view
-from stepscope.cli.live_screen import HIDE, SHOW, Lines, Table, display, is_screen
+from stepscope.cli.live_screen import Lines, Table, display
 from stepscope.cli.live_table import draw, one_line
+from stepscope.cli.screen import HIDE, SHOW, is_screen
 from stepscope.cli.text import BAD, Paint
 from stepscope.store.points import Points
 

@@ -93,7 +93,7 @@ def test_spellings_of_the_documents(main, others):
         ("learning_rate", "learning_rate", ""),
         ("grad_norm", "grad_norm", ""),
         ("batch_time", "step_seconds", "seconds"),
-        ("cpu_memory_mb", "process/memory_bytes", "MiB"),
+        ("cpu_memory_mb", "process/0/memory_bytes", "MiB"),
         ("gpu_memory_mb", "gpu/0/memory_used_bytes", "MiB"),
     ],
 )

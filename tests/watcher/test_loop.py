@@ -116,7 +116,7 @@ def test_failure_without_words(stage):
     (stage.folder.path / "events" / "node-0.jsonl").write_text("{damaged\n")
     stage.end(trainer, ring.STATE_FAILED)
     stage.tick()
-    assert (stage.node().ranks[0].state, stage.node().ranks[0].cause) == ("failed", "")
+    assert (stage.node().ranks[0].state, stage.node().ranks[0].cause) == ("failed", "an exception that left no text")
 
 
 def test_killed_trainer(stage):

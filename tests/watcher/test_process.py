@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from stepscope.core.places import Places, find_places
+from stepscope.exporters.prometheus_feed import NoFeed
 from stepscope.store.retention import Removal
 from stepscope.watcher import process
 from stepscope.watcher.journal import Journal
@@ -112,7 +113,10 @@ class FakeWatcher:
     """Ticks as it is told: a value to return, or an exception to raise."""
 
     def __init__(self, *ticks):
-        self.ticks = list(ticks)
+        self.ticks, self.feed = list(ticks), NoFeed()
+
+    def trainees(self):
+        return []
 
     def tick(self):
         tick = self.ticks.pop(0)

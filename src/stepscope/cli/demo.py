@@ -13,19 +13,19 @@ import contextlib
 import math
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE, add_root
+from stepscope.cli.signals import ended_by_signals
 from stepscope.core.errors import StepscopeError
 from stepscope.core.spawn import SpawnError, arguments, interpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from stepscope.cli.demo_training import Settings
     from stepscope.cli.live import Recorded, View
@@ -92,10 +92,11 @@ def _speed(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Start the training, show it, and say what came of it."""
     from stepscope.cli.demo_training import Settings
-    from stepscope.cli.live_screen import display, is_screen
+    from stepscope.cli.live_screen import display
+    from stepscope.cli.screen import is_screen
 
     settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
-    with _ended_by_signals() as ends, Child(settings) as child:
+    with ended_by_signals() as ends, Child(settings) as child:
         past = child.open()
         with contextlib.closing(display(sys.stdout)) as screen:
             code = _watch(past, child, screen, ends)
@@ -237,23 +238,3 @@ class Child:
         self._errors.close()
         if self._process.stdout is not None:
             self._process.stdout.close()
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[list[BaseException]]:
-    """Let signals end us like an exception, so that the cursor comes back and the training is stopped.
-
-    The list holds what was raised: an exception out of a signal handler can be lost in a finalizer.
-    """
-    ends: list[BaseException] = []
-
-    def end(number: int, _: object) -> NoReturn:
-        ends.append(KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number))
-        raise ends[-1]
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield ends
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

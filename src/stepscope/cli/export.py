@@ -1,7 +1,7 @@
 """Write the metrics of a run to a file in another format.
 
-csv and jsonl go to standard output unless --output names a file; parquet needs one. A file that exists is replaced
-only with --force. What could not be read of the run is said on standard error.
+csv, jsonl and grafana go to standard output unless --output names a file; parquet needs one. A file that exists is
+replaced only with --force. What could not be read of the run is said on standard error.
 """
 
 from __future__ import annotations

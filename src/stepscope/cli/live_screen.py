@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from stepscope.cli.live_table import clock, draw, one_line, step_range
-from stepscope.cli.text import Paint, plain, shows_unicode
+from stepscope.cli.screen import Screen, is_screen
+from stepscope.cli.text import Paint, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from stepscope.cli.live import View
-    from stepscope.cli.live_table import Line
 
-HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
-NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
-BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"
-"""Around one frame: a terminal that knows these shows it at once; others pass them over."""
-CLEAR, TO_LINE_END, TO_SCREEN_END = "\x1b[H\x1b[2J", "\x1b[K", "\x1b[J"
 LINE_SECONDS = 5.0
 """Seconds of the run between two plain lines."""
 
@@ -34,47 +27,12 @@ class Display(Protocol):
         """Leave the terminal as it was found."""
 
 
-def is_screen(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
-    """Say whether a table can be redrawn in place: a terminal that moves its cursor and shows blocks."""
-    environ = os.environ if environ is None else environ
-    return stream.isatty() and environ.get("TERM", "dumb") != "dumb" and shows_unicode(stream)
-
-
-class Table:
-    """A table that is redrawn in place: its characters are written again, nothing is cleared, no line scrolls."""
-
-    def __init__(
-        self, stream: TextIO, paint: Paint, size: Callable[[], tuple[int, int]] = shutil.get_terminal_size
-    ) -> None:
-        """Draw on a terminal; `size` says its columns and rows."""
-        self._stream, self._paint, self._size = stream, paint, size
-        self._drawn = 0
-        self._at: tuple[int, int] | None = None
+class Table(Screen):
+    """A table that is redrawn in place."""
 
     def show(self, view: View) -> None:
         """Draw the run over what was drawn before."""
-        columns, rows = self._size()
-        lines = [self._text(line) for line in draw(view, columns, rows)]
-        if self._at is None:
-            start = HIDE + "\n" * (len(lines) - 1) + f"\x1b[{len(lines) - 1}A\r"
-        elif self._at != (columns, rows):
-            start = CLEAR
-        else:
-            start = f"\x1b[{self._drawn - 1}A\r" if self._drawn > 1 else "\r"
-        body = "\r\n".join(line + TO_LINE_END for line in lines)
-        self._drawn, self._at = len(lines), (columns, rows)  # before writing: a signal may end us right after it
-        self._stream.write(f"{BEGIN}{start}{NO_WRAP}{body}{TO_SCREEN_END}{WRAP}{END}")
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Go below the table and show the cursor again."""
-        if self._at is not None:
-            self._stream.write(f"{WRAP}{SHOW}{END}\r\n")
-            self._stream.flush()
-            self._at = None
-
-    def _text(self, line: Line) -> str:
-        return "".join(self._paint(text, style) for text, style in line).rstrip(" ")
+        self.redraw(lambda columns, rows: draw(view, columns, rows))
 
 
 class Lines:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.cli.command import Command
 
-COMMANDS: tuple[str, ...] = ("demo", "runs", "show", "sql", "export", "gc", "doctor")
+COMMANDS: tuple[str, ...] = ("demo", "monitor", "runs", "show", "sql", "export", "gc", "doctor")
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""
 

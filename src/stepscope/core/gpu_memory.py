@@ -78,7 +78,11 @@ def total_in_use(memory: object, unit: float = MIB) -> float | None:
 def _parts(memory: object) -> list[tuple[int, object]]:
     """Return what is said about each GPU."""
     if isinstance(memory, Mapping):
-        parts = [(index, part) for key, part in memory.items() if (index := index_of(key)) is not None]
+        parts: list[tuple[int, object]] = []
+        for key, part in memory.items():
+            index = index_of(key)
+            if index is not None:
+                parts.append((index, part))
         return parts or [(_own_index(memory, 0), memory)]
     if isinstance(memory, Sequence) and not isinstance(memory, (str, bytes, bytearray)):
         return [(_own_index(part, place), part) for place, part in enumerate(memory[:MAX_GPUS])]

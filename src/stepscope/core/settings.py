@@ -104,7 +104,9 @@ BUILT = (
         maximum=10.0,
     ),
     Key("watcher.batch", SWITCH, True, "", "rows always travel in batches; false makes the batches smaller"),
-    Key("watcher.stacks", SWITCH, True, "", "take the stacks of a training that stands still (one handler of a signal)"),
+    Key(
+        "watcher.stacks", SWITCH, True, "", "take the stacks of a training that stands still (one handler of a signal)"
+    ),
     Key(
         "watcher.stall_after",
         DURATION,
@@ -191,6 +193,35 @@ SAMPLERS = (
     ),
 )
 
+PROMETHEUS = (
+    Key("exporters.prometheus.enabled", SWITCH, False, "", "serve metrics to Prometheus while the run goes on"),
+    Key("exporters.prometheus.host", TEXT, "127.0.0.1", "", "address to listen on; another one needs a token"),
+    Key(
+        "exporters.prometheus.port",
+        INTEGER,
+        8000,
+        "",
+        "port to listen on; the next free one if it is taken, any for 0",
+        minimum=0,
+        maximum=65535,
+    ),
+    Key(
+        "exporters.prometheus.targets",
+        TEXT,
+        "",
+        "",
+        "folder for the file that tells Prometheus the port (file_sd); empty: the run's folder",
+    ),
+    Key(
+        "exporters.prometheus.max_series",
+        INTEGER,
+        2000,
+        "series",
+        "served at most; the excess is dropped and counted",
+        minimum=1,
+    ),
+)
+
 
 def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -> Key:
     """Return a key of a part that is not built yet."""
@@ -224,7 +255,6 @@ PLANNED = (
     planned("alerting.thresholds.learning_rate_too_low", FLOAT, 1e-8, "learning rate that counts as too low"),
     planned("exporters.tensorboard.enabled", SWITCH, False, "write TensorBoard event files"),
     planned("exporters.tensorboard.dir", PATH, "tensorboard", "folder of the event files"),
-    planned("exporters.prometheus.enabled", SWITCH, False, "serve metrics to Prometheus"),
     planned("exporters.grafana.enabled", SWITCH, False, "write a Grafana dashboard"),
     planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),
     planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
@@ -284,6 +314,7 @@ def default_schema() -> Schema:
     built = ("recorder", "samplers", "watcher", "store")
     for section in built:
         schema.register(section, [key for key in (*BUILT, *SAMPLERS) if key.path.startswith(f"{section}.")])
+    schema.plan(PROMETHEUS)
     schema.plan(PLANNED, open_sections=set(SECTIONS) - {*built, "callbacks"})
     schema.alias(*ALIASES)
     schema.imply(*IMPLICATIONS)

@@ -1,1 +1,19 @@
-"""Write runs in other formats: one file per format, and `formats` as their table."""
+"""Write runs in other formats: one file per format, and `formats` as their table. Faces are loaded when used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stepscope.exporters.prometheus_monitor import PrometheusMonitor
+
+__all__ = ["PrometheusMonitor"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a face, and the library behind it, when it is first asked for."""
+    if name == "PrometheusMonitor":
+        from stepscope.exporters.prometheus_monitor import PrometheusMonitor
+
+        return PrometheusMonitor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

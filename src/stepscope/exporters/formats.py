@@ -49,6 +49,7 @@ FORMATS: dict[str, Format] = {
     for form in (
         Format("csv", ".csv", "a line a point", write=_of("csv", "write_long"), write_wide=_of("csv", "write_wide")),
         Format("jsonl", ".jsonl", "a JSON object a point", write=_of("jsonl", "write")),
+        Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("grafana", "write")),
         Format("parquet", ".parquet", "the columns of the SQL view points", write_file=_of("parquet", "write")),
     )
 }

@@ -16,7 +16,16 @@ from stepscope.core.boot import boot_id
 from stepscope.core.context import describe
 from stepscope.core.defaults import VALUES, Defaults, Settings
 from stepscope.core.identity import Distributed, Identity, Process, identify
-from stepscope.core.places import HELD, RING_SUFFIX, SCHEMA_SUFFIX, Places, choose_root, find_places, private_directory
+from stepscope.core.places import (
+    HELD,
+    RING_SUFFIX,
+    SCHEMA_SUFFIX,
+    STACKS_SUFFIX,
+    Places,
+    choose_root,
+    find_places,
+    private_directory,
+)
 from stepscope.core.redact import jsonable, redact
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import Declarations
@@ -25,6 +34,7 @@ from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.session.current import CURRENT
 from stepscope.session.run import Run
+from stepscope.session.stacks import register
 from stepscope.session.watching import Watch
 from stepscope.store.layout import FORMAT_VERSION, RunFolder
 from stepscope.store.meta import check_format
@@ -160,10 +170,12 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
     intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"), devices)
     watch = Watch(folder.path, (_watcher_settings(config),))
     intake.on_look = lambda heartbeat, now: watch.look(heartbeat, born, now)
+    assert mapping.path is not None  # noqa: S101 - just made
     run = Run(
         mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
     )
-    assert mapping.path is not None  # noqa: S101 - just made
+    if config.get("watcher.stacks"):
+        run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
     HELD.add(mapping.path)
     watch.begin(mapping.path, places)
     if os.getpid() == 1:
@@ -220,7 +232,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
         wall_ns=time.time_ns(),
         monotonic_ns=time.monotonic_ns(),
         schema_path=str(schema),
-        extra={"created": folder.created()},
+        extra={"created": folder.created(), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")},
     )
 
 

@@ -19,6 +19,7 @@ from stepscope.session.histogram import describe_array
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
 
 SETTLE_SECONDS = 0.2
@@ -51,6 +52,8 @@ class Run(Recorder):
         self.path = path or Path()
         self.rank, self.attempt = rank, attempt
         self._mapping, self._watch = mapping, watch
+        self.stacks: Stacks | None = None
+        """The handler that shows the watcher where this process stands, if there is one."""
         self._pid = os.getpid()
         self._ends = [True]
 
@@ -136,6 +139,8 @@ class Run(Recorder):
             HELD.discard(self._mapping.path)
         if self._watch is not None:
             self._watch.stop()
+        if self.stacks is not None:
+            self.stacks.unregister()
         self._mapping.close()
 
     def _retire(self, state: int) -> None:
@@ -151,6 +156,8 @@ class Run(Recorder):
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""
         self.recording, self._tokens = False, []
         self._intake.disarm()
+        if self.stacks is not None:
+            self.stacks.forget()
         self._leave()
 
     def _leave(self) -> None:

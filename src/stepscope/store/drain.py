@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
-from stepscope.core.places import SCHEMA_SUFFIX
+from stepscope.core.places import SCHEMA_SUFFIX, STACKS_SUFFIX
 from stepscope.store import tail
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ class Stream:
         self.table = SchemaTable()
         self._schema_offset = 0
 
+    def fileno(self) -> int:
+        """Return the descriptor of the ring."""
+        return self._descriptor
+
     def writer_alive(self) -> bool:
         """Say whether the trainer still holds its lock."""
         try:
@@ -124,8 +128,8 @@ class Stream:
         return self.cursor >= self.reader.words()[ring.WORD_HEAD]
 
     def remove(self) -> None:
-        """Delete the ring and its schema file: its rows are in the run."""
-        for path in (self.path, self.path.with_suffix(SCHEMA_SUFFIX)):
+        """Delete the ring and the files beside it: its rows are in the run."""
+        for path in (self.path, *(self.path.with_suffix(suffix) for suffix in (SCHEMA_SUFFIX, STACKS_SUFFIX))):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 
@@ -257,8 +261,8 @@ class Drain:
         self.own.written()
         self._declared.add(OWN_STREAM)
 
-    def write_events(self, events: list[dict[str, Any]], rank: int, pair: ClockPair) -> None:
-        """Append events to the events file, with the wall time of their moment."""
+    def write_events(self, events: list[dict[str, Any]], rank: int, pair: ClockPair, *, sync: bool = False) -> None:
+        """Append events to the events file, with the wall time of their moment; on the disk itself if `sync`."""
         lines = []
         for event in events:
             moment = event.pop("monotonic_ns", pair[1])
@@ -269,6 +273,8 @@ class Drain:
         descriptor = os.open(path, flags, 0o600)
         try:
             _append_lines(descriptor, "".join(lines).encode())
+            if sync:
+                os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
 

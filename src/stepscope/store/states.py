@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a watcher counts as lost."""
 ABNORMAL = ("failed", "killed", "oom-killed", "preempted", "lost")
-KILLED = "the process ended without finish(), and nobody saw why"
+KILLED = "died, cause unknown"
 
 
 @dataclass

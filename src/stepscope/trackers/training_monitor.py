@@ -16,6 +16,7 @@ from stepscope.trackers.custom_metrics import CustomMetrics
 from stepscope.trackers.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.scalar import DeviceScalar, take
 from stepscope.trackers.series import Series
+from stepscope.trackers.system_attachment import SystemAttachment
 from stepscope.trackers.training_metrics import TrainingMetrics
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ class TrainingMonitor:
     method raises into the loop. None waits for a device, but for reading figures: `get_training_stats` and `metrics`.
     """
 
-    system_monitor = Attachment("system_monitor", "the machine is not sampled by it yet")
     alert_system = Attachment("alert_system", "no alert is evaluated or sent yet")
     dashboard = Attachment("dashboard", "no page is served yet")
     tensorboard_dir = Attachment("tensorboard_dir", "no TensorBoard files are written yet", stand_in=False)
@@ -77,6 +77,19 @@ class TrainingMonitor:
         self._next_step = 0
         self._last_end: int | None = None
         self._custom = CustomMetrics(custom_metrics)
+        self._system = SystemAttachment(self.notices)
+
+    @property
+    def system_monitor(self) -> Any:
+        """What samples the machine, such as a SystemMonitor: started and stopped with the monitoring; None without.
+
+        Its figures are kept in `metrics`, one value for each of its samples.
+        """
+        return self._system.part
+
+    @system_monitor.setter
+    def system_monitor(self, part: Any) -> None:
+        self._system.put(part, start=self._run is not None)
 
     @property
     def start_time(self) -> float:
@@ -105,6 +118,7 @@ class TrainingMonitor:
         with self._starting:
             if self._run is None:
                 self._run = self._start_run(self._settings) if self._given is None else self._given
+                self._system.start()
 
     def stop_monitoring(self) -> None:
         """Finish the run, if it is the monitor's own. May be called again."""
@@ -112,6 +126,7 @@ class TrainingMonitor:
 
     def _stop(self, error: BaseException | None) -> None:
         run, self._run, self._stopped = self._run, None, True
+        self._system.stop()
         if run is not None and run is not self._given:
             run.finish(error)
 
@@ -208,7 +223,7 @@ class TrainingMonitor:
         if self._run is not None:
             # At once: a row that the run has taken survives the death of this process, a buffered one would not.
             self._run.log(metrics.to_run(), step=metrics.step)
-        for name, value in kept.items():
+        for name, value in {**self._system.fresh(), **kept}.items():
             self._keep(name, value)
         return metrics
 

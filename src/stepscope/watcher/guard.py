@@ -51,6 +51,10 @@ class Job:
         """Return the job of this process; the kernel's log is read from now on, where that is allowed."""
         return cls(scheduler(os.environ if environ is None else environ), KernelLog(), seeing=seeing)
 
+    def warn(self, now: int) -> None:
+        """Note that this watcher was told to end; `now` is monotonic, in ns."""
+        self.warned_ns = now
+
     def warned(self, now: int) -> bool:
         """Say whether the whole job was told to end shortly before `now` (monotonic, in ns)."""
         return self.warned_ns is not None and now - self.warned_ns < WARNING_SECONDS * 1e9
@@ -86,8 +90,9 @@ class Guard:
         Its stacks come into the file at `stacks_path`, if it has made one.
         """
         trainee = Trainee.find(descriptor)
-        asking = Asking(trainee, stacks_path) if trainee is not None and job.seeing else None
-        return cls(trainee, job, asking)
+        if trainee is None:
+            return cls(None, job)
+        return cls(trainee, job, Asking(trainee, stacks_path) if job.seeing else Asking(trainee, "", spy=""))
 
     def watch(
         self, pair: tuple[int, int], ended: Moments, phase: str = "", *, gpu_busy: bool = False
@@ -115,14 +120,14 @@ class Guard:
 
     def _see(self, now: int, *, gpu_busy: bool) -> tuple[list[dict[str, Any]], Answer | None]:
         """Ask for stacks, or take in the answer."""
-        if self.trainee is None or not (self.vigil.wants_sample(now) or self._requested or self._open()):
+        if self.trainee is None or self.asking is None:
             return [], None
-        if not self._open():
+        if not self.asking.open:
+            if not self.vigil.wants_sample(now) and not self._requested:
+                return [], None
             self._before = read_progress(self.trainee.pid, self.proc, gpu_busy=gpu_busy)
-            if self.asking is None:
-                return self.vigil.sample(now, Sample("", self._before)), None
             self.asking.ask(now)
-        answer = self.asking.answer(now) if self.asking is not None else None
+        answer = self.asking.answer(now)
         if answer is None:
             return [], None
         before = self._before._replace(gpu_busy=self._before.gpu_busy or gpu_busy)
@@ -132,9 +137,6 @@ class Guard:
             events.append({"kind": "stacks", "monotonic_ns": now, "why": self._requested})
         self._requested = ""
         return events, answer
-
-    def _open(self) -> bool:
-        return self.asking is not None and self.asking.open
 
     def _complete(self, event: dict[str, Any], answer: Answer | None, pair: tuple[int, int]) -> dict[str, Any]:
         """Return an event as it is written: times since 1970, and the stacks that it tells of."""
@@ -178,6 +180,10 @@ class Guard:
         )
         self._end = judge(self.end_evidence)
         return self._end
+
+    def is_leaving(self) -> bool:
+        """Say whether the end of this rank has begun."""
+        return self._leaving is not None
 
     def refine(self) -> End | None:
         """Return a better judgement once more is known, else None; the pidfd is kept until `close`."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, Pair, jumps, read_pair
+from stepscope.core.places import STACKS_SUFFIX
+from stepscope.exporters.prometheus_feed import Feed, NoFeed, Subject
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import Writer, node_name
 from stepscope.store.machine import Machine
-from stepscope.store.states import KILLED, NodeState
+from stepscope.store.states import NodeState
+from stepscope.watcher.guard import STACK_KINDS, Guard, Job, earlier
 from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.ranks import Rank
 from stepscope.watcher.sampling import Plan, Sampling
@@ -23,12 +25,17 @@ if TYPE_CHECKING:
 
     from stepscope.core.places import Places
     from stepscope.store.layout import RunFolder
+    from stepscope.watcher.death import End, Trainee
     from stepscope.watcher.journal import Journal
     from stepscope.watcher.sealing import Sealing
 
 DISCOVER_EVERY = 0.5
 """Seconds between two looks for new rings."""
 METER_EVERY = 1.0
+REFINE_SECONDS = 5.0
+"""How long an end that nobody can explain yet is looked at again."""
+GPU_BUSY = 0.01
+"""Utilisation from which on a GPU counts as working."""
 FULL_PATIENCE = 600.0
 """Seconds that rows of a dead trainer wait for space on a full disk; then they stay in the ring for a salvager."""
 
@@ -60,9 +67,17 @@ class Watcher:
     """Everything one watcher holds; made with its clock so that a test can step it."""
 
     def __init__(
-        self, folder: RunFolder, places: Places, clock: Clock, pace: Pace, sealing: Sealing, journal: Journal
+        self,
+        folder: RunFolder,
+        places: Places,
+        clock: Clock,
+        pace: Pace,
+        sealing: Sealing,
+        journal: Journal,
+        job: Job | None = None,
     ) -> None:
         """Prepare to watch one run; nothing is opened yet."""
+        self._job = job or Job()
         self._folder, self._places, self._clock, self._pace = folder, places, clock, pace
         self._sealing, self._journal = sealing, journal
         self._node = node_name(places.disk, boot_id())
@@ -78,8 +93,11 @@ class Watcher:
         self._status = status.OK
         self._stuck_since: float | None = None
         self._cost = WatcherCost()
+        self._uncertain: list[tuple[Rank, float]] = []
         self.sampling = Sampling([], Plan(), journal)
         """The sources of the machine; none until somebody gives some."""
+        self.feed: Feed = NoFeed()
+        """Who else wants the numbers as they come."""
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
@@ -92,6 +110,7 @@ class Watcher:
         self._note_jump(pair)
         try:
             self._drain_all(pair)
+            self._refine(pair)
             self._keep(pair, now)
             self._tell(status.OK, now)
         except OSError as error:
@@ -106,7 +125,7 @@ class Watcher:
         if self._ranks:
             return True
         self._discover()
-        return bool(self._ranks) or not self._sealing.idle()
+        return bool(self._ranks) or bool(self._uncertain) or not self._sealing.idle()
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
         if now < self._due[what]:
@@ -130,7 +149,9 @@ class Watcher:
                 self._dismiss(path, stream)
                 continue
             self._streams += 1
-            self._ranks[path] = Rank(stream, *self._drain_of(stream))
+            guard = Guard.over(stream.fileno(), str(path.with_suffix(STACKS_SUFFIX)), self._job)
+            self._ranks[path] = Rank(stream, *self._drain_of(stream), guard)
+            self.sampling.meet(stream.identity.extra)
             if self._stuck_since is not None:
                 stream.reader.set_word(ring.WORD_STATUS, self._status)
 
@@ -161,7 +182,8 @@ class Watcher:
                 alive = stream.writer_alive()
                 over = not alive or stream.reader.words()[ring.WORD_STATE] != ring.STATE_RUNNING
                 stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
-                dry = rank.move(pair)
+                dry = rank.move(pair, self.feed)
+                self._look_after(rank, pair)
                 # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
                 if over and (stream.empty() or (dry and not alive)):
                     self._end(path, rank, pair)
@@ -172,8 +194,8 @@ class Watcher:
         """Leave a ring alone that was damaged or truncated under us."""
         self._journal.note(f"cannot read ring {path} any more: {error}; it is left alone")
         self.bad.add(path)
-        del self._ranks[path]
-        rank.stream.close()
+        self._let_go(path, rank)
+        rank.guard.close()
         rank.state.state, rank.state.cause, rank.state.ended = "lost", f"its ring: {error}", pair.wall_ns // 1000
         rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
         self._beat(rank.node, pair)
@@ -181,24 +203,75 @@ class Watcher:
             self._seal(rank.drain)
 
     def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
-        """Write down the end of a rank, then let go of its ring."""
+        """Write down the end of a rank once it is known, then let go of its ring."""
         words = rank.stream.reader.words()
-        state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
+        state = words[ring.WORD_STATE]
+        if state == ring.STATE_EXITED:  # its interpreter may go on to its end, and then shows how it went
+            rank.stream.reader.set_word(ring.WORD_ENDED, 1)
+        error = rank.last_error(self._folder) if state == ring.STATE_FAILED else ""
+        after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)
+        end = rank.guard.end(pair.monotonic_ns, state, error, after)
+        if end is None:
+            return
         seen = rank.state
-        seen.state, seen.cause = (state, seen.cause) if state != "running" else ("killed", KILLED)
-        if state == "failed":
-            seen.cause = rank.last_error(self._folder)
         seen.lost, seen.refused, seen.ended = rank.stream.lost, words[ring.WORD_REFUSED], pair.wall_ns // 1000
         self._meter(rank, pair)
         rank.drain.write_own(pair)
-        rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
-        self._beat(rank.node, pair)
+        self._conclude(rank, end, pair)
         if rank.node.ended:
             self._seal(rank.drain)
         rank.stream.reader.set_word(ring.WORD_ENDED, 1)
         rank.stream.remove()
+        self._let_go(path, rank)
+        if end.certain or rank.guard.trainee is None:
+            rank.guard.close()
+        else:
+            self._uncertain.append((rank, pair.monotonic_ns / 1e9 + REFINE_SECONDS))
+
+    def _let_go(self, path: Path, rank: Rank) -> None:
         rank.stream.close()
+        self.feed.end(rank.number)
         del self._ranks[path]
+
+    def _conclude(self, rank: Rank, end: End, pair: Pair) -> None:
+        """Make an end durable: in the node's file, and as an event if there is something to explain."""
+        rank.state.state, rank.state.cause = end.state, end.cause
+        if end.state != "finished" and rank.guard.end_evidence is not None:
+            facts = end.event(rank.guard.end_evidence) | rank.circumstances(self.sampling.latest)
+            rank.drain.write_events([facts], rank.number, pair, sync=True)
+        rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
+        self._beat(rank.node, pair)
+
+    def _refine(self, pair: Pair) -> None:
+        """Correct an end of which more has become known."""
+        for rank, until in list(self._uncertain):
+            better = rank.guard.refine()
+            if better is not None and (better.state, better.cause) != (rank.state.state, rank.state.cause):
+                self._conclude(rank, better, pair)
+            if better is not None or pair.monotonic_ns / 1e9 > until:
+                self._uncertain.remove((rank, until))
+                rank.guard.close()
+
+    def _look_after(self, rank: Rank, pair: Pair) -> None:
+        """See whether a rank stands still; if so have the stacks of all the others, too."""
+        gpu_busy = any(
+            value > GPU_BUSY
+            for name, value in self.sampling.latest.items()
+            if name.startswith("gpu/") and name.endswith("/utilization_ratio")
+        )
+        for event in rank.watch(pair, gpu_busy=gpu_busy):
+            facts = event | rank.circumstances(self.sampling.latest) if event["kind"] in STACK_KINDS else event
+            rank.drain.write_events([facts], rank.number, pair, sync=True)
+            if event["kind"] == "stalled":
+                for other in self._ranks.values():
+                    if other is not rank:
+                        other.guard.request(f"rank {rank.number} stands still")
+
+    def trainees(self) -> list[Trainee]:
+        """Return the processes whose end is waited for."""
+        return [
+            rank.guard.trainee for rank in self._ranks.values() if rank.guard.trainee and not rank.guard.is_leaving()
+        ]
 
     def _keep(self, pair: Pair, now: float) -> None:
         """Do what is due by time: metering, sync, heartbeat, sealing."""
@@ -206,7 +279,7 @@ class Watcher:
             for rank in self._ranks.values():
                 self._meter(rank, pair)
             for drain in self._live_drains():
-                drain.own.add(self._cost.read(drain, now), pair.monotonic_ns)
+                self._add_own(drain, self._cost.read(drain, now), pair)
             self._describe()
         self._sample(pair)
         if self._is_due("sync", now, self._pace.sync):
@@ -229,7 +302,7 @@ class Watcher:
         sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
         for drain in self._live_drains():
             for row in sample.rows:
-                drain.own.add(row, pair.monotonic_ns)
+                self._add_own(drain, row, pair)
             if drain.own.waiting():
                 drain.write_own(pair)
             if sample.events:
@@ -254,11 +327,20 @@ class Watcher:
             self._sealing.add(drain.writer, number)
 
     def _meter(self, rank: Rank, pair: Pair) -> None:
-        rank.drain.own.add(recorder_cost(rank), pair.monotonic_ns)
+        self._add_own(rank.drain, recorder_cost(rank), pair)
+
+    def _add_own(self, drain: Drain, row: dict[str, float], pair: Pair) -> None:
+        drain.own.add(row, pair.monotonic_ns)
+        self.feed.sample(drain.own.rank, row)
+
+    def subject(self) -> Subject:
+        """Say whose numbers these are."""
+        path = self._folder.path
+        return Subject(path.name, path.parent.name, self._node, path)
 
     def pids(self) -> dict[int, int]:
-        """Return the trainer's process of each rank on this node."""
-        return {rank.number: rank.stream.identity.pid for rank in self._ranks.values()}
+        """Return the trainer's process of each rank on this node, as far as it can be seen."""
+        return {rank.number: rank.guard.trainee.pid for rank in self._ranks.values() if rank.guard.trainee}
 
     def _beat(self, node: NodeState, pair: Pair) -> None:
         node.counter += 1

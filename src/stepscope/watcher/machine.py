@@ -59,7 +59,9 @@ class Moment:
     """Nanoseconds since 1970 UTC."""
     monotonic_ns: int
     values: Mapping[str, float] = field(default_factory=dict)
-    """In base units, by canonical name; what is not known is not there."""
+    """In base units, by canonical name; what is not known is not there. Some may be a few seconds old."""
+    new: Mapping[str, float] = field(default_factory=dict)
+    """Those that were read at this very moment: what is written down carries its time."""
     events: Sequence[Mapping[str, object]] = ()
     """What happened since the moment before, each with its `kind`."""
 
@@ -86,11 +88,11 @@ class Machine:
         """Ask the sources that are due, and return what is known now; a source that fails is an event."""
         now = self._clock.monotonic_ns()
         found = self._sampling.round(now)
-        for row in found.rows:
-            self._latest.update((name, (now, value)) for name, value in row.items())
+        new = {name: value for row in found.rows for name, value in row.items()}
+        self._latest.update((name, (now, value)) for name, value in new.items())
         self._latest = {name: seen for name, seen in self._latest.items() if now - seen[0] <= self._fresh_ns}
         values = {name: value for name, (_, value) in self._latest.items()}
-        return Moment(self._clock.wall_ns(), now, values, found.events)
+        return Moment(self._clock.wall_ns(), now, values, new, found.events)
 
     def absent(self) -> dict[str, str]:
         """Return what this machine cannot tell, with reason and remedy."""

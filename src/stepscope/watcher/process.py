@@ -14,10 +14,12 @@ from typing import Any
 from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
+from stepscope.exporters.prometheus_feed import open_feed
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
 from stepscope.watcher import sources
+from stepscope.watcher.guard import Job
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
 from stepscope.watcher.sealing import Sealing, lower_priority
@@ -35,12 +37,18 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.umask(0o077)
     journal = Journal(folder.path / "watcher.log")
+    job = Job.here(seeing=bool(settings.get("watcher.stacks", True)))
+    # Told to end: so are all the others of this job, and how they do is what we are here to see.
+    signal.signal(signal.SIGTERM, lambda *_: job.warn(time.monotonic_ns()))
     places = find_places()
     while (descriptor := _elect(folder, places)) is not None:
         salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
-        watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal)
+        watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
         watcher.sampling = sources.build(settings, folder.path, watcher.pids, journal)
+        watcher.feed = open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note)
         _watch(watcher, pace, journal)
+        watcher.sampling.close()
+        watcher.feed.close()
         _resign(folder, places, descriptor)
         if not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):
             _clean_up(folder, settings, journal)
@@ -101,7 +109,8 @@ def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
             journal.note(f"cannot finish a tick: {type(error).__name__}: {error}; going on")
             if failures > 1000:
                 return
-        time.sleep(max(0.0, pace.drain - (time.monotonic() - started)))
+        left = pace.drain - (time.monotonic() - started)
+        watcher.feed.wait(left, [trainee.fileno() for trainee in watcher.trainees()])
 
 
 if __name__ == "__main__":

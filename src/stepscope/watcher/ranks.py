@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
+from stepscope.watcher.steps import Steps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepscope.core.clock import Pair
+    from stepscope.exporters.prometheus_feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
+    from stepscope.watcher.guard import Guard
 
 BATCHES = 64
 """Reads of one ring in one tick at most, so that one fast rank cannot starve the others."""
+
+MOST_SAMPLES = 64
+"""Values of the machine that an event keeps."""
 
 
 class Rank:
     """A stream, and what is known of the trainer behind it."""
 
-    def __init__(self, stream: Stream, drain: Drain, node: NodeState) -> None:
+    def __init__(self, stream: Stream, drain: Drain, node: NodeState, guard: Guard) -> None:
         """Begin with a rank that runs."""
-        self.stream, self.drain, self.node = stream, drain, node
+        self.stream, self.drain, self.node, self.guard = stream, drain, node, guard
         identity = stream.identity
         before = node.ranks.get(identity.rank)
         self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
         node.ranks[identity.rank] = self.state
         self.lag, self.bytes = 0.0, 0
+        self.steps = Steps(stream.table)
 
     @property
     def number(self) -> int:
@@ -39,8 +48,8 @@ class Rank:
         number = self.stream.reader.words()[ring.WORD_PHASE]
         return ring.PHASE_NAMES[number] if number < len(ring.PHASE_NAMES) else ""
 
-    def move(self, pair: Pair) -> bool:
-        """Move its rows to disk; say whether none is left."""
+    def move(self, pair: Pair, feed: Feed) -> bool:
+        """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
         for _ in range(BATCHES):
             batch = self.drain.once(self.stream, pair)
             self.state.rows = self.stream.expected - self.stream.lost
@@ -48,9 +57,26 @@ class Rank:
             if batch.pieces:
                 self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
                 self.state.step = _last_step(batch.pieces[-1], self.state.step)
+                self.steps.take(batch.pieces)
+                feed.rows(self.number, batch.pieces, self.stream.table, checked=self.stream.reader.checked)
             if not batch.rows:
                 return True
         return False
+
+    def watch(self, pair: Pair, *, gpu_busy: bool) -> list[dict[str, Any]]:
+        """Look whether its steps go on; return what happened."""
+        return self.guard.watch(pair, self.steps.moments(), self.phase(), gpu_busy=gpu_busy)
+
+    def circumstances(self, latest: Mapping[str, float]) -> dict[str, Any]:
+        """Return what to keep in an event that somebody will want to explain: last rows, open phase, last samples."""
+        prefixes = ("cpu/usage", "memory/used_ratio", "swap/used", "disk/free", "gpu/", f"process/{self.number}/")
+        samples = {name: value for name, value in latest.items() if name.startswith(prefixes)}
+        return {
+            "step": ring.NO_STEP if self.state.step is None else self.state.step,
+            "phase": self.phase(),
+            "rows": self.steps.last_rows(),
+            "samples": dict(list(samples.items())[:MOST_SAMPLES]),
+        }
 
     def last_error(self, folder: RunFolder) -> str:
         """Return the exception that the trainer reported last, from the events just drained."""

@@ -93,6 +93,8 @@ class Sampling:
         """Hold samplers; none is asked yet."""
         self.samplers, self._plan, self._journal, self._costs = samplers, plan, journal, read_costs
         self._turns = [Turn() for _ in samplers]
+        self.latest: dict[str, float] = {}
+        """The last value of everything."""
 
     def round(self, now: int, phase: str = "") -> Sample:
         """Ask whoever is due at `now` (monotonic ns), in a `phase` of the training that may have its own interval."""
@@ -106,6 +108,20 @@ class Sampling:
             following = turn.due + interval * turn.slower  # on a grid: ticks that come late do not add up
             turn.due = following if following > seconds else seconds + interval * turn.slower
         return found
+
+    def meet(self, facts: Mapping[str, Any]) -> None:
+        """Tell the sources about a rank that has come: `facts` is what its ring says of it."""
+        for sampler in self.samplers:
+            meet = getattr(sampler, "also_visible", None)
+            if meet is not None and "visible" in facts:
+                meet(facts["visible"])
+
+    def close(self) -> None:
+        """Let go of what the sources hold: helper processes."""
+        for sampler in self.samplers:
+            close = getattr(sampler, "close", None)
+            if close is not None:
+                close()
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -130,6 +146,7 @@ class Sampling:
             found.events.append({"kind": "sampler_back", "sampler": sampler.name})
         if values:
             found.rows.append(values)
+            self.latest |= values
         found.events += events
         wall = after[1] - before[1]
         self._weigh(sampler, turn, max(after[0] - before[0], wall if wall > BLOCKED else 0.0), interval, found)

@@ -7,7 +7,6 @@ well, and it neither computes nor reads nor writes; or it has been stalled for m
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.watcher.progress import Progress, moved
@@ -78,8 +77,12 @@ class Vigil:
 
     def threshold(self) -> float:
         """Return the seconds without a step from which on this training is stalled."""
-        usual = median(self._durations) if self._durations else 0.0
-        return max(FLOOR, MEDIANS * usual, PAUSES * self._longest)
+        return max(FLOOR, MEDIANS * self._usual(), PAUSES * self._longest)
+
+    def _usual(self) -> float:
+        """Return the recent median step in seconds; the module statistics would load four others."""
+        ordered = sorted(self._durations)
+        return ordered[len(ordered) // 2] if ordered else 0.0
 
     def ended(self, times: Sequence[int], began: int | None = None) -> list[dict[str, Any]]:
         """Take in the moments at which steps ended, in order; return what that means.
@@ -141,7 +144,8 @@ class Vigil:
         return []
 
     def _suspect(self, now: int) -> list[dict[str, Any]]:
-        if self._quiet(now) < self.threshold():
+        quiet = self._quiet(now)
+        if quiet < FLOOR or quiet < self.threshold():  # the first is cheap, and almost always so
             return []
         if self._suspected is None:
             self._suspected, self._sampled = now, 0
@@ -190,12 +194,12 @@ class Vigil:
 
     def _quiet(self, now: int) -> float:
         """Return the seconds since the last step that nothing explains."""
-        return max(0, now - (self._last or now) - self._excused) / _NS
+        return 0.0 if self._last is None else max(0, now - self._last - self._excused) / _NS
 
     def _stall(self, now: int) -> dict[str, Any]:
         self.state, self._told = STALLED, now
         what = "step" if self._steps else "row"
-        usual = f"the recent median {what} is {median(self._durations):.3g} s, " if self._durations else ""
+        usual = f"the recent median {what} is {self._usual():.3g} s, " if self._durations else ""
         why = f"no {what} ended for {self._quiet(now):.1f} s; {usual}the longest pause so far {self._longest:.3g} s"
         return self._event("stalled", now, why)
 

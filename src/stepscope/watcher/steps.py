@@ -1,10 +1,11 @@
-"""When steps ended: found in the records that were just drained."""
+"""When steps ended, and what the last rows were: found in the records that were just drained."""
 
 from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core import ring
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 STEP = "step_seconds"
 """The first column of the row that ends a step."""
+LONGEST = 1e6
+"""Seconds that no step takes."""
+LAST_ROWS = 20
 _PAIR = struct.Struct("<Qd")
 
 
@@ -28,52 +32,68 @@ class Moments(NamedTuple):
     """When the first of these steps began."""
 
 
-def moments(pieces: Iterable[bytes], table: SchemaTable) -> Moments:
-    """Return when steps ended and when other rows were logged; `table` says what the columns of a row are."""
-    steps: list[int] = []
-    rows: list[int] = []
-    began: int | None = None
-    for data in pieces:
-        for offset, schema, _ in ring.records(data):
-            if schema == ring.SCHEMA_EVENT:
+class Steps:
+    """The steps of one rank, as its records tell."""
+
+    def __init__(self, table: SchemaTable) -> None:
+        """Read records whose columns `table` declares, also those that it will be told of later."""
+        self._table = table
+        self._moments = Moments([], [])
+        self._last: deque[bytes] = deque(maxlen=LAST_ROWS)
+
+    def take(self, pieces: Iterable[bytes]) -> None:
+        """Look through records that were drained."""
+        for data in pieces:
+            found = ring.records(data)
+            for offset, schema, _ in found:
+                if schema != ring.SCHEMA_EVENT:
+                    self._note(data, offset, schema)
+            for offset, schema, _ in found[-LAST_ROWS:]:
+                if schema != ring.SCHEMA_EVENT:
+                    self._last.append(data[offset : offset + ring.PAD.unpack_from(data, offset)[0]])
+
+    def _note(self, data: bytes, offset: int, schema: int) -> None:
+        moment: int = ring.RECORD.unpack_from(data, offset)[3]
+        seconds = self._step_seconds(data, offset + ring.RECORD.size, schema)
+        if seconds is None:
+            self._moments.rows.append(moment)
+            return
+        if not self._moments.steps:
+            self._moments = self._moments._replace(began=moment - round(seconds * 1e9))
+        self._moments.steps.append(moment)
+
+    def _step_seconds(self, data: bytes, offset: int, schema: int) -> float | None:
+        """Return how long the step took whose row's values begin at `offset`; None if the row ends no step."""
+        if schema == ring.SCHEMA_PAIRS:  # of a run with very many names
+            number, value = _PAIR.unpack_from(data, offset)
+            names = self._table.names
+            seconds: float = value if 0 <= value < LONGEST else 0.0
+            return seconds if number < len(names) and names[number] == STEP else None
+        declared = self._table.schemas.get(schema)
+        if declared is None or STEP not in declared.names[:1] or declared.kinds[0] != "q":  # a float: the user's own
+            return None
+        return int.from_bytes(data[offset : offset + 8], "little", signed=True) / 1e9
+
+    def moments(self) -> Moments:
+        """Return when steps ended and rows were logged since the last call."""
+        found, self._moments = self._moments, Moments([], [])
+        return found
+
+    def last_rows(self) -> list[dict[str, Any]]:
+        """Return the last rows, oldest first, each with its `step` (None for none); NaN and infinity are None."""
+        rows = []
+        for data in self._last:
+            _, schema, _, _, step = ring.RECORD.unpack_from(data)
+            declared = self._table.schemas.get(schema)
+            size = struct.calcsize(f"<{declared.kinds}") if declared else len(data)
+            if declared is None or len(data) < ring.RECORD.size + size:  # pairs, or damaged
                 continue
-            moment: int = ring.RECORD.unpack_from(data, offset)[3]
-            seconds = _step_seconds(data, offset + ring.RECORD.size, schema, table)
-            if seconds is None:
-                rows.append(moment)
-                continue
-            began = moment - round(seconds * 1e9) if not steps else began
-            steps.append(moment)
-    return Moments(steps, rows, began)
-
-
-def _step_seconds(data: bytes, offset: int, schema: int, table: SchemaTable) -> float | None:
-    """Return how long the step took whose row's values begin at `offset`; None if the row ends no step."""
-    if schema == ring.SCHEMA_PAIRS:  # of a run with very many names
-        number, value = _PAIR.unpack_from(data, offset)
-        seconds: float = value
-        return seconds if number < len(table.names) and table.names[number] == STEP else None
-    declared = table.schemas.get(schema)
-    if declared is None or STEP not in declared.names[:1]:
-        return None
-    return int.from_bytes(data[offset : offset + 8], "little", signed=True) / 1e9
-
-
-def last_rows(data: bytes, table: SchemaTable, most: int = 5) -> list[dict[str, float | int | None]]:
-    """Return the last rows of a piece of records with their `step`, for an event that tells what went before it."""
-    rows: list[dict[str, float | int | None]] = []
-    for offset, schema, _ in ring.records(data)[-most:]:
-        declared = table.schemas.get(schema)
-        if declared is None:  # an event, or pairs of a run with very many names
-            continue
-        step: int = ring.RECORD.unpack_from(data, offset)[4]
-        values = struct.unpack_from(f"<{declared.kinds}", data, offset + ring.RECORD.size)
-        seconds = [value / 1e9 if kind == "q" else value for value, kind in zip(values, declared.kinds, strict=True)]
-        named = dict(zip(declared.names, map(_shown, seconds), strict=True))
-        rows.append({"step": None if step == ring.NO_STEP else step, **named})
-    return rows
-
-
-def _shown(value: float) -> float | None:
-    """Return a number that JSON can hold."""
-    return value if math.isfinite(value) else None
+            values = struct.unpack_from(f"<{declared.kinds}", data, ring.RECORD.size)
+            numbers = [
+                value / 1e9 if kind == "q" else value for value, kind in zip(values, declared.kinds, strict=True)
+            ]
+            shown = [number if math.isfinite(number) else None for number in numbers]
+            rows.append(
+                {"step": None if step == ring.NO_STEP else step, **dict(zip(declared.names, shown, strict=True))}
+            )
+        return rows

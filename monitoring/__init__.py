@@ -1,0 +1,1 @@
+"""The documents' spellings, from a checkout: thin wrappers over `stepscope`."""

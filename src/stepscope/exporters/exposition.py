@@ -1,0 +1,129 @@
+"""Write metrics as Prometheus and OpenMetrics read them: plain data in, bytes out.
+
+The watcher serves these pages and stays small, so it does not load `prometheus_client` for them. Both forms are
+written from one description: text format 0.0.4, which every Prometheus reads, and OpenMetrics 1.0, which newer ones
+ask for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPEN_METRICS_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+"""Names of families and labels; colons are left to recording rules."""
+
+_UNNAMED = re.compile(r"[^a-zA-Z0-9_]+")
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+
+class Sample(NamedTuple):
+    """One line of a page."""
+
+    labels: str
+    """What `label_set` returns; it is kept, for labels stay and values change."""
+    value: float
+    suffix: str = ""
+    """Ending of the name: of a histogram `_bucket`, `_sum` or `_count`; that of a counter is added by the writer."""
+
+
+class Family(NamedTuple):
+    """A metric with all its series."""
+
+    name: str
+    """Matches NAME; that of a counter comes without `_total`."""
+    kind: str
+    help: str
+    samples: Sequence[Sample]
+
+
+def label_set(labels: Mapping[str, str]) -> str:
+    """Return labels as they stand behind a name, escaped; empty for none."""
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_encodable(value).translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+
+
+def with_label(labels: str, name: str, value: str) -> str:
+    """Return a label set with one label more, at its end."""
+    pair = f'{name}="{_encodable(value).translate(_ESCAPES)}"'
+    return f"{labels[:-1]},{pair}}}" if labels else f"{{{pair}}}"
+
+
+def valid_name(text: str) -> str:
+    """Return any text as the name of a metric or label; different texts may become one."""
+    name = _UNNAMED.sub("_", text).strip("_") or "unnamed"
+    return f"_{name}" if name[0].isdigit() else name
+
+
+def number(value: float) -> str:
+    """Return a value with as many digits as read back to the same 64 bits; NaN, +Inf and -Inf by these words."""
+    text = repr(float(value))
+    return text if text[-1].isdigit() else {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}[text]
+
+
+def histogram(labels: str, bounds: Sequence[float], counts: Sequence[int], total: float) -> list[Sample]:
+    """Return the samples of one histogram.
+
+    Args:
+        labels: its label set.
+        bounds: upper bounds of the buckets but the last, which has none; ascending.
+        counts: how many values fell into each bucket, the last included.
+        total: sum of all values.
+    """
+    samples = []
+    seen = 0
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
+        seen += count
+        samples.append(Sample(with_label(labels, "le", number(bound)), seen, "_bucket"))
+    return [*samples, Sample(labels, total, "_sum"), Sample(labels, seen, "_count")]
+
+
+def text(families: Iterable[Family]) -> bytes:
+    """Return a page in text format 0.0.4; a family without samples is left out."""
+    lines: list[str] = []
+    for family in families:
+        if family.samples:
+            total = "_total" if family.kind == COUNTER else ""
+            lines.append(f"# HELP {family.name}{total} {_encodable(family.help).translate(_HELP_ESCAPES)}\n")
+            lines.append(f"# TYPE {family.name}{total} {family.kind}\n")
+            lines += _lines(family, total)
+    return "".join(lines).encode()
+
+
+def open_metrics(families: Iterable[Family]) -> bytes:
+    """Return a page in OpenMetrics 1.0; a family without samples is left out."""
+    lines: list[str] = []
+    for family in families:
+        if family.samples:
+            total = "_total" if family.kind == COUNTER else ""
+            lines.append(f"# HELP {family.name} {_encodable(family.help).translate(_ESCAPES)}\n")
+            lines.append(f"# TYPE {family.name} {family.kind}\n")
+            lines += _lines(family, total)
+    return "".join([*lines, "# EOF\n"]).encode()
+
+
+def page(families: Iterable[Family], accept: str = "") -> tuple[str, bytes]:
+    """Return content type and body in the form that a request's `Accept` header asks for."""
+    if "application/openmetrics-text" in accept:
+        return OPEN_METRICS_TYPE, open_metrics(families)
+    return TEXT_TYPE, text(families)
+
+
+def _lines(family: Family, total: str) -> Iterator[str]:
+    name = family.name
+    for labels, value, suffix in family.samples:
+        yield f"{name}{suffix or total}{labels} {number(value)}\n"
+
+
+def _encodable(value: str) -> str:
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()

@@ -1,0 +1,153 @@
+"""Files of JSON lines that grow while something is watched: never shared, never half buffered, rotated.
+
+`<stem>_YYYYMMDD_HHMMSS.jsonl` (UTC). A file is made with its first line and exclusively: of two writers of one second
+the later gets `…_1.jsonl`. Each call of `write` is one system call, so what was written survives the death of the
+process; nothing waits in memory for 60 samples. A file that is large or old enough is followed by the next one, and of
+its own files a writer keeps as many as it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.errors import StepscopeError
+from stepscope.exporters.jsonl_rows import encode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+ATTEMPTS = 1000
+"""Names of one second that are tried."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """When a file is followed by the next one, and how many are kept."""
+
+    max_bytes: int = 64 << 20
+    """Size that a file does not exceed, but for a single write larger than this; 0: no limit."""
+    max_seconds: float = 86_400.0
+    """Age of a file, from its first line; 0: no limit."""
+    keep: int = 0
+    """Files of this writer that stay, the current one included; the oldest go first. 0: all of them."""
+
+
+class JsonLines:
+    """Writes rows to files of one kind in one folder. For one thread; a forked child gets files of its own."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        stem: str,
+        rotation: Rotation | None = None,
+        *,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare to write; neither folder nor file is made before the first row.
+
+        Args:
+            folder: where the files go; it is made if it is not there.
+            stem: start of their names, such as `gpu_metrics`.
+            rotation: when a new file begins.
+            now: nanoseconds since 1970.
+        """
+        self.folder = Path(folder)
+        self.stem = stem
+        self.path: Path | None = None
+        """The file that is written; None before the first row."""
+        self.lines = 0
+        """Rows written."""
+        self.lost = 0
+        """Rows that could not be written."""
+        self._rotation, self._now = rotation or Rotation(), now
+        self._file = -1
+        self._owner = os.getpid()
+        self._size, self._born, self._torn = 0, 0, False
+        self._kept: deque[Path] = deque()
+
+    def write(self, rows: Sequence[Mapping[str, object]]) -> None:
+        """Append rows, all in one system call.
+
+        Raises:
+            StepscopeError: the folder or file cannot be written; the rows count as lost.
+        """
+        if not rows:
+            return
+        data = b"".join(encode(row) for row in rows)
+        try:
+            self._make_ready(len(data))
+            self._append(data)
+        except OSError as error:
+            self.lost += len(rows)
+            cause = error.strerror or str(error)
+            raise StepscopeError(
+                f"write {self.stem} to {self.folder}", cause, "make room or access there, or choose another folder"
+            ) from error
+        self.lines += len(rows)
+
+    def close(self) -> None:
+        """Make what was written safe and let go of the file; a later row begins a new one."""
+        descriptor, self._file = self._file, -1
+        if descriptor < 0 or self._owner != os.getpid():
+            return
+        try:
+            with contextlib.suppress(OSError):  # a file system that cannot sync still has the lines
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _make_ready(self, size: int) -> None:
+        """Have a file of this process's own that has room for `size` bytes."""
+        if self._owner != os.getpid():  # a fork: the parent goes on with its file
+            self._file, self._owner = -1, os.getpid()
+            self._kept.clear()
+        if self._file < 0:
+            self._begin()
+        elif self._is_over(size):
+            before = self._file
+            self._begin()  # if it fails, the old file stays the current one
+            os.close(before)
+
+    def _is_over(self, size: int) -> bool:
+        rule = self._rotation
+        large = bool(rule.max_bytes) and self._size > 0 and self._size + size > rule.max_bytes
+        return large or (rule.max_seconds > 0 and self._now() - self._born >= rule.max_seconds * 1e9)
+
+    def _begin(self) -> None:
+        """Make the next file and remove those beyond the number that is kept."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now = self._now()
+        name = f"{self.stem}_{datetime.fromtimestamp(now // 1_000_000_000, timezone.utc):%Y%m%d_%H%M%S}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        for number in range(ATTEMPTS):
+            path = self.folder / f"{name}{f'_{number}' if number else ''}.jsonl"
+            try:
+                self._file = os.open(path, flags, 0o600)
+            except FileExistsError:
+                continue  # another run, or our own file of this second
+            self.path, self._size, self._born, self._torn = path, 0, now, False
+            self._kept.append(path)
+            break
+        else:
+            raise FileExistsError(17, f"{ATTEMPTS} files of this second exist", str(self.folder))
+        while self._rotation.keep and len(self._kept) > self._rotation.keep:
+            self._kept.popleft().unlink(missing_ok=True)
+
+    def _append(self, data: bytes) -> None:
+        """Write all of the data; a line that was torn by a full disk is ended first, so that the next one is whole."""
+        if self._torn:
+            data = b"\n" + data
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        finally:
+            self._size += done
+            self._torn = (self._torn and not done) or (0 < done < len(data) and data[done - 1 : done] != b"\n")

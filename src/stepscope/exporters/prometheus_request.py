@@ -1,0 +1,203 @@
+"""One request to a page of metrics: what is answered and what refused. No socket and no clock: bytes in, a reply out.
+
+Everything is refused that a browser could be made to send by a page of somebody else: a foreign `Host` (DNS rebinding),
+a foreign `Origin`, a method or body that this page has no use for (rules S3, S4, S14, S16).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEADERS = 64
+"""Lines of a request at most."""
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    505: "HTTP Version Not Supported",
+}
+GUARDS = (
+    "X-Content-Type-Options: nosniff\r\n"
+    "Content-Security-Policy: default-src 'none'; frame-ancestors 'none'\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+    "Referrer-Policy: no-referrer\r\n"
+    "Cache-Control: no-store\r\n"
+)
+PLAIN = "text/plain; charset=utf-8"
+GUESSES = 20
+"""Wrong tokens in a minute, after which they are answered by 429."""
+
+
+class Reply(NamedTuple):
+    """What is sent back."""
+
+    status: int
+    kind: str
+    """Content type."""
+    body: bytes
+    without_body: bool = False
+    """Whether only the head is sent, as HEAD asks for."""
+
+    def encode(self) -> bytes:
+        """Return the bytes of the answer; the connection ends with it."""
+        more = 'WWW-Authenticate: Bearer realm="stepscope"\r\n' if self.status == 401 else ""
+        more += "Allow: GET, HEAD\r\n" if self.status == 405 else ""
+        head = (
+            f"HTTP/1.1 {self.status} {REASONS[self.status]}\r\nContent-Type: {self.kind}\r\n"
+            f"Content-Length: {len(self.body)}\r\nConnection: close\r\n{GUARDS}{more}\r\n"
+        ).encode()
+        return head if self.without_body else head + self.body
+
+
+class Rules:
+    """Who may read: the names under which this endpoint answers, and the token, if one is asked for."""
+
+    def __init__(self, host: str, token: str | None = None, machine: str | None = None) -> None:
+        """Answer to localhost, to the bound address, and with a token to the machine's own name too."""
+        self._token = token
+        self._names = {"localhost", "127.0.0.1", "[::1]"}
+        if host not in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+            self._names.add(_bracketed(host).lower())
+        if token:
+            import os
+
+            self._names.add((machine or os.uname().nodename).lower())
+        self._failures: list[float] = []
+
+    def knows(self, host: str, local: str) -> bool:
+        """Say whether a `Host` header names this endpoint; `local` is the address that the client reached."""
+        name, is_plain = _host_name(host)
+        wildcard = {"0.0.0.0", "[::]"}  # noqa: S104 - refused, not bound: a page elsewhere reaches loopback by it
+        is_local = bool(self._token) and name == _bracketed(local)
+        return is_plain and name not in wildcard and (name in self._names or is_local)
+
+    def refuses(self, authorization: str, now: float) -> Reply | None:
+        """Return the refusal of a request without the right token; None if it may pass. `now` is in seconds."""
+        if not self._token:
+            return None
+        import hmac
+
+        scheme, _, given = authorization.partition(" ")
+        expected = self._token.encode()
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("utf-8", "replace"), expected):
+            return None
+        self._failures = [*(moment for moment in self._failures if moment > now - 60), now][-GUESSES - 1 :]
+        return refusal(429 if len(self._failures) > GUESSES else 401, "a token is needed")
+
+
+def head_of(received: bytes) -> bytes | None:
+    """Return request line and headers, without the empty line that ends them; None if that has not come yet."""
+    end = received.find(b"\r\n\r\n")
+    return None if end < 0 else received[:end]
+
+
+def refusal(status: int, why: str) -> Reply:
+    """Return an answer that only says why there is none."""
+    return Reply(status, PLAIN, f"{why}\n".encode())
+
+
+def answer(head: bytes, rules: Rules, local: str, metrics: Callable[[str], Reply], now: float) -> Reply:
+    """Return the reply to a request.
+
+    Args:
+        head: request line and headers.
+        rules: who may read.
+        local: address that the client reached.
+        metrics: makes the page from an `Accept` header.
+        now: seconds, for the count of wrong tokens.
+    """
+    try:
+        request = _parse(head)
+    except ValueError as error:
+        return refusal(400, str(error))
+    if request.version not in {"HTTP/1.0", "HTTP/1.1"}:
+        return refusal(505, "HTTP/1.1 is spoken here")
+    problem = _misdirected(request, rules, local) or rules.refuses(request.header("authorization"), now)
+    if problem is not None:
+        return problem
+    if request.method not in {"GET", "HEAD"}:
+        return refusal(405, "only GET and HEAD are answered")
+    if request.header("content-length", "0").strip() != "0" or "transfer-encoding" in request.headers:
+        return refusal(400, "a request has no body here")
+    reply = _route(request, metrics)
+    return reply._replace(without_body=request.method == "HEAD")
+
+
+class _Request(NamedTuple):
+    """A request line and its headers; of a header that came several times, all values."""
+
+    method: str
+    path: str
+    version: str
+    headers: dict[str, list[str]]
+
+    def header(self, name: str, absent: str = "") -> str:
+        """Return a header; several of one name, joined as HTTP does."""
+        return ", ".join(self.headers.get(name, [absent]))
+
+
+def _parse(head: bytes) -> _Request:
+    first, *lines = head.decode("latin-1").split("\r\n")
+    parts = first.split(" ")
+    if len(parts) != 3 or not first.isprintable() or not parts[1].startswith("/"):
+        raise ValueError("the request line is not understood")
+    if len(lines) > HEADERS:
+        raise ValueError("the request has too many headers")
+    headers: dict[str, list[str]] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip() or "\n" in line or "\r" in line or "\0" in line:
+            raise ValueError("a header is not understood")
+        headers.setdefault(name.lower(), []).append(value.strip())
+    return _Request(parts[0], parts[1], parts[2], headers)
+
+
+def _misdirected(request: _Request, rules: Rules, local: str) -> Reply | None:
+    """Refuse what was meant for another host, or was sent by a page of one."""
+    hosts = request.headers.get("host", [])
+    if len(hosts) != 1 or not rules.knows(hosts[0], local):
+        return refusal(421, "this host is not served here")
+    origin = request.headers.get("origin")
+    if origin is not None and origin != [f"http://{hosts[0]}"]:
+        return refusal(403, "pages of other origins are not answered")
+    if request.header("sec-fetch-site", "none") not in {"none", "same-origin"}:
+        return refusal(403, "pages of other sites are not answered")
+    return None
+
+
+def _route(request: _Request, metrics: Callable[[str], Reply]) -> Reply:
+    path = request.path.partition("?")[0]
+    if path == "/metrics":
+        return metrics(request.header("accept"))
+    if path == "/healthz":
+        return Reply(200, PLAIN, b"ok\n")
+    return refusal(404, "there is /metrics and /healthz")
+
+
+def _host_name(host: str) -> tuple[str, bool]:
+    """Return the name in a `Host` header in lower case, and whether the header has the form of one."""
+    name, colon, port = host.rpartition(":") if not host.endswith("]") else (host, "", "")
+    if not colon:
+        name = host
+    return name.lower(), not colon or (port.isdecimal() and len(port) <= 5)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    parts = host.split(".")
+    is_four = len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() for part in parts)
+    return is_four or host in {"localhost", "::1"}
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

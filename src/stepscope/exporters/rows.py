@@ -1,0 +1,133 @@
+"""What drained pieces of a ring say, for sinks that want the newest values and every step's duration, not each row."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.core import ring, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.core.columns import Schema, SchemaTable
+
+STEP_SECONDS = "step_seconds"
+_DURATION = struct.Struct("<q")
+_FLOAT = struct.Struct("<d")
+_PAIR = struct.Struct("<qd")
+
+
+class Taken(NamedTuple):
+    """What was new."""
+
+    values: dict[str, float]
+    """The newest value of each metric; durations in seconds."""
+    steps: int
+    """Steps that ended."""
+    step_seconds: list[float]
+    """How long each of them took."""
+
+
+class Rows:
+    """Follows the rows of one rank.
+
+    In a run that never calls `step()` the steps are counted by the numbers that its rows carry, and a duration that the
+    program logs itself, such as `batch_time`, stands for that of the step.
+    """
+
+    def __init__(self) -> None:
+        """Begin before the first row."""
+        self._last_step: int | None = None
+        self._is_timed = False
+        self._timed: dict[int, tuple[bool, tuple[int, struct.Struct] | None]] = {}
+
+    def take(self, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> Taken:
+        """Return what whole records say.
+
+        Args:
+            pieces: records one after another, as `store.drain.Batch.pieces` has them.
+            table: the names behind them; a row that it does not know yet is left out.
+            checked: whether every record ends with a checksum.
+        """
+        newest: dict[int, tuple[bytes, int, Schema]] = {}
+        taken = Taken({}, 0, [])
+        steps = 0
+        for data in pieces:
+            for offset, number, _ in ring.records(data):
+                step = ring.RECORD.unpack_from(data, offset)[4]
+                if number == ring.SCHEMA_PAIRS:
+                    found = _pairs(data, offset, table.names, checked=checked)
+                    taken.values.update(found)
+                    if STEP_SECONDS in found:
+                        self._found_ours(taken.step_seconds)
+                        taken.step_seconds.append(found[STEP_SECONDS])
+                    steps += self._advance(step)
+                    continue
+                schema = table.schemas.get(number)
+                if schema is None or len(schema.kinds) != len(schema.names):
+                    continue
+                newest.pop(number, None)
+                newest[number] = (data, offset, schema)
+                if not self._measure(data, offset, schema, taken.step_seconds):
+                    steps += self._advance(step)
+        for data, offset, schema in newest.values():
+            taken.values.update(_row(data, offset, schema))
+        return Taken(taken.values, len(taken.step_seconds) if self._is_timed else steps, taken.step_seconds)
+
+    def _measure(self, data: bytes, offset: int, schema: Schema, found: list[float]) -> bool:
+        """Add the duration that a row has of its step; say whether it ends one that the recorder has timed."""
+        if schema.id not in self._timed:
+            self._timed[schema.id] = _time_column(schema)
+        is_ours, column = self._timed[schema.id]
+        if is_ours:
+            self._found_ours(found)
+        if column is not None and is_ours == self._is_timed:
+            place, layout = column
+            (value,) = layout.unpack_from(data, offset + place)
+            found.append(value / 1e9 if layout is _DURATION else value)
+        return is_ours
+
+    def _found_ours(self, found: list[float]) -> None:
+        """Rely on the recorder's own durations from the first one on."""
+        if not self._is_timed:
+            self._is_timed = True
+            found.clear()
+
+    def _advance(self, step: int) -> int:
+        """Return by how many steps a row goes on; one that goes back, or belongs to none, by none."""
+        if step == ring.NO_STEP:
+            return 0
+        before, self._last_step = self._last_step, step
+        return 1 if before is None else max(0, step - before)
+
+
+def _time_column(schema: Schema) -> tuple[bool, tuple[int, struct.Struct] | None]:
+    """Return whether a row is the recorder's of a step, and where its duration stands in a record."""
+    is_ours = STEP_SECONDS in schema.names
+    for index, name in enumerate(schema.names):
+        if name == STEP_SECONDS or (not is_ours and vocabulary.canonical(name) == STEP_SECONDS):
+            layout = _DURATION if schema.kinds[index] == "q" else _FLOAT
+            return is_ours, (ring.RECORD.size + 8 * index, layout)
+    return is_ours, None
+
+
+def _row(data: bytes, offset: int, schema: Schema) -> dict[str, float]:
+    try:
+        values = struct.unpack_from(f"<{schema.kinds}", data, offset + ring.RECORD.size)
+    except struct.error:
+        return {}  # a declaration that does not fit its row: the reader of the run counts it
+    return {
+        name: value / 1e9 if kind == "q" else value
+        for name, kind, value in zip(schema.names, schema.kinds, values, strict=True)
+    }
+
+
+def _pairs(data: bytes, offset: int, names: list[str], *, checked: bool) -> dict[str, float]:
+    end = offset + ring.RECORD.unpack_from(data, offset)[0] - (ring.CHECKSUM.size if checked else 0)
+    found = {}
+    for place in range(offset + ring.RECORD.size, end - _PAIR.size + 1, _PAIR.size):
+        number, value = _PAIR.unpack_from(data, place)
+        if 0 <= number < len(names):
+            found[names[number]] = value
+    return found

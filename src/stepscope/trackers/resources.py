@@ -1,0 +1,109 @@
+"""What the machine and the framework's allocator have in use right now, under the documents' names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.vocabulary import GIB, MIB
+from stepscope.watcher.machine import host_basics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from stepscope.samplers.sampler import Sampler
+
+FIRST_SECONDS = 0.05
+"""How long the first call waits, and how long a later one must be after the one before to measure anew: a share of
+time needs a span of it."""
+
+
+class Resources:
+    """Reads processor and memory; the share of processor time is that since the call before."""
+
+    def __init__(
+        self,
+        samplers: Callable[[], Sequence[Sampler]] = host_basics,
+        *,
+        modules: Mapping[str, Any] = sys.modules,
+        now: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Prepare; nothing is read before the first call.
+
+        Args:
+            samplers: returns the sources of processor and memory.
+            modules: loaded modules by name; torch is used if it is among them, and never imported.
+            now: monotonic time in ns.
+            sleep: waits so many seconds.
+        """
+        self._make, self._modules, self._now, self._sleep = samplers, modules, now, sleep
+        self._samplers: Sequence[Sampler] | None = None
+        self._values: dict[str, float] = {}
+        self._read_at = 0
+
+    def read(self) -> dict[str, Any]:
+        """Return processor and memory in percent and GiB, and the allocator's memory of each GPU in MiB."""
+        if self._samplers is None:
+            self._samplers = self._make()
+            self._sample()
+            self._sleep(FIRST_SECONDS)
+        if self._now() - self._read_at >= FIRST_SECONDS * 1e9 or "cpu/usage_ratio" not in self._values:
+            self._sample()
+        values = self._values
+        return {
+            "cpu_percent": 100.0 * values.get("cpu/usage_ratio", float("nan")),
+            "cpu_count": os.cpu_count(),
+            "memory_percent": 100.0 * values.get("memory/used_ratio", float("nan")),
+            "memory_available_gb": values.get("memory/available_bytes", float("nan")) / GIB,
+            "gpu_metrics": allocator_memory(self._modules),
+        }
+
+    def _sample(self) -> None:
+        self._read_at = self._now()
+        for sampler in self._samplers or ():
+            try:
+                self._values.update(sampler.sample(self._read_at))
+            except (OSError, ValueError):  # a source that is not there: its figures stay NaN, which says so
+                continue
+
+
+SHARED = Resources()
+
+
+def monitor_resources() -> dict[str, Any]:
+    """Return what the machine and torch's allocator have in use.
+
+    `cpu_percent` is over the time since the call before (the first call waits 50 ms, no other waits), `memory_percent`
+    is of the memory that this process may have, `memory_available_gb` in GiB. `gpu_metrics` has `memory_allocated`,
+    `memory_reserved` and `max_memory_allocated` in MiB by `gpu_<i>`; it is empty unless this process has loaded torch
+    and uses CUDA already. A figure that this system does not tell is NaN.
+    """
+    return SHARED.read()
+
+
+def allocator_memory(modules: Mapping[str, Any] = sys.modules) -> dict[str, dict[str, float]]:
+    """Return what torch's allocator has of each GPU, in MiB; empty if this process does not use CUDA.
+
+    Reads counters in host memory: no device is waited for, and neither torch nor CUDA is started by it.
+
+    Args:
+        modules: loaded modules by name.
+    """
+    torch = modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    try:
+        if cuda is None or not cuda.is_initialized():
+            return {}
+        return {
+            f"gpu_{index}": {
+                "memory_allocated": cuda.memory_allocated(index) / MIB,
+                "memory_reserved": cuda.memory_reserved(index) / MIB,
+                "max_memory_allocated": cuda.max_memory_allocated(index) / MIB,
+            }
+            for index in range(cuda.device_count())
+        }
+    except (RuntimeError, AttributeError, AssertionError):  # half-imported, built without CUDA, or a device that failed
+        return {}

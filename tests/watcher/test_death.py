@@ -1,0 +1,238 @@
+"""How a rank ended: the judgement over what is known, and the process found behind a ring."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.core import ring
+from stepscope.watcher import death
+from stepscope.watcher.death import UNKNOWN, End, Evidence, Trainee, holder, judge, scheduler, shutting_down
+from stepscope.watcher.oom import Oom
+
+RUNNING, FINISHED, FAILED, EXITED = (
+    ring.STATE_RUNNING,
+    ring.STATE_FINISHED,
+    ring.STATE_FAILED,
+    ring.STATE_EXITED,
+)
+KILL, TERM, USR1, SEGV, ABRT = (
+    int(number) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT)
+)
+GROUP = Oom(60 << 20, 58 << 20, kills=1)
+JUDGED = [
+    # What the run said itself comes first.
+    (Evidence(status=KILL, state=FINISHED), End("finished", "")),
+    (Evidence(state=FAILED, error="ValueError: no"), End("failed", "ValueError: no")),
+    (Evidence(state=FAILED, error="SystemExit: 0"), End("finished", "")),
+    (Evidence(state=FAILED, error="SystemExit: None"), End("finished", "")),
+    (Evidence(state=FAILED, error="SystemExit: 3"), End("failed", "exit code 3")),
+    (Evidence(state=FAILED, error="SystemExit: bad data"), End("failed", "exit code 1")),
+    # Exit codes, with and without the exit functions having run.
+    (Evidence(status=0, state=EXITED), End("finished", "")),
+    (Evidence(status=0), End("finished", "")),
+    (Evidence(status=3 << 8, state=EXITED), End("failed", "exit code 3")),
+    (Evidence(status=3 << 8), End("failed", "exit code 3")),
+    (Evidence(status=1 << 8, error="OSError: gone"), End("failed", "OSError: gone (exit code 1)")),
+    # Signals.
+    (Evidence(status=KILL), End("killed", "killed by SIGKILL")),
+    (Evidence(status=SEGV), End("killed", "killed by SIGSEGV")),
+    (Evidence(status=ABRT | 0x80), End("killed", "killed by SIGABRT, with a core dump")),
+    (Evidence(status=TERM), End("killed", "killed by SIGTERM")),
+    (Evidence(status=40), End("killed", "killed by signal 40")),
+    # Lack of memory.
+    (
+        Evidence(status=KILL, oom=GROUP),
+        End("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
+    ),
+    (
+        Evidence(status=KILL, oom=Oom(64 << 30, None, named=True, whole_machine=True)),
+        End("oom-killed", "out of memory: memory of the machine 64.0 GiB"),
+    ),
+    (Evidence(status=SEGV, oom=GROUP), End("killed", "killed by SIGSEGV")),
+    (
+        Evidence(state=FAILED, error="RuntimeError: worker is gone", oom=GROUP),
+        End(
+            "failed",
+            "RuntimeError: worker is gone; a process of its cgroup had been killed for lack of memory (limit 60 MiB)",
+        ),
+    ),
+    # The machine was taken away.
+    (
+        Evidence(status=TERM, scheduler="SLURM"),
+        End("preempted", "SIGTERM in a SLURM job (preempted, cancelled or out of time)"),
+    ),
+    (
+        Evidence(status=143 << 8, state=EXITED, scheduler="Kubernetes"),
+        End("preempted", "exit code 143 after SIGTERM in a Kubernetes job (preempted, cancelled or out of time)"),
+    ),
+    (Evidence(status=143 << 8, state=EXITED), End("failed", "exit code 143")),
+    (
+        Evidence(status=USR1, scheduler="SLURM"),
+        End("preempted", "SIGUSR1 in a SLURM job (preempted, cancelled or out of time)"),
+    ),
+    (Evidence(status=USR1, warned=True), End("killed", "killed by SIGUSR1")),
+    (Evidence(status=KILL, scheduler="SLURM"), End("killed", "killed by SIGKILL")),
+    (
+        Evidence(status=KILL, scheduler="SLURM", warned=True),
+        End("preempted", "SIGKILL in a SLURM job (preempted, cancelled or out of time)"),
+    ),
+    (Evidence(status=TERM, shutting_down=True), End("preempted", "SIGTERM while the machine was shutting down")),
+    (Evidence(status=TERM, scheduler="SLURM", after="rank 3 failed"), End("killed", "SIGTERM, after rank 3 failed")),
+    # Nobody saw it.
+    (Evidence(), End("killed", UNKNOWN, certain=False)),
+    (Evidence(state=EXITED), End("finished", "", certain=False)),
+    (Evidence(state=EXITED, said=3), End("failed", "exit code 3")),
+    (
+        Evidence(oom=Oom(60 << 20, 59 << 20)),
+        End("oom-killed", "out of memory: limit 60 MiB, last seen with 59 MiB resident", certain=False),
+    ),
+    (Evidence(shutting_down=True), End("preempted", "ended while the machine was shutting down", certain=False)),
+]
+
+
+@pytest.mark.parametrize(("evidence", "end"), JUDGED)
+def test_each_evidence_has_its_judgement(evidence, end):
+    """The run's own last words come first, then the wait status, then what else is known; a guess says so."""
+    assert judge(evidence) == end
+
+
+def test_a_process_that_lives_on_without_its_ring_is_lost_and_not_killed():
+    """A trainer that became another program by exec is not called dead."""
+    assert judge(Evidence(alive=True)).state == "lost"
+
+
+@given(
+    st.builds(
+        Evidence,
+        status=st.none() | st.integers(0, 255).map(lambda code: code << 8) | st.integers(1, 64),
+        state=st.sampled_from([RUNNING, FINISHED, FAILED, EXITED, 0, 99]),
+        error=st.text(),
+        said=st.none() | st.integers(0, 255),
+        oom=st.none() | st.builds(Oom, st.none() | st.integers(1), st.none() | st.integers(1), st.booleans()),
+        scheduler=st.sampled_from(["", "SLURM"]),
+        warned=st.booleans(),
+        shutting_down=st.booleans(),
+        after=st.sampled_from(["", "rank 3 failed"]),
+        alive=st.booleans(),
+    )
+)
+def test_any_evidence_is_judged(evidence):
+    """Whatever is known, there is a state of the vocabulary; only finished has no cause, and the event tells it."""
+    end = judge(evidence)
+    assert end.state in ("finished", "failed", "killed", "oom-killed", "preempted", "lost")
+    assert bool(end.cause) == (end.state != "finished")
+    assert end.event(evidence)["kind"] == "ended"
+
+
+def test_the_event_of_an_end_has_its_figures():
+    """Signal or exit code, and for lack of memory limit and last memory, are fields of their own."""
+    evidence = Evidence(status=KILL, oom=GROUP)
+    facts = judge(evidence).event(evidence)
+    assert (facts["signal"], facts["limit_bytes"], facts["rss_bytes"]) == ("SIGKILL", 60 << 20, 58 << 20)
+    evidence = Evidence(status=3 << 8)
+    assert judge(evidence).event(evidence)["exit_code"] == 3
+
+
+def test_the_scheduler_is_read_from_the_environment():
+    """SLURM and Kubernetes are known by what they set; nothing set is nobody's job."""
+    assert scheduler({"SLURM_JOB_ID": "7"}) == "SLURM"
+    assert scheduler({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == "Kubernetes"
+    assert scheduler({}) == ""
+
+
+def test_a_machine_that_goes_down_is_known_by_what_systemd_leaves(tmp_path):
+    """systemd's files of a shutdown tell it."""
+    assert not shutting_down(str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/nologin").touch()
+    assert shutting_down(str(tmp_path))
+
+
+LOCKER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, 0)
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def ring_file(tmp_path):
+    """An open file that stands for a ring."""
+    path = tmp_path / "a.ring"
+    path.write_bytes(bytes(64))
+    descriptor = os.open(path, os.O_RDWR)
+    yield path, descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def locker(ring_file):
+    """A process that holds the writer's lock of that file until it is told to go."""
+    command = [sys.executable, "-c", LOCKER, str(ring_file[0])]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_the_holder_of_a_lock_is_found_by_its_byte(ring_file, locker):
+    """The writer's byte names its process; the reader's byte is free."""
+    assert holder(ring_file[1]) == locker.pid
+    assert holder(ring_file[1], ring.LOCK_READER) is None
+
+
+def test_a_ring_without_a_writer_has_no_trainee(ring_file):
+    """Nobody holds the lock, so there is nobody to watch."""
+    assert Trainee.find(ring_file[1]) is None
+
+
+def test_a_writer_of_another_pid_namespace_is_not_guessed(ring_file, monkeypatch):
+    """The kernel says 0 for a process that we cannot see: no pid is made up for it."""
+    monkeypatch.setattr(death, "holder", lambda *_: 0)
+    assert Trainee.find(ring_file[1]) is None
+
+
+def test_a_pid_that_changed_hands_is_not_adopted(ring_file, locker, monkeypatch):
+    """If the lock's holder is another one behind the pidfd than before it, the pidfd may be anybody's."""
+    answers = iter([os.getpid(), locker.pid])
+    monkeypatch.setattr(death, "holder", lambda *_: next(answers))
+    assert Trainee.find(ring_file[1]) is None
+
+
+def test_a_living_trainee_has_no_status(ring_file, locker):
+    """Before the end nothing is told, and waiting for it takes its time and no more."""
+    trainee = Trainee.find(ring_file[1])
+    assert (trainee.pid, trainee.dead(), trainee.status()) == (locker.pid, False, None)
+    assert not death.wait([trainee], 0.001)
+    trainee.close()
+    assert trainee.fileno() == -1
+
+
+def test_the_status_of_another_process_with_the_same_pid_is_not_taken(ring_file, locker, tmp_path):
+    """The start time in /proc must be the one that was seen first."""
+    trainee = Trainee.find(ring_file[1])
+    trainee.started += 1
+    locker.kill()
+    assert death.wait([trainee], 10)
+    assert trainee._of_zombie() is None
+    trainee.close()
+
+
+def test_an_exit_code_that_we_may_not_see_is_not_taken_for_zero(ring_file, locker):
+    """The kernel shows 0 to those who may not look: that is no exit code."""
+    trainee = Trainee.find(ring_file[1])
+    trainee._may_look = False
+    locker.kill()
+    assert death.wait([trainee], 10)
+    assert trainee._of_zombie() is None
+    trainee.close()

@@ -1,0 +1,397 @@
+"""Stacks of a trainer: reading a dump, knowing a prompt, and asking a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.session import stacks as session_stacks
+from stepscope.watcher import stacks
+from stepscope.watcher.death import Trainee
+from stepscope.watcher.proc import read_signals
+from stepscope.watcher.stacks import Answer, Asking, at_prompt, digest, find_spy, parse_dump, parse_spy, trim
+from tests.integration.processes import SOURCE, until
+
+DUMP = """Thread 0x00007f1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Current thread 0x00007f2 [main] (most recent call first):
+  File "/home/a "b", line 3 in c/train.py", line 12 in <lambda>
+  File ???, line ??? in ???
+  ...
+"""
+
+
+def test_a_dump_is_read():
+    """Threads with their frames, innermost first; odd paths and unknown frames do not confuse it."""
+    assert parse_dump(DUMP) == [
+        {
+            "thread": "0x00007f1",
+            "frames": [
+                {"file": "/usr/lib/python3.11/threading.py", "line": 324, "function": "wait"},
+                {"file": "/usr/lib/python3.11/threading.py", "line": 1002, "function": "_bootstrap"},
+            ],
+        },
+        {
+            "thread": "0x00007f2",
+            "name": "main",
+            "current": True,
+            "frames": [
+                {"file": '/home/a "b", line 3 in c/train.py', "line": 12, "function": "<lambda>"},
+                {"file": "", "line": 0, "function": "???"},
+            ],
+        },
+    ]
+
+
+FRAMES = st.lists(
+    st.fixed_dictionaries(
+        {
+            "file": st.from_regex(r"\A[\x20-\x7e]{1,40}\Z").filter(lambda name: '"' not in name),
+            "line": st.integers(0, 10**6),
+            "function": st.from_regex(r"\A[a-z_<>]{1,20}\Z"),
+        }
+    ),
+    max_size=6,
+)
+
+
+@given(st.lists(FRAMES, max_size=5))
+def test_what_was_written_is_read_again(threads):
+    """A dump of any stacks gives these stacks."""
+    text = "\n".join(
+        f"Thread 0x{number:016x} (most recent call first):\n"
+        + "".join(f'  File "{frame["file"]}", line {frame["line"]} in {frame["function"]}\n' for frame in frames)
+        + ("" if frames else "  <no Python frame>\n")
+        for number, frames in enumerate(threads)
+    )
+    assert [thread["frames"] for thread in parse_dump(text)] == threads
+
+
+@given(st.text(), st.text())
+def test_any_text_is_survived(before, after):
+    """Whatever a process wrote into its file, reading raises nothing, and whole threads in it are found."""
+    parse_dump(before + "\n" + DUMP + "\n" + after)
+
+
+@given(
+    st.text()
+    | st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)).map(
+        json.dumps
+    )
+)
+def test_output_of_py_spy_that_is_something_else_is_a_value_error(text):
+    """Another version's output is refused, not misread."""
+    try:
+        assert isinstance(parse_spy(text), list)
+    except ValueError:
+        return
+
+
+def test_the_output_of_py_spy_is_read():
+    """The same plain data as from a dump, with the thread's name."""
+    frame = {"name": "f", "filename": "a.py", "module": None, "short_filename": "a.py", "line": 3, "locals": None}
+    text = json.dumps([{"pid": 1, "thread_id": 255, "thread_name": "MainThread", "active": True, "frames": [frame]}])
+    expected = {"thread": "0xff", "name": "MainThread", "frames": [{"file": "a.py", "line": 3, "function": "f"}]}
+    assert parse_spy(text) == [expected]
+
+
+def of(*frames):
+    """Return the stacks of a process whose main thread has these frames, innermost first."""
+    made = [{"file": file, "line": 1, "function": function} for file, function in frames]
+    return [
+        {"thread": "0x1", "frames": [{"file": "w.py", "line": 1, "function": "wait"}]},
+        {"thread": "0x2", "frames": made},
+    ]
+
+
+LIB = "/usr/lib/python3.11"
+KERNEL = [
+    (f"{LIB}/asyncio/base_events.py", "_run_once"),
+    (f"{LIB}/asyncio/base_events.py", "run_forever"),
+    ("/x/site-packages/tornado/platform/asyncio.py", "start"),
+    ("/x/site-packages/ipykernel/kernelapp.py", "start"),
+    ("/x/site-packages/traitlets/config/application.py", "launch_instance"),
+    ("<frozen runpy>", "_run_code"),
+]
+CELL = [
+    ("/tmp/ipykernel_7/1.py", "<module>"),
+    ("/x/site-packages/IPython/core/interactiveshell.py", "run_code"),
+    ("/x/site-packages/IPython/core/interactiveshell.py", "run_cell"),
+    ("/x/site-packages/ipykernel/ipkernel.py", "do_execute"),
+]
+
+
+@pytest.mark.parametrize(
+    ("frames", "idle"),
+    [
+        ([], True),
+        ([(f"{LIB}/selectors.py", "select"), *KERNEL], True),
+        (KERNEL, True),
+        ([*CELL, *KERNEL], False),
+        ([(f"{LIB}/selectors.py", "select"), *CELL, *KERNEL], False),
+        (
+            [(f"{LIB}/selectors.py", "select"), (f"{LIB}/asyncio/runners.py", "run"), ("/me/train.py", "<module>")],
+            False,
+        ),
+        ([(f"{LIB}/threading.py", "wait"), ("/me/train.py", "<module>")], False),
+        ([(f"{LIB}/_pyrepl/unix_console.py", "wait"), (f"{LIB}/_pyrepl/readline.py", "input")], True),
+        ([(f"{LIB}/code.py", "raw_input"), (f"{LIB}/code.py", "interact"), ("/me/shell.py", "<module>")], True),
+        ([("/me/train.py", "f"), (f"{LIB}/code.py", "runcode"), (f"{LIB}/code.py", "interact")], False),
+        ([(f"{LIB}/cmd.py", "cmdloop"), (f"{LIB}/pdb.py", "_cmdloop"), ("/me/train.py", "<module>")], True),
+        ([("/x/ray/_private/worker.py", "main_loop"), ("/x/ray/_private/workers/default_worker.py", "<module>")], True),
+        ([("/me/ipykernel_launcher_notes/train.py", "<module>")], False),
+        ([("/me/barcode.py", "scan")], False),
+    ],
+)
+def test_a_prompt_is_known_by_its_stack(frames, idle):
+    """A person is waited for where no frame of theirs runs: at a prompt, a debugger, an idle notebook."""
+    assert at_prompt(of(*frames)) == idle
+
+
+def test_no_stacks_are_no_prompt():
+    """Who did not answer is not idle."""
+    assert not at_prompt([])
+
+
+def test_a_digest_tells_places_apart_and_nothing_else():
+    """The same places give the same digest in any order of threads; another line another one; silence has one too."""
+    found = parse_dump(DUMP)
+    same = Answer("faulthandler", list(reversed(found)), [])
+    assert same.digest == Answer("faulthandler", found, [{"thread": 1}]).digest
+    moved = parse_dump(DUMP.replace("line 324", "line 325"))
+    assert Answer("faulthandler", moved, []).digest != same.digest
+    waits = [{"thread": 1, "name": "python", "state": "T", "waits_in": "do_signal_stop"}]
+    assert Answer("", [], waits, "stopped").digest == Answer("", [], [{**waits[0], "state": "t"}], "stopped").digest
+    assert digest([1]) != digest([2])
+
+
+def test_an_event_gets_the_main_thread_and_the_innermost_frames():
+    """Of hundreds of threads and frames the useful ones are kept."""
+    many = [{"thread": hex(n), "frames": [{"file": "a", "line": n, "function": "f"}] * 100} for n in range(100)]
+    kept = trim(many, most_threads=3, most_frames=5)
+    assert [len(thread["frames"]) for thread in kept] == [5, 5, 5]
+    assert kept[0]["thread"] == hex(99)
+
+
+TRAINER = """
+import fcntl, os, sys, threading
+from stepscope.session.stacks import register
+
+def deadlock():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, 0)
+kept = register(sys.argv[2]) if sys.argv[3] == "on" else None
+threading.Thread(target=deadlock, daemon=True).start()
+print("ready", flush=True)
+deadlock()
+"""
+
+
+class Stuck:
+    """A process in a deadlock, and what asks it."""
+
+    def __init__(self, folder, stacks_on="on", spy=""):
+        ring_path, self.path = folder / "a.ring", str(folder / "a.stacks")
+        environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        command = [sys.executable, "-c", TRAINER, str(ring_path), self.path, stacks_on]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
+        assert self.process.stdout.readline() == "ready\n"
+        self.descriptor = os.open(ring_path, os.O_RDWR)
+        self.trainee = Trainee.find(self.descriptor)
+        self.asking = Asking(self.trainee, self.path, spy=spy)
+
+    def ask(self):
+        self.asking.ask(time.monotonic_ns())
+        return until(lambda: self.asking.answer(time.monotonic_ns()), "an answer")
+
+    def locked(self):
+        """Return its stacks once both threads are in the deadlock, or none are given."""
+        answer = self.ask()
+        return answer if not answer.stacks or functions(answer).count("deadlock") == 2 else None
+
+    def close(self):
+        self.asking.close()
+        self.trainee.close()
+        os.close(self.descriptor)
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def stuck(tmp_path):
+    """Make processes in a deadlock, of which nothing is left."""
+    made = []
+
+    def make(**options):
+        made.append(Stuck(tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def functions(answer):
+    return [frame["function"] for thread in answer.stacks for frame in thread["frames"]]
+
+
+def test_a_process_in_a_deadlock_shows_its_stacks_again_and_again(stuck):
+    """All threads, twice the same, and the file does not grow without bound."""
+    each = stuck()
+    first = until(each.locked, "the deadlock")
+    before = len(parse_dump(Path(each.path).read_text()))
+    second = each.ask()
+    assert first.source == "faulthandler"
+    assert functions(first).count("deadlock") == 2
+    assert first.digest == second.digest
+    assert first.stacks[0]["frames"][-1]["function"] == "<module>"
+    assert {wait["state"] for wait in first.waits} == {"S"}
+    assert len(parse_dump(Path(each.path).read_text())) == before + 2
+    assert each.process.poll() is None
+
+
+def test_a_full_file_of_dumps_is_emptied(stuck, monkeypatch):
+    """It lies in shared memory."""
+    monkeypatch.setattr(stacks, "FULL_BYTES", 10)
+    each = stuck()
+    assert each.ask().stacks
+    assert os.stat(each.path).st_size == 0
+    assert each.ask().stacks
+
+
+def test_a_stopped_process_is_not_sent_anything(stuck):
+    """SIGSTOP: no answer, no signal that waits for it, and what the kernel tells is the same each time."""
+    each = stuck()
+    os.kill(each.process.pid, signal.SIGSTOP)
+    until(each.asking._stopped, "the stop")
+    answer = each.ask()
+    assert (answer.source, answer.stacks, answer.why) == ("", [], "the process is stopped")
+    assert answer.digest == each.ask().digest
+    assert not read_signals(each.process.pid).awaits(session_stacks.SIGNAL)
+
+
+def test_without_the_handler_the_signal_is_never_sent(stuck):
+    """It would end a process that does not catch it; the state of the threads is told instead."""
+    each = stuck(stacks_on="off")
+    answer = each.ask()
+    assert (answer.stacks, answer.why) == ([], "stacks are switched off")
+    assert answer.waits
+    Path(each.path).touch()  # a file alone is no proof either
+    answer = each.ask()
+    assert answer.why == "the process does not catch the signal any more"
+    assert each.process.poll() is None
+
+
+@pytest.mark.skipif(not find_spy(), reason="py-spy is not installed")
+def test_py_spy_is_asked_where_the_signal_is_not_caught(stuck):
+    """The second source gives the same kind of stacks."""
+    each = stuck(stacks_on="off", spy=find_spy())
+    answer = until(each.locked, "the deadlock")
+    if not answer.stacks:
+        pytest.skip("py-spy may not look into other processes here")
+    assert answer.source == "py-spy"
+    assert functions(answer).count("deadlock") == 2
+
+
+@pytest.mark.parametrize("body", ["sleep 60", "echo not json", "exit 1"])
+def test_a_py_spy_that_fails_or_hangs_is_given_up(stuck, tmp_path, monkeypatch, body):
+    """It has its deadline, and no process of it is left."""
+    monkeypatch.setattr(stacks, "SPY_SECONDS", 0.05 if "sleep" in body else 20.0)
+    script = tmp_path / "py-spy"
+    script.write_text(f"#!/bin/sh\nexec {body}\n" if "sleep" in body else f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+    each = stuck(stacks_on="off", spy=str(script))
+    answer = each.ask()
+    assert (answer.stacks, each.asking._child) == ([], None)
+    assert answer.why
+
+
+def test_a_question_is_open_until_it_is_answered(stuck):
+    """A second question meanwhile is the same one."""
+    each = stuck()
+    now = time.monotonic_ns()
+    assert each.asking.answer(now) is None
+    each.asking.ask(now)
+    each.asking.ask(now)
+    assert each.asking.open
+    until(lambda: each.asking.answer(time.monotonic_ns()), "an answer")
+    assert not each.asking.open
+    assert len(parse_dump(Path(each.path).read_text())) == 2
+
+
+REGISTERING = """
+import os, signal, sys, threading
+from stepscope.session.stacks import SIGNAL, register
+
+def caught():
+    masks = dict(line.split(":", 1) for line in open("/proc/self/status") if line.startswith("Sig"))
+    return bool(int(masks["SigCgt"], 16) >> (SIGNAL - 1) & 1)
+
+folder = sys.argv[1]
+"""
+
+
+def register_in_a_process(tmp_path, code):
+    """Run a few lines in a process of their own, which must end well."""
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    subprocess.run([sys.executable, "-c", REGISTERING + code, str(tmp_path)], env=environ, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("place", ["", "in a thread"])
+def test_a_late_signal_never_ends_the_process(tmp_path, place):
+    """The watcher may have looked just before the handler went: the signal is then ignored or still caught."""
+    body = """
+def life():
+    kept = register(folder + "/one")
+    assert kept and caught() and register(folder + "/two") is None
+    kept.unregister()
+    os.kill(os.getpid(), SIGNAL)
+    again = register(folder + "/three")
+    os.kill(os.getpid(), SIGNAL)
+    assert open(folder + "/three").read().count("most recent call first")
+    again.unregister()
+    again.unregister()
+    os.kill(os.getpid(), SIGNAL)
+"""
+    register_in_a_process(
+        tmp_path, body + ("t = threading.Thread(target=life); t.start(); t.join()" if place else "life()")
+    )
+
+
+def test_a_forked_child_has_no_handler(tmp_path):
+    """What the parent registered is forgotten in the child and kept in the parent."""
+    code = """
+kept = register(folder + "/one")
+pid = os.fork()
+if not pid:
+    kept.forget()
+    os._exit(caught())
+assert os.waitpid(pid, 0)[1] == 0 and caught()
+"""
+    register_in_a_process(tmp_path, code)
+
+
+def test_a_handler_of_the_user_is_left_alone(tmp_path):
+    """The signal belongs to whoever had it first; a path that exists is not overwritten."""
+    code = """
+open(folder + "/there", "w").close()
+assert register(folder + "/there") is None
+signal.signal(SIGNAL, lambda *_: None)
+assert register(folder + "/one") is None and not os.path.exists(folder + "/one")
+"""
+    register_in_a_process(tmp_path, code)
