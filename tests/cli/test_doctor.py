@@ -18,6 +18,12 @@ from stepscope.core.places import Places, find_places
 from tests.integration.processes import until
 
 
+@pytest.fixture(autouse=True)
+def no_watcher_is_coming(monkeypatch):
+    """Salvage young rings at once: the trainers of these tests start no watcher."""
+    monkeypatch.setattr("stepscope.store.salvage.GRACE_SECONDS", 0.0)
+
+
 @pytest.fixture
 def doctor(capsys, tmp_path, monkeypatch):
     """Return a function that runs the command in an empty folder and returns its findings by topic."""

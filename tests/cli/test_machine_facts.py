@@ -57,7 +57,7 @@ def test_last_steps():
         {"step": 7, "seconds": 0.5, "phases": {"data": 0.4, "forward": 0.1, "none": 0.0}, "loss": 1.5},
         {"step": 8, "seconds": 0.5, "phases": {"data": 0.4, "forward": 0.1}, "loss": np.nan},
     ]
-    event = {"kind": "hung", "time": 3_600_000_000, "rank": 0, "step": 8, "text": "no step for 10 s"}
+    event = {"kind": "hung", "time": 3600.0, "rank": 0, "step": 8, "text": "no step for 10 s"}
     facts = {"events": [event], "traceback": ["ValueError: no"], "steps": steps}
     shown = list(end_lines(facts, 100, PLAIN))
     assert shown[0] == "  01:00:00 UTC  hung, rank 0, step 8: no step for 10 s"

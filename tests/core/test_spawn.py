@@ -3,12 +3,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from stepscope.core import spawn
+from tests.integration.processes import until
 
 
 def test_arguments_keep_the_users_folder_out(monkeypatch):
@@ -87,7 +87,19 @@ def test_place_of_a_started_program(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
     told = tmp_path / "told"
     spawn.start_detached("place", str(told), str(os.getsid(0)))
-    deadline = time.monotonic() + 30
-    while not told.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(told.exists, "its word")
     assert told.read_text() == "/ False"
+
+
+@pytest.mark.usefixtures("launcher")
+def test_started_program_can_see_our_end(tmp_path, monkeypatch):
+    """The standard input of a started program is a pidfd of this very process."""
+    (tmp_path / "see.py").write_text(
+        "import os\ndef main(values):\n    text = open('/proc/self/fdinfo/0').read()\n"
+        "    open(values[0] + '.new', 'w').write(text)\n    os.rename(values[0] + '.new', values[0])\n"
+    )
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    told = tmp_path / "told"
+    spawn.start_detached("see", str(told))
+    until(told.exists, "its word")
+    assert f"Pid:\t{os.getpid()}\n" in told.read_text()

@@ -214,7 +214,7 @@ def test_a_trainer_that_is_out_of_memory_is_oom_killed(bench, memory_group):
     assert past.cause.startswith("out of memory: limit 80 MiB, last seen with ")
     event = past.events("ended")[-1]
     assert (event["limit_bytes"], event["signal"]) == (80 << 20, "SIGKILL")
-    assert 10 << 20 < event["rss_bytes"] <= 80 << 20
+    assert 10 << 20 < event["rss_bytes"] < 160 << 20  # with pages of files that other cgroups pay for
     bench.quiet()
 
 

@@ -26,11 +26,11 @@ WAYS = [
     ("pass", 0, "finished", ""),
     ("sys.exit(0)", 0, "finished", ""),
     ("raise ValueError('no such batch')", 1, "failed", "ValueError: no such batch"),
-    ("os._exit(3)", 3, "killed", "without finish()"),
-    ("os.abort()", -signal.SIGABRT, "killed", "without finish()"),
-    ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV, "killed", "without finish()"),
-    ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "killed", "without finish()"),
-    ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "killed", "without finish()"),
+    ("os._exit(3)", 3, "failed", "exit code 3"),
+    ("os.abort()", -signal.SIGABRT, "killed", "killed by SIGABRT"),
+    ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV, "killed", "killed by SIGSEGV"),
+    ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "killed", "killed by SIGTERM"),
+    ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "killed", "killed by SIGKILL"),
     ("os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(30)", -signal.SIGINT, "failed", "KeyboardInterrupt"),
 ]
 
@@ -57,7 +57,7 @@ def test_sys_exit_keeps_its_code_and_rows(bench, code):
     trainer = bench.run(BODY.format(end=f"sys.exit({code!r})"))
     past = ended(trainer.out.split()[0])
     assert trainer.process.returncode == (3 if code == 3 else 1)
-    assert past.state != "running"
+    assert (past.state, past.cause) == ("failed", f"exit code {trainer.process.returncode}")
     assert past.series("x").value.tolist() == [1.0]
 
 

@@ -84,7 +84,8 @@ MANNERS = """
     import stepscope
 
     def handlers():
-        return [str(signal.getsignal(number)) for number in sorted(signal.valid_signals())]
+        ours = {signal.SIGRTMIN + 9}  # shows the watcher where this process stands
+        return [str(signal.getsignal(number)) for number in sorted(signal.valid_signals() - ours)]
 
     def files():
         return len(os.listdir("/proc/self/fd"))
@@ -108,7 +109,7 @@ MANNERS = """
 
 
 def test_the_trainers_process_is_left_as_it_was(bench):
-    """No signal handler, hook, thread, inheritable file or environment of the trainer changes; few files are open."""
+    """No signal handler but the one for stacks, no hook, thread, inheritable file or environment of the trainer changes."""
     same, opened, threads, inheritable, left = bench.start(MANNERS).facts()
     assert same
     assert 0 < opened <= 8
@@ -164,7 +165,7 @@ def test_few_files_may_be_open(bench, limit):
 
 
 def test_the_watcher_holds_none_of_the_trainers_files(bench):
-    """stdin, stdout and stderr of the watcher lead nowhere, and no other file of the trainer is open in it."""
+    """The watcher's stdin stands for the trainer, stdout and stderr lead nowhere, and it has no file of the trainer's."""
     trainer = bench.start("""
         import sys, time
         import stepscope
@@ -178,8 +179,9 @@ def test_the_watcher_holds_none_of_the_trainers_files(bench):
     path = trainer.line()
     pid = bench.watcher()
     until(lambda: os.path.exists(f"/proc/{pid}/fd/3"), "the watcher's lock")
-    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
-    assert [os.readlink(f"/proc/{pid}/fd/{name}") for name in (0, 1, 2)] == ["/dev/null"] * 3
+    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int)]
+    assert [os.readlink(f"/proc/{pid}/fd/{name}") for name in (0, 1, 2)] == [links[0], "/dev/null", "/dev/null"]
+    assert "pidfd" in links[0]
     assert not [link for link in links if "pipe" in link or link.endswith("train.py")]
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     assert os.getsid(pid) not in {os.getsid(0), os.getsid(trainer.process.pid)}

@@ -40,6 +40,12 @@ LOOK = """
 """
 
 
+@pytest.fixture(autouse=True)
+def no_watcher_is_coming(monkeypatch):
+    """Salvage young rings at once: the trainers of these tests start no watcher."""
+    monkeypatch.setattr("stepscope.store.salvage.GRACE_SECONDS", 0.0)
+
+
 def start_live(bench, prefix=(), watched="unwatched"):
     """Return a trainer that holds a ring with one row, and its run's path."""
     trainer = bench.start(LIVE, watched, stdin=-1, prefix=prefix)

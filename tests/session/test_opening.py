@@ -33,8 +33,8 @@ def test_folder_of_a_run(started, tmp_path):
 def test_watcher_is_started_with_its_pace(started, tmp_path):
     """The watcher gets the run's folder and what it needs of the configuration."""
     run = init(dir=tmp_path, watcher={"drain_interval": 0.02}, store={"seal_interval": 60})
-    [(module, folder, settings)] = started
-    assert (module, folder) == ("stepscope.watcher.process", str(run.path))
+    [(module, folder, settings, pid)] = started
+    assert (module, folder, int(pid)) == ("stepscope.watcher.process", str(run.path), os.getpid())
     assert json.loads(settings)["watcher.drain_interval"] == 0.02
     assert json.loads(settings)["store.seal_interval"] == 60
 

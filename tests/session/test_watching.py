@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 
 import pytest
@@ -55,9 +56,9 @@ def joined():
 
 
 def test_watcher_is_started(scene):
-    """A run has its watcher started, with its folder and its pace."""
+    """A run has its watcher started, with its folder, its pace and the process that it comes from."""
     scene.watch().begin(scene.rig.path, scene.places)
-    assert scene.calls == [("stepscope.watcher.process", str(scene.folder.path), "{}")]
+    assert scene.calls == [("stepscope.watcher.process", str(scene.folder.path), "{}", str(os.getpid()))]
 
 
 def test_stale_watcher_is_started_anew_once(scene):

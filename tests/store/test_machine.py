@@ -34,7 +34,9 @@ def test_metadata_travel_with_the_run(folder):
     assert past.metric("loss").help == "Training loss."
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"node": 1}', '{"node": "a", "attempt": 0, "metrics": [[]]}', "[" * 9999])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"node": 1}', '{"node": "a", "attempt": 0, "metrics": [[]]}', "[" * 9999]
+)
 def test_a_damaged_description(folder, text):
     """A file that describes nothing is named as a problem, and the run is read without it."""
     (folder.path / "nodes" / "a-0.machine").write_text(text)

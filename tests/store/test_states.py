@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stepscope.core.boot import boot_id
-from stepscope.store.states import NodeState, RankState, overall, read_nodes
+from stepscope.store.states import NodeState, RankState, overall, read_nodes, unseen_end
 from tests.store.recorded import make_folder
 
 
@@ -151,3 +151,20 @@ def test_temporary_files_are_passed_over(folder):
     """A node file that is being written is not read."""
     (folder.path / "nodes" / ".n-0.json.77").write_text("{")
     assert read_nodes(folder) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("memory", "limit", "state"),
+    [(95, 100, "oom-killed"), (50, 100, "killed"), (95, None, "killed"), (None, 9, "killed")],
+)
+def test_an_end_that_took_the_watcher_along(memory, limit, state):
+    """Where nobody was left to see the end, a rank last seen near its memory limit was probably killed for that."""
+    rank = RankState(memory=memory, memory_limit=limit)
+    assert unseen_end(rank)[0] == state
+
+
+def test_silence_near_the_limit(folder):
+    """A silent watcher whose rank was near its memory limit leaves a run that ran out of memory, as inferred."""
+    save(folder, silent=99.0, ranks={0: RankState(memory=99, memory_limit=100)})
+    found = read_nodes(folder)[0][0].ranks[0]
+    assert (found.state, found.inferred) == ("oom-killed", True)

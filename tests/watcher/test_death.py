@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core import ring
+from stepscope.store.states import KILLED
 from stepscope.watcher import death
-from stepscope.watcher.death import UNKNOWN, End, Evidence, Trainee, holder, judge, scheduler, shutting_down
+from stepscope.watcher.death import End, Evidence, Trainee, holder, judge, scheduler, shutting_down
 from stepscope.watcher.oom import Oom
 
 RUNNING, FINISHED, FAILED, EXITED = (
@@ -86,7 +87,7 @@ JUDGED = [
     (Evidence(status=TERM, shutting_down=True), End("preempted", "SIGTERM while the machine was shutting down")),
     (Evidence(status=TERM, scheduler="SLURM", after="rank 3 failed"), End("killed", "SIGTERM, after rank 3 failed")),
     # Nobody saw it.
-    (Evidence(), End("killed", UNKNOWN, certain=False)),
+    (Evidence(), End("killed", KILLED, certain=False)),
     (Evidence(state=EXITED), End("finished", "", certain=False)),
     (Evidence(state=EXITED, said=3), End("failed", "exit code 3")),
     (
@@ -228,11 +229,21 @@ def test_the_status_of_another_process_with_the_same_pid_is_not_taken(ring_file,
     trainee.close()
 
 
-def test_an_exit_code_that_we_may_not_see_is_not_taken_for_zero(ring_file, locker):
+def hidden(folder, trainee):
+    """Return a /proc that shows a zombie to one who may not look: its exit code is 0."""
+    fields = ["Z", *["0"] * 18, str(trainee.started), *["0"] * 40]
+    (folder / str(trainee.pid)).mkdir()
+    (folder / str(trainee.pid) / "stat").write_text(f"{trainee.pid} (python) {' '.join(fields)}")
+    return str(folder)
+
+
+def test_an_exit_code_that_we_may_not_see_is_not_taken_for_zero(ring_file, locker, tmp_path):
     """The kernel shows 0 to those who may not look: that is no exit code."""
     trainee = Trainee.find(ring_file[1])
     trainee._may_look = False
     locker.kill()
     assert death.wait([trainee], 10)
+    assert trainee._of_zombie() in {None, signal.SIGKILL}  # a signal that is seen is one
+    trainee._proc = hidden(tmp_path, trainee)
     assert trainee._of_zombie() is None
     trainee.close()

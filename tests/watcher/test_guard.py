@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from stepscope.core import ring
-from stepscope.store.states import RankState
-from stepscope.watcher.death import UNKNOWN, End
+from stepscope.store.states import KILLED, RankState
+from stepscope.watcher.death import End
 from stepscope.watcher.guard import DEATH_PATIENCE, EXIT_PATIENCE, Guard, Job, earlier
 from stepscope.watcher.stacks import Answer
 from stepscope.watcher.steps import Moments
@@ -124,7 +124,7 @@ def test_an_end_that_nobody_explains_is_told_in_time_and_refined(rank):
     rank.trainee.is_dead = True
     assert rank.end(0, ring.STATE_RUNNING) is None
     now = round(DEATH_PATIENCE * S)
-    assert rank.end(now, ring.STATE_RUNNING) == End("killed", UNKNOWN, certain=False)
+    assert rank.end(now, ring.STATE_RUNNING) == End("killed", KILLED, certain=False)
     assert rank.refine() is None
     rank.trainee.code = 3 << 8
     assert rank.refine() == End("failed", "exit code 3")
@@ -155,7 +155,7 @@ def test_a_process_that_cannot_be_seen_is_judged_by_its_ring():
     """In another pid namespace there are its last words and nothing else."""
     guard = Guard(None)
     assert guard.watch((0, 0), Moments([0], [], None)) == []
-    assert guard.end(0, ring.STATE_RUNNING) == End("killed", UNKNOWN, certain=False)
+    assert guard.end(0, ring.STATE_RUNNING) == End("killed", KILLED, certain=False)
     assert guard.refine() is None
     guard.close()
 

@@ -7,7 +7,7 @@ import pytest
 from stepscope.core import ring, status
 from stepscope.core.vocabulary import metric_of, unit_of
 from stepscope.store.states import KILLED
-from stepscope.watcher import loop, metering, ranks
+from stepscope.watcher import metering, ranks
 from stepscope.watcher.loop import Pace
 from tests.store.locks import held
 from tests.watcher.stage import Stage

@@ -85,7 +85,19 @@ def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[st
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     kept = {key: event.get(key) for key in ("kind", "time", "rank", "step")}
-    return {**kept, "text": str(event.get("message") or event.get("error") or event.get("cause") or "")[:300]}
+    words = [event.get(key) for key in ("message", "why", "error", "cause", "reason")]
+    text = next((str(word) for word in words if word), "")
+    place = _place(event.get("stacks"))
+    return {**kept, "text": f"{text}; it stands at {place}"[:400] if place else text[:400]}
+
+
+def _place(stacks: Any) -> str:
+    """Return where the main thread stands, as its innermost frame says; empty if there is none."""
+    try:
+        frame = stacks[-1]["frames"][0]
+        return f"{frame['file']}:{frame['line']} in {frame['function']}"
+    except (TypeError, KeyError, IndexError):
+        return ""
 
 
 def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[dict[str, Any]]:

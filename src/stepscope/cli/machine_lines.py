@@ -120,7 +120,7 @@ def _worth(found: Figures, name: str, what: str) -> list[str]:
 def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
     """Yield what is known of the end: the events before it, the traceback, the last steps."""
     for event in facts["events"]:
-        stamp = time.strftime("%H:%M:%S", time.gmtime((event["time"] or 0) / 1e6))
+        stamp = time.strftime("%H:%M:%S", time.gmtime(event["time"] or 0))
         step = "" if event["step"] in {None, -(2**63)} else f", step {event['step']}"
         text = f": {plain(event['text'])}" if event["text"] else ""
         yield cut(f"  {stamp} UTC  {plain(str(event['kind']))}, rank {event['rank']}{step}{text}", width)

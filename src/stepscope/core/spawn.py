@@ -32,7 +32,7 @@ sys.exit(importlib.import_module(module).main(sys.argv[4:]))
 interpreter's own path first (a user's random.py must not shadow the standard library), then from the parent's."""
 
 _SHELL = "/bin/sh"
-_SHELL_DETACH = 'cd / && "$@" &'
+_SHELL_DETACH = 'cd / && { "$@" <&3 3<&- & } 3<&0'
 _DETACH = """
 import os, sys
 if os.fork():
@@ -89,10 +89,18 @@ def _launcher(program: list[str]) -> list[str]:
     return [program[0], "-I", "-S", "-c", _DETACH, *program[1:]]
 
 
+def _pidfd() -> int | None:
+    try:
+        return os.pidfd_open(os.getpid()) if hasattr(os, "pidfd_open") else None
+    except OSError:  # an old kernel, or a sandbox
+        return None
+
+
 def start_detached(module: str, *values: str) -> None:
     """Start `module` so that it belongs to nobody: no child, no terminal, no open file of ours.
 
-    Takes a few ms, until the first of two forks has happened.
+    Its standard input is a pidfd of this process where the system has such: whatever happens, and however soon, it can
+    tell how we ended. Takes a few ms, until the first of two forks has happened.
 
     Raises:
         SpawnError: no process can be started.
@@ -100,11 +108,17 @@ def start_detached(module: str, *values: str) -> None:
     command = _launcher([interpreter(), *arguments(module, *values)])
     nowhere: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, at, os.devnull, os.O_RDWR, 0) for at in (0, 1, 2)]
     nowhere += [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()]
+    ourselves = _pidfd()
+    if ourselves is not None:
+        nowhere.append((os.POSIX_SPAWN_DUP2, ourselves, 0))
     try:
         # A session of its own: a Ctrl-C at this moment, or a closed terminal, is not for us.
         first = os.posix_spawn(command[0], command, _absolute(os.environ), file_actions=nowhere, setsid=True)
     except (OSError, ValueError, NotImplementedError) as error:
         raise SpawnError(str(error)) from error
+    finally:
+        if ourselves is not None:
+            os.close(ourselves)
     try:
         status = os.waitpid(first, 0)[1]
     except ChildProcessError:  # SIGCHLD is ignored, or the user's os.wait() was quicker

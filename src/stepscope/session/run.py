@@ -175,7 +175,7 @@ class Run(Recorder):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """End the run: failed if an exception is on its way (it goes on unchanged), else finished."""
-        self.finish(error)
+        self.finish(None if isinstance(error, SystemExit) and error.code in {None, 0} else error)
 
     def __repr__(self) -> str:
         """Say which run this is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ class Watch:
     def begin(self, ring_path: Path, places: Places) -> None:
         """Start the watcher; where that is impossible drain in a thread and say so."""
         try:
-            self._start(START, str(self._folder), *self._arguments)
+            self._start(START, str(self._folder), *self._arguments, str(os.getpid()))
         except SpawnError as error:
             tell(f"cannot start the watcher: {error}; a thread of this process writes the run instead")
             from stepscope.session.draining import DrainThread  # a training rarely needs it
@@ -58,7 +59,7 @@ class Watch:
 
     def _again(self) -> None:
         try:
-            self._start(START, str(self._folder), *self._arguments)
+            self._start(START, str(self._folder), *self._arguments, str(os.getpid()))
         except SpawnError as error:
             tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
 

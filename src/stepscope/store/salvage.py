@@ -17,7 +17,7 @@ from stepscope.core.clock import SystemClock, read_pair
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
-from stepscope.store.states import KILLED, NodeState, RankState
+from stepscope.store.states import NodeState, RankState, unseen_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _ONE_AT_A_TIME = threading.Lock()
 """File locks do not keep the threads of one process apart."""
 STALE_DAYS = 7
+GRACE_SECONDS = 3.0
+"""Age from which on a ring whose trainer is dead and that nobody drains is salvaged."""
 UNMADE_SECONDS = 600.0
 """A ring is made within milliseconds: what is unfinished for so long was given up."""
 
@@ -64,7 +66,7 @@ def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bo
         note(f"cannot salvage {path}: {error}; it is left as it is")
         return False
     try:
-        if stream.writer_alive():
+        if stream.writer_alive() or _is_young(stream):
             return False
         _bring_home(stream, places)
         _tidy(places, stream.identity.run_path)
@@ -74,6 +76,14 @@ def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bo
     finally:
         stream.close()
     return True
+
+
+def _is_young(stream: Stream) -> bool:
+    """Say whether a ring was made moments ago: its watcher, who can tell how its trainer ended, is on its way."""
+    if stream.reader.words()[ring.WORD_HEARTBEAT]:  # it has come, and is gone
+        return False
+    age = (time.monotonic_ns() - stream.identity.monotonic_ns) / 1e9
+    return stream.identity.boot_id == boot_id() and 0 <= age < GRACE_SECONDS
 
 
 def _bring_home(stream: Stream, places: Places) -> None:
@@ -125,7 +135,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     words = stream.reader.words()
     before = node.ranks.get(stream.identity.rank, RankState())
     state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
-    state, cause = ("killed", KILLED) if state == "running" else (state, ending.error or before.cause)
+    state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
     now = read_pair(SystemClock())
     identity = stream.identity
     last = None if ending.moment is None else (identity.wall_ns + ending.moment - identity.monotonic_ns) // 1000
@@ -140,6 +150,8 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
         started=stream.identity.wall_ns // 1000,
         ended=before.ended or last or node.time or now.wall_ns // 1000,
         inferred=True,
+        memory=before.memory,
+        memory_limit=before.memory_limit,
     )
     node.time, node.monotonic_ns, node.boot_id = now.wall_ns // 1000, now.monotonic_ns, boot_id()
     node.ended = all(rank.state != "running" for rank in node.ranks.values())

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a watcher counts as lost."""
 ABNORMAL = ("failed", "killed", "oom-killed", "preempted", "lost")
+NEARLY_FULL = 0.9
+"""Share of the memory limit from which on an unseen end is put down to it."""
 KILLED = "died, cause unknown"
 
 
@@ -37,6 +39,10 @@ class RankState:
     """Microseconds since 1970 UTC; None while it runs."""
     inferred: bool = False
     """Whether the end was concluded afterwards, not seen."""
+    memory: int | None = None
+    """Resident bytes of its processes, last seen."""
+    memory_limit: int | None = None
+    """Bytes that its cgroup may have."""
 
 
 @dataclass
@@ -116,10 +122,21 @@ def _age(path: Path) -> float:
         return 0.0
 
 
+def unseen_end(rank: RankState) -> tuple[str, str]:
+    """Return state and cause of a rank that ended unseen, with all who could have told: by its last memory."""
+    if rank.memory and rank.memory_limit and rank.memory >= NEARLY_FULL * rank.memory_limit:
+        shown = [f"{bytes_ / 2**20:.0f} MiB" for bytes_ in (rank.memory_limit, rank.memory)]
+        return "oom-killed", f"out of memory, probably: limit {shown[0]}, last seen with {shown[1]}; nobody saw the end"
+    return "killed", KILLED
+
+
 def _mark_lost(ranks: Iterable[RankState]) -> None:
     for rank in ranks:
         if rank.state == "running":
-            rank.state, rank.cause, rank.inferred = "lost", "its watcher has said nothing for 30 s", True
+            state, cause = unseen_end(rank)
+            lost = ("lost", "its watcher has said nothing for 30 s")
+            rank.state, rank.cause = lost if state == "killed" else (state, cause)
+            rank.inferred = True
 
 
 def overall(nodes: list[NodeState]) -> tuple[str, str]:

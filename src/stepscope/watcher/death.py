@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core import ring
+from stepscope.store.states import KILLED
 from stepscope.watcher.proc import PROC, read_stat
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from stepscope.watcher.oom import Oom
 
-UNKNOWN = "died, cause unknown"
 _LOCK = struct.Struct("hhqqi4x")
 """struct flock: type, whence, start, length, pid."""
 _INFO = struct.Struct("QQ11Ii")
@@ -67,6 +67,19 @@ class Trainee:
             return None
         return cls(pid, handle, stat.started, may_look=stat.start_of_stack != 0, proc=proc)
 
+    @classmethod
+    def of(cls, handle: int, pid: int, proc: str = PROC) -> Trainee | None:
+        """Return the process of a pidfd that was handed to us, ended or not; None if `handle` is no pidfd."""
+        try:
+            with open(f"{proc}/self/fdinfo/{handle}", "rb") as file:
+                if b"\nPid:" not in file.read(4096):
+                    return None
+            copy = os.dup(handle)
+        except OSError:
+            return None
+        stat = read_stat(pid, proc)
+        return cls(pid, copy, stat.started if stat else -1, may_look=False, proc=proc)
+
     def fileno(self) -> int:
         """Return the pidfd, which becomes readable when the process has ended; -1 once closed."""
         return self._descriptor
@@ -88,9 +101,9 @@ class Trainee:
 
     def _of_zombie(self) -> int | None:
         stat = read_stat(self.pid, self._proc)
-        if stat is None or stat.started != self.started or stat.state not in "ZX" or not self._may_look:
+        if stat is None or stat.started != self.started or stat.state not in "ZX":
             return None
-        return stat.exit_code
+        return stat.exit_code if self._may_look or stat.exit_code else None  # 0 also stands for "not for you"
 
     def _of_reaped(self) -> int | None:
         asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
@@ -243,7 +256,7 @@ def _unseen(evidence: Evidence) -> End:
     if evidence.shutting_down or evidence.warned:
         taken = _taken(evidence, signal.SIGTERM)
         return End("preempted", f"ended {taken}", certain=False)
-    return End("killed", UNKNOWN, certain=False)
+    return End("killed", KILLED, certain=False)
 
 
 def _memory(oom: Oom) -> str:

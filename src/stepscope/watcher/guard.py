@@ -45,6 +45,8 @@ class Job:
     """Prefix of every path of the system's; for tests."""
     seeing: bool = True
     """Whether stacks may be asked for: `watcher.stacks`."""
+    born: int | None = None
+    """Pid of the trainer that started this watcher; its pidfd is our standard input."""
 
     @classmethod
     def here(cls, environ: Mapping[str, str] | None = None, *, seeing: bool = True) -> Job:
@@ -84,15 +86,21 @@ class Guard:
         self._end: End | None = None
 
     @classmethod
-    def over(cls, descriptor: int, stacks_path: str, job: Job) -> Guard:
+    def over(
+        cls, descriptor: int, stacks_path: str, job: Job, vigil: Vigil | None = None, pid: int | None = None
+    ) -> Guard:
         """Watch the process that holds the writer's lock of the ring open at `descriptor`.
 
+        One that has ended before we came is known by its `pid`, if it was the one that started us.
         Its stacks come into the file at `stacks_path`, if it has made one.
         """
         trainee = Trainee.find(descriptor)
+        if trainee is None and pid is not None and pid == job.born:
+            trainee = Trainee.of(0, pid)
         if trainee is None:
-            return cls(None, job)
-        return cls(trainee, job, Asking(trainee, stacks_path) if job.seeing else Asking(trainee, "", spy=""))
+            return cls(None, job, vigil=vigil or Vigil())
+        asking = Asking(trainee, stacks_path) if job.seeing else Asking(trainee, "", spy="")
+        return cls(trainee, job, asking, vigil or Vigil())
 
     def watch(
         self, pair: tuple[int, int], ended: Moments, phase: str = "", *, gpu_busy: bool = False

@@ -15,27 +15,25 @@ from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import Writer, node_name
 from stepscope.store.machine import Machine
 from stepscope.store.states import NodeState
-from stepscope.watcher.guard import STACK_KINDS, Guard, Job, earlier
+from stepscope.watcher.ends import Ends
+from stepscope.watcher.guard import Guard, Job
 from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.ranks import Rank
 from stepscope.watcher.sampling import Plan, Sampling
+from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.core.places import Places
     from stepscope.store.layout import RunFolder
-    from stepscope.watcher.death import End, Trainee
+    from stepscope.watcher.death import Trainee
     from stepscope.watcher.journal import Journal
     from stepscope.watcher.sealing import Sealing
 
 DISCOVER_EVERY = 0.5
 """Seconds between two looks for new rings."""
 METER_EVERY = 1.0
-REFINE_SECONDS = 5.0
-"""How long an end that nobody can explain yet is looked at again."""
-GPU_BUSY = 0.01
-"""Utilisation from which on a GPU counts as working."""
 FULL_PATIENCE = 600.0
 """Seconds that rows of a dead trainer wait for space on a full disk; then they stay in the ring for a salvager."""
 
@@ -49,6 +47,8 @@ class Pace:
     heartbeat: float = 2.0
     seal_bytes: int = 4 << 20
     seal_interval: float = 300.0
+    stall_after: float = FLOOR
+    hang_after: float = HUNG_AFTER
 
     @classmethod
     def of(cls, settings: dict[str, Any]) -> Pace:
@@ -59,8 +59,14 @@ class Pace:
             "heartbeat": "watcher.heartbeat_interval",
             "seal_bytes": "store.seal_bytes",
             "seal_interval": "store.seal_interval",
+            "stall_after": "watcher.stall_after",
+            "hang_after": "watcher.hang_after",
         }
         return cls(**{name: settings[key] for name, key in keys.items() if key in settings})
+
+    def vigil(self) -> Vigil:
+        """Return what watches over the steps of one rank."""
+        return Vigil(self.stall_after, self.hang_after)
 
 
 class Watcher:
@@ -93,11 +99,11 @@ class Watcher:
         self._status = status.OK
         self._stuck_since: float | None = None
         self._cost = WatcherCost()
-        self._uncertain: list[tuple[Rank, float]] = []
         self.sampling = Sampling([], Plan(), journal)
         """The sources of the machine; none until somebody gives some."""
         self.feed: Feed = NoFeed()
         """Who else wants the numbers as they come."""
+        self._ends = Ends(folder, lambda: self.sampling.latest, self._beat)
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
@@ -110,7 +116,7 @@ class Watcher:
         self._note_jump(pair)
         try:
             self._drain_all(pair)
-            self._refine(pair)
+            self._ends.refine(pair)
             self._keep(pair, now)
             self._tell(status.OK, now)
         except OSError as error:
@@ -125,7 +131,7 @@ class Watcher:
         if self._ranks:
             return True
         self._discover()
-        return bool(self._ranks) or bool(self._uncertain) or not self._sealing.idle()
+        return bool(self._ranks) or self._ends.pending() or not self._sealing.idle()
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
         if now < self._due[what]:
@@ -149,7 +155,8 @@ class Watcher:
                 self._dismiss(path, stream)
                 continue
             self._streams += 1
-            guard = Guard.over(stream.fileno(), str(path.with_suffix(STACKS_SUFFIX)), self._job)
+            stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
+            guard = Guard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
             self._ranks[path] = Rank(stream, *self._drain_of(stream), guard)
             self.sampling.meet(stream.identity.extra)
             if self._stuck_since is not None:
@@ -183,7 +190,7 @@ class Watcher:
                 over = not alive or stream.reader.words()[ring.WORD_STATE] != ring.STATE_RUNNING
                 stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
                 dry = rank.move(pair, self.feed)
-                self._look_after(rank, pair)
+                self._ends.look_after(rank, self._ranks.values(), pair)
                 # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
                 if over and (stream.empty() or (dry and not alive)):
                     self._end(path, rank, pair)
@@ -204,68 +211,22 @@ class Watcher:
 
     def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
         """Write down the end of a rank once it is known, then let go of its ring."""
-        words = rank.stream.reader.words()
-        state = words[ring.WORD_STATE]
-        if state == ring.STATE_EXITED:  # its interpreter may go on to its end, and then shows how it went
-            rank.stream.reader.set_word(ring.WORD_ENDED, 1)
-        error = rank.last_error(self._folder) if state == ring.STATE_FAILED else ""
-        after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)
-        end = rank.guard.end(pair.monotonic_ns, state, error, after)
+        end = self._ends.judge(rank, pair)
         if end is None:
             return
-        seen = rank.state
-        seen.lost, seen.refused, seen.ended = rank.stream.lost, words[ring.WORD_REFUSED], pair.wall_ns // 1000
         self._meter(rank, pair)
         rank.drain.write_own(pair)
-        self._conclude(rank, end, pair)
+        self._ends.conclude(rank, end, pair)
         if rank.node.ended:
             self._seal(rank.drain)
         rank.stream.reader.set_word(ring.WORD_ENDED, 1)
         rank.stream.remove()
         self._let_go(path, rank)
-        if end.certain or rank.guard.trainee is None:
-            rank.guard.close()
-        else:
-            self._uncertain.append((rank, pair.monotonic_ns / 1e9 + REFINE_SECONDS))
 
     def _let_go(self, path: Path, rank: Rank) -> None:
         rank.stream.close()
         self.feed.end(rank.number)
         del self._ranks[path]
-
-    def _conclude(self, rank: Rank, end: End, pair: Pair) -> None:
-        """Make an end durable: in the node's file, and as an event if there is something to explain."""
-        rank.state.state, rank.state.cause = end.state, end.cause
-        if end.state != "finished" and rank.guard.end_evidence is not None:
-            facts = end.event(rank.guard.end_evidence) | rank.circumstances(self.sampling.latest)
-            rank.drain.write_events([facts], rank.number, pair, sync=True)
-        rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
-        self._beat(rank.node, pair)
-
-    def _refine(self, pair: Pair) -> None:
-        """Correct an end of which more has become known."""
-        for rank, until in list(self._uncertain):
-            better = rank.guard.refine()
-            if better is not None and (better.state, better.cause) != (rank.state.state, rank.state.cause):
-                self._conclude(rank, better, pair)
-            if better is not None or pair.monotonic_ns / 1e9 > until:
-                self._uncertain.remove((rank, until))
-                rank.guard.close()
-
-    def _look_after(self, rank: Rank, pair: Pair) -> None:
-        """See whether a rank stands still; if so have the stacks of all the others, too."""
-        gpu_busy = any(
-            value > GPU_BUSY
-            for name, value in self.sampling.latest.items()
-            if name.startswith("gpu/") and name.endswith("/utilization_ratio")
-        )
-        for event in rank.watch(pair, gpu_busy=gpu_busy):
-            facts = event | rank.circumstances(self.sampling.latest) if event["kind"] in STACK_KINDS else event
-            rank.drain.write_events([facts], rank.number, pair, sync=True)
-            if event["kind"] == "stalled":
-                for other in self._ranks.values():
-                    if other is not rank:
-                        other.guard.request(f"rank {rank.number} stands still")
 
     def trainees(self) -> list[Trainee]:
         """Return the processes whose end is waited for."""
@@ -286,6 +247,8 @@ class Watcher:
             for drain in self._live_drains():
                 drain.sync()
         if self._is_due("heartbeat", now, self._pace.heartbeat):
+            for rank in self._ranks.values():
+                rank.note_memory(self.sampling.latest)
             for _, node in self._drains.values():
                 if not node.ended:
                     self._beat(node, pair)

@@ -28,7 +28,10 @@ NICE = 10
 
 
 def main(arguments: list[str]) -> int:
-    """Watch one run until its trainers have ended. Arguments: the run's folder, then the settings as JSON."""
+    """Watch one run until its trainers have ended.
+
+    Arguments: the run's folder, the settings as JSON, and the pid of the trainer whose pidfd is our standard input.
+    """
     folder = RunFolder(Path(arguments[0]))
     settings: dict[str, Any] = json.loads(arguments[1]) if len(arguments) > 1 else {}
     pace = Pace.of(settings)
@@ -38,6 +41,7 @@ def main(arguments: list[str]) -> int:
     os.umask(0o077)
     journal = Journal(folder.path / "watcher.log")
     job = Job.here(seeing=bool(settings.get("watcher.stacks", True)))
+    job.born = int(arguments[2]) if len(arguments) > 2 else None
     # Told to end: so are all the others of this job, and how they do is what we are here to see.
     signal.signal(signal.SIGTERM, lambda *_: job.warn(time.monotonic_ns()))
     places = find_places()

@@ -67,6 +67,13 @@ class Rank:
         """Look whether its steps go on; return what happened."""
         return self.guard.watch(pair, self.steps.moments(), self.phase(), gpu_busy=gpu_busy)
 
+    def note_memory(self, latest: Mapping[str, float]) -> None:
+        """Keep how near to its limit it was, for whoever must explain an end that took the watcher along."""
+        limit = latest.get("cgroup/memory_limit_bytes")
+        used = latest.get("cgroup/memory_used_bytes") if limit else self.guard.rss
+        self.state.memory = None if used is None else int(used)
+        self.state.memory_limit = None if limit is None else int(limit)
+
     def circumstances(self, latest: Mapping[str, float]) -> dict[str, Any]:
         """Return what to keep in an event that somebody will want to explain: last rows, open phase, last samples."""
         prefixes = ("cpu/usage", "memory/used_ratio", "swap/used", "disk/free", "gpu/", f"process/{self.number}/")

@@ -53,8 +53,14 @@ class Sample(NamedTuple):
 class Vigil:
     """One rank's steps, watched. Times are monotonic, in ns; events are plain dicts with their `kind`."""
 
-    def __init__(self) -> None:
-        """Begin disarmed: before the first step anything may take any time."""
+    def __init__(self, floor: float = FLOOR, hung_after: float = HUNG_AFTER) -> None:
+        """Begin disarmed: before the first step anything may take any time.
+
+        Args:
+            floor: seconds without a step that never mean anything.
+            hung_after: seconds of a stall after which it is a hang, whatever moves.
+        """
+        self._floor, self._hung_after = floor, hung_after
         self.state = IDLE
         self._over = False
         self._steps = False
@@ -77,7 +83,7 @@ class Vigil:
 
     def threshold(self) -> float:
         """Return the seconds without a step from which on this training is stalled."""
-        return max(FLOOR, MEDIANS * self._usual(), PAUSES * self._longest)
+        return max(self._floor, MEDIANS * self._usual(), PAUSES * self._longest)
 
     def _usual(self) -> float:
         """Return the recent median step in seconds; the module statistics would load four others."""
@@ -139,13 +145,13 @@ class Vigil:
             return self._recover(now, "a long phase began") if long_phase and self.state != ARMED else []
         if self.state == ARMED:
             return self._suspect(now)
-        if self.state == STALLED and now - self._told >= HUNG_AFTER * _NS:
-            return [self._hang(now, f"stalled for {HUNG_AFTER / 60:.0f} minutes")]
+        if self.state == STALLED and now - self._told >= self._hung_after * _NS:
+            return [self._hang(now, f"stalled for {self._hung_after:g} s")]
         return []
 
     def _suspect(self, now: int) -> list[dict[str, Any]]:
         quiet = self._quiet(now)
-        if quiet < FLOOR or quiet < self.threshold():  # the first is cheap, and almost always so
+        if quiet < self._floor or quiet < self.threshold():  # the first is cheap, and almost always so
             return []
         if self._suspected is None:
             self._suspected, self._sampled = now, 0

@@ -1,0 +1,95 @@
+"""How ranks end, and whether they stand still: judged by their guards, written down here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.core import ring
+from stepscope.watcher.guard import STACK_KINDS, earlier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from stepscope.core.clock import Pair
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.states import NodeState
+    from stepscope.watcher.death import End
+    from stepscope.watcher.ranks import Rank
+
+REFINE_SECONDS = 5.0
+"""How long an end that nobody can explain yet is looked at again."""
+GPU_BUSY = 0.02
+"""Use of a GPU's memory from which on it works. Its utilisation does not tell: a collective that hangs spins."""
+
+
+class Ends:
+    """The ends of all ranks of a node."""
+
+    def __init__(
+        self, folder: RunFolder, latest: Callable[[], Mapping[str, float]], beat: Callable[[NodeState, Pair], None]
+    ) -> None:
+        """Write into `folder`; `latest` returns the machine's last samples, `beat` writes a node's file."""
+        self._folder, self._latest, self._beat = folder, latest, beat
+        self._uncertain: list[tuple[Rank, float]] = []
+
+    def pending(self) -> bool:
+        """Say whether more may become known of an end."""
+        return bool(self._uncertain)
+
+    def judge(self, rank: Rank, pair: Pair) -> End | None:
+        """Return how a rank has ended; None while that may become clearer within moments."""
+        words = rank.stream.reader.words()
+        state = words[ring.WORD_STATE]
+        if state == ring.STATE_EXITED:  # its interpreter may go on to its end, and then shows how it went
+            rank.stream.reader.set_word(ring.WORD_ENDED, 1)
+        error = rank.last_error(self._folder) if state == ring.STATE_FAILED else ""
+        after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)
+        end = rank.guard.end(pair.monotonic_ns, state, error, after)
+        if end is not None:
+            rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
+            rank.state.ended = pair.wall_ns // 1000
+        return end
+
+    def conclude(self, rank: Rank, end: End, pair: Pair) -> None:
+        """Make an end durable, and go on looking at one that is not certain."""
+        self._write(rank, end, pair)
+        if end.certain or rank.guard.trainee is None:
+            rank.guard.close()
+        else:
+            self._uncertain.append((rank, pair.monotonic_ns / 1e9 + REFINE_SECONDS))
+
+    def _write(self, rank: Rank, end: End, pair: Pair) -> None:
+        """Write an end into the node's file, and as an event if there is something to explain."""
+        rank.state.state, rank.state.cause, rank.state.inferred = end.state, end.cause, not end.certain
+        if end.state != "finished" and rank.guard.end_evidence is not None:
+            facts = end.event(rank.guard.end_evidence) | rank.circumstances(self._latest())
+            rank.drain.write_events([facts], rank.number, pair, sync=True)
+        rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
+        self._beat(rank.node, pair)
+
+    def refine(self, pair: Pair) -> None:
+        """Correct an end of which more has become known."""
+        for rank, until in list(self._uncertain):
+            better = rank.guard.refine()
+            if better is not None:
+                self._write(rank, better, pair)
+            if better is not None or pair.monotonic_ns / 1e9 > until:
+                self._uncertain.remove((rank, until))
+                rank.guard.close()
+
+    def look_after(self, rank: Rank, all_ranks: Collection[Rank], pair: Pair) -> None:
+        """See whether a rank stands still; if so have the stacks of all the others, too."""
+        for event in rank.watch(pair, gpu_busy=self._gpu_busy()):
+            facts = event | rank.circumstances(self._latest()) if event["kind"] in STACK_KINDS else event
+            rank.drain.write_events([facts], rank.number, pair, sync=True)
+            if event["kind"] == "stalled":
+                for other in all_ranks:
+                    if other is not rank:
+                        other.guard.request(f"rank {rank.number} stands still")
+
+    def _gpu_busy(self) -> bool:
+        return any(
+            value > GPU_BUSY
+            for name, value in self._latest().items()
+            if name.startswith("gpu/") and name.endswith("/memory_busy_ratio")
+        )
