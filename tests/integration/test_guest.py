@@ -109,7 +109,7 @@ MANNERS = """
 
 
 def test_the_trainers_process_is_left_as_it_was(bench):
-    """No signal handler but the one for stacks, no hook, thread, inheritable file or environment of the trainer changes."""
+    """But for the handler for stacks no signal handler, hook, thread, inheritable file or environment changes."""
     same, opened, threads, inheritable, left = bench.start(MANNERS).facts()
     assert same
     assert 0 < opened <= 8
@@ -165,7 +165,7 @@ def test_few_files_may_be_open(bench, limit):
 
 
 def test_the_watcher_holds_none_of_the_trainers_files(bench):
-    """The watcher's stdin stands for the trainer, stdout and stderr lead nowhere, and it has no file of the trainer's."""
+    """The watcher stdin stands for the trainer, stdout and stderr lead nowhere, and it holds none of its files."""
     trainer = bench.start("""
         import sys, time
         import stepscope

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stepscope.core.config import Config
+    from stepscope.samplers.nvidia import Gpus
 
 OK, NOTE, OFF, BAD = "ok", "note", "off", "bad"
 """All is well; works, but you should know; not there or not used; recording would not work."""
@@ -291,6 +292,20 @@ def recording(places: Places, salvaged: int, notes: list[str]) -> Iterator[Findi
             yield Finding("rings", NOTE, text, "its rows wait in memory; its next log() after 10 s starts a watcher")
     for problem in [*notes, *(item for item in found if isinstance(item, str))]:
         yield Finding("rings", NOTE, problem)
+
+
+def machine(gpus: Gpus, absent: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at the GPUs, and at what else of the machine cannot be sampled and why."""
+    for device in gpus.devices:
+        size = format_value(device.memory_total_bytes, "bytes") if device.memory_total_bytes else "memory unknown"
+        yield Finding("gpu", OK, f"{device.index}: {device.name}, {size}")
+    if not gpus.devices:
+        cause, _, remedy = gpus.reason.partition("; ")
+        yield Finding("gpu", OFF, cause, remedy)
+    for what, why in absent.items():
+        if what not in {"gpu", "amd", "nvidia"}:
+            cause, _, remedy = why.partition("; ")
+            yield Finding("samples", OFF, f"{what}: {cause}", remedy)
 
 
 def variables(environ: Mapping[str, str]) -> Iterator[Finding]:

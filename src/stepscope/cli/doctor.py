@@ -1,6 +1,6 @@
 """Say what was detected here, what is off and why, and what to do about it.
 
-Looks at the interpreter, the packages, the folders, shared memory, the container, the launcher's environment and the
+Looks at interpreter, packages, folders, shared memory, GPUs, the machine's sources, container, launcher and
 configuration; brings home the rows of processes that died. Exit code 0 if a run started here would be recorded, else 1.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from stepscope.cli.text import Paint, columns, plain, shows_unicode
 from stepscope.core.config import discover, load, load_or_default
 from stepscope.core.errors import UsageError
 from stepscope.core.places import find_places
+from stepscope.samplers.machine import host_samplers
+from stepscope.samplers.nvidia import describe_gpus
 from stepscope.store.catalog import runs_root
 from stepscope.store.salvage import salvage
 from stepscope.version import __version__
@@ -64,8 +67,22 @@ def examine(root: str | None) -> Iterator[Finding]:
     yield from checks.variables(environ)
     yield from checks.runs_root(runs_root(root))
     yield from _machine(config)
+    yield from checks.machine(describe_gpus(), _absent())
     yield from checks.surroundings(environ)
     yield from checks.launcher(environ)
+
+
+def _absent() -> dict[str, str]:
+    """Ask the sources of the machine once, and return what they cannot tell here."""
+    samplers = host_samplers(Path("/"), Path.cwd(), dict)
+    found: dict[str, str] = {}
+    for sampler in samplers:
+        try:
+            sampler.sample(time.monotonic_ns())
+            found |= sampler.absent()
+        except (OSError, ValueError) as error:
+            found[sampler.name] = f"{error}; the others go on without it"
+    return found
 
 
 def _config_error(files: Sequence[Path]) -> str | None:

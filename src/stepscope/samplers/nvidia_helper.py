@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     output = os.dup(1)
     os.dup2(2, 1)  # what the driver's library prints is no answer
     try:
-        import pynvml  # type: ignore[import-untyped]
+        import pynvml
     except ImportError as error:
         _write(output, {"error": "binding", "reason": str(error)})
         return 0
