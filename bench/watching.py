@@ -1,0 +1,190 @@
+"""What the watcher costs with 8 GPUs and 16 processes, and how soon it knows of a death; peers beside it.
+
+The GPUs are those of the fake driver of the tests: it answers at once, so a real driver's own time comes on top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.figure import Figure, Options
+from bench.processes import WATCHER, children, cpu_seconds, environment, find, kib, python, wait_until
+
+RANKS = 16
+WAYS = {
+    "SIGKILL": ("os.kill(os.getpid(), 9)", "killed", "killed by SIGKILL"),
+    "SIGSEGV": ("os.kill(os.getpid(), 11)", "killed", "killed by SIGSEGV"),
+    "exception": ("raise ValueError('bad batch')", "failed", "ValueError: bad batch"),
+    "exit code": ("sys.exit(3)", "failed", "exit code 3"),
+    "os._exit": ("os._exit(7)", "failed", "exit code 7"),
+}
+"""How the trainers end: what they do, and the state and cause that must be told."""
+END = """
+import os, sys, time, stepscope
+run = stepscope.init(project="ends", dir=sys.argv[1], run_id=sys.argv[2])
+run.log(a=1.0)
+while not os.path.exists(os.path.join(run.path, "nodes")) or not os.listdir(os.path.join(run.path, "nodes")):
+    time.sleep(0.01)
+time.sleep(float(sys.argv[3]))
+print(time.time(), flush=True)
+{end}
+"""
+PEERS = {
+    "nvitop": "from nvitop import Device\nimport time\ndevices = Device.all()\nwhile True:\n"
+    "    for device in devices:\n        device.as_snapshot()\n    time.sleep(1)",
+    "wandb": "import wandb, time\nrun = wandb.init(project='x', mode='offline', dir=__import__('sys').argv[1],"
+    " settings=wandb.Settings(x_stats_sampling_interval=1.0, silent=True))\ntime.sleep(1e6)",
+}
+"""Programs that sample the same machine once a second."""
+
+
+def measure(options: Options) -> list[Figure]:
+    """Return cost of the watcher and its NVML helper, and the time from a death to its event."""
+    seconds = 5.0 if options.quick else 30.0
+    kills = 10 if options.quick else 100
+    gpus = _fake_driver(options.scratch)
+    cpu, pss, watched = _cost(options.scratch, seconds, gpus)
+    worst, median, wrong = _deaths(options.scratch / "ends", kills)
+    beside = ", ".join(filter(None, (_peer(name, options.scratch, seconds, gpus) for name in PEERS)))
+    return [
+        Figure("sampling_cpu", f"watcher and NVML helper, {watched}", cpu, "% of a core", 1.5, beside),
+        Figure("sampling_pss", "  their PSS", pss / 1024, "MiB", 80.0),
+        Figure("death", f"{kills} deaths to their durable event, longest", worst, "s", 1.0, f"median {median:.3f} s"),
+        Figure("death_cause", "  causes told wrong", float(wrong), "", 0.0, ", ".join(WAYS)),
+    ]
+
+
+def _fake_driver(scratch: Path) -> dict[str, str]:
+    """Return the environment in which 8 GPUs are seen; an empty one where they cannot be made."""
+    if shutil.which("gcc") is None:
+        return {}
+    from tests.nvml.build import FakeDriver, build
+
+    folder = scratch / "nvml"
+    folder.mkdir(parents=True)
+    variables: dict[str, str] = FakeDriver(build(folder), folder / "state").environment()
+    return variables
+
+
+def _cost(scratch: Path, seconds: float, gpus: dict[str, str]) -> tuple[float, int, str]:
+    """Return CPU in percent of a core, PSS in KiB, and what was watched."""
+    root = scratch / "sampling"
+    trainers = [_rank(root, rank, gpus) for rank in range(RANKS)]
+    try:
+        wait_until(lambda: bool(find(WATCHER, root)), 30.0)
+        time.sleep(5.0)
+        watcher = find(WATCHER, root)[0]
+        before, start = _spent(watcher), time.monotonic()
+        time.sleep(seconds)
+        cpu = (_spent(watcher) - before) / (time.monotonic() - start) * 100
+        pss = sum(kib(pid, "Pss", "smaps_rollup") for pid in (watcher, *children(watcher)))
+    finally:
+        for trainer in trainers:
+            trainer.kill()
+            trainer.wait()
+    wait_until(lambda: not find(WATCHER, root), 30.0)
+    return cpu, pss, f"{8 if gpus else 0} GPUs, {RANKS} processes, 1 Hz"
+
+
+def _rank(root: Path, rank: int, gpus: dict[str, str]) -> subprocess.Popen[bytes]:
+    variables = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
+    more = environment(**variables, **gpus, STEPSCOPE_RUN_ID="sampling")
+    return python("-m", "bench.watching", "rank", str(root), env=more, stdin=subprocess.DEVNULL)
+
+
+def _spent(watcher: int) -> float:
+    """Return the CPU seconds of the watcher and of its living children (the NVML helper)."""
+    return sum(cpu_seconds(pid)[0] for pid in (watcher, *children(watcher)))
+
+
+def _peer(name: str, scratch: Path, seconds: float, gpus: dict[str, str]) -> str:
+    """Return what a peer takes for the same: it, and whatever it started."""
+    if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, check=False).returncode:
+        return f"{name} not installed"
+    peer = python(
+        *("-c", PEERS[name], str(scratch)),
+        env=environment(**gpus),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        time.sleep(6.0)
+        before, start = _family(peer.pid), time.monotonic()
+        time.sleep(seconds)
+        cpu = (sum(_family(peer.pid).values()) - sum(before.values())) / (time.monotonic() - start) * 100
+        pss = sum(kib(pid, "Pss", "smaps_rollup") for pid in before)
+    finally:
+        os.killpg(peer.pid, signal.SIGKILL)
+        peer.wait()
+    return f"{name} {cpu:.2f} % {pss / 1024:.0f} MiB"
+
+
+def _family(pid: int) -> dict[int, float]:
+    found, waiting = {}, [pid]
+    while waiting:
+        one = waiting.pop()
+        found[one] = cpu_seconds(one)[0]
+        waiting += children(one)
+    return found
+
+
+def _deaths(root: Path, count: int) -> tuple[float, float, int]:
+    """Let trainers die in every way; return longest and median seconds to the event, and how many were told wrong."""
+    draw, waits, wrong = random.Random(0), [], 0
+    for number in range(count):
+        end, state, cause = list(WAYS.values())[number % len(WAYS)]
+        name = f"end-{number}"
+        code = END.replace("{end}", end)
+        child = python(
+            *("-c", code, str(root), name, f"{draw.random() * 0.3:.3f}"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment(), "PYTHONWARNINGS": "ignore"},
+        )
+        died = float(child.communicate(timeout=120)[0])
+        told = _ended(root / "ends" / name)
+        waits.append(told["time"] - died)
+        wrong += (told["state"], told["cause"].partition(" (exit")[0]) != (state, cause)
+    return max(waits), statistics.median(waits), wrong
+
+
+def _ended(run: Path) -> dict[str, Any]:
+    """Return the event of the end of a run, and when its file was written, in seconds since 1970."""
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        for path in (run / "events").glob("*.jsonl"):
+            lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+            ends = [line for line in lines if line["kind"] == "ended"]
+            found.extend({**line, "time": path.stat().st_mtime} for line in ends[-1:])
+        return bool(found)
+
+    wait_until(look, 30.0)
+    return found[-1]
+
+
+def main(arguments: list[str]) -> int:
+    """Be one rank that takes a step twice a second."""
+    import stepscope
+
+    run = stepscope.init(project="watching", dir=Path(arguments[1]))
+    while True:
+        with run.step():
+            time.sleep(0.5)
+        run.log(loss=1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
