@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.sampling import Plan, Sampling
+from stepscope.watcher.sampling import Plan, Sampling, by_instance
 
 
 class FakeSampler:
@@ -118,3 +118,14 @@ def test_plan_of_settings():
     plan = Plan.of({**settings, "samplers.phases.evaluation": 10.0, "samplers.budget": 0.1})
     assert plan == Plan(2.0, {"disk": 5.0}, {"evaluation": 10.0}, 0.1)
     assert Plan.of({}) == Plan()
+
+
+def test_a_row_per_instance():
+    """GPUs and ranks have rows of their own: what one tells rarely does not change the names of the others."""
+    values = {"cpu/0/usage_ratio": 1.0, "gpu/0/a": 2.0, "gpu/1/a": 3.0, "gpu/sum": 4.0, "process/7/worker/1/b": 5.0}
+    assert by_instance(values) == [
+        {"cpu/0/usage_ratio": 1.0, "gpu/sum": 4.0},
+        {"gpu/0/a": 2.0},
+        {"gpu/1/a": 3.0},
+        {"process/7/worker/1/b": 5.0},
+    ]

@@ -31,6 +31,15 @@ class Ends:
         """Write into `folder`; `latest` returns the machine's last samples, `beat` writes a node's file."""
         self._folder, self._latest, self._beat = folder, latest, beat
         self._uncertain: list[tuple[Rank, float]] = []
+        self._gpu_busy = False
+
+    def sampled(self) -> None:
+        """Look at new samples: whether a GPU works is evidence against a hang."""
+        self._gpu_busy = any(
+            value > GPU_BUSY
+            for name, value in self._latest().items()
+            if name.startswith("gpu/") and name.endswith("/memory_busy_ratio")
+        )
 
     def pending(self) -> bool:
         """Say whether more may become known of an end."""
@@ -79,17 +88,10 @@ class Ends:
 
     def look_after(self, rank: Rank, all_ranks: Collection[Rank], pair: Pair) -> None:
         """See whether a rank stands still; if so have the stacks of all the others, too."""
-        for event in rank.watch(pair, gpu_busy=self._gpu_busy()):
+        for event in rank.watch(pair, gpu_busy=self._gpu_busy):
             facts = event | rank.circumstances(self._latest()) if event["kind"] in STACK_KINDS else event
             rank.drain.write_events([facts], rank.number, pair, sync=True)
             if event["kind"] == "stalled":
                 for other in all_ranks:
                     if other is not rank:
                         other.guard.request(f"rank {rank.number} stands still")
-
-    def _gpu_busy(self) -> bool:
-        return any(
-            value > GPU_BUSY
-            for name, value in self._latest().items()
-            if name.startswith("gpu/") and name.endswith("/memory_busy_ratio")
-        )

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 DISCOVER_EVERY = 0.5
 """Seconds between two looks for new rings."""
 METER_EVERY = 1.0
+BEAT_EVERY = 0.5
+"""Seconds between two signs of life in the rings."""
+DESCRIBE_EVERY = 5.0
+"""Seconds between two looks at what the machine does not tell."""
 FULL_PATIENCE = 600.0
 """Seconds that rows of a dead trainer wait for space on a full disk; then they stay in the ring for a salvager."""
 
@@ -92,7 +96,7 @@ class Watcher:
         self.bad: set[Path] = set()
         """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
         self._opened: dict[tuple[int, int], float] = {}
-        self._due = dict.fromkeys(("discover", "meter", "sync", "heartbeat"), 0.0)
+        self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
         self._pair: Pair | None = None
         self._streams = 0
         self._described: dict[int, Machine] = {}
@@ -157,6 +161,7 @@ class Watcher:
             self._streams += 1
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
             guard = Guard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
+            stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self._ranks[path] = Rank(stream, *self._drain_of(stream), guard)
             self.sampling.meet(stream.identity.extra)
             if self._stuck_since is not None:
@@ -183,12 +188,14 @@ class Watcher:
         return self._drains[attempt]
 
     def _drain_all(self, pair: Pair) -> None:
+        beat = self._is_due("beat", pair.monotonic_ns / 1e9, BEAT_EVERY)
         for path, rank in list(self._ranks.items()):
             stream = rank.stream
             try:
                 alive = stream.writer_alive()
                 over = not alive or stream.reader.words()[ring.WORD_STATE] != ring.STATE_RUNNING
-                stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
+                if beat:
+                    stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
                 dry = rank.move(pair, self.feed)
                 self._ends.look_after(rank, self._ranks.values(), pair)
                 # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
@@ -241,6 +248,7 @@ class Watcher:
                 self._meter(rank, pair)
             for drain in self._live_drains():
                 self._add_own(drain, self._cost.read(drain, now), pair)
+        if self._is_due("describe", now, DESCRIBE_EVERY):
             self._describe()
         self._sample(pair)
         if self._is_due("sync", now, self._pace.sync):
@@ -263,6 +271,8 @@ class Watcher:
         """Ask the sources that are due, and write what the watcher has to say itself."""
         phases = {rank.phase() for rank in self._ranks.values()}
         sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
+        if sample.rows:
+            self._ends.sampled()
         for drain in self._live_drains():
             for row in sample.rows:
                 self._add_own(drain, row, pair)

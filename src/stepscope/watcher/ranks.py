@@ -50,6 +50,8 @@ class Rank:
 
     def move(self, pair: Pair, feed: Feed) -> bool:
         """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
+        if self.stream.empty():  # of many ranks most have nothing new at most times
+            return True
         for _ in range(BATCHES):
             batch = self.drain.once(self.stream, pair)
             self.state.rows = self.stream.expected - self.stream.lost

@@ -57,6 +57,21 @@ class Plan:
         return self.phases.get(phase) or self.intervals.get(name) or self.interval
 
 
+def by_instance(values: Mapping[str, float]) -> list[dict[str, float]]:
+    """Split values into a row per instance (a GPU, a rank) and one for the rest.
+
+    Each row's set of names is declared once in the run. Of one instance some values come more rarely than others; of
+    sixteen together hardly two samples would have the same names.
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        group, _, rest = name.partition("/")
+        instance, slash, _ = rest.partition("/")
+        is_own = slash and group in {"gpu", "process"} and instance.isdecimal()
+        rows.setdefault(f"{group}/{instance}" if is_own else "", {})[name] = value
+    return list(rows.values())
+
+
 def _below(prefix: str, settings: Mapping[str, Any]) -> dict[str, float]:
     return {key[len(prefix) :]: value for key, value in settings.items() if key.startswith(prefix) and value}
 
@@ -145,7 +160,7 @@ class Sampling:
             turn.failing, turn.slower = "", 1.0
             found.events.append({"kind": "sampler_back", "sampler": sampler.name})
         if values:
-            found.rows.append(values)
+            found.rows += by_instance(values)
             self.latest |= values
         found.events += events
         wall = after[1] - before[1]
