@@ -17,6 +17,7 @@ from stepscope.core import ring
 from stepscope.core.places import HELD, find_places
 from stepscope.session import opening
 from stepscope.session.watching import Watch
+from stepscope.store import salvage
 from stepscope.store.drain import Stream
 from stepscope.store.layout import RunFolder
 from stepscope.store.seal import seal
@@ -174,6 +175,7 @@ def rounds(faults, folder, what, fault):
 def main(folder, what, fault):
     """Print how many rounds there were, which calls failed and what was wrong."""
     opening.Watch = type("NoWatch", (Watch,), {"begin": lambda *_: None})
+    salvage.GRACE_SECONDS = 0.0
     Stream.writer_alive = lambda self: self.reader.words()[ring.WORD_STATE] == ring.STATE_RUNNING
     faults, calls, wrong = Faults(), Counter(), []
     for first, times, call, found in rounds(faults, Path(folder), what, fault):

@@ -146,8 +146,9 @@ EARLY = """
 
 
 @pytest.mark.parametrize("moment", ["after init", "after a row"])
-def test_a_kill_before_the_watcher_came_is_not_running_for_ever(bench, moment):
+def test_a_kill_before_the_watcher_came_is_not_running_for_ever(bench, moment, monkeypatch):
     """A run whose trainer was killed before anybody watched it is killed, and its row is there."""
+    monkeypatch.setattr("stepscope.store.salvage.GRACE_SECONDS", 0.0)
     trainer = bench.start(EARLY, moment)
     path = trainer.line()
     trainer.wait()

@@ -23,6 +23,7 @@ def started(monkeypatch):
             super().__init__(folder, arguments, start=lambda *values: calls.append(values))
 
     monkeypatch.setattr(opening, "Watch", QuietWatch)
+    monkeypatch.setattr("stepscope.store.salvage.GRACE_SECONDS", 0.0)  # nobody comes, so nobody is waited for
     monkeypatch.setattr(run_module, "END_SECONDS", 0)
     monkeypatch.setattr(current, "END_SECONDS", 0)
     fresh = current.Current()

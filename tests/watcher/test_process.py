@@ -8,7 +8,6 @@ import signal
 import pytest
 
 from stepscope.core.places import Places, find_places
-from stepscope.exporters.prometheus_feed import NoFeed
 from stepscope.store.retention import Removal
 from stepscope.watcher import process
 from stepscope.watcher.journal import Journal
@@ -113,7 +112,10 @@ class FakeWatcher:
     """Ticks as it is told: a value to return, or an exception to raise."""
 
     def __init__(self, *ticks):
-        self.ticks, self.feed = list(ticks), NoFeed()
+        self.ticks, self.feed = list(ticks), self
+
+    def wait(self, seconds, wake):
+        """Lose no time."""
 
     def trainees(self):
         return []

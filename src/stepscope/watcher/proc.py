@@ -89,7 +89,8 @@ def resident_bytes(pid: int, proc: str = PROC) -> int | None:
 def threads(pid: int, proc: str = PROC, most: int = MOST_THREADS) -> list[dict[str, object]]:
     """Return number, name, state and kernel function of the first threads: what is known without their stacks."""
     found: list[dict[str, object]] = []
-    for number in children_of(f"{proc}/{pid}/task")[:most]:
+    numbers = children_of(f"{proc}/{pid}/task")
+    for number in sorted(numbers, key=lambda number: (number != pid, number))[:most]:  # pids start over at their end
         place = f"{proc}/{pid}/task/{number}"
         try:
             data = _read(f"{place}/stat")
