@@ -32,7 +32,7 @@ class Wreck:
         home = self.places.of_run(str(self.folder.path), self.places.disk)
         home.mkdir(exist_ok=True)
         identity = identity_of(self.folder.path.parent, rank, attempt)
-        self.rings.append(Rig(home, identity=identity, **{"ring_bytes": 1 << 18, **more}))
+        self.rings.append(Rig(home, **{"identity": identity, "ring_bytes": 1 << 18, **more}))
         return self.rings[-1]
 
     def salvage(self):
@@ -248,3 +248,15 @@ def test_rings_that_were_never_finished(wreck):
     names = {path.name for path in home.iterdir()}
     assert {".young.ring.new", "young.schema"} <= names
     assert not names & {".old.ring.new", "old.schema", ".alone.ring.new"}
+
+
+@pytest.mark.parametrize(("state", "salvaged"), [(ring.STATE_RUNNING, 0), (ring.STATE_FINISHED, 1)])
+def test_a_young_ring_is_left_to_its_watcher(wreck, state, salvaged, monkeypatch):
+    """A trainer that died moments after its start has a watcher on its way, who can tell why; not so one that ended well."""
+    moment = {"monotonic_ns": time.monotonic_ns(), "boot_id": boot_id()}
+    identity = identity_of(wreck.folder.path.parent, 0, 0)._replace(**moment)
+    wreck.ring(identity=identity).reader.set_word(ring.WORD_STATE, state)
+    monkeypatch.setattr(salvage_module, "GRACE_SECONDS", 1e9)
+    assert wreck.salvage() == salvaged
+    monkeypatch.setattr(salvage_module, "GRACE_SECONDS", 0.0)
+    assert wreck.salvage() == 1 - salvaged

@@ -80,8 +80,9 @@ def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bo
 
 def _is_young(stream: Stream) -> bool:
     """Say whether a ring was made moments ago: its watcher, who can tell how its trainer ended, is on its way."""
-    if stream.reader.words()[ring.WORD_HEARTBEAT]:  # it has come, and is gone
-        return False
+    words = stream.reader.words()
+    if words[ring.WORD_HEARTBEAT] or words[ring.WORD_STATE] in {ring.STATE_FINISHED, ring.STATE_FAILED}:
+        return False  # the watcher has come and is gone, or the trainer has said itself how it ended
     age = (time.monotonic_ns() - stream.identity.monotonic_ns) / 1e9
     return stream.identity.boot_id == boot_id() and 0 <= age < GRACE_SECONDS
 
