@@ -16,7 +16,7 @@ from bench.figure import Figure, Options, table
 from bench.peers import versions
 from bench.sandbox import sandbox
 
-GROUPS = ("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching")
+GROUPS = ("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "gradients")
 
 
 def main(arguments: list[str]) -> int:

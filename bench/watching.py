@@ -1,10 +1,11 @@
-"""What the watcher costs with 8 GPUs and 16 processes, and how soon it knows of a death; peers beside it.
+"""What the watcher costs with 8 GPUs and 16 processes, how soon it knows of a death; peers beside it.
 
 The GPUs are those of the fake driver of the tests: it answers at once, so a real driver's own time comes on top.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,10 +16,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bench import standing
 from bench.figure import Figure, Options
 from bench.processes import WATCHER, children, cpu_seconds, environment, find, kib, python, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RANKS = 16
 WAYS = {
@@ -27,10 +32,13 @@ WAYS = {
     "exception": ("raise ValueError('bad batch')", "failed", "ValueError: bad batch"),
     "exit code": ("sys.exit(3)", "failed", "exit code 3"),
     "os._exit": ("os._exit(7)", "failed", "exit code 7"),
+    "OOM": ("hold = [bytearray(8 << 20) for _ in range(64)]", "oom-killed", "out of memory: limit 80 MiB"),
 }
 """How the trainers end: what they do, and the state and cause that must be told."""
 END = """
 import os, sys, time, stepscope
+if len(sys.argv) > 4:
+    open(sys.argv[4], "w").write("0")
 run = stepscope.init(project="ends", dir=sys.argv[1], run_id=sys.argv[2])
 run.log(a=1.0)
 while not os.path.exists(os.path.join(run.path, "nodes")) or not os.listdir(os.path.join(run.path, "nodes")):
@@ -54,13 +62,14 @@ def measure(options: Options) -> list[Figure]:
     kills = 10 if options.quick else 100
     gpus = _fake_driver(options.scratch)
     cpu, pss, watched = _cost(options.scratch, seconds, gpus)
-    worst, median, wrong = _deaths(options.scratch / "ends", kills)
+    worst, median, wrong, ways = _deaths(options.scratch / "ends", kills)
     beside = ", ".join(filter(None, (_peer(name, options.scratch, seconds, gpus) for name in PEERS)))
     return [
         Figure("sampling_cpu", f"watcher and NVML helper, {watched}", cpu, "% of a core", 1.5, beside),
         Figure("sampling_pss", "  their PSS", pss / 1024, "MiB", 80.0),
         Figure("death", f"{kills} deaths to their durable event, longest", worst, "s", 1.0, f"median {median:.3f} s"),
-        Figure("death_cause", "  causes told wrong", float(wrong), "", 0.0, ", ".join(WAYS)),
+        Figure("death_cause", "  causes told wrong", float(wrong), "", 0.0, ways),
+        *standing.measure(options, gpus),
     ]
 
 
@@ -140,24 +149,44 @@ def _family(pid: int) -> dict[int, float]:
     return found
 
 
-def _deaths(root: Path, count: int) -> tuple[float, float, int]:
-    """Let trainers die in every way; return longest and median seconds to the event, and how many were told wrong."""
+def _deaths(root: Path, count: int) -> tuple[float, float, int, str]:
+    """Let trainers die in every way; return longest and median seconds to the event, how many were told wrong, ways."""
     draw, waits, wrong = random.Random(0), [], 0
-    for number in range(count):
-        end, state, cause = list(WAYS.values())[number % len(WAYS)]
-        name = f"end-{number}"
-        code = END.replace("{end}", end)
-        child = python(
-            *("-c", code, str(root), name, f"{draw.random() * 0.3:.3f}"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**environment(), "PYTHONWARNINGS": "ignore"},
-        )
-        died = float(child.communicate(timeout=120)[0])
-        told = _ended(root / "ends" / name)
-        waits.append(told["time"] - died)
-        wrong += (told["state"], told["cause"].partition(" (exit")[0]) != (state, cause)
-    return max(waits), statistics.median(waits), wrong
+    with _memory_group() as group:
+        ways = {name: way for name, way in WAYS.items() if name != "OOM" or group}
+        for number in range(count):
+            kind, (end, state, cause) = list(ways.items())[number % len(ways)]
+            name = f"end-{number}"
+            more = [group] if kind == "OOM" else []
+            child = python(
+                *("-c", END.replace("{end}", end), str(root), name, f"{draw.random() * 0.3:.3f}", *more),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**environment(), "PYTHONWARNINGS": "ignore"},
+            )
+            died = float(child.communicate(timeout=120)[0])
+            told = _ended(root / "ends" / name)
+            waits.append(told["time"] - died)
+            wrong += told["state"] != state or not told["cause"].startswith(cause)
+    return max(waits), statistics.median(waits), wrong, ", ".join(ways)
+
+
+@contextlib.contextmanager
+def _memory_group() -> Iterator[str]:
+    """Make a memory cgroup of 80 MiB; give the path of its list of processes, empty where none can be made."""
+    version1 = Path("/sys/fs/cgroup/memory")
+    folder = (version1 if version1.is_dir() else Path("/sys/fs/cgroup")) / f"stepscope-bench-{os.getpid()}"
+    try:
+        folder.mkdir()
+        (folder / ("memory.limit_in_bytes" if version1.is_dir() else "memory.max")).write_text(str(80 << 20))
+    except OSError:
+        yield ""
+        return
+    try:
+        yield str(folder / "cgroup.procs")
+    finally:
+        wait_until(lambda: not (folder / "cgroup.procs").read_text(), 60.0)
+        folder.rmdir()
 
 
 def _ended(run: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ EXPECTED = {
     "size": {f"size_{kind}{part}" for kind in ("f32", "f64", "durations") for part in ("", "_all")},
     "memory": {"growth", "watcher_cpu", "watcher_pss", "sealer"},
     "reading": {"one_series", "list", "overview", "overview_equal"},
+    "gradients": {"grad_norm", "grad_norm_idle", "grad_norm_clipped"},
 }
 
 

@@ -164,6 +164,8 @@ def test_metadata():
     """Instances and aliases share the metadata of their metric; unknown names have none."""
     assert metric_of("gpu/3/power_watts") == metric_of("gpu_power_watts") == BY_NAME["gpu/*/power_watts"]
     assert metric_of("mine") is None
+    assert metric_of("grad_zero_ratio/encoder.0.attention") == BY_NAME["grad_zero_ratio/*"]
+    assert metric_of("mine/encoder") is None
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_rings_that_were_never_finished(wreck):
 
 @pytest.mark.parametrize(("state", "salvaged"), [(ring.STATE_RUNNING, 0), (ring.STATE_FINISHED, 1)])
 def test_a_young_ring_is_left_to_its_watcher(wreck, state, salvaged, monkeypatch):
-    """A trainer that died moments after its start has a watcher on its way, who can tell why; not so one that ended well."""
+    """A trainer that died moments after its start has a watcher on its way, who can tell why; one that finished not."""
     moment = {"monotonic_ns": time.monotonic_ns(), "boot_id": boot_id()}
     identity = identity_of(wreck.folder.path.parent, 0, 0)._replace(**moment)
     wreck.ring(identity=identity).reader.set_word(ring.WORD_STATE, state)

@@ -33,8 +33,9 @@ class Feed(Protocol):
     def end(self, rank: int) -> None:
         """Take a rank off the page."""
 
-    def wait(self, seconds: float, wake: Collection[int] = ()) -> None:
-        """Let time pass, until one of the descriptors in `wake` becomes readable."""
+    def wait(self, seconds: float, wake: Collection[int] = ()) -> bool:
+        """Let time pass, until one of the descriptors in `wake` becomes readable; say whether one has."""
+        ...
 
     def close(self) -> None:
         """Stop serving. May be called again."""
@@ -52,12 +53,12 @@ class NoFeed:
     def end(self, rank: int) -> None:
         """Do nothing."""
 
-    def wait(self, seconds: float, wake: Collection[int] = ()) -> None:
-        """Sleep, until one of the descriptors in `wake` becomes readable."""
+    def wait(self, seconds: float, wake: Collection[int] = ()) -> bool:
+        """Sleep, until one of the descriptors in `wake` becomes readable; say whether one has."""
         poll = select.poll()
         for descriptor in wake:
             poll.register(descriptor, select.POLLIN)
-        poll.poll(max(0.0, seconds) * 1000)
+        return bool(poll.poll(max(0.0, seconds) * 1000))
 
     def close(self) -> None:
         """Do nothing."""
@@ -97,9 +98,9 @@ class PageFeed:
         self._rows.pop(rank, None)
         self.board.forget(self._subject.run, rank)
 
-    def wait(self, seconds: float, wake: Collection[int] = ()) -> None:
-        """Serve for so long, or until one of the descriptors in `wake` becomes readable."""
-        self.endpoint.poll(max(0.0, seconds), wake)
+    def wait(self, seconds: float, wake: Collection[int] = ()) -> bool:
+        """Serve for so long, or until one of the descriptors in `wake` becomes readable; say whether one has."""
+        return self.endpoint.poll(max(0.0, seconds), wake)
 
     def close(self) -> None:
         """Take the file away and stop serving. May be called again."""

@@ -98,20 +98,21 @@ class Endpoint:
         """Return the descriptor of the listening socket."""
         return self._socket.fileno()
 
-    def poll(self, seconds: float = 0.0, wake: Collection[int] = ()) -> None:
+    def poll(self, seconds: float = 0.0, wake: Collection[int] = ()) -> bool:
         """Serve whoever is there, for `seconds`: a sleep that answers. Never raises for what a client does.
 
-        It ends early when one of the descriptors in `wake` becomes readable.
+        It ends early, and returns True, when one of the descriptors in `wake` becomes readable.
         """
         end = self._clock() + seconds
         for descriptor in wake:
             self._poller.register(descriptor, select.POLLIN)
         try:
-            while not self._serve(max(0.0, end - self._clock()), wake) and self._clock() < end:
+            while not (woken := self._serve(max(0.0, end - self._clock()), wake)) and self._clock() < end:
                 pass
         finally:
             for descriptor in wake:
                 self._poller.unregister(descriptor)
+        return woken
 
     def _serve(self, seconds: float, wake: Collection[int]) -> bool:
         """Answer what comes first; say whether it was for somebody else."""

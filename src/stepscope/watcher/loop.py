@@ -105,6 +105,8 @@ class Watcher:
         self._cost = WatcherCost()
         self.sampling = Sampling([], Plan(), journal)
         """The sources of the machine; none until somebody gives some."""
+        self.woken = False
+        """A trainer has ended since the last tick."""
         self.feed: Feed = NoFeed()
         """Who else wants the numbers as they come."""
         self._ends = Ends(folder, lambda: self.sampling.latest, self._beat)
@@ -192,8 +194,10 @@ class Watcher:
         for path, rank in list(self._ranks.items()):
             stream = rank.stream
             try:
+                if rank.is_quiet() and not beat and not self.woken:  # as most of many ranks are at most times
+                    continue
                 alive = stream.writer_alive()
-                over = not alive or stream.reader.words()[ring.WORD_STATE] != ring.STATE_RUNNING
+                over = not alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
                 if beat:
                     stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
                 dry = rank.move(pair, self.feed)

@@ -114,7 +114,7 @@ def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
             if failures > 1000:
                 return
         left = pace.drain - (time.monotonic() - started)
-        watcher.feed.wait(left, [trainee.fileno() for trainee in watcher.trainees()])
+        watcher.woken = watcher.feed.wait(left, [trainee.fileno() for trainee in watcher.trainees()])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ class Rank:
         node.ranks[identity.rank] = self.state
         self.lag, self.bytes = 0.0, 0
         self.steps = Steps(stream.table)
+        self.words = stream.reader.words()
+        """The header of its ring, as of the last look."""
 
     @property
     def number(self) -> int:
@@ -45,13 +47,17 @@ class Rank:
 
     def phase(self) -> str:
         """Return the long phase that the trainer is in; empty if none."""
-        number = self.stream.reader.words()[ring.WORD_PHASE]
+        number = self.words[ring.WORD_PHASE]
         return ring.PHASE_NAMES[number] if number < len(ring.PHASE_NAMES) else ""
+
+    def is_quiet(self) -> bool:
+        """Look at its ring; say whether there is nothing to do before its process ends or time passes."""
+        self.words = self.stream.reader.words()
+        goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING and self.guard.trainee is not None
+        return goes_on and self.words[ring.WORD_HEAD] <= self.stream.cursor
 
     def move(self, pair: Pair, feed: Feed) -> bool:
         """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
-        if self.stream.empty():  # of many ranks most have nothing new at most times
-            return True
         for _ in range(BATCHES):
             batch = self.drain.once(self.stream, pair)
             self.state.rows = self.stream.expected - self.stream.lost

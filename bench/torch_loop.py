@@ -1,0 +1,217 @@
+"""How much `stepscope run` slows a real torch loop: one CPU thread, steps of 2 ms and of 50 ms, everything default.
+
+As bench/loop.py: blocks of about 40 ms (or one step) with the hooks on or off in the order ABBA and BAAB in turn, in
+one process, A/A beside it, the upper bound of the bootstrap interval against the limit. The script itself has no line
+for us. `traceml-ai`, whose hooks need lines in the script, is measured in the same way where it is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bench.figure import Figure, Options
+from bench.loop import four, interval, timed
+from bench.processes import output_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BLOCK_SECONDS = 0.04
+STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
+"""Duration of a step in seconds, and the limit of its slow-down in percent."""
+PEER = "traceml"
+
+
+def measure(options: Options) -> list[Figure]:
+    """Return the slow-down of both steps, what A/A says, and the peer's."""
+    if importlib.util.find_spec("torch") is None:
+        return [
+            Figure(f"torch_{name}", f"torch loop, {name} steps", None, "%", limit, "torch not installed")
+            for name, (_, limit) in STEPS.items()
+        ]
+    found = []
+    for name, (_, limit) in STEPS.items():
+        fours = (10 if name == "2ms" else 4) if options.quick else (300 if name == "2ms" else 150)
+        printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / name), name, str(fours), "stepscope")
+        told = json.loads(printed.splitlines()[-1])
+        wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
+        beside = f"{_shown(wall)}, thread CPU {_shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
+        beside += f", {told['facts']}"
+        outside = max(0.0, same[1], -same[2]) if same[1] * same[2] > 0 else 0.0
+        found += [
+            Figure(
+                f"torch_{name}",
+                f"torch loop, {name} steps, all hooks: slowed (upper bound)",
+                wall[2],
+                "%",
+                limit,
+                beside,
+            ),
+            Figure(f"torch_{name}_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, _shown(same)),
+        ]
+    found.append(_peer(options))
+    return found
+
+
+def _peer(options: Options) -> Figure:
+    what = "  the same of traceml-ai, 2 ms steps"
+    if importlib.util.find_spec(PEER) is None:
+        return Figure("torch_2ms_traceml", what, None, "%", None, "traceml-ai not installed")
+    fours = 10 if options.quick else 300
+    printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / "peer"), "2ms", str(fours), PEER)
+    wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]))
+    return Figure("torch_2ms_traceml", what, wall[2], "%", None, _shown(wall))
+
+
+def _shown(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:+.2f} % [{found[1]:+.2f}, {found[2]:+.2f}]"
+
+
+class Training:
+    """A small network on one thread, fed by a DataLoader, wide enough that a step takes as long as asked for."""
+
+    def __init__(self, torch: Any, seconds: float) -> None:
+        """Build it, first for a guess of the width."""
+        self.torch, self.seconds = torch, seconds
+        self.build(384 if seconds < 0.01 else 2048)
+
+    def build(self, width: int) -> None:
+        """Make the network anew."""
+        torch, nn = self.torch, self.torch.nn
+        torch.manual_seed(0)
+        self.width = width
+        self.net = nn.Sequential(
+            nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
+        )
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
+        batch = (torch.randn(64, 256), torch.randint(0, 10, (64,)))
+        self.loader = torch.utils.data.DataLoader([batch] * 4096, batch_size=None)
+
+    def calibrate(self) -> float:
+        """Choose the width for steps of about the duration asked for; return what they take, in seconds."""
+        took = 0.0
+        for _ in range(6):
+            count = max(2, round(0.02 / self.seconds))
+            self.plain(count)
+            took = float(np.median([timed(self.plain, count)[1] / count for _ in range(7)]))
+            if abs(took / self.seconds - 1) < 0.15:
+                break
+            self.build(max(16, int(self.width * (self.seconds / took) ** 0.55)))
+        return took
+
+    def plain(self, steps: int) -> None:
+        """Train, as any script does."""
+        loss_of = self.torch.nn.functional.cross_entropy
+        batches = iter(self.loader)
+        for _ in range(steps):
+            x, y = next(batches)
+            self.optimizer.zero_grad()
+            loss = loss_of(self.net(x), y)
+            loss.backward()
+            self.optimizer.step()
+            loss.item()
+
+    def traced(self, steps: int) -> None:
+        """Train with the peer's lines."""
+        import traceml
+
+        loss_of = self.torch.nn.functional.cross_entropy
+        batches = iter(self.loader)
+        for _ in range(steps):
+            with traceml.trace_step(self.net):
+                x, y = next(batches)
+                self.optimizer.zero_grad()
+                loss = loss_of(self.net(x), y)
+                loss.backward()
+                self.optimizer.step()
+                loss.item()
+
+
+class Hooks:
+    """All hooks of `stepscope run`, which are put on and taken off outside of what is timed."""
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        """Begin a run and let the hooks find out what a step costs."""
+        import stepscope
+
+        self.run = stepscope.init(project="torch_loop", dir=folder)
+        self.run.watch(training.net, training.optimizer)
+        self.block = training.plain
+        self.block(100)
+        self.off()
+
+    def on(self) -> None:
+        """Put them on."""
+        self.run.instrument.resume()
+
+    def off(self) -> None:
+        """Take them off."""
+        self.run.instrument.suspend()
+
+    def facts(self) -> str:
+        """Say how often the hooks measure a step, and what they think they cost."""
+        budget = self.run.instrument.timeline.budget
+        return f"one step of {budget.every} measured, {budget.cost / 1e3:.0f} us"
+
+
+class Peer:
+    """The lines of traceml-ai; its patches stay, and do nothing outside of its steps."""
+
+    def __init__(self, training: Training, folder: Path) -> None:
+        """Let it patch torch."""
+        import traceml
+
+        traceml.init(mode="auto")
+        self.block = training.traced
+        self.block(100)
+
+    def on(self) -> None:
+        """Do nothing."""
+
+    off = on
+
+    def facts(self) -> str:
+        """Say nothing."""
+        return ""
+
+
+def four_blocks(hooks: Hooks | Peer, plain: Callable[[int], None], steps: int, turn: int) -> tuple[float, float]:
+    """Return the ratio with/without over the blocks off, on, on, off (or the reverse, in turn): wall and CPU."""
+    total = np.zeros((2, 2))
+    for which in (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1):
+        if which:
+            hooks.on()
+        total[which] += timed(hooks.block if which else plain, steps)
+        if which:
+            hooks.off()
+    wall, cpu = total[1] / total[0]
+    return float(wall), float(cpu)
+
+
+def main(arguments: list[str]) -> int:
+    """Train in this process and print the ratios as JSON."""
+    import torch
+
+    torch.set_num_threads(1)
+    folder, (seconds, _), fours = Path(arguments[0]), STEPS[arguments[1]], int(arguments[2])
+    training = Training(torch, seconds)
+    step = training.calibrate()
+    hooks = (Hooks if arguments[3] == "stepscope" else Peer)(training, folder)
+    steps = max(1, round(BLOCK_SECONDS / step))
+    compared, same = [], []
+    for turn in range(fours):
+        compared.append(four_blocks(hooks, training.plain, steps, turn))
+        same.append(four(training.plain, training.plain, steps, turn)[0])
+    wall, cpu = zip(*compared, strict=True)
+    print(json.dumps({"wall": wall, "cpu": cpu, "same": same, "step": step, "facts": hooks.facts()}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
