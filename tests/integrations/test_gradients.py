@@ -211,7 +211,7 @@ def test_several_optimizers():
     assert loop.run.values("grad_norm/optimizer_1") == pytest.approx([float(grad_norm(other.parameters()))])
 
 
-@pytest.mark.promise("S1-026", "S1-075")
+@pytest.mark.promise("S1-075")
 def test_tracked_layers():
     """Layers whose names hold a tracked part have norm and statistics of their own; others have none."""
     model = nn.ModuleDict({"encoder": nn.Linear(4, 4), "decoder": nn.Linear(4, 4), "head": nn.Linear(4, 1)})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 FINE, FAILED, USAGE, GATE = 0, 1, 2, 3
 """Exit codes."""
@@ -21,8 +22,8 @@ class Command(Protocol):
     def prepare(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own options."""
 
-    def run(self, options: argparse.Namespace) -> int:
-        """Do the work, print the answer, return the exit code."""
+    def run(self, options: argparse.Namespace) -> int | Callable[[], int]:
+        """Do the work, print the answer, return the exit code; or what still has to be done to get it."""
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from stepscope.cli.command import Command
 
-COMMANDS: tuple[str, ...] = ("demo", "monitor", "runs", "show", "sql", "export", "gc", "doctor")
+COMMANDS: tuple[str, ...] = ("demo", "run", "monitor", "profile", "runs", "show", "sql", "export", "gc", "doctor")
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""
 
@@ -33,8 +33,9 @@ Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed."""
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code; wrong arguments end the program with 2, as argparse does."""
     words = sys.argv[1:] if arguments is None else arguments
-    _never_fail_to_encode()
     chosen = next((word for word in words if not word.startswith("-")), None)
+    if chosen != "run":  # whose output is the script's own
+        _never_fail_to_encode()
     parser = build_parser([chosen] if chosen in COMMANDS else COMMANDS)
     options = parser.parse_args(words)
     if options.command is None:
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _complain(
             f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED
         )
-    return int(code)
+    return int(code() if callable(code) else code)  # a script's errors are its own: it runs outside of all this
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -34,6 +34,7 @@ VALUES: dict[str, Any] = {
     "recorder.max_names": 200_000,
     "recorder.max_events_per_second": 1000,
     "recorder.device_values": True,
+    "recorder.overhead_budget": 0.01,
     "watcher.drain_interval": 0.1,
     "watcher.sync_interval": 1.0,
     "watcher.heartbeat_interval": 2.0,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
-RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX = ".ring", ".schema", ".stacks"
+RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()
 """Rings that this process writes. To open one again and close it would give up its lock (POSIX), so nobody does."""

@@ -77,6 +77,15 @@ BUILT = (
         "take scalars that live on a device, without waiting for it; false: they are skipped and counted",
     ),
     Key(
+        "recorder.overhead_budget",
+        FRACTION,
+        0.01,
+        "fraction",
+        "of a step that hooks into a framework may cost; beyond it only every n-th step is measured",
+        minimum=0.0,
+        maximum=1.0,
+    ),
+    Key(
         "watcher.drain_interval",
         DURATION,
         0.1,

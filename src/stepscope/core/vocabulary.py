@@ -45,6 +45,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("accuracy", "ratio", GAUGE, "Share of right answers, 0 to 1."),
     Metric("learning_rate", "", GAUGE, "Learning rate of the optimizer."),
     Metric("grad_norm", "", GAUGE, "Norm of the gradient, before clipping."),
+    Metric("grad_norm/*", "", GAUGE, "Norm of the gradient of a tracked layer, before clipping."),
+    Metric("grad_norm_local", "", GAUGE, "Norm of this rank's shards of the gradient."),
+    Metric("grad_norm_interval", "steps", GAUGE, "Steps between two gradient norms."),
+    Metric("grad_zero_ratio/*", "ratio", GAUGE, "Share of a tracked layer's gradient that is exactly zero."),
+    Metric("update_ratio", "ratio", GAUGE, "Norm of what a step changes, by that of the weights; over a sample."),
+    Metric("activation_zero_ratio/*", "ratio", GAUGE, "Share of a module's output that is exactly zero."),
+    Metric("activation_saturated_ratio/*", "ratio", GAUGE, "Share of a bounded module's output that is at its bounds."),
+    Metric("attention_entropy/*", "nats", GAUGE, "Mean entropy of the attention of a module."),
     Metric("epoch", "", GAUGE, "Epoch, with its fraction."),
     Metric("perplexity", "", GAUGE, "exp of the loss per token."),
     Metric("step_seconds", "seconds", DURATION, "Duration of a step: from the end of the one before to its own end."),
@@ -55,6 +63,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("samples_per_second", "samples/second", GAUGE, "Samples by the time they took."),
     Metric("tokens_per_second", "tokens/second", GAUGE, "Tokens by the time they took."),
     Metric("steps_per_second", "steps/second", GAUGE, "Steps by the time they took."),
+    Metric("microbatches_per_second", "batches/second", GAUGE, "Batches by their time, where several make a step."),
+    Metric("padding_ratio", "ratio", GAUGE, "Share of the token places of a step that hold padding."),
+    Metric("mfu_ratio", "ratio", GAUGE, "FLOPs of a step by its time and the peak of the device."),
     Metric("phase/data", "seconds", DURATION, "Waiting for the next batch."),
     Metric("phase/copy", "seconds", DURATION, "Moving the batch to the device."),
     Metric("phase/forward", "seconds", DURATION, "Forward pass."),
@@ -67,6 +78,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("phase/logging", "seconds", DURATION, "Logging, printing and plotting of the program."),
     Metric("phase/other", "seconds", DURATION, "The rest of the step: the phases sum to it."),
     Metric("memory/peak_bytes", "bytes", GAUGE, "Most memory the process had in use at once."),
+    Metric("memory/resident_bytes", "bytes", GAUGE, "Resident memory of the training process at the end of a step."),
     Metric("memory/used_bytes", "bytes", GAUGE, "Memory of the machine in use."),
     Metric("memory/available_bytes", "bytes", GAUGE, "Memory of the machine that can still be given out."),
     Metric("memory/used_ratio", "ratio", GAUGE, "Memory of the machine in use, as a share of all of it."),
@@ -82,6 +94,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("gpu/*/memory_allocated_bytes", "bytes", GAUGE, "Memory that the framework's allocator has given out."),
     Metric("gpu/*/memory_reserved_bytes", "bytes", GAUGE, "Memory that the framework's allocator holds."),
     Metric("gpu/*/memory_peak_bytes", "bytes", GAUGE, "Most memory that the allocator had given out at once."),
+    Metric("gpu/*/memory_fragmentation_ratio", "ratio", GAUGE, "Share of the reserved memory in free, split blocks."),
+    Metric("gpu/*/memory_largest_free_bytes", "bytes", GAUGE, "Largest free block that the allocator holds."),
     Metric("gpu/*/temperature_celsius", "celsius", GAUGE, "Temperature of the GPU."),
     Metric("gpu/*/power_watts", "watts", GAUGE, "Power that the GPU draws."),
     Metric("gpu/*/fan_ratio", "ratio", GAUGE, "Fan speed as a share of its maximum."),
@@ -193,7 +207,13 @@ def matches(pattern: str, name: str) -> bool:
 
 def metric_of(name: str) -> Metric | None:
     """Return what is known about a metric, by its canonical name or an alias; None for one of the user's own."""
-    return BY_NAME.get(name) or BY_NAME.get(pattern_of(name)) or _aliased(name)
+    return BY_NAME.get(name) or BY_NAME.get(pattern_of(name)) or _aliased(name) or _of_family(name)
+
+
+def _of_family(name: str) -> Metric | None:
+    """Return the metric of which `name` is one of a layer or module: `grad_norm/encoder.0` is a `grad_norm/*`."""
+    family, _, instance = name.partition("/")
+    return BY_NAME.get(f"{family}/*") if instance and "/" not in instance else None
 
 
 def _aliased(name: str) -> Metric | None:

@@ -23,6 +23,8 @@ class Current:
     def __init__(self) -> None:
         """Begin with none: calls go nowhere until `init`."""
         self.run = Run.off()
+        self.launched: Run | None = None
+        """The run that `stepscope run` began: what the script itself begins is this one."""
         self._runs: list[Run] = []
         self._hooked = False
         self._error_before: object = None
@@ -43,7 +45,16 @@ class Current:
             # Such children end by os._exit and run no atexit function, only multiprocessing's own finalizers.
             sys.modules["multiprocessing.util"].Finalize(None, self._at_exit, exitpriority=0)
 
+    def join(self, config: Any, name: str | None) -> Run:
+        """Return the run that `stepscope run` began, to a script that begins one itself; keep what it says of it."""
+        run = self.launched or self.run
+        self.run = run
+        if config is not None or name is not None:
+            run.event("config", config=config, name=name)
+        return run
+
     def _after_fork(self) -> None:
+        self.launched = None
         for run in self._runs:
             run.disarm()
         self._runs = []

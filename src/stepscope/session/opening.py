@@ -18,6 +18,7 @@ from stepscope.core.defaults import VALUES, Defaults, Settings
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.places import (
     HELD,
+    REQUEST_SUFFIX,
     RING_SUFFIX,
     SCHEMA_SUFFIX,
     STACKS_SUFFIX,
@@ -33,6 +34,7 @@ from stepscope.recorder.device import DeviceValues
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.session.current import CURRENT
+from stepscope.session.requests import Requests
 from stepscope.session.run import Run
 from stepscope.session.stacks import register
 from stepscope.session.watching import Watch
@@ -70,6 +72,8 @@ def init(
         dashboard: open the web page, once it is built.
         **settings: any key of the configuration, as in `store__dir="…"` or `recorder={"enabled": False}`.
     """
+    if CURRENT.launched is not None and CURRENT.launched.recording and run_id is None:
+        return CURRENT.join(config, name)
     try:
         shown = None if name is None else str(name)
         run = _open(project or DEFAULT_PROJECT, shown, config, dir, config_file, run_id, resume, settings)
@@ -169,11 +173,18 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
     devices = DeviceValues() if config.get("recorder.device_values") else DeviceValues(0)
     intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"), devices)
     watch = Watch(folder.path, (_watcher_settings(config),))
-    intake.on_look = lambda heartbeat, now: watch.look(heartbeat, born, now)
     assert mapping.path is not None  # noqa: S101 - just made
+    requests = Requests(mapping.path.with_suffix(REQUEST_SUFFIX))
     run = Run(
         mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
     )
+
+    def look(heartbeat: int, now: int) -> None:
+        watch.look(heartbeat, born, now)
+        requests.look(run)
+
+    intake.on_look = look
+    run.overhead_budget = config.get("recorder.overhead_budget")
     if config.get("watcher.stacks"):
         run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
     HELD.add(mapping.path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import time
 import traceback  # here and not where it is used: at the exit an import would change the exit code of a Ctrl-C
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import Complaints, tell
+from stepscope.recorder.followed_step import make_step
 from stepscope.recorder.hotpath import Recorder
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping
@@ -19,6 +22,7 @@ from stepscope.session.histogram import describe_array
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from stepscope.recorder.followed_step import Follower
     from stepscope.session.stacks import Stacks
     from stepscope.session.watching import Watch
 
@@ -28,6 +32,9 @@ RETIRE_SECONDS = 0.05
 """How long the end of a run waits for another thread's row."""
 END_SECONDS = 0.4
 """How long the end of a run waits for the watcher to have taken the last row."""
+INSTRUMENT = "stepscope.integrations.torch"
+OVERHEAD_BUDGET = 0.01
+"""Share of a step that the instrumentation may cost, if nothing else is set."""
 
 
 class Run(Recorder):
@@ -54,8 +61,13 @@ class Run(Recorder):
         self._mapping, self._watch = mapping, watch
         self.stacks: Stacks | None = None
         """The handler that shows the watcher where this process stands, if there is one."""
+        self.instrument: Any = None
+        """What is hooked into the framework for this run; it has `watch(*objects)` and `detach()`."""
+        self.overhead_budget = OVERHEAD_BUDGET
         self._pid = os.getpid()
         self._ends = [True]
+        self.followers: tuple[Follower, ...] = ()
+        """Who is told when a step has ended; see `follow`."""
 
     @classmethod
     def off(cls, reason: str = "") -> Run:
@@ -87,7 +99,52 @@ class Run(Recorder):
         self._intake.event(self, {"kind": "histogram", "name": name, **fields}, at, time.monotonic_ns())
 
     def watch(self, *objects: Any) -> None:
-        """Instrument a model, an optimizer or a loader. Does nothing yet: the torch integration will."""
+        """Instrument torch: every step and its phases from now on. Name models and optimizers that exist already.
+
+        See docs/torch.md for what is measured. `stepscope run script.py` does the same without a line in the script.
+        """
+        if not self.recording:
+            return
+        if "torch" not in sys.modules:
+            tell("cannot watch: torch is not imported; import it first, or use run.step and run.phase")
+            return
+        try:
+            if self.instrument is None:
+                module = importlib.import_module(INSTRUMENT)  # by name: it is above this room
+                self.instrument = module.instrument(self, self.overhead_budget)
+            self.instrument.watch(*objects)
+        except Exception as error:  # noqa: BLE001 - an odd torch must not stop the training; it is told
+            cause = f"{type(error).__name__}: {error}"[:300]
+            tell(f"cannot watch: {cause}; use run.step and run.phase, or another version of torch")
+
+    def _unwatch(self) -> None:
+        instrument, self.instrument = self.instrument, None
+        if instrument is None:
+            return
+        try:
+            instrument.detach()
+        except Exception as error:  # noqa: BLE001 - the end of a run must not stop the program; it is told
+            tell(f"cannot end the instrumentation: {type(error).__name__}: {error}; the run ends without it")
+
+    def profile(self, /, steps: int = 20, **options: Any) -> Any:
+        """Profile the next `steps` steps with torch's profiler: a trace in the run's folder, the slowest operations.
+
+        Starts when the step under way has ended, and ends by itself; never raises. Returns a `Profile` (see
+        docs/profiling.md for its options), also a context manager, whose `result` is there when it has ended.
+        """
+        from importlib import import_module  # by its name: integrations lie above this room
+
+        return import_module("stepscope.integrations.torch_profile").profile_run(self, steps, **options)
+
+    def follow(self, follower: Follower) -> None:
+        """Have `follower.step_ended()` called after each step from the next one on, until `unfollow`."""
+        self.followers = (*self.followers, follower)
+        self._step = make_step(self, self.followers)
+
+    def unfollow(self, follower: Follower) -> None:
+        """Tell `follower` no more; one that does not follow is no error."""
+        self.followers = tuple(other for other in self.followers if other is not follower)
+        self._step = make_step(self, self.followers)
 
     def finish(self, error: BaseException | None = None) -> None:
         """End the run, as failed if an error is given; returns within about half a second, whatever happens."""
@@ -115,6 +172,9 @@ class Run(Recorder):
         return True
 
     def _wind_up(self, error: object, state: int) -> None:
+        self._unwatch()
+        for follower in self.followers:
+            follower.run_ended()
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
             self.event("exception", error=_words(error), traceback=_trace(error))
@@ -155,6 +215,7 @@ class Run(Recorder):
     def disarm(self) -> None:
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""
         self.recording, self._tokens = False, []
+        self.followers, self._step = (), make_step(self, ())
         self._intake.disarm()
         if self.stacks is not None:
             self.stacks.forget()
@@ -165,6 +226,11 @@ class Run(Recorder):
         scratch = Mapping.scratch()
         self._buffer, self._words = scratch.buffer, scratch.words
         self._head, self._limit, self._shift, self._base = 0, 0, 0, 0
+
+    @property
+    def step_index(self) -> int:
+        """Return the step that an event of now belongs to."""
+        return self._now_step()
 
     def _now_step(self) -> int:
         return self._index - 1 if self._counting and self._index else self._index

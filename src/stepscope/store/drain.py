@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
-from stepscope.core.places import SCHEMA_SUFFIX, STACKS_SUFFIX
+from stepscope.core.places import REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX
 from stepscope.store import tail
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ RESERVED = frozenset(("time", "rank", "attempt", "step", "sequence", "monotonic_
 """What every event says in our words; a user's field of such a name gets an underscore behind it."""
 MOST_OWN_ROWS = 4096
 """Rows of the watcher that wait for a disk which takes nothing; beyond, the oldest go."""
+MOST_DECLARED = 1 << 26
+"""Bytes of declarations that are read at once."""
 MOST_OWN_SCHEMAS = 1000
 """Sets of names that the watcher's rows may have; beyond, each value is a row of its own."""
 ClockPair = tuple[int, int]
@@ -110,7 +112,10 @@ class Stream:
 
     def new_declarations(self) -> list[dict[str, Any]]:
         """Return the entries that were added to the schema file since the last call."""
-        data = os.pread(self._schema_descriptor, 1 << 26, self._schema_offset)
+        size = os.fstat(self._schema_descriptor).st_size - self._schema_offset
+        if size <= 0:  # as almost always; a read would make room for what is not there
+            return []
+        data = os.pread(self._schema_descriptor, min(size, MOST_DECLARED), self._schema_offset)
         entries, used = decode_entries(data)
         self._schema_offset += used
         for entry in entries:
@@ -129,7 +134,8 @@ class Stream:
 
     def remove(self) -> None:
         """Delete the ring and the files beside it: its rows are in the run."""
-        for path in (self.path, *(self.path.with_suffix(suffix) for suffix in (SCHEMA_SUFFIX, STACKS_SUFFIX))):
+        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX)
+        for path in (self.path, *map(self.path.with_suffix, suffixes)):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 

@@ -13,6 +13,7 @@ from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.attachment import Attachment
 from stepscope.trackers.custom_metrics import CustomMetrics
+from stepscope.trackers.gradient_watch import GradientWatch
 from stepscope.trackers.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.scalar import DeviceScalar, take
 from stepscope.trackers.series import Series
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from stepscope.trackers.monitor_settings import ConfigSource, MonitoredRun
 
-_KEPT = ("step", "loss", "accuracy", "learning_rate", "batch_time", "timestamp")
+_KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
 MAX_NAMES = 1000
 """Names whose values are kept in process; values of further ones go to the run only."""
 
@@ -78,6 +79,8 @@ class TrainingMonitor:
         self._last_end: int | None = None
         self._custom = CustomMetrics(custom_metrics)
         self._system = SystemAttachment(self.notices)
+        wanted = self._settings.given.get("recorder.watch.gradients") is not False
+        self._gradients = GradientWatch(self.notices) if wanted else None
 
     @property
     def system_monitor(self) -> Any:
@@ -158,15 +161,16 @@ class TrainingMonitor:
         """Record what is given of one step, with the time since the step before, and return it.
 
         Args:
-            model: accepted; its gradient norm is not taken yet, so `grad_norm` is absent.
-            optimizer: its first group's learning rate is taken when `learning_rate` is omitted.
+            model: its gradient norm is recorded as `grad_norm`; one that cannot be told, since the gradients are gone,
+                is absent, and the reason is told once.
+            optimizer: its first group's learning rate is taken when `learning_rate` is omitted. From the second step on
+                the norm is taken right before it steps: then `zero_grad` may come before this call.
             loss: a number or a one-element tensor.
             accuracy: fraction, 0 to 1.
             learning_rate: a number or a one-element tensor.
             custom_metrics: further values by name.
             step: index; without it the monitor counts up from 0. A given one does not move that count.
         """
-        del model
         if step is None:
             step, self._next_step = self._next_step, self._next_step + 1
         now = self._clock.monotonic_ns()
@@ -177,6 +181,7 @@ class TrainingMonitor:
             loss=loss,
             accuracy=accuracy,
             learning_rate=_learning_rate(optimizer) if learning_rate is None else learning_rate,
+            grad_norm=self._gradients.take(model, optimizer) if self._gradients is not None else None,
             batch_time=batch_time,
             custom=self._mapping(custom_metrics),
         )

@@ -67,7 +67,7 @@ class Rank:
                 self.state.step = _last_step(batch.pieces[-1], self.state.step)
                 self.steps.take(batch.pieces)
                 feed.rows(self.number, batch.pieces, self.stream.table, checked=self.stream.reader.checked)
-            if not batch.rows:
+            if not batch.rows or self.stream.empty():
                 return True
         return False
 
