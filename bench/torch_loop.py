@@ -73,6 +73,22 @@ def _shown(found: tuple[float, float, float]) -> str:
     return f"{found[0]:+.2f} % [{found[1]:+.2f}, {found[2]:+.2f}]"
 
 
+class Endless:
+    """A dataset that has one batch, over and over."""
+
+    def __init__(self, batch: Any) -> None:
+        """Take the batch."""
+        self._batch = batch
+
+    def __len__(self) -> int:
+        """Be longer than any measurement."""
+        return 10**9
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the batch."""
+        return self._batch
+
+
 class Training:
     """A small network on one thread, fed by a DataLoader, wide enough that a step takes as long as asked for."""
 
@@ -91,7 +107,7 @@ class Training:
         )
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3)
         batch = (torch.randn(64, 256), torch.randint(0, 10, (64,)))
-        self.loader = torch.utils.data.DataLoader([batch] * 4096, batch_size=None)
+        self.batches = iter(torch.utils.data.DataLoader(Endless(batch), batch_size=None))
 
     def calibrate(self) -> float:
         """Choose the width for steps of about the duration asked for; return what they take, in seconds."""
@@ -108,9 +124,8 @@ class Training:
     def plain(self, steps: int) -> None:
         """Train, as any script does."""
         loss_of = self.torch.nn.functional.cross_entropy
-        batches = iter(self.loader)
         for _ in range(steps):
-            x, y = next(batches)
+            x, y = next(self.batches)
             self.optimizer.zero_grad()
             loss = loss_of(self.net(x), y)
             loss.backward()
@@ -122,10 +137,9 @@ class Training:
         import traceml
 
         loss_of = self.torch.nn.functional.cross_entropy
-        batches = iter(self.loader)
         for _ in range(steps):
             with traceml.trace_step(self.net):
-                x, y = next(batches)
+                x, y = next(self.batches)
                 self.optimizer.zero_grad()
                 loss = loss_of(self.net(x), y)
                 loss.backward()

@@ -336,6 +336,30 @@ def test_users_profiler_is_left_as_it_was(tmp_path):
     assert len(profiler.recorded_durations["run_training_batch"]) == 4
 
 
+def test_profiler_that_does_nothing_is_left_as_it_was(tmp_path):
+    """Lightning's own one has its methods back after the fit, and after a second one."""
+    callback = ThroughputMonitorCallback()
+    fitted = trainer(tmp_path, [callback])
+    for epochs in (1, 2):
+        fitted.fit_loop.max_epochs = epochs
+        fitted.fit(Model(), loader(8, 4))
+        assert not {"start", "stop", "profile"} & set(vars(fitted.profiler))
+        assert last_run().series("samples").value.tolist() == [4, 4]
+
+
+def test_loader_that_cannot_be_timed_still_loads(tmp_path, monkeypatch, capsys):
+    """Without shared memory for the workers' times, say, the training goes on."""
+
+    def broken(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("stepscope.integrations.dataset_transforms.DatasetTransforms._prepare", broken)
+    fitted = trainer(tmp_path, [ThroughputMonitorCallback()], max_epochs=1)
+    fitted.fit(Model(), loader(8, 4))
+    assert fitted.global_step == 2
+    assert "cannot time the dataset's transforms: OSError: no space left" in capsys.readouterr().err
+
+
 def test_logger_writes_into_the_run_of_the_callbacks(tmp_path):
     """What a module logs is in the same run as the steps, at the same steps; other loggers get the figures too."""
     from lightning.pytorch.loggers import CSVLogger

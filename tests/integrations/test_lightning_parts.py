@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +77,73 @@ def listening():
 def test_actions_are_phases(action, phase):
     """Each action of Lightning's trainer is the phase that its name says, or none."""
     assert phase_of(action) == phase
+
+
+def test_hooks_that_nobody_overrides_are_no_phases():
+    """Of the many empty hooks only those count that a module or callback has filled."""
+    pytest.importorskip("lightning")
+    import lightning
+
+    from stepscope.integrations.lightning_recording import is_empty
+
+    class Mine(lightning.LightningModule):
+        def on_train_batch_start(self, batch, index):
+            """Do something."""
+
+    class Call(lightning.Callback):
+        def on_train_epoch_end(self, trainer, module):
+            """Do something."""
+
+    call = Call()
+    trainer = SimpleNamespace(callbacks=[call], lightning_module=Mine(), datamodule=None)
+    assert not is_empty(trainer, "[LightningModule]Mine.on_train_batch_start")
+    assert is_empty(trainer, "[LightningModule]Mine.on_train_batch_end")
+    assert not is_empty(trainer, f"[Callback]{call.state_key}.on_train_epoch_end")
+    assert is_empty(trainer, f"[Callback]{call.state_key}.on_train_batch_end")
+    assert not is_empty(trainer, "run_training_batch")
+
+
+def test_question_about_a_hook_that_fails_is_no_fault_of_the_training():
+    """A class that cannot be looked at has a phase."""
+
+    def broken(_action):
+        raise RuntimeError("odd class")
+
+    phases = Phases()
+    actions = ActionPhases(phases, is_empty=broken)
+    actions.active = True
+    actions.begin_action("[LightningModule]Odd.on_train_batch_start")
+    assert phases.open == ["hooks"]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "expected"), [({"pytorch_lightning": 1}, "pytorch_lightning"), ({}, "lightning.pytorch")]
+)
+def test_package_of_lightning_is_the_one_in_use(loaded, expected):
+    """Of Lightning's two packages the one that the program has loaded is used, else the newer name."""
+    pytest.importorskip("lightning")
+    pytest.importorskip("pytorch_lightning")
+    from stepscope.integrations.lightning_base import lightning_package
+
+    assert lightning_package(loaded).__name__ == expected
+
+
+@pytest.mark.promise("S3-051")
+def test_page_has_every_option_and_what_may_be_missing():
+    """docs/lightning.md names every option of the three callbacks, and what to look at if something is missing."""
+    pytest.importorskip("lightning")
+    import inspect
+    from pathlib import Path
+
+    import stepscope.callbacks as face
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "lightning.md").read_text(encoding="utf-8")
+    for name in ("ThroughputMonitorCallback", "ProfilerCallback", "ResourceMonitorCallback"):
+        options = set(inspect.signature(getattr(face, name)).parameters) - {"project", "make_machine"}
+        assert {option for option in options if f"`{option}`" not in page} == set(), name
+    advice = page.partition("## If something is missing")[2]
+    for word in ("`enabled`", "callbacks=", "ImportError", "samples_per_second", "slower"):
+        assert word in advice
 
 
 def test_pauses_are_counted_once(listening):
@@ -226,8 +294,6 @@ def test_lines_leave_out_what_is_not_known():
 def test_lines_of_an_epoch_are_the_documents():
     """The documents' two lines for their own figures."""
     pytest.importorskip("lightning")
-    from types import SimpleNamespace
-
     from stepscope.callbacks import ThroughputMonitorCallback
 
     callback = ThroughputMonitorCallback()

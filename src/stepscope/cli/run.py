@@ -1,0 +1,78 @@
+"""Run a training script and watch it: every step, its phases and the machine, with no change to the script.
+
+The script runs in this very process, as Python itself would run it: its output, exit code, signals, arguments and
+worker processes are its own. Under torchrun: torchrun … -m stepscope run train.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from stepscope.cli.command import add_root
+from stepscope.core.after_import import AfterImport
+from stepscope.core.errors import UsageError
+from stepscope.core.identity import RUN_ID_VARIABLE
+from stepscope.session.current import CURRENT
+from stepscope.session.opening import init
+from stepscope.session import program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+EXAMPLES = """\
+examples:
+  stepscope run train.py --epochs 3
+  stepscope run --project mnist --name "first try" train.py --lr 3e-4
+  stepscope run -m package.train
+  torchrun --nproc-per-node=8 -m stepscope run train.py"""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the options; everything from the script on is the script's."""
+    parser.usage = "stepscope run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
+    parser.epilog = EXAMPLES
+    parser.add_argument("--project", help="folder of runs that belong together (default: the script's name)")
+    parser.add_argument("--name", help="display name of the run; any text")
+    parser.add_argument("--run-id", metavar="ID", help="id of the run; one that exists gets a further attempt")
+    parser.add_argument("--config", metavar="FILE", help="configuration file beside stepscope.yaml")
+    add_root(parser)
+    parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]", help="what to run")
+
+
+def run(options: argparse.Namespace) -> Callable[[], int]:
+    """Begin the run; return what runs the program, whose exceptions are its own, also SystemExit."""
+    words = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not words:
+        raise UsageError("run", "no script is named", "write: stepscope run train.py")
+    found = (program.find_module if options.module else program.find_script)(words[0])
+    module = program.prepare(found, words[1:])
+    begun = init(
+        project=options.project or _project(words[0], is_module=options.module),
+        name=options.name,
+        dir=options.dir,
+        config_file=options.config,
+        run_id=options.run_id,
+        resume=options.run_id is not None,
+    )
+    if begun.recording:
+        CURRENT.launched = begun
+        os.environ[RUN_ID_VARIABLE] = begun.id
+        AfterImport().call("torch", _watch)
+    return lambda: program.execute(found, module)
+
+
+def _watch(torch: ModuleType) -> None:  # noqa: ARG001 - that it was imported is all that matters
+    CURRENT.run.watch()
+
+
+def _project(words: str, *, is_module: bool) -> str | None:
+    """Return a project name made of the script's; None if it can be none."""
+    stem = words.rpartition(".")[2] if is_module else os.path.splitext(os.path.basename(words.rstrip("/")))[0]
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in stem)
+    return name.strip("-")[:64] or None
+
+

@@ -1,0 +1,1 @@
+"""What frameworks call: one file per framework and per noun that it needs."""

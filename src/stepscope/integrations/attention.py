@@ -1,0 +1,124 @@
+"""Entropy and maximum of attention, from weights that a module returns or from the queries and keys that it uses."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+MOST_QUERIES = 64
+"""Queries of one head that are looked at, evenly spaced."""
+MOST_SAMPLES = 4
+"""Samples of a batch that are looked at."""
+
+
+def attention_row(name: str, weights: Any) -> dict[str, Any]:
+    """Return the mean entropy of the attention in nats, and the mean over queries of the largest weight.
+
+    `weights` has the keys in its last dimension, where they sum to 1. An entropy near 0 is attention to one key; that
+    of even attention is the logarithm of the number of keys.
+    """
+    values = weights.detach().float()
+    entropy = torch.special.entr(values).sum(-1)
+    return {f"attention_entropy/{name}": entropy.mean(), f"attention_max/{name}": values.amax(-1).mean()}
+
+
+def weights_in(kind: str, output: Any) -> Any:
+    """Return the attention weights in what a module of class `kind` put out; None if they are not there."""
+    if "softmax" in kind.lower():
+        return output if isinstance(output, torch.Tensor) and output.is_floating_point() else None
+    if not isinstance(output, tuple) or "att" not in kind.lower():
+        return None
+    first, *rest = output
+    fit = [each for each in rest if isinstance(each, torch.Tensor) and each.is_floating_point() and each.dim() >= 2]
+    # Weights are (… queries, keys): as many queries as the output has places.
+    lengths = set(getattr(first, "shape", ())[:-1])
+    return next((each for each in fit if each.shape[-2] in lengths and each.shape != first.shape), None)
+
+
+class AttentionView(TorchFunctionMode):  # type: ignore[misc]
+    """Look at the first call of scaled_dot_product_attention inside a module, and compute its weights for a sample."""
+
+    def __init__(self) -> None:
+        """Look when entered."""
+        super().__init__()
+        self._inside = False
+        self._found: Any = None
+        self.error: Exception | None = None
+        """Why the looking failed."""
+        self.seconds = 0.0
+        """What the looking has cost the host."""
+
+    def enter(self) -> None:
+        """Begin to look; again is the same."""
+        if not self._inside and self._found is None:
+            self._inside = True
+            self.__enter__()
+
+    def leave(self) -> None:
+        """Stop looking; again is the same."""
+        if self._inside:
+            self._inside = False
+            self.__exit__(None, None, None)
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Return the statistics of what was seen."""
+        return {} if self._found is None else attention_row(name, self._found)
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let every call through; before the one we are after, look at its arguments."""
+        words = kwargs or {}
+        if self._found is None and self.error is None and function in LOOKED_AT:
+            start = time.perf_counter()
+            try:
+                with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - what torch's own modes use
+                    self._found = LOOKED_AT[function](*args, **words)
+            except Exception as error:  # noqa: BLE001 - the arguments are the program's; what it does goes on
+                self.error = error
+            self.seconds += time.perf_counter() - start
+        return function(*args, **words)
+
+
+def weights_of(
+    query: Any,
+    key: Any,
+    value: Any = None,  # noqa: ARG001 - the arguments of scaled_dot_product_attention
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,  # noqa: ARG001
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """Return the weights of scaled_dot_product_attention for a sample of queries; None where shapes do not allow it."""
+    if query.dim() < 3 or getattr(query, "is_nested", False):
+        return None
+    rows = torch.arange(0, query.shape[-2], -(-query.shape[-2] // MOST_QUERIES), device=query.device)
+    some = slice(None, MOST_SAMPLES)
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    asked, keys = query[some].index_select(-2, rows).float(), key[some].float()
+    scores = asked @ keys.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        places = torch.arange(key.shape[-2], device=query.device)
+        scores = scores.masked_fill(places > rows[:, None], float("-inf"))
+    if attn_mask is not None:
+        mask = attn_mask[some] if attn_mask.dim() == query.dim() and attn_mask.shape[0] > 1 else attn_mask
+        mask = mask.index_select(-2, rows) if mask.shape[-2] == query.shape[-2] else mask
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    return torch.softmax(scores, -1)
+
+
+def _multihead_weights(*args: Any, **words: Any) -> Any:
+    """Return the weights of torch's own attention function, which can give them; no random number is drawn."""
+    if "need_weights" not in words:
+        return None
+    asked = {"need_weights": True, "average_attn_weights": False, "training": False}
+    return torch.nn.functional.multi_head_attention_forward(*args, **{**words, **asked})[1]
+
+
+LOOKED_AT = {
+    torch.nn.functional.scaled_dot_product_attention: weights_of,
+    torch.nn.functional.multi_head_attention_forward: _multihead_weights,
+}

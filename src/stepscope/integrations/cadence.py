@@ -1,0 +1,69 @@
+"""How often something may be measured, so that its cost stays within a share of the training's time."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHEAP_SECONDS = 0.005
+"""A first measurement that is expected to cost more waits until the duration of a step is known."""
+LONGEST = 100_000
+"""Steps between two measurements at most, however dear one is."""
+
+
+class Cadence:
+    """Say at each step whether to measure: every so many steps, and less often where that would exceed the budget."""
+
+    def __init__(
+        self, every: int = 10, budget: float | None = 0.003, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Measure every `every` steps at most, at `budget` of the time at most (None: no limit); clock in seconds."""
+        self._every, self._budget, self._clock = max(1, int(every)), budget, clock
+        self._since = self._every
+        self._cost = self._expected = self._step = 0.0
+        self._mark: float | None = None
+
+    @property
+    def interval(self) -> int:
+        """Return the steps between two measurements, as the costs are now."""
+        cost = self._cost or self._expected
+        if not self._budget or not self._step or not cost:
+            return self._every
+        return min(LONGEST, max(self._every, math.ceil(cost / (self._budget * self._step))))
+
+    @property
+    def is_priced(self) -> bool:
+        """Say whether the cost of a measurement is known or expected."""
+        return self._cost > 0 or self._expected > 0
+
+    def due(self, expected: float = 0.0) -> bool:
+        """Say whether this step is to be measured; `expected` seconds stand for the cost until one is known."""
+        if expected:
+            self._expected = expected
+        if self._budget and not self._cost and not self._step and self._expected > CHEAP_SECONDS:
+            return False
+        return self._since >= self.interval
+
+    def start(self) -> float:
+        """Return the time at which a measurement starts, for `stop`."""
+        return self._clock()
+
+    def stop(self, start: float, more: float = 0.0) -> None:
+        """End a measurement; `more` seconds are its cost elsewhere, such as on a device."""
+        cost = self._clock() - start + more
+        # The first one warms things up: a cheaper one replaces it at once, a dearer one counts by a part.
+        self._cost = cost if not self._cost or cost < self._cost else 0.8 * self._cost + 0.2 * cost
+        self._since = 0
+
+    def step(self) -> None:
+        """Count a step that has ended."""
+        now, self._since = self._clock(), self._since + 1
+        if self._mark is not None:
+            took = max(0.0, now - self._mark)
+            # An evaluation or a checkpoint in between makes no long step of the following ones.
+            self._step = 0.9 * self._step + 0.1 * min(took, 4 * self._step) if self._step else took
+        self._mark = now

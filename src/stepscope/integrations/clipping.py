@@ -1,0 +1,101 @@
+"""Learn the gradient norm from the program's own clipping: torch computes it anyway, so it costs nothing."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from stepscope.integrations.torch_timeline import compiling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Wrapper = tuple[Any, str, Any, Any]
+"""Where a function was replaced: module, name, the original, ours."""
+
+
+class Listener(Protocol):
+    """Who wants to know the norm."""
+
+    def clipped(self, norm: Any, parameters: Any = None, *, limit: Any = None, euclidean: bool = True) -> None:
+        """Take the norm of these parameters' gradients; they are about to be scaled down to the limit."""
+        ...
+
+
+class ClipWatch:
+    """Replace torch's clipping functions by ones that tell the norm; `close` puts the originals back.
+
+    `clip_grad_norm_` looks up its two halves in its module at each call, so a program that has imported it by name is
+    heard as well. Under torch.compile the replacements are the originals.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        """Tell `listener`."""
+        self._listener: Listener | None = listener
+        self._odd: int | None = None
+        self._wrappers: list[Wrapper] = []
+        outer, inner = torch.nn.utils, torch.nn.utils.clip_grad
+        if hasattr(inner, "_clip_grads_with_norm_") and hasattr(inner, "_get_total_norm"):
+            self._replace([inner], "_get_total_norm", self._around_total)
+            self._replace([outer], "get_total_norm", self._around_total)
+            self._replace([inner], "_clip_grads_with_norm_", self._around_scaling)
+            self._replace([outer], "clip_grads_with_norm_", self._around_scaling)
+        else:  # torch before 2.6
+            self._replace([inner, outer], "clip_grad_norm_", self._around_clip)
+
+    def close(self) -> None:
+        """Put back what was replaced; where somebody has replaced it since, ours stays and does nothing."""
+        self._listener = None
+        for module, name, original, ours in self._wrappers:
+            if getattr(module, name, None) is ours:
+                setattr(module, name, original)
+        self._wrappers = []
+
+    def _replace(self, modules: list[Any], name: str, around: Callable[[Any], Any]) -> None:
+        for module in modules:
+            original = getattr(module, name, None)
+            if original is not None:
+                ours = functools.wraps(original)(around(original))
+                setattr(module, name, ours)
+                self._wrappers.append((module, name, original, ours))
+
+    def _around_total(self, original: Any) -> Any:
+        """Remember which norm was of another kind than the 2-norm."""
+
+        def total(tensors: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
+            norm = original(tensors, norm_type, *more, **words)
+            if not compiling():
+                self._odd = None if norm_type in {2, "2"} else id(norm)
+            return norm
+
+        return total
+
+    def _around_scaling(self, original: Any) -> Any:
+        """Tell the norm before the gradients are scaled."""
+
+        def scale(parameters: Any, max_norm: Any, total_norm: Any, *more: Any, **words: Any) -> Any:
+            if not compiling() and self._listener is not None:
+                parameters = _kept(parameters)
+                self._listener.clipped(total_norm, parameters, limit=max_norm, euclidean=self._odd != id(total_norm))
+            return original(parameters, max_norm, total_norm, *more, **words)
+
+        return scale
+
+    def _around_clip(self, original: Any) -> Any:
+        """Tell the norm after the gradients were scaled: older versions compute it inside."""
+
+        def clip(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
+            parameters = _kept(parameters)
+            norm = original(parameters, max_norm, norm_type, *more, **words)
+            if self._listener is not None and norm_type in {2, "2"} and not compiling():
+                self._listener.clipped(norm, parameters, limit=max_norm)
+            return norm
+
+        return clip
+
+
+def _kept(parameters: Any) -> Any:
+    """Return parameters that can be gone through twice; an iterator could not."""
+    return parameters if isinstance(parameters, torch.Tensor | list | tuple) else list(parameters)

@@ -1,0 +1,41 @@
+"""Attributes of other people's modules and classes that are replaced for a while, and put back."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MISSING = object()
+
+
+class Patches:
+    """Replaced attributes; each is put back unless somebody else has replaced it since."""
+
+    def __init__(self) -> None:
+        """Replace nothing yet."""
+        self._done: list[tuple[Any, str, Any, Any]] = []
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
+        """Replace `owner.name` by what `make` returns for it; False where there is no such attribute."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return False
+        wrapper = make(original)
+        functools.update_wrapper(wrapper, original)
+        self._done.append((owner, name, vars(owner).get(name, MISSING), wrapper))
+        setattr(owner, name, wrapper)
+        return True
+
+    def restore(self) -> None:
+        """Put everything back; a wrapper that somebody has wrapped again stays, and must be inert by itself."""
+        for owner, name, before, wrapper in reversed(self._done):
+            if vars(owner).get(name) is not wrapper:
+                continue
+            if before is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        self._done = []

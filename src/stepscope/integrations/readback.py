@@ -1,0 +1,96 @@
+"""Bring a few numbers from a device to the host without waiting for it.
+
+Not verified on hardware: the tests drive this code with stand-ins for the device's tensors and events.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Any, Generic, Protocol, TypeVar
+
+Note = TypeVar("Note")
+MOST_IN_FLIGHT = 16
+
+
+class Event(Protocol):
+    """A mark in the device's queue."""
+
+    def record(self) -> None:
+        """Put the mark behind the work queued so far."""
+        ...
+
+    def query(self) -> bool:
+        """Say whether the device has reached it."""
+        ...
+
+
+class Device(Protocol):
+    """What a read-back needs of a device."""
+
+    def pinned(self, like: Any) -> Any:
+        """Return host memory of the same shape and type, to which the device copies by itself."""
+        ...
+
+    def event(self) -> Event:
+        """Return a new mark."""
+        ...
+
+
+class TorchDevice:
+    """The device module of torch for one kind of device."""
+
+    def __init__(self, kind: str) -> None:
+        """Use `torch.cuda`, `torch.xpu` or the like."""
+        self._torch: Any = sys.modules["torch"]
+        self._module = getattr(self._torch, kind)
+
+    def pinned(self, like: Any) -> Any:
+        """Return pinned memory; torch keeps and reuses it."""
+        return self._torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+
+    def event(self) -> Event:
+        """Return an event of the device."""
+        made: Event = self._module.Event()
+        return made
+
+
+class Readback(Generic[Note]):
+    """Vectors on their way to the host, in order, each with a note on what it is."""
+
+    def __init__(self, devices: dict[str, Device] | None = None) -> None:
+        """Use torch's own devices unless others are handed in, by their kind."""
+        self._devices = devices if devices is not None else {}
+        self._flying: deque[tuple[Any, Event | None, Note]] = deque()
+        self.lost = 0
+        """Vectors that were not sent because too many were on their way."""
+
+    def send(self, vector: Any, note: Note) -> None:
+        """Start the copy of a vector; one on the host is taken as it is now."""
+        kind = vector.device.type
+        if kind == "cpu":
+            self._flying.append((vector.detach().clone(), None, note))
+            return
+        if len(self._flying) >= MOST_IN_FLIGHT:
+            self.lost += 1
+            return
+        device = self._devices.get(kind) or self._devices.setdefault(kind, TorchDevice(kind))
+        host, event = device.pinned(vector), device.event()
+        host.copy_(vector.detach(), non_blocking=True)
+        event.record()
+        self._flying.append((host, event, note))
+
+    def arrived(self) -> list[tuple[Any, Note]]:
+        """Return the host tensors that have arrived since the last call, in the order they were sent."""
+        found = []
+        while self._flying:
+            host, event, note = self._flying[0]
+            if event is not None and not event.query():
+                break
+            self._flying.popleft()
+            found.append((host, note))
+        return found
+
+    def __len__(self) -> int:
+        """Return how many are on their way."""
+        return len(self._flying)

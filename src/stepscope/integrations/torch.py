@@ -1,0 +1,172 @@
+"""Instrument a PyTorch program: where every step goes, with no change to the script.
+
+Hooks and wrappers do as little as they can: they open and close phases of the run. Nothing here waits for a device,
+raises into the training, or is seen by a compiled region. docs/torch.md says what is measured and how.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stepscope.core.after_import import AfterImport
+from stepscope.integrations.patches import Patches
+from stepscope.integrations.torch_calls import Calls
+from stepscope.integrations.torch_compilation import Compilations
+from stepscope.integrations.torch_copies import Copies, is_worth_it
+from stepscope.integrations.torch_data import Loaders
+from stepscope.integrations.torch_device import DeviceClock
+from stepscope.integrations.torch_garbage import Garbage
+from stepscope.integrations.torch_optimizers import Optimizers
+from stepscope.integrations.torch_roots import Roots
+from stepscope.integrations.torch_timeline import Timeline
+from stepscope.recorder.complaints import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.session.run import Run
+
+OLDEST = (2, 1)
+"""The oldest torch whose hooks these are."""
+
+
+class Instrument:
+    """Everything that is hooked into torch for one run."""
+
+    def __init__(self, run: Run, overhead_budget: float = 0.01, *, copies: bool | None = None) -> None:
+        """Prepare the hooks for `run`, to cost at most `overhead_budget` of a step.
+
+        Copies between devices are watched where this torch knows another device than the CPU, or as `copies` says.
+        """
+        self.run = run
+        self._optimizers = Optimizers()
+        self.timeline = Timeline(run, overhead_budget, self._optimizers.count)
+        self.roots = Roots(self.timeline)
+        self._calls = Calls(self.timeline, self.roots)
+        self._loaders = Loaders(self.timeline)
+        self._compilations = Compilations(self.timeline, self.roots)
+        self._copies = Copies(self.timeline) if (is_worth_it() if copies is None else copies) else None
+        self._garbage = Garbage(self.timeline)
+        self._patches, self._imports = Patches(), AfterImport()
+        self._is_attached = False
+
+    def attach(self) -> None:
+        """Put all hooks on."""
+        if self._is_attached:
+            return
+        self._is_attached = True
+        self._loaders.look = self.roots.look
+        self.timeline.silenced = self._silence
+        self.timeline.listeners += [self.roots.step, self._compilations.step, self._device]
+        _disarm_in_children(self)
+        self.resume()
+
+    def detach(self) -> None:
+        """End the last step and take all hooks off; safe at any time."""
+        if not self._is_attached:
+            return
+        self._is_attached = False
+        self.timeline.stop()
+        self.suspend()
+        self.roots.detach()
+
+    def resume(self) -> None:
+        """Put all hooks on (again)."""
+        self.roots.attach(self._patches)
+        self._calls.attach(self._patches, self._imports)
+        self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.in_backward)
+        self._loaders.attach(self._patches)
+        self._compilations.attach(self._imports)
+        if self._copies is not None:
+            self._copies.attach(self._patches)
+        self._garbage.attach()
+        if self.timeline.quiet:
+            self._silence(quiet=True)
+
+    def suspend(self) -> None:
+        """Take all hooks off, and leave torch as it was; `resume` goes on."""
+        self._imports.stop()
+        self._garbage.detach()
+        self._compilations.detach()
+        self._optimizers.detach()
+        self._patches.restore()
+        self.roots.suspend()
+
+    def watch(self, *objects: Any) -> None:
+        """Hook models and optimizers that were made before; say what cannot be hooked."""
+        for item in objects:
+            if isinstance(item, torch.nn.Module):
+                self.roots.add(item)
+            elif isinstance(item, torch.optim.Optimizer):
+                self._optimizers.add(item)
+            elif not isinstance(item, torch.utils.data.DataLoader):  # every one of them is watched anyway
+                cause = "it is no torch module, optimizer or DataLoader"
+                tell(f"cannot watch a {type(item).__name__}: {cause}; for any other loader iterate over run.data(it)")
+
+    def on_step(self, function: Callable[[], None]) -> None:
+        """Call `function` at the end of every step, after it was closed."""
+        self.timeline.listeners.append(self._guarded(function))
+
+    def on_gradients(self, function: Callable[[Any], None]) -> None:
+        """Call `function` with each optimizer that is about to step: its gradients are there."""
+        self._optimizers.before.append(self._guarded(function))
+
+    def on_update(self, function: Callable[[Any], None]) -> None:
+        """Call `function` with each optimizer that has stepped."""
+        self._optimizers.after.append(self._guarded(function))
+
+    def take_norms(self, gradients: Any) -> None:
+        """Let `gradients.clipped(norm)` have the norm that the user's own clipping finds."""
+        self._calls.gradients = gradients
+
+    def disarm(self) -> None:
+        """Do nothing in this process any more: it is the child of a fork."""
+        self.timeline.active = False
+
+    def _silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
+        for part in (self.roots, self._calls, self._optimizers):
+            part.silence(quiet)  # type: ignore[attr-defined]
+
+    def _device(self) -> None:
+        """Begin to read the device's clock once the program has woken the device."""
+        timeline = self.timeline
+        if timeline.device is None and torch.cuda.is_initialized():
+            timeline.device = DeviceClock(torch.cuda, self.run.log)
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        said = False
+
+        def call(*args: Any) -> None:
+            nonlocal said
+            if said:
+                return
+            try:
+                function(*args)
+            except Exception as error:  # noqa: BLE001 - a part that fails is left out, the training goes on; it is told
+                said = True
+                tell(f"cannot go on measuring: {type(error).__name__}: {error}"[:300] + "; the training goes on")
+
+        return call
+
+
+def _disarm_in_children(instrument: Instrument) -> None:
+    """See to it that a forked child measures nothing; the registration, which nobody can undo, keeps nothing alive."""
+    reference = weakref.ref(instrument)
+
+    def disarm() -> None:
+        found = reference()
+        if found is not None:
+            found.disarm()
+
+    os.register_at_fork(after_in_child=disarm)
+
+
+def instrument(run: Run, overhead_budget: float = 0.01) -> Instrument:
+    """Return the instrument of a run, attached."""
+    made = Instrument(run, overhead_budget)
+    made.attach()
+    return made

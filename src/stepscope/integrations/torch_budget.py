@@ -1,0 +1,54 @@
+"""What the instrumentation costs, against what it may: it measures itself now and then, and thins out.
+
+Every SAMPLE-th measured step the hooks time themselves. Above the budget only every second, fourth, … step is measured:
+the others have their duration and no phases. Far below it more are measured again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SAMPLE = 16
+"""Measured steps between two in which the hooks time themselves."""
+FEW = 4
+"""The same where only one step of many is measured."""
+CALL_NS = 12_000
+"""What one hook costs outside itself, in ns: the caller's plumbing, and everything cold after the kernels of the step.
+
+Found by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and fewer steps than could be are measured.
+"""
+WIDEST = 64
+KEPT = 5
+"""Samples whose median counts: one that was interrupted says nothing."""
+
+
+class Budget:
+    """Which steps are measured, so that the hooks stay within a share of the step."""
+
+    def __init__(self, share: float, told: Callable[[int, float], None] = lambda every, cost: None) -> None:
+        """Allow `share` of the time of a step; `told` hears of each change: the new interval and the cost's share."""
+        self.share, self._told = share, told
+        self.every = 1
+        """A step of so many is measured."""
+        self.cost = 0.0
+        """Cost of a measured step, in ns."""
+        self._samples: deque[tuple[int, int]] = deque(maxlen=KEPT)
+
+    def weigh(self, spent: int, elapsed: int) -> None:
+        """Hear that the hooks took `spent` ns of a step of `elapsed` ns; measure more or fewer steps from now on."""
+        self._samples.append((spent, max(elapsed, 1)))
+        self.cost = median(spent for spent, _ in self._samples)
+        share = self.cost / median(elapsed for _, elapsed in self._samples)
+        wanted = self.every
+        while wanted < WIDEST and share / wanted > self.share:
+            wanted *= 2
+        while wanted > 1 and share / (wanted // 2) < self.share / 2:
+            wanted //= 2
+        if wanted != self.every:
+            self.every = wanted
+            self._told(wanted, share)

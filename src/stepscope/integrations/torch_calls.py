@@ -1,0 +1,194 @@
+"""Calls that are a phase by themselves: backward passes, saving, collectives, clipping, scalers, log lines."""
+
+from __future__ import annotations
+
+import logging
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd
+import torch.nn.utils
+
+from stepscope.integrations.torch_timeline import compiling
+from stepscope.recorder import automatic
+from stepscope.recorder.automatic import BITS, CODES
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from stepscope.core.after_import import AfterImport
+    from stepscope.integrations.patches import Patches
+    from stepscope.integrations.torch_roots import Roots
+    from stepscope.integrations.torch_timeline import Timeline
+
+BACKWARD = CODES["backward"]
+COLLECTIVES = (
+    *("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier"),
+    *("send", "recv", "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+)
+SAVERS = {
+    "torch.distributed.checkpoint": ("save", "async_save"),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+    "safetensors.torch": ("save_file", "save_model"),
+}
+WRITERS = {
+    "torch.utils.tensorboard.writer": (
+        "SummaryWriter",
+        ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure", "add_text", "flush"),
+    ),
+    "wandb.sdk.wandb_run": ("Run", ("log",)),
+    "tqdm.std": ("tqdm", ("refresh",)),
+}
+
+
+class Calls:
+    """The wrappers around calls."""
+
+    def __init__(self, timeline: Timeline, roots: Roots) -> None:
+        """Charge to `timeline`; the hooks of `roots` are not saved with a model."""
+        self._timeline, self._roots = timeline, roots
+        self._depth = 0
+        self._passes: list[tuple[str, Any, Any]] = []
+        self.gradients: Any = None
+        """What wants the norm that the user's own clipping finds: it has a method `clipped(norm)`."""
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward pass goes on."""
+        return self._depth > 0
+
+    def attach(self, patches: Patches, imports: AfterImport) -> None:
+        """Put the wrappers on, those of modules that are not there yet when they come."""
+        self._passes = []
+        for name in ("backward", "grad"):
+            original = getattr(torch.autograd, name)
+            patches.wrap(torch.autograd, name, self._backward)
+            self._passes.append((name, original, getattr(torch.autograd, name)))
+        patches.wrap(torch, "save", self._saving)
+        patches.wrap(torch.nn.utils, "clip_grad_norm_", self._clipping)
+        patches.wrap(torch.nn.utils.clip_grad, "clip_grad_norm_", self._clipping)
+        patches.wrap(logging.Logger, "callHandlers", self._plain(automatic.LOGGING))
+        if torch.distributed.is_available():
+            communicate = self._plain(automatic.COMMUNICATION)
+            for name in COLLECTIVES:
+                inner = torch.distributed.distributed_c10d
+                if getattr(inner, name, None) is not None and patches.wrap(inner, name, communicate):
+                    wrapper = getattr(inner, name)
+                    patches.wrap(torch.distributed, name, lambda _original, wrapper=wrapper: wrapper)
+        for module, names in SAVERS.items():
+            imports.call(module, self._wrapping(patches, names, automatic.CHECKPOINT))
+        for module, (owner, names) in WRITERS.items():
+            imports.call(module, self._wrapping(patches, names, automatic.LOGGING, owner))
+
+    def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
+        """Leave backward passes alone while a stretch of steps is not measured."""
+        for name, original, wrapper in self._passes:
+            here, there = (wrapper, original) if quiet else (original, wrapper)
+            if getattr(torch.autograd, name) is here:
+                setattr(torch.autograd, name, there)
+
+    def _wrapping(self, patches: Patches, names: tuple[str, ...], phase: str, owner: str = "") -> Any:
+        def wrap(module: ModuleType) -> None:
+            target = getattr(module, owner, None) if owner else module
+            for name in names:
+                if target is not None:
+                    patches.wrap(target, name, self._plain(phase))
+
+        return wrap
+
+    def _plain(self, phase: str) -> Any:
+        """Return what makes a wrapper that charges calls to a phase."""
+        timeline, charge = self._timeline, self._timeline.charge(phase)
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if (timeline.traced and compiling()) or timeline.quiet or not timeline.active or not charge.begin():
+                    return original(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    charge.end()
+
+            return call
+
+        return make
+
+    def _saving(self, original: Any) -> Any:
+        charged = self._plain(automatic.CHECKPOINT)(original)
+        timeline, roots = self._timeline, self._roots
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if not timeline.active:
+                return original(*args, **kwargs)
+            with roots.hidden():
+                return charged(*args, **kwargs)
+
+        return save
+
+    def _clipping(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def clip(*args: Any, **kwargs: Any) -> Any:
+            if (timeline.traced and compiling()) or not timeline.active:
+                return original(*args, **kwargs)
+            begun = not timeline.quiet and timeline.optimizer.begin()
+            try:
+                norm = original(*args, **kwargs)
+            finally:
+                if begun:
+                    timeline.optimizer.end()
+            if self.gradients is not None:
+                self.gradients.clipped(norm)
+            return norm
+
+        return clip
+
+    def _backward(self, original: Any) -> Any:
+        timeline, keeper, add = self._timeline, self._timeline.keeper, self._timeline.add
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not timeline.fast or not keeper.fed or get_ident() != timeline.thread:
+                return self._other_backward(original, args, kwargs)
+            timeline.fresh = None
+            timeline.backwards += 1
+            self._depth += 1
+            add(monotonic_ns() << BITS | BACKWARD)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                timeline.backward.end()
+                self._depth -= 1
+
+        return backward
+
+    def _other_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        timeline = self._timeline
+        if (timeline.traced and compiling()) or not timeline.active or get_ident() != timeline.thread:
+            return original(*args, **kwargs)
+        start = monotonic_ns() if timeline.timing else 0
+        if timeline.span is not None:
+            timeline.train()
+        timeline.fresh = None
+        timeline.backwards += 1
+        timeline.keeper.backward()
+        begun = not timeline.quiet and timeline.backward.begin()
+        if begun and timeline.device is not None:
+            timeline.device.mark("backward")
+        self._depth += 1
+        hook = monotonic_ns() if start else 0
+        try:
+            return original(*args, **kwargs)
+        finally:
+            back = monotonic_ns() if start else 0
+            self._depth -= 1
+            if begun:
+                timeline.backward.end()
+                if timeline.device is not None:
+                    timeline.device.mark()
+            if not self._depth:
+                timeline.keeper.backward_done()
+            if start:
+                timeline.cost(hook - start + monotonic_ns() - back)

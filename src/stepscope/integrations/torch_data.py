@@ -1,0 +1,218 @@
+"""Waiting for batches: every `DataLoader`, what its workers spend on a batch, and workers that die."""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import dataloader
+
+from stepscope.integrations.batch import count_samples
+from stepscope.integrations.torch_workers import WORDS, Slots, WorkerProbe
+from stepscope.recorder.automatic import BITS, CODES
+
+if TYPE_CHECKING:
+    from stepscope.integrations.patches import Patches
+    from stepscope.integrations.torch_timeline import Timeline
+
+DATA = CODES["data"]
+DEATH = "DataLoader worker"
+"""How torch's message begins when a worker has died."""
+
+
+class Loaders:
+    """The hooks on DataLoaders."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        """Tell `timeline` of every batch."""
+        self._timeline = timeline
+        self._feeding: weakref.ref[Any] | None = None
+        self._iterator = 0
+        self.look: Any = None
+        """Called before the first batch: by then the model is there."""
+
+    def attach(self, patches: Patches) -> None:
+        """Put the hooks on."""
+        patches.wrap(torch.utils.data.DataLoader, "__iter__", self._iterating)
+        patches.wrap(torch.utils.data.DataLoader, "_get_iterator", self._probing)
+        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._fetching)  # noqa: SLF001 - torch has no hook here
+
+    def _iterating(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def iterate(loader: Any) -> Any:
+            if not timeline.active or get_ident() != timeline.thread:
+                return original(loader)
+            if torch.is_grad_enabled():
+                if timeline.keeper.stepped:
+                    timeline.keeper.close()
+                timeline.steps.mark()
+            charge = timeline.data if torch.is_grad_enabled() else timeline.evaluation
+            begun = charge.begin()  # workers are started here
+            try:
+                return original(loader)
+            finally:
+                if begun:
+                    charge.end()
+
+        return iterate
+
+    def _probing(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def get_iterator(loader: Any) -> Any:
+            workers = loader.num_workers
+            if not timeline.active or not workers or get_ident() != timeline.thread:
+                return original(loader)
+            user = loader.worker_init_fn
+            slots = Slots(torch.zeros((workers, WORDS), dtype=torch.int64).share_memory_())
+            loader.worker_init_fn = WorkerProbe(slots, user)
+            try:
+                iterator = original(loader)
+            finally:
+                loader.worker_init_fn = user
+            iterator._stepscope_slots = (slots, [0] * workers)  # noqa: SLF001 - a mark of ours on torch's iterator
+            return iterator
+
+        return get_iterator
+
+    def _fetching(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        keeper, add = timeline.keeper, timeline.add
+
+        def fetch(iterator: Any) -> Any:
+            if timeline.hushed and self._iterator == id(iterator) and keeper.until > 1 and torch.is_grad_enabled():
+                return self._quiet_fetch(original, iterator)
+            if (
+                not timeline.fast
+                or self._iterator != id(iterator)
+                or timeline.left is not None
+                or not torch.is_grad_enabled()
+                or get_ident() != timeline.thread
+            ):
+                return self._other_fetch(original, iterator)
+            if keeper.stepped:
+                keeper.close(again=True)
+            keeper.fed = True
+            add(monotonic_ns() << BITS | DATA)
+            try:
+                batch = original(iterator)
+            except BaseException as error:
+                self._end_fetch(error, iterator)
+                raise
+            finally:
+                timeline.data.end()
+            self._count(batch, iterator)
+            return batch
+
+        return fetch
+
+    def _quiet_fetch(self, original: Any, iterator: Any) -> Any:
+        keeper = self._timeline.keeper
+        if keeper.stepped and keeper.steps.note(keeper.samples):
+            keeper.until -= 1
+            keeper.stepped, keeper.samples, keeper.batches = False, None, 0
+            keeper.cycle.clear()
+        try:
+            batch = original(iterator)
+        except BaseException as error:
+            self._end_fetch(error, iterator)
+            raise
+        self._count(batch, iterator)
+        return batch
+
+    def _count(self, batch: Any, iterator: Any) -> None:
+        """Count the samples of a batch, and read what the workers say."""
+        keeper = self._timeline.keeper
+        first = batch
+        while type(first) in (list, tuple) and first:
+            first = first[0]
+        keeper.fetched(first.shape[0] if type(first) is torch.Tensor and first.ndim else count_samples(batch))
+        slots = iterator.__dict__.get("_stepscope_slots")
+        if slots is not None:
+            self._read_workers(slots)
+
+    def _other_fetch(self, original: Any, iterator: Any) -> Any:
+        timeline = self._timeline
+        if not timeline.active or get_ident() != timeline.thread:
+            return original(iterator)
+        if not torch.is_grad_enabled() or "_stepscope_evaluates" in iterator.__dict__:
+            return self._evaluation_batch(original, iterator)
+        start = monotonic_ns() if timeline.timing else 0
+        self._begin_fetch(iterator)
+        timeline.keeper.fetching()
+        begun = not timeline.quiet and timeline.data.begin()
+        hook = monotonic_ns() if start else 0
+        try:
+            batch = original(iterator)
+        except BaseException as error:
+            self._end_fetch(error, iterator)
+            raise
+        finally:
+            back = monotonic_ns() if start else 0
+            if begun:
+                timeline.data.end()
+        self._count(batch, iterator)
+        if start and timeline.timing:
+            timeline.cost(hook - start + monotonic_ns() - back)
+        return batch
+
+    def _begin_fetch(self, iterator: Any) -> None:
+        timeline = self._timeline
+        if timeline.left is not None:
+            timeline.recover()
+        if timeline.span is not None:
+            timeline.train()
+        if self._iterator != id(iterator):
+            if timeline.keeper.stepped:
+                timeline.keeper.close()
+            self._iterator = id(iterator)
+            self._feeding = timeline.fresh = weakref.ref(iterator, self._abandoned)
+            timeline.steps.mark()
+            if self.look is not None:
+                self.look()
+
+    def _abandoned(self, reference: weakref.ref[Any]) -> None:
+        """Hear that the loop over an iterator was left: its last step ends there."""
+        if reference is self._feeding and self._timeline.active and get_ident() == self._timeline.thread:
+            self._feeding, self._iterator = None, 0
+            self._timeline.keeper.starved()
+
+    def _end_fetch(self, error: BaseException, iterator: Any) -> None:
+        self._feeding, self._iterator = None, 0
+        self._timeline.keeper.starved()
+        if isinstance(error, RuntimeError) and str(error).startswith(DEATH):
+            codes = {worker.pid: worker.exitcode for worker in getattr(iterator, "_workers", ())}
+            dead = {str(pid): code for pid, code in codes.items() if code is not None}
+            self._timeline.run.event("worker_died", workers=dead, error=str(error)[:500])
+
+    def _evaluation_batch(self, original: Any, iterator: Any) -> Any:
+        timeline = self._timeline
+        if timeline.keeper.stepped:
+            timeline.keeper.close()
+        timeline.evaluate(iterator)
+        try:
+            return original(iterator)
+        except BaseException:
+            timeline.train()
+            iterator.__dict__.pop("_stepscope_evaluates", None)
+            raise
+
+    def _read_workers(self, marks: tuple[Slots, list[int]]) -> None:
+        """Record what the workers spent on the batches that they have made since the last look."""
+        slots, seen = marks
+        counts = slots.words[:, 0].tolist()
+        for worker, made in enumerate(counts):
+            if made == seen[worker]:
+                continue
+            seen[worker], batches = slots.read(worker, seen[worker])
+            for batch in batches:
+                row = {"data/load_seconds": batch.load, "data/collate_seconds": batch.collate}
+                if batch.transform is not None:
+                    row["data/transform_seconds"] = batch.transform
+                self._timeline.run.log(row)

@@ -1,0 +1,177 @@
+"""Optimizer steps, by torch's own global hooks, and the scalers that may leave one out."""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from stepscope.integrations.torch_timeline import compiling
+from stepscope.recorder.automatic import BITS, CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.integrations.patches import Patches
+    from stepscope.integrations.torch_timeline import Timeline
+
+OPTIMIZER = CODES["optimizer"]
+
+
+class Optimizers:
+    """The hooks on every optimizer."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._timeline: Timeline
+        self._in_backward: Callable[[], bool] = lambda: False
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._handles: list[Any] = []
+        self._begun = False
+        self._updates = 0
+        self.before: list[Callable[[Any], None]] = []
+        """Called with an optimizer that is about to step: its gradients are there."""
+        self.after: list[Callable[[Any], None]] = []
+        """Called with one that has stepped."""
+
+    def count(self) -> int:
+        """Return how many optimizers there are, as far as anybody knows."""
+        return len(self._known) or 1
+
+    def add(self, optimizer: Any) -> None:
+        """Know an optimizer that the user names."""
+        self._known.add(optimizer)
+
+    def attach(self, timeline: Timeline, patches: Patches, in_backward: Callable[[], bool]) -> None:
+        """Put the hooks on."""
+        self._timeline, self._in_backward = timeline, in_backward
+        self._register()
+        patches.wrap(torch.optim.Optimizer, "__init__", self._remembering)
+        for owner in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
+            if "step" in vars(owner):
+                patches.wrap(owner, "step", self._scaling)
+
+    def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
+        """Only count the steps while a stretch of them is not measured."""
+        if not self._handles or self.before or self.after:
+            return
+        self.detach()
+        if quiet:
+            self._handles = [register_optimizer_step_post_hook(self._after_unmeasured)]
+        else:
+            self._register()
+
+    def _register(self) -> None:
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before),
+            register_optimizer_step_post_hook(self._after),
+        ]
+
+    def detach(self) -> None:
+        """Take them off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _remembering(self, original: Any) -> Any:
+        known = self._known
+
+        def make(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            known.add(optimizer)
+
+        return make
+
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
+        timeline = self._timeline
+        keeper = timeline.keeper
+        if timeline.fast and keeper.fed and not keeper.stepped and not self.before and get_ident() == timeline.thread:
+            self._updates += 1
+            self._begun, timeline.left = True, self
+            timeline.add(monotonic_ns() << BITS | OPTIMIZER)
+        else:
+            self._other_before(timeline, optimizer)
+
+    def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
+        timeline = self._timeline
+        keeper = timeline.keeper
+        if timeline.fast and keeper.fed and not keeper.stepped and not self.after and self._begun:
+            timeline.add(monotonic_ns() << BITS)
+            self._begun, timeline.left = False, None
+            keeper.stepped = True
+            keeper.cycle.append(id(optimizer))
+        else:
+            self._other_after(timeline, optimizer)
+
+    def _after_unmeasured(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the hook's signature
+        timeline = self._timeline
+        keeper = timeline.keeper
+        if timeline.hushed and keeper.fed:
+            keeper.stepped = True
+        else:
+            self._other_before(timeline, optimizer)
+            self._other_after(timeline, optimizer)
+
+    def _other_before(self, timeline: Timeline, optimizer: Any) -> None:
+        if (timeline.traced and compiling()) or not timeline.active:
+            return
+        start = monotonic_ns() if timeline.timing else 0
+        if timeline.thread != get_ident():
+            timeline.move()
+        if timeline.span is not None:
+            timeline.train()
+        self._updates += 1
+        timeline.keeper.updating(id(optimizer))
+        for function in self.before:
+            function(optimizer)
+        if not timeline.quiet:
+            self._begun = timeline.optimizer.begin()
+            if self._begun:
+                timeline.left = self
+            if timeline.device is not None:
+                timeline.device.mark("optimizer")
+        if start:
+            timeline.cost(monotonic_ns() - start)
+
+    def _other_after(self, timeline: Timeline, optimizer: Any) -> None:
+        if (timeline.traced and compiling()) or not timeline.active:
+            return
+        start = monotonic_ns() if timeline.timing else 0
+        if self._begun:
+            self._begun, timeline.left = False, None
+            timeline.optimizer.end()
+            if timeline.device is not None:
+                timeline.device.mark()
+        for function in self.after:
+            function(optimizer)
+        if start:
+            timeline.cost(monotonic_ns() - start)
+        timeline.keeper.updated(id(optimizer), inside_backward=self._in_backward())
+
+    def forget(self) -> None:
+        """An error ended the step of an optimizer without its hook."""
+        self._begun = False
+
+    def _scaling(self, original: Any) -> Any:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            timeline = self._timeline
+            if (timeline.traced and compiling()) or not timeline.active:
+                return original(scaler, optimizer, *args, **kwargs)
+            before = self._updates
+            begun = not timeline.quiet and timeline.optimizer.begin()
+            try:
+                done = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                if begun:
+                    timeline.optimizer.end()
+            if self._updates == before:  # the gradients were not finite: the step was taken, without an update
+                timeline.run.event("update_skipped", optimizer=type(optimizer).__name__)
+                timeline.keeper.updating(id(optimizer))
+                timeline.keeper.updated(id(optimizer))
+            return done
+
+        return step

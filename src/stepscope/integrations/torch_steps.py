@@ -1,0 +1,143 @@
+"""Where one training step ends and the next begins, told from batches, backward passes and optimizers alone.
+
+With a DataLoader a step ends at the fetch that follows at least one optimizer step: accumulation, several optimizers
+and a skipped update of a GradScaler are all one step. Without one it ends with the last optimizer of the cycle.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.recorder.automatic import AutomaticSteps
+
+REPEATS = 64
+"""Updates by one optimizer without a fetch after which the loader is not believed to feed the steps."""
+
+
+class StepKeeper:
+    """Decide when a step ends; pure but for the steps it closes."""
+
+    __slots__ = (
+        *("_backward", "_before", "_deferred", "_last", "_optimizers", "_service", "bare"),
+        *("batches", "cycle", "fed", "samples", "stepped", "steps", "until"),
+    )
+
+    def __init__(
+        self,
+        steps: AutomaticSteps,
+        optimizers: Callable[[], int] = lambda: 1,
+        service: Callable[[], int] = lambda: 1 << 30,
+    ) -> None:
+        """Close `steps`; `optimizers` counts those that exist.
+
+        `service` is called when `until` steps have ended, and says when to call it again.
+        """
+        self.steps = steps
+        self._optimizers, self._service = optimizers, service
+        self.until = 1
+        self.bare = False
+        """Whether nobody measures the phases of this step."""
+        self.stepped = False
+        """Whether an optimizer has stepped since the step began."""
+        self.fed = False
+        """Whether batches of a loader drive the steps."""
+        self.batches = 0
+        """Batches of the step so far."""
+        self.samples: float | None = None
+        """Samples of the step so far."""
+        self._before: float | None = None
+        self._backward = False
+        self._deferred = False
+        self.cycle: list[int] = []
+        """Optimizers, by their ids, that have stepped since the step began."""
+        self._last = 0
+
+    def fetching(self) -> None:
+        """A batch to train on is asked for."""
+        if self.stepped:
+            self.close(again=True)
+        self.fed = True
+
+    def fetched(self, samples: float | None) -> None:
+        """It has come."""
+        self.batches += 1
+        self._before = self.samples
+        if samples is not None:
+            self.samples = (self.samples or 0) + samples
+        self.steps.open()
+
+    def unfetch(self) -> None:
+        """The last batch was not one to train on after all."""
+        self.batches -= 1
+        self.samples = self._before
+        self.fed = False
+        if not self.batches:
+            self.steps.unopen()
+
+    def starved(self) -> None:
+        """The loader has no more batches, or nobody asks for them any more."""
+        self.fed = False
+        if self.stepped and not self._deferred:
+            self.close()
+        elif not self.batches:
+            self.steps.unopen()
+        self.steps.flush()
+
+    def backward(self) -> None:
+        """A backward pass begins."""
+        if not self._backward:
+            self._backward = True
+            self.steps.open()
+
+    def backward_done(self) -> None:
+        """It has ended: an optimizer that steps inside it could not end the step."""
+        if self._deferred:
+            self._deferred = False
+            self.close()
+
+    def updating(self, optimizer: int) -> None:
+        """An optimizer (by its id) is about to step."""
+        if not self.stepped:
+            self.steps.open()
+            return
+        if optimizer not in self.cycle or not self._backward:
+            return
+        if self.fed and self.cycle.count(optimizer) < REPEATS:
+            return
+        self.fed = False
+        self._last = self.cycle[-1]
+        self.close()
+        self.steps.open()
+
+    def updated(self, optimizer: int, *, inside_backward: bool = False) -> None:
+        """It has stepped, or would have if the gradients had been finite."""
+        self.stepped = True
+        if len(self.cycle) < REPEATS * 2:
+            self.cycle.append(optimizer)
+        if self.fed:
+            return
+        if self._last != optimizer and (self._last or self._optimizers() > 1):
+            return
+        if inside_backward:
+            self._deferred = True
+        else:
+            self.close()
+
+    def close(self, *, again: bool = False) -> None:
+        """End the step now, and begin the next if `again`."""
+        self.steps.close(self.samples, bare=self.bare, again=again)
+        self.samples = None
+        self.stepped = self._backward = self._deferred = False
+        self.batches = 0
+        self.cycle.clear()
+        self.until -= 1
+        if self.until <= 0:
+            self.until = self._service()
+
+    def finish(self) -> None:
+        """End the last step, if an optimizer has stepped in it."""
+        if self.stepped:
+            self.close()

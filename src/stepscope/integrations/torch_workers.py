@@ -1,0 +1,140 @@
+"""What runs inside the worker processes of a DataLoader: it times each batch where it is made.
+
+Each worker has a slot in memory that it shares with the trainer and writes a few numbers there: no queue, no lock, no
+message. This module is imported by fresh worker processes: it loads nothing but what they have anyway.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+ENTRIES = 64
+"""Batches of a worker that are remembered; the trainer looks at every batch."""
+FIELDS = 3
+"""Of an entry: time to load the items, time of their transforms in it, time to collate them; in ns."""
+HEAD = 1
+"""Words before the entries: how many batches the worker has made."""
+WORDS = HEAD + ENTRIES * FIELDS
+TRANSFORMS = ("transform", "target_transform", "transforms")
+
+
+class Batch(NamedTuple):
+    """What a worker spent on one batch, in seconds."""
+
+    load: float
+    transform: float | None
+    """None where the dataset has no transforms that could be told from loading."""
+    collate: float
+
+
+class Slots:
+    """The slots of all workers of one iterator: a shared tensor of 64-bit integers, one row per worker."""
+
+    def __init__(self, words: Any) -> None:
+        """Take the tensor; `words[worker]` is a slot."""
+        self.words = words
+
+    def write(self, worker: int, load: int, transform: int, collate: int) -> None:
+        """Add an entry: the numbers first, then the count that makes them valid."""
+        row = self.words[worker]
+        made = int(row[0])
+        at = HEAD + made % ENTRIES * FIELDS
+        row[at], row[at + 1], row[at + 2] = load, transform, collate
+        row[0] = made + 1
+
+    def read(self, worker: int, seen: int) -> tuple[int, list[Batch]]:
+        """Return how many batches the worker has made, and those after the first `seen` that are still there."""
+        row = self.words[worker].tolist()
+        made = int(row[0])
+        first = max(seen, made - ENTRIES + 1, 0)
+        return made, [_batch(row, number) for number in range(first, made)]
+
+
+def _batch(row: list[int], number: int) -> Batch:
+    at = HEAD + number % ENTRIES * FIELDS
+    load, transform, collate = row[at : at + FIELDS]
+    return Batch(load / 1e9, None if transform < 0 else transform / 1e9, collate / 1e9)
+
+
+class TimedCall:
+    """A transform or a collate function that adds up its own time."""
+
+    def __init__(self, inner: Any) -> None:
+        """Wrap `inner`; everything but the call is passed on."""
+        self.inner, self.spent = inner, 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        begun = perf_counter_ns()
+        try:
+            return self.inner(*args, **kwargs)
+        finally:
+            self.spent += perf_counter_ns() - begun
+
+    def take(self) -> int:
+        """Return the time since the last call of this, in ns."""
+        spent, self.spent = self.spent, 0
+        return spent
+
+    def __getattr__(self, name: str) -> Any:
+        """Be like the wrapped function otherwise."""
+        return getattr(self.__dict__.get("inner"), name)
+
+
+class WorkerProbe:
+    """The user's `worker_init_fn`, and then ours: it times the fetcher of this worker."""
+
+    def __init__(self, slots: Slots, inner: Any = None) -> None:
+        """Write to `slots`; `inner` is the user's function, if there is one."""
+        self.slots, self.inner = slots, inner
+
+    def __call__(self, worker: int) -> None:
+        """Begin a worker process."""
+        if self.inner is not None:
+            self.inner(worker)
+        from torch.utils.data import get_worker_info
+        from torch.utils.data._utils import fetch
+
+        info = get_worker_info()
+        transforms = _time_transforms(info.dataset) if info is not None else []
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001 - torch has no hook here
+            _time_fetches(kind, self.slots, worker, transforms)
+
+
+def _time_transforms(dataset: Any) -> list[TimedCall]:
+    """Wrap the transforms of this worker's copy of a dataset, where torchvision's datasets keep them."""
+    for _ in range(4):  # inside subsets
+        found = {name: call for name in TRANSFORMS if callable(call := getattr(dataset, name, None))}
+        if found:
+            break
+        dataset = getattr(dataset, "dataset", None)
+    else:
+        return []
+    timed = []
+    for name, call in found.items():
+        if name == "transforms" and "transform" in found:  # torchvision's pair of the other two: called instead of them
+            timed = []
+        wrapper = TimedCall(call)
+        try:
+            setattr(dataset, name, wrapper)
+        except (AttributeError, TypeError):  # read-only: its time stays in the loading
+            continue
+        timed.append(wrapper)
+    return timed
+
+
+def _time_fetches(kind: Any, slots: Slots, worker: int, transforms: list[TimedCall]) -> None:
+    original = kind.fetch
+
+    def fetch(self: Any, index: Any) -> Any:
+        if type(self.collate_fn) is not TimedCall:
+            self.collate_fn = TimedCall(self.collate_fn)
+        begun = perf_counter_ns()
+        made = original(self, index)
+        spent = perf_counter_ns() - begun
+        collate = self.collate_fn.take()
+        slots.write(worker, spent - collate, sum(call.take() for call in transforms) if transforms else -1, collate)
+        return made
+
+    kind.fetch = fetch

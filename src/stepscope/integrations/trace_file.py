@@ -1,0 +1,87 @@
+"""The Chrome trace of a profile on disk: never larger than its cap, never more than the disk can take."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MAX_BYTES = 256 << 20
+"""Bytes that one trace may take on disk unless told otherwise."""
+PACKING = 8
+"""A trace becomes at least so many times smaller when it is compressed (seen: 12 to 25 times)."""
+EVENT_BYTES, SHAPES_BYTES, STACK_BYTES = 300, 250, 600
+"""About how many bytes of JSON an event takes, and how many more with shapes and with stacks."""
+
+
+class TraceFile(NamedTuple):
+    """Where a trace is, how large, and what is to be said about it."""
+
+    path: Path | None
+    size: int = 0
+    """Bytes on disk; 0 without a file."""
+    note: str = ""
+    """Why it is compressed or left out; empty if all is well."""
+
+
+def expected_bytes(events: int, *, shapes: bool = False, stacks: bool = False) -> int:
+    """Return about how many bytes the trace of so many events takes before it is compressed."""
+    return events * (EVENT_BYTES + SHAPES_BYTES * shapes + STACK_BYTES * stacks)
+
+
+def keep(
+    write: Callable[[str], object],
+    path: Path,
+    expected: int,
+    max_bytes: int = MAX_BYTES,
+    free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+) -> TraceFile:
+    """Write a trace to `path` (compressed, as `path`.gz, if it is larger than the cap); leave it out if that is too.
+
+    Args:
+        write: writes the trace to the file of the given name.
+        path: where it goes; its folder is made, for this user only.
+        expected: about how many bytes it takes, see `expected_bytes`.
+        max_bytes: the cap.
+        free: returns the free bytes of the disk with a folder.
+
+    Raises:
+        OSError: the folder or the file cannot be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if expected > PACKING * max_bytes:
+        return TraceFile(None, 0, f"the trace, about {_mib(expected)}, was left out: {_remedy(max_bytes)}")
+    if expected > free(path.parent) // 2:
+        return TraceFile(None, 0, f"the trace, about {_mib(expected)}, was left out: the disk is too full")
+    part, packed = path.with_name(f".{path.name}.part"), path.with_name(f"{path.name}.gz")
+    try:
+        write(str(part))
+        os.chmod(part, 0o600)
+        size = part.stat().st_size
+        if size <= max_bytes:
+            os.replace(part, path)
+            packed.unlink(missing_ok=True)  # of a trace of the same name before
+            return TraceFile(path, size)
+        with part.open("rb") as whole, gzip.open(packed, "wb", compresslevel=3) as file:
+            shutil.copyfileobj(whole, file, 1 << 20)
+        os.chmod(packed, 0o600)
+        path.unlink(missing_ok=True)
+        if packed.stat().st_size <= max_bytes:
+            return TraceFile(packed, packed.stat().st_size, f"the trace was compressed: it takes {_mib(size)} as text")
+        packed.unlink()
+        return TraceFile(None, 0, f"the trace, {_mib(size)}, was left out: {_remedy(max_bytes)}")
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.4g} MiB"
+
+
+def _remedy(max_bytes: int) -> str:
+    return f"the cap is {_mib(max_bytes)}; profile fewer steps or raise max_bytes"

@@ -1,0 +1,344 @@
+"""Phases and steps that hooks open and close; they give way wherever the user's own code does it.
+
+Between two hooks a training step runs through all caches: every function and object that a hook touches is cold, and
+a call costs several microseconds. So a hook only appends a mark, the time and what begins or ends there, to one list;
+what the marks mean is worked out once, when the step ends. Where the user's own code opens phases or steps, the hooks
+charge through the recorder instead, which knows both.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from stepscope.core.ring import LONG_PHASES, WORD_PHASE
+from stepscope.recorder.followed_step import make_step
+from stepscope.recorder.hotpath import OTHER, Step
+
+if TYPE_CHECKING:
+    from stepscope.recorder.hotpath import Layout, Recorder
+
+DATA, COPY, FORWARD, BACKWARD, OPTIMIZER = "data", "copy", "forward", "backward", "optimizer"
+COMMUNICATION, CHECKPOINT, EVALUATION, COMPILE = "communication", "checkpoint", "evaluation", "compile"
+LOGGING, GARBAGE = "logging", "gc"
+NAMES = (
+    *(OTHER, DATA, COPY, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION),
+    *(CHECKPOINT, EVALUATION, COMPILE, LOGGING, GARBAGE),
+)
+CODES = {name: code for code, name in enumerate(NAMES)}
+"""What the low bits of a mark say: which phase begins; 0 that the last one ends."""
+AUTOMATIC = frozenset(NAMES)
+"""Phases that hooks open. Inside any other one, which is the user's own, they charge nothing."""
+BITS = 5
+MOST_NOTED = 8
+"""Bare steps whose rows are written together."""
+MOST_MARKS = 4096
+"""Marks of one step; a longer one (hours of evaluation without a step) is folded in between."""
+
+
+class AutomaticSteps:
+    """Steps that hooks open and close, until the user's own code opens one: from then on they are the user's."""
+
+    __slots__ = (
+        *("_before", "_is_open", "_layouts", "_noted", "_recorder"),
+        *("add", "count", "marking", "marks", "thread", "yielded"),
+    )
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_open = False
+        self._before = (recorder._index, recorder._counting)
+        self._layouts: dict[tuple[int, bool], Layout] = {}
+        self._noted: list[tuple[int, int, int, int | None]] = []
+        self.thread = get_ident()
+        """The thread that trains."""
+        self.marks: list[int] = []
+        """What began and ended in this step, as `monotonic_ns() << BITS | code`."""
+        self.add = self.marks.append
+        self.marking = True
+        """Whether hooks make marks; else they charge through the recorder."""
+        self.yielded = False
+        """Whether the user's own code counts the steps."""
+        self.count = 0
+        """Steps closed so far."""
+        recorder._step = _Claim(recorder, self)
+
+    @property
+    def index(self) -> int:
+        """Index of the step that is open, or of the last one."""
+        return self._recorder._index
+
+    def open(self) -> None:
+        """Begin a step, if none is open: what is logged from now on belongs to it."""
+        if self._is_open or self.yielded:
+            return
+        recorder = self._recorder
+        index, counting = self._before = (recorder._index, recorder._counting)
+        self._is_open = True
+        recorder._thread = self.thread
+        recorder._mark = recorder._mark or monotonic_ns()
+        recorder._index, recorder._counting = 0 if counting else index + 1, False
+
+    def unopen(self) -> None:
+        """Take the beginning of a step back: it was none."""
+        if self._is_open:
+            self._is_open = False
+            self._recorder._index, self._recorder._counting = self._before
+
+    def mark(self) -> None:
+        """Let the first step begin now: what was before the training belongs to no step."""
+        recorder = self._recorder
+        if self.count or self.yielded or recorder._stack or not self.marking:
+            return
+        recorder._spent.clear()
+        self.marks.clear()
+        recorder._mark = monotonic_ns()
+
+    def close(self, samples: float | None, *, bare: bool = False, again: bool = False) -> None:
+        """End the step, if it is ours to end, and begin the next one if `again`.
+
+        A bare one is written without its phases, which nobody measured.
+        """
+        if self.yielded:
+            return
+        if not self._is_open:
+            self.open()
+        if self._noted:
+            self.flush()
+        recorder, now = self._recorder, monotonic_ns()
+        if not self.marking or recorder._spent or recorder._stack:
+            self._close_charged(samples)
+        else:
+            begun, recorder._mark = recorder._mark, now
+            code, row = 0, (now - begun,)
+            if self.marks:
+                code, row = self._settle(begun, now)
+            elif not bare:
+                code, row = 1, (now - begun, now - begun)
+            if samples is not None:
+                row = (*row, samples if type(samples) is int else recorder._intake.number(samples))
+            recorder._write(self._layout(code, samples is not None), now, recorder._index, row)
+        self.count += 1
+        if again:
+            self._before = (recorder._index, False)
+            recorder._index += 1
+        else:
+            self._is_open = False
+        for follower in getattr(recorder, "followers", ()):
+            follower.step_ended()
+
+    def note(self, samples: int | None) -> bool:
+        """End a bare step and begin the next; the row is written with the next few, which costs less than one by one.
+
+        False, and nothing done, where the step needs more thought than that.
+        """
+        recorder = self._recorder
+        if self.yielded or not self._is_open or recorder._spent or recorder._stack or self.marks:
+            return False
+        now, index = monotonic_ns(), recorder._index
+        self._noted.append((now, index, now - recorder._mark, samples))
+        recorder._mark, recorder._index = now, index + 1
+        self._before = (index, False)
+        self.count += 1
+        if len(self._noted) >= MOST_NOTED:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write the rows of the steps that were only noted."""
+        write, bare, sampled = self._recorder._write, self._layout(0, False), self._layout(0, True)  # noqa: FBT003 - a key
+        for now, index, elapsed, samples in self._noted:
+            if samples is None:
+                write(bare, now, index, (elapsed,))
+            else:
+                write(sampled, now, index, (elapsed, samples))
+        self._noted.clear()
+
+    def _settle(self, begun: int, now: int) -> tuple[int, tuple[int, ...]]:
+        """Return which phases the marks of this step have, as bits, and the step's row: its duration, then theirs."""
+        spent = [0] * len(NAMES)
+        open_phases: list[int] = []
+        current, last = 0, begun
+        for mark in self.marks:
+            at = mark >> BITS
+            spent[current] += at - last
+            last = at
+            code = mark & 31
+            if code:
+                open_phases.append(current)
+                current = code
+            else:
+                current = open_phases.pop() if open_phases else 0
+        spent[current] += now - last
+        self.marks.clear()
+        for code in (*open_phases[1:], current) if open_phases else ():
+            self.add(now << BITS | code)
+        bits = 1
+        for code, elapsed in enumerate(spent):
+            if elapsed:
+                bits |= 1 << code
+        return bits, (now - begun, *(elapsed for code, elapsed in enumerate(spent) if elapsed or not code))
+
+    def _layout(self, bits: int, sampled: bool) -> Layout:  # noqa: FBT001 - private
+        known = self._layouts.get((bits, sampled))
+        if known is not None:
+            return known
+        names = [name for code, name in enumerate(NAMES) if bits >> code & 1]
+        layout = self._recorder._intake.step_layout((*names, sampled))
+        if layout[1]:  # not the stand-in of a run that has ended
+            self._layouts[bits, sampled] = layout
+        return layout
+
+    def _close_charged(self, samples: float | None) -> None:
+        """End a step in which the recorder has charged phases: the user has some of his own."""
+        if self.marking:
+            self.marking = False
+            self.marks.clear()
+        self._recorder._end_step(samples)
+
+    def compress(self) -> None:
+        """Make few marks of many that say the same: the phases one after another, then those that are open."""
+        recorder, now = self._recorder, monotonic_ns()
+        begun = recorder._mark or self.marks[0] >> BITS
+        bits, (_, *elapsed) = self._settle(begun, now)
+        still_open, self.marks[:] = list(self.marks), []
+        at = begun
+        for code in (code for code in range(len(NAMES)) if bits >> code & 1):
+            spent = elapsed.pop(0)
+            if code:
+                self.marks += [at << BITS | code, at + spent << BITS]
+            at += spent
+        self.marks += still_open
+
+    def fold(self) -> None:
+        """Charge what the marks say to the recorder, and make none any more."""
+        recorder, now = self._recorder, monotonic_ns()
+        if not self.marking:
+            return
+        self.marking = False
+        if recorder._spent or recorder._stack or not self.marks:
+            self.marks.clear()
+            return
+        bits, (_, *elapsed) = self._settle(recorder._mark or self.marks[0] >> BITS, now)
+        for name, spent in zip([name for code, name in enumerate(NAMES) if bits >> code & 1], elapsed, strict=True):
+            recorder._spent[name] += spent
+        recorder._mark = now
+        for mark in self.marks:
+            recorder._stack.append(recorder._current)
+            recorder._current = NAMES[mark & 31]
+        self.marks.clear()
+
+    def reset(self) -> None:
+        """Close what an interrupt left open."""
+        recorder = self._recorder
+        depth = sum(1 if mark & 31 else -1 for mark in self.marks)
+        for _ in range(depth if self.marking else 0):
+            self.add(monotonic_ns() << BITS)
+        while not self.marking and recorder._stack and recorder._current in AUTOMATIC:
+            now = monotonic_ns()
+            recorder._spent[recorder._current] += now - recorder._mark
+            recorder._mark, recorder._current = now, recorder._stack.pop()
+
+    def give_way(self) -> None:
+        """Leave the steps to the user's own code; one that is open has never been."""
+        if self.yielded:
+            return
+        self.flush()
+        self.fold()
+        self.yielded = True
+        recorder = self._recorder
+        if isinstance(recorder._step, _Claim):
+            del recorder._step
+            recorder._step = make_step(recorder, getattr(recorder, "followers", ()))
+        self.unopen()
+
+
+class Charge:
+    """One phase as hooks charge it: `begin` says whether it is open now, and only then `end` must follow."""
+
+    __slots__ = ("_code", "_name", "_recorder", "_steps")
+
+    def __init__(self, steps: AutomaticSteps, name: str) -> None:
+        self._steps, self._recorder = steps, steps._recorder
+        self._name, self._code = name, CODES[name]
+
+    def begin(self) -> bool:
+        """Open the phase, unless the user's own is open, or this thread is not the one that trains."""
+        steps = self._steps
+        if get_ident() != steps.thread:
+            return False
+        if steps.marking:
+            if len(steps.marks) > MOST_MARKS:
+                steps.compress()
+            steps.add(monotonic_ns() << BITS | self._code)
+            return True
+        recorder = self._recorder
+        current = recorder._current
+        if current not in AUTOMATIC or current == self._name:
+            return False
+        now = monotonic_ns()
+        recorder._spent[current] += now - (recorder._mark or now)
+        recorder._mark, recorder._current = now, self._name
+        recorder._stack.append(current)
+        return True
+
+    def end(self) -> None:
+        """Close it."""
+        steps = self._steps
+        if steps.marking:
+            steps.add(monotonic_ns() << BITS)
+            return
+        recorder, now = self._recorder, monotonic_ns()
+        recorder._spent[self._name] += now - recorder._mark
+        recorder._mark, recorder._current = now, recorder._stack.pop() if recorder._stack else OTHER
+
+
+class LongCharge(Charge):
+    """A phase that may last: the ring's header shows it meanwhile."""
+
+    __slots__ = ("_outer",)
+
+    def __init__(self, steps: AutomaticSteps, name: str) -> None:
+        super().__init__(steps, name)
+        self._outer: list[int] = []
+
+    def begin(self) -> bool:
+        """Open the phase under the same conditions."""
+        if not super().begin():
+            return False
+        words = self._recorder._words
+        self._outer.append(words[WORD_PHASE])
+        words[WORD_PHASE] = LONG_PHASES[self._name]
+        return True
+
+    def end(self) -> None:
+        """Close it."""
+        self._recorder._words[WORD_PHASE] = self._outer.pop() if self._outer else 0
+        super().end()
+
+
+def charge(steps: AutomaticSteps, name: str) -> Charge:
+    """Return a phase of this name for hooks."""
+    return (LongCharge if name in LONG_PHASES else Charge)(steps, name)
+
+
+class _Claim(Step):
+    """What `run.step()` returns while hooks count the steps: its first use takes the steps over."""
+
+    __slots__ = ("_steps",)
+    asks = True  # its recorder for the followers, see followed_step
+
+    def __init__(self, recorder: Recorder, steps: AutomaticSteps) -> None:
+        super().__init__(recorder)
+        self._steps = steps
+
+    def __enter__(self) -> int:
+        self._steps.give_way()
+        return super().__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        for follower in getattr(self._recorder, "followers", ()):
+            follower.step_ended()
+

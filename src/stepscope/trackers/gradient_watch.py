@@ -1,0 +1,112 @@
+"""The norm of a model's gradients, right whenever it is asked for: taken when the optimizer steps.
+
+Asked after `zero_grad` the gradients are gone or zero. A hook of the optimizer takes the norm before its step, as a
+tensor that stays where it is: nothing waits for a device. torch is never imported by us.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.recorder.complaints import Complaints
+
+GONE = "its gradients were not there: zero_grad came first; call log_training_step before it, or pass the optimizer"
+SHARDED = "its parameters are sharded, and the norm of a shard is not that of the gradients; log grad_norm yourself"
+
+
+class GradientWatch:
+    """Takes the norms of one training's model."""
+
+    def __init__(self, notices: Complaints, modules: Mapping[str, Any] = sys.modules) -> None:
+        """Begin with no model.
+
+        Args:
+            notices: is told once why a norm is not available.
+            modules: loaded modules by name; torch is taken from there.
+        """
+        self.unavailable = ""
+        """Why the last norm asked for is not available; empty if it is."""
+        self._notices, self._modules = notices, modules
+        self._model: weakref.ref[Any] | None = None
+        self._optimizer: weakref.ref[Any] | None = None
+        self._taken: Any = None
+
+    def take(self, model: Any, optimizer: Any = None) -> Any:
+        """Return the norm of the step that has just ended, a tensor on its device; None if it is not available.
+
+        It is that before the optimizer's step: after clipping, if the loop clips.
+        """
+        if model is None or not callable(getattr(model, "parameters", None)):
+            return None
+        norm, self._taken, self.unavailable = self._taken, None, ""
+        self._follow(model, optimizer)
+        if norm is None:
+            norm = self._norm(model)
+            if norm is not None and _is_zero_on_host(norm):
+                norm, self.unavailable = None, GONE
+        if norm is None:
+            self._notices.say("grad_norm", f"cannot take the gradient norm of the model: {self.unavailable or GONE}")
+            self.unavailable = self.unavailable or GONE
+        return norm
+
+    def _follow(self, model: Any, optimizer: Any) -> None:
+        """Have the norm taken before every further step of the optimizer."""
+        if self._model is None or self._model() is not model:
+            self._model = weakref.ref(model)
+        register = getattr(optimizer, "register_step_pre_hook", None)
+        if register is None or (self._optimizer is not None and self._optimizer() is optimizer):
+            return
+        self._optimizer = weakref.ref(optimizer)
+        ours = weakref.ref(self)
+
+        def before_step(stepping: Any, *_: Any) -> None:
+            watch = ours()
+            if watch is not None:
+                watch.before_step(stepping)
+
+        register(before_step)
+
+    def before_step(self, optimizer: Any) -> None:
+        """Take the norm, if this is the optimizer that was last given."""
+        model = None if self._model is None else self._model()
+        followed = self._optimizer is not None and self._optimizer() is optimizer
+        if model is not None and followed:
+            self._taken = self._norm(model)
+
+    def _norm(self, model: Any) -> Any:
+        """Return the norm of all gradients of a model; None, and the reason, if it cannot be told."""
+        torch = self._modules.get("torch")
+        if torch is None:
+            return None
+        try:
+            gradients = [one.grad.detach() for one in model.parameters() if one.grad is not None]
+            if any(map(_is_sharded, gradients)) or "FullyShardedDataParallel" in type(model).__name__:
+                self.unavailable = SHARDED
+                return None
+            return _total(torch, gradients) if gradients else None
+        except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; training goes on, it is told
+            self.unavailable = f"{type(error).__name__}: {error}"[:200]
+            return None
+
+
+def _total(torch: Any, gradients: list[Any]) -> Any:
+    dense = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients]
+    whole = getattr(torch.nn.utils, "get_total_norm", None)  # by the foreach path; from torch 2.6
+    if whole is not None:
+        return whole(dense)
+    first = dense[0].device
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one).to(first) for one in dense]))
+
+
+def _is_sharded(gradient: Any) -> bool:
+    return hasattr(gradient, "full_tensor")  # a DTensor; to add it up would talk to the other ranks
+
+
+def _is_zero_on_host(norm: Any) -> bool:
+    """Say whether a norm is 0, without waiting for a device: there it is taken as it is."""
+    return getattr(getattr(norm, "device", None), "type", "cpu") == "cpu" and float(norm) == 0.0

@@ -1,0 +1,1 @@
+"""Monitored trainings under the documents' names, from a checkout."""
