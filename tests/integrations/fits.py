@@ -7,8 +7,6 @@ import time
 import lightning
 import torch
 
-import stepscope
-
 WIDTH = 8
 
 
@@ -78,16 +76,3 @@ def trainer(folder, callbacks=(), **options):
         num_sanity_val_steps=0,
         **given,
     )
-
-
-def last_run(seconds=30.0):
-    """The newest run, read once its watcher has written all of it."""
-    path, deadline = stepscope.runs()[0].path, time.monotonic() + seconds
-    past = stepscope.open(path)
-    while past.state == "running" and time.monotonic() < deadline:
-        past = stepscope.open(path)
-    return past
-
-
-def kinds(run):
-    return [event["kind"] for event in run.events()]

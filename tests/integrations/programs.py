@@ -1,11 +1,14 @@
-"""Run an example or a script as its reader would."""
+"""Run an example or a script as its reader would, and read what it recorded."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import stepscope
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 200
@@ -31,3 +34,16 @@ def run_program(path, *arguments, folder):
 def other_share(past):
     """The share of the steps' time that no phase explains."""
     return past.series("phase/other").value.sum() / past.series("step_seconds").value.sum()
+
+
+def last_run(seconds=30.0):
+    """The newest run, read once its watcher has written all of it."""
+    path, deadline = stepscope.runs()[0].path, time.monotonic() + seconds
+    past = stepscope.open(path)
+    while past.state == "running" and time.monotonic() < deadline:
+        past = stepscope.open(path)
+    return past
+
+
+def kinds(run):
+    return [event["kind"] for event in run.events()]

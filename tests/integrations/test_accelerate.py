@@ -8,8 +8,7 @@ from accelerate import Accelerator
 
 import stepscope
 from stepscope.callbacks import StepscopeTracker, register
-from tests.integrations.fits import last_run
-from tests.integrations.programs import other_share, run_program
+from tests.integrations.programs import last_run, other_share, run_program
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what Accelerate says of its own dependencies
 

@@ -11,7 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 import stepscope.callbacks as face
-from tests.integrations.programs import ROOT, other_share, run_program
+from tests.integrations.programs import ROOT, last_run, other_share, run_program
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what Lightning says of its own dependencies
 GROUP = ROOT / "configs" / "callbacks"
@@ -97,8 +97,6 @@ def test_combined_usage_runs(tmp_path):
         assert begin in printed
     assert (tmp_path / "profiler_traces" / "chrome_trace_epoch_1.json").exists()
     assert (tmp_path / "resource_logs" / "epoch_0.csv").exists()
-    from tests.integrations.fits import last_run
-
     past = last_run()
     assert past.state == "finished"
     assert other_share(past) <= 0.05

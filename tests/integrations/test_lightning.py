@@ -20,7 +20,8 @@ from stepscope.callbacks import (
     StepscopeLogger,
     ThroughputMonitorCallback,
 )
-from tests.integrations.fits import Model, kinds, last_run, loader, trainer
+from tests.integrations.fits import Model, loader, trainer
+from tests.integrations.programs import kinds, last_run
 from tests.trackers.machines import GPU, HOST, Source, machine_of
 
 # What Lightning says of small data, of its own dependencies and of torch is not ours to mend.

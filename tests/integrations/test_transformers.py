@@ -14,8 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 import stepscope
 from stepscope.callbacks import GPUMonitoringCallback, register
 from stepscope.integrations.throughput_window import ThroughputWindow
-from tests.integrations.fits import kinds, last_run
-from tests.integrations.programs import ROOT, other_share, run_program
+from tests.integrations.programs import ROOT, kinds, last_run, other_share, run_program
 
 # What Transformers says of its own dependencies is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("ignore")

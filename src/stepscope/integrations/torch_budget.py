@@ -22,6 +22,8 @@ CALL_NS = 12_000
 
 Found by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and fewer steps than could be are measured.
 """
+SWITCH_NS = 60_000
+"""What it costs to put the hooks on and off between measured and unmeasured steps, in ns."""
 WIDEST = 64
 KEPT = 5
 """Samples whose median counts: one that was interrupted says nothing."""
@@ -44,8 +46,9 @@ class Budget:
         self._samples.append((spent, max(elapsed, 1)))
         self.cost = median(spent for spent, _ in self._samples)
         share = self.cost / median(elapsed for _, elapsed in self._samples)
+        switch = SWITCH_NS * share / max(self.cost, 1)
         wanted = self.every
-        while wanted < WIDEST and share / wanted > self.share:
+        while wanted < WIDEST and (share + switch * (wanted > 1)) / wanted > self.share:
             wanted *= 2
         while wanted > 1 and share / (wanted // 2) < self.share / 2:
             wanted //= 2

@@ -159,7 +159,7 @@ class Calls:
             try:
                 return original(*args, **kwargs)
             finally:
-                timeline.backward.end()
+                add(monotonic_ns() << BITS)
                 self._depth -= 1
 
         return backward

@@ -32,6 +32,7 @@ class Loaders:
         self._timeline = timeline
         self._feeding: weakref.ref[Any] | None = None
         self._iterator = 0
+        self._slots: tuple[Slots, list[int]] | None = None
         self.look: Any = None
         """Called before the first batch: by then the model is there."""
 
@@ -83,13 +84,12 @@ class Loaders:
     def _fetching(self, original: Any) -> Any:
         timeline = self._timeline
 
-        keeper, add = timeline.keeper, timeline.add
+        keeper, add, note = timeline.keeper, timeline.add, timeline.steps.note
 
         def fetch(iterator: Any) -> Any:
-            if timeline.hushed and self._iterator == id(iterator) and keeper.until > 1 and torch.is_grad_enabled():
-                return self._quiet_fetch(original, iterator)
+            is_measured = timeline.fast
             if (
-                not timeline.fast
+                not (is_measured or (timeline.hushed and keeper.until > 1))
                 or self._iterator != id(iterator)
                 or timeline.left is not None
                 or not torch.is_grad_enabled()
@@ -97,45 +97,42 @@ class Loaders:
             ):
                 return self._other_fetch(original, iterator)
             if keeper.stepped:
-                keeper.close(again=True)
+                if not is_measured and note(keeper.samples):
+                    keeper.until -= 1
+                    keeper.samples, keeper.stepped, keeper.batches = None, False, 0
+                else:
+                    keeper.close(again=True)
+                    is_measured = timeline.fast
             keeper.fed = True
-            add(monotonic_ns() << BITS | DATA)
+            if is_measured:
+                add(monotonic_ns() << BITS | DATA)
             try:
                 batch = original(iterator)
             except BaseException as error:
+                if is_measured:
+                    add(monotonic_ns() << BITS)
                 self._end_fetch(error, iterator)
                 raise
-            finally:
-                timeline.data.end()
-            self._count(batch, iterator)
+            if is_measured:
+                add(monotonic_ns() << BITS)
+            first = batch
+            while type(first) in (list, tuple) and first:
+                first = first[0]
+            if self._slots is None and type(first) is torch.Tensor and first.ndim:
+                keeper.batches += 1
+                keeper.before = keeper.samples
+                keeper.samples = first.shape[0] if keeper.samples is None else keeper.samples + first.shape[0]
+            else:
+                self._count(batch)
             return batch
 
         return fetch
 
-    def _quiet_fetch(self, original: Any, iterator: Any) -> Any:
-        keeper = self._timeline.keeper
-        if keeper.stepped and keeper.steps.note(keeper.samples):
-            keeper.until -= 1
-            keeper.stepped, keeper.samples, keeper.batches = False, None, 0
-            keeper.cycle.clear()
-        try:
-            batch = original(iterator)
-        except BaseException as error:
-            self._end_fetch(error, iterator)
-            raise
-        self._count(batch, iterator)
-        return batch
-
-    def _count(self, batch: Any, iterator: Any) -> None:
+    def _count(self, batch: Any) -> None:
         """Count the samples of a batch, and read what the workers say."""
-        keeper = self._timeline.keeper
-        first = batch
-        while type(first) in (list, tuple) and first:
-            first = first[0]
-        keeper.fetched(first.shape[0] if type(first) is torch.Tensor and first.ndim else count_samples(batch))
-        slots = iterator.__dict__.get("_stepscope_slots")
-        if slots is not None:
-            self._read_workers(slots)
+        self._timeline.keeper.fetched(count_samples(batch))
+        if self._slots is not None:
+            self._read_workers(self._slots)
 
     def _other_fetch(self, original: Any, iterator: Any) -> Any:
         timeline = self._timeline
@@ -157,7 +154,7 @@ class Loaders:
             back = monotonic_ns() if start else 0
             if begun:
                 timeline.data.end()
-        self._count(batch, iterator)
+        self._count(batch)
         if start and timeline.timing:
             timeline.cost(hook - start + monotonic_ns() - back)
         return batch
@@ -171,7 +168,7 @@ class Loaders:
         if self._iterator != id(iterator):
             if timeline.keeper.stepped:
                 timeline.keeper.close()
-            self._iterator = id(iterator)
+            self._iterator, self._slots = id(iterator), iterator.__dict__.get("_stepscope_slots")
             self._feeding = timeline.fresh = weakref.ref(iterator, self._abandoned)
             timeline.steps.mark()
             if self.look is not None:

@@ -21,8 +21,8 @@ class StepKeeper:
     """Decide when a step ends; pure but for the steps it closes."""
 
     __slots__ = (
-        *("_backward", "_before", "_deferred", "_last", "_optimizers", "_service", "bare"),
-        *("batches", "cycle", "fed", "samples", "stepped", "steps", "until"),
+        *("_backward", "_deferred", "_last", "_optimizers", "_service", "bare"),
+        *("batches", "before", "cycle", "fed", "samples", "stepped", "steps", "until"),
     )
 
     def __init__(
@@ -48,7 +48,8 @@ class StepKeeper:
         """Batches of the step so far."""
         self.samples: float | None = None
         """Samples of the step so far."""
-        self._before: float | None = None
+        self.before: float | None = None
+        """The same before the last batch."""
         self._backward = False
         self._deferred = False
         self.cycle: list[int] = []
@@ -64,7 +65,7 @@ class StepKeeper:
     def fetched(self, samples: float | None) -> None:
         """It has come."""
         self.batches += 1
-        self._before = self.samples
+        self.before = self.samples
         if samples is not None:
             self.samples = (self.samples or 0) + samples
         self.steps.open()
@@ -72,7 +73,7 @@ class StepKeeper:
     def unfetch(self) -> None:
         """The last batch was not one to train on after all."""
         self.batches -= 1
-        self.samples = self._before
+        self.samples = self.before
         self.fed = False
         if not self.batches:
             self.steps.unopen()
