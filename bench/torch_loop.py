@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.figure import Figure, Options
-from bench.loop import four, interval, timed
+from bench.loop import interval, timed
 from bench.processes import output_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BLOCK_SECONDS = 0.04
+WARM_SECONDS = 0.12
+"""Of training after the hooks were put on or off, before anything is timed."""
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
 PEER = "traceml"
@@ -195,15 +197,23 @@ class Peer:
         return ""
 
 
-def four_blocks(hooks: Hooks | Peer, plain: Callable[[int], None], steps: int, turn: int) -> tuple[float, float]:
-    """Return the ratio with/without over the blocks off, on, on, off (or the reverse, in turn): wall and CPU."""
+def four_blocks(hooks: Hooks | Peer | None, training: Training, steps: int, turn: int) -> tuple[float, float]:
+    """Return the ratio with/without over the blocks off, on, on, off (or the reverse, in turn): wall and CPU.
+
+    Without hooks nothing is compared with nothing. After each change the interpreter finds its specialised code again
+    before anything is timed: a training puts the hooks on once.
+    """
     total = np.zeros((2, 2))
+    now = 0
     for which in (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1):
-        if which:
-            hooks.on()
-        total[which] += timed(hooks.block if which else plain, steps)
-        if which:
-            hooks.off()
+        if which != now:
+            now = which
+            if hooks is not None:
+                (hooks.on if which else hooks.off)()
+            (hooks.block if hooks and which else training.plain)(max(2, round(WARM_SECONDS / training.seconds)))
+        total[which] += timed(hooks.block if hooks and which else training.plain, steps)
+    if hooks is not None and now:
+        hooks.off()
     wall, cpu = total[1] / total[0]
     return float(wall), float(cpu)
 
@@ -220,8 +230,8 @@ def main(arguments: list[str]) -> int:
     steps = max(1, round(BLOCK_SECONDS / step))
     compared, same = [], []
     for turn in range(fours):
-        compared.append(four_blocks(hooks, training.plain, steps, turn))
-        same.append(four(training.plain, training.plain, steps, turn)[0])
+        compared.append(four_blocks(hooks, training, steps, turn))
+        same.append(four_blocks(None, training, steps, turn)[0])
     wall, cpu = zip(*compared, strict=True)
     print(json.dumps({"wall": wall, "cpu": cpu, "same": same, "step": step, "facts": hooks.facts()}))
     return 0

@@ -24,8 +24,8 @@ from sources import package_modules
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "stepscope"
-MODULE_OF = {"pyyaml": "yaml"}
-OPTIONAL = {"torch", "pandas", "polars", "typing_extensions"}
+MODULE_OF = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
+OPTIONAL = {"torch", "transformers", "accelerate", "pandas", "polars", "typing_extensions"}
 TARGETS = ["demo", "test", "check", "bench", "docs", "promises", "clean"]
 
 

@@ -18,7 +18,6 @@ INIT = """
         for item in run.data([1, 2, 3]):
             run.event("item", value=item)
         run.histogram("h", [1.0, 2.0])
-        run.watch(object())
     stepscope.log(x=1)
     stepscope.finish()
     print("end", run.recording, repr(run.id))

@@ -41,8 +41,8 @@ TREND = 24
 """Stretches of a metric's trend."""
 
 DEFINITIONS = {
-    "share": "seconds of the phase / seconds of the steps, over all ranks and attempts",
-    "mean": "seconds of the phase / number of steps",
+    "share": "seconds of the phase / seconds of the steps that have phases, over all ranks and attempts",
+    "mean": "seconds of the phase / number of steps that have phases",
     "p50": "median over the steps that have the phase",
     "p95": "95th percentile over the steps that have the phase",
     "samples_per_second": "samples of the attempt's steps / seconds of the same steps, by rank, then added up",
@@ -150,11 +150,11 @@ def step_time(past: Past, counts: dict[str, int], steps: tuple[int, int] | None)
         return None
     whole = past.series(STEP, step_range=steps).value
     total = float(whole.sum())
-    phases = []
-    for name in counts:
-        if name.startswith(PHASE):
-            value = past.series(name, step_range=steps).value
-            phases.append(_phase(name.removeprefix(PHASE), value, total, len(whole)))
+    found = {name: past.series(name, step_range=steps).value for name in counts if name.startswith(PHASE)}
+    # Where only every n-th step is measured the others have no phases; those of a measured one sum to it.
+    measured = float(sum(value.sum() for value in found.values()))
+    number = max((len(value) for value in found.values()), default=0)
+    phases = [_phase(name.removeprefix(PHASE), value, measured, number) for name, value in found.items()]
     phases.sort(key=lambda phase: -phase["seconds"])
     facts = summarize(whole)
     figures = {key: facts[key] for key in ("mean", "p50", "p95", "max")}

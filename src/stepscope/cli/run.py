@@ -74,5 +74,3 @@ def _project(words: str, *, is_module: bool) -> str | None:
     stem = words.rpartition(".")[2] if is_module else os.path.splitext(os.path.basename(words.rstrip("/")))[0]
     name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "-" for letter in stem)
     return name.strip("-")[:64] or None
-
-

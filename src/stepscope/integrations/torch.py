@@ -60,7 +60,7 @@ class Instrument:
             return
         self._is_attached = True
         self._loaders.look = self.roots.look
-        self.timeline.silenced = self._silence
+        self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
         self.timeline.listeners += [self.roots.step, self._compilations.step, self._device]
         _disarm_in_children(self)
         self.resume()
@@ -109,7 +109,7 @@ class Instrument:
 
     def on_step(self, function: Callable[[], None]) -> None:
         """Call `function` at the end of every step, after it was closed."""
-        self.timeline.listeners.append(self._guarded(function))
+        self.run.follow(_Follower(self._guarded(function)))
 
     def on_gradients(self, function: Callable[[Any], None]) -> None:
         """Call `function` with each optimizer that is about to step: its gradients are there."""
@@ -119,17 +119,15 @@ class Instrument:
         """Call `function` with each optimizer that has stepped."""
         self._optimizers.after.append(self._guarded(function))
 
-    def take_norms(self, gradients: Any) -> None:
-        """Let `gradients.clipped(norm)` have the norm that the user's own clipping finds."""
-        self._calls.gradients = gradients
-
     def disarm(self) -> None:
         """Do nothing in this process any more: it is the child of a fork."""
         self.timeline.active = False
 
     def _silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
-        for part in (self.roots, self._calls, self._optimizers):
-            part.silence(quiet)  # type: ignore[attr-defined]
+        if self.timeline.traced:
+            return
+        for silence in (self.roots.silence, self._calls.silence, self._optimizers.silence):
+            silence(quiet)
 
     def _device(self) -> None:
         """Begin to read the device's clock once the program has woken the device."""
@@ -151,6 +149,16 @@ class Instrument:
                 tell(f"cannot go on measuring: {type(error).__name__}: {error}"[:300] + "; the training goes on")
 
         return call
+
+
+class _Follower:
+    """A function that wants to know of every step."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.step_ended = function
+
+    def run_ended(self) -> None:
+        """Do nothing: the instrument is detached by then."""
 
 
 def _disarm_in_children(instrument: Instrument) -> None:

@@ -1,7 +1,7 @@
 """What the instrumentation costs, against what it may: it measures itself now and then, and thins out.
 
-Every SAMPLE-th measured step the hooks time themselves. Above the budget only every second, fourth, … step is measured:
-the others have their duration and no phases. Far below it more are measured again.
+Every SAMPLE-th measured step the hooks time themselves. Above the budget only one step of two, four, … is measured, in
+groups of GROUP: the others have their duration and no phases. Far below it more are measured again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 SAMPLE = 16
 """Measured steps between two in which the hooks time themselves."""
-FEW = 4
-"""The same where only one step of many is measured."""
-CALL_NS = 12_000
+GROUP = 4
+"""Steps that are measured one after another where not all are: to switch costs as much as to measure one."""
+CALL_NS = 16_000
 """What one hook costs outside itself, in ns: the caller's plumbing, and everything cold after the kernels of the step.
 
 Found by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and fewer steps than could be are measured.
 """
-SWITCH_NS = 60_000
+SWITCH_NS = 240_000
 """What it costs to put the hooks on and off between measured and unmeasured steps, in ns."""
 WIDEST = 64
 KEPT = 5
@@ -48,7 +48,7 @@ class Budget:
         share = self.cost / median(elapsed for _, elapsed in self._samples)
         switch = SWITCH_NS * share / max(self.cost, 1)
         wanted = self.every
-        while wanted < WIDEST and (share + switch * (wanted > 1)) / wanted > self.share:
+        while wanted < WIDEST and (share + switch * (wanted > 1) / GROUP) / wanted > self.share:
             wanted *= 2
         while wanted > 1 and share / (wanted // 2) < self.share / 2:
             wanted //= 2

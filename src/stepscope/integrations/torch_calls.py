@@ -52,8 +52,6 @@ class Calls:
         self._timeline, self._roots = timeline, roots
         self._depth = 0
         self._passes: list[tuple[str, Any, Any]] = []
-        self.gradients: Any = None
-        """What wants the norm that the user's own clipping finds: it has a method `clipped(norm)`."""
 
     @property
     def in_backward(self) -> bool:
@@ -68,8 +66,8 @@ class Calls:
             patches.wrap(torch.autograd, name, self._backward)
             self._passes.append((name, original, getattr(torch.autograd, name)))
         patches.wrap(torch, "save", self._saving)
-        patches.wrap(torch.nn.utils, "clip_grad_norm_", self._clipping)
-        patches.wrap(torch.nn.utils.clip_grad, "clip_grad_norm_", self._clipping)
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            patches.wrap(owner, "clip_grad_norm_", self._plain(automatic.OPTIMIZER))
         patches.wrap(logging.Logger, "callHandlers", self._plain(automatic.LOGGING))
         if torch.distributed.is_available():
             communicate = self._plain(automatic.COMMUNICATION)
@@ -102,10 +100,14 @@ class Calls:
     def _plain(self, phase: str) -> Any:
         """Return what makes a wrapper that charges calls to a phase."""
         timeline, charge = self._timeline, self._timeline.charge(phase)
+        is_long = phase == automatic.CHECKPOINT
 
         def make(original: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if (timeline.traced and compiling()) or timeline.quiet or not timeline.active or not charge.begin():
+                if (timeline.traced and compiling()) or not timeline.active:
+                    return original(*args, **kwargs)
+                wanted = timeline.pause() if is_long else not timeline.quiet
+                if not wanted or not charge.begin():
                     return original(*args, **kwargs)
                 try:
                     return original(*args, **kwargs)
@@ -127,24 +129,6 @@ class Calls:
                 return charged(*args, **kwargs)
 
         return save
-
-    def _clipping(self, original: Any) -> Any:
-        timeline = self._timeline
-
-        def clip(*args: Any, **kwargs: Any) -> Any:
-            if (timeline.traced and compiling()) or not timeline.active:
-                return original(*args, **kwargs)
-            begun = not timeline.quiet and timeline.optimizer.begin()
-            try:
-                norm = original(*args, **kwargs)
-            finally:
-                if begun:
-                    timeline.optimizer.end()
-            if self.gradients is not None:
-                self.gradients.clipped(norm)
-            return norm
-
-        return clip
 
     def _backward(self, original: Any) -> Any:
         timeline, keeper, add = self._timeline, self._timeline.keeper, self._timeline.add
@@ -169,6 +153,7 @@ class Calls:
         if (timeline.traced and compiling()) or not timeline.active or get_ident() != timeline.thread:
             return original(*args, **kwargs)
         start = monotonic_ns() if timeline.timing else 0
+        timeline.notice()
         if timeline.span is not None:
             timeline.train()
         timeline.fresh = None

@@ -58,8 +58,11 @@ class Compilations:
 
     def _start(self, *_: Any) -> None:
         timeline = self._timeline
-        timeline.traced = True
-        timeline.settle()
+        if not timeline.traced:
+            if timeline.quiet:  # from now on hooks stay where they are: what is compiled is guarded by them
+                timeline.silenced(False)
+            timeline.traced = True
+            timeline.settle()
         self._roots.begin_ignoring(1)
         self._begun.append((timeline.active and self._charge.begin(), monotonic_ns()))
 

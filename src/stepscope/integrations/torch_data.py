@@ -49,11 +49,9 @@ class Loaders:
             if not timeline.active or get_ident() != timeline.thread:
                 return original(loader)
             if torch.is_grad_enabled():
-                if timeline.keeper.stepped:
-                    timeline.keeper.close()
                 timeline.steps.mark()
             charge = timeline.data if torch.is_grad_enabled() else timeline.evaluation
-            begun = charge.begin()  # workers are started here
+            begun = timeline.span is None and timeline.pause() and charge.begin()  # workers are started here
             try:
                 return original(loader)
             finally:
@@ -141,6 +139,7 @@ class Loaders:
         if not torch.is_grad_enabled() or "_stepscope_evaluates" in iterator.__dict__:
             return self._evaluation_batch(original, iterator)
         start = monotonic_ns() if timeline.timing else 0
+        timeline.notice()
         self._begin_fetch(iterator)
         timeline.keeper.fetching()
         begun = not timeline.quiet and timeline.data.begin()
@@ -190,8 +189,7 @@ class Loaders:
 
     def _evaluation_batch(self, original: Any, iterator: Any) -> Any:
         timeline = self._timeline
-        if timeline.keeper.stepped:
-            timeline.keeper.close()
+        timeline.notice()
         timeline.evaluate(iterator)
         try:
             return original(iterator)

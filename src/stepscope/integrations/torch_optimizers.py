@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 OPTIMIZER = CODES["optimizer"]
 
 
+class Flag:
+    """A fact that a compiled region may leave behind: only ever written there, so that nothing is guarded by it."""
+
+    def __init__(self) -> None:
+        """Begin with nothing said."""
+        self.raised = False
+
+
 class Optimizers:
     """The hooks on every optimizer."""
 
@@ -33,6 +41,8 @@ class Optimizers:
         self._handles: list[Any] = []
         self._begun = False
         self._updates = 0
+        self.compiled = Flag()
+        """Raised by a compiled region in which an optimizer steps."""
         self.before: list[Callable[[Any], None]] = []
         """Called with an optimizer that is about to step: its gradients are there."""
         self.after: list[Callable[[Any], None]] = []
@@ -138,7 +148,10 @@ class Optimizers:
             timeline.cost(monotonic_ns() - start)
 
     def _other_after(self, timeline: Timeline, optimizer: Any) -> None:
-        if (timeline.traced and compiling()) or not timeline.active:
+        if timeline.traced and compiling():
+            self.compiled.raised = True
+            return
+        if not timeline.active:
             return
         start = monotonic_ns() if timeline.timing else 0
         if self._begun:
@@ -151,6 +164,14 @@ class Optimizers:
         if start:
             timeline.cost(monotonic_ns() - start)
         timeline.keeper.updated(id(optimizer), inside_backward=self._in_backward())
+
+    def notice(self) -> None:
+        """Take note of an optimizer that stepped in a compiled region, between two calls that are not compiled."""
+        if self.compiled.raised:
+            self.compiled.raised = False
+            self._updates += 1
+            self._timeline.keeper.updating(id(self.compiled))
+            self._timeline.keeper.updated(id(self.compiled))
 
     def forget(self) -> None:
         """An error ended the step of an optimizer without its hook."""

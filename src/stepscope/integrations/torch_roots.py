@@ -133,6 +133,8 @@ class Root:
             iterator._stepscope_evaluates = True  # noqa: SLF001 - a mark of ours on torch's iterator
             timeline.keeper.unfetch()
             timeline.evaluate(iterator)
+        else:
+            timeline.pause()
         return timeline.evaluation
 
     def forget(self) -> None:
@@ -240,9 +242,9 @@ class Roots:
         self._ignored += count
 
     def _hiding(self, original: Any) -> Any:
-        def script(*args: Any, **kwargs: Any) -> Any:
+        def script(*args: Any, _frames_up: int = 0, **kwargs: Any) -> Any:
             with self.hidden():
-                return original(*args, **kwargs)
+                return original(*args, _frames_up=_frames_up + 1, **kwargs)
 
         return script
 

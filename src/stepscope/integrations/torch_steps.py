@@ -56,6 +56,11 @@ class StepKeeper:
         """Optimizers, by their ids, that have stepped since the step began."""
         self._last = 0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing of the step has happened yet."""
+        return not (self.batches or self._backward or self.stepped)
+
     def fetching(self) -> None:
         """A batch to train on is asked for."""
         if self.stepped:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepscope.integrations.torch_budget import CALL_NS, FEW, SAMPLE, Budget
+from stepscope.integrations.torch_budget import CALL_NS, GROUP, SAMPLE, Budget
 from stepscope.integrations.torch_steps import StepKeeper
 from stepscope.recorder import automatic
 
@@ -34,8 +34,8 @@ class Timeline:
     """
 
     __slots__ = (
-        *("__weakref__", "_begun_at", "_measured", "_steps", "active", "add", "backward", "backwards", "budget"),
-        *("copy", "data", "device", "evaluation", "fast", "forward", "fresh", "hushed", "keeper", "left", "listeners"),
+        *("__weakref__", "_begun_at", "_stage", "_steps", "active", "add", "backward", "backwards", "budget"),
+        *("copy", "data", "device", "evaluation", "fast", "forward", "fresh", "hushed", "keeper", "left", "listeners", "notice"),
         *("optimizer", "quiet", "run", "silenced", "span", "spent", "steps", "thread", "timing", "traced"),
     )
 
@@ -64,6 +64,8 @@ class Timeline:
         """Called now and then, at the end of a step: after each of the first ones, later every few."""
         self.silenced: Callable[[bool], None] = lambda quiet: None
         """Called when a stretch of unmeasured steps begins or ends."""
+        self.notice: Callable[[], None] = lambda: None
+        """Called before a batch and a backward pass, once anything was compiled: what has a compiled region done?"""
         self.fresh: weakref.ref[Any] | None = None
         """The iterator of the last batch, while nothing says whether it is for training."""
         self.backwards = 0
@@ -74,7 +76,7 @@ class Timeline:
         """The iterator of the evaluation loop that goes on: everything in it is evaluation."""
         self.fast = self.hushed = False
         self._begun_at = monotonic_ns()
-        self._steps = self._measured = 0
+        self._steps, self._stage = 0, -1
 
     def charge(self, name: str) -> automatic.Charge:
         """Return a phase that hooks can open."""
@@ -92,9 +94,25 @@ class Timeline:
 
     def evaluate(self, iterator: Any) -> None:
         """An evaluation loop over `iterator` goes on, until that is exhausted or gone, or training does."""
-        if self.span is None and self.evaluation.begin():
+        if self.span is None and self.pause() and self.evaluation.begin():
             self.span = weakref.ref(iterator, self._abandoned)
             self.fast = self.hushed = False
+
+    def pause(self) -> bool:
+        """A long phase begins; say whether to charge it.
+
+        Between two steps it belongs to the one that it delays, and that one is measured.
+        """
+        if get_ident() != self.thread or not self.active:
+            return False
+        keeper = self.keeper
+        if keeper.stepped and self.left is None:
+            keeper.close()
+        if self.quiet and keeper.is_new:
+            self._silence(quiet=False)
+            self.settle()
+            keeper.until, self._stage = 1, 0
+        return not self.quiet
 
     def train(self) -> None:
         """Training goes on: an evaluation loop, if there was one, has ended."""
@@ -145,18 +163,22 @@ class Timeline:
         return wait
 
     def _measure(self) -> int:
-        """Begin a stretch of measured or of unmeasured steps; return its length."""
+        """Begin a stretch of steps and return its length: one in which the hooks time themselves, some more that are
+        measured, then those that are not.
+        """
         every = 1 if self.steps.yielded else self.budget.every  # a step of the user's own is always written whole
-        if every > 1 and not self.quiet:
-            self._silence(quiet=True)
-            return every - 1
+        self._stage = (self._stage + 1) % 3
+        if self._stage == 2:
+            if every > 1:
+                self._silence(quiet=True)
+                return GROUP * (every - 1)
+            self._stage = 0
         if self.quiet:
             self._silence(quiet=False)
-        self._measured += 1
-        if self._measured % (2 if every == 1 else FEW) == 0:
-            self.timing, self.spent = True, 0
+        self.timing, self.spent = self._stage == 0, 0
+        if self.timing or self.device is not None:
             return 1
-        return 1 if every > 1 or self.device is not None else SAMPLE
+        return GROUP - 1 if every > 1 else SAMPLE
 
     def _silence(self, *, quiet: bool) -> None:
         self.quiet = self.keeper.bare = quiet

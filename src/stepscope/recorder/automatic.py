@@ -341,4 +341,3 @@ class _Claim(Step):
         super().__exit__()
         for follower in getattr(self._recorder, "followers", ()):
             follower.step_ended()
-

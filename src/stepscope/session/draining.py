@@ -39,6 +39,7 @@ class DrainThread(threading.Thread):
         except (BusyError, OSError, ValueError) as error:
             tell(f"cannot write the run: {error}; its rows stay in shared memory")
             return
+        stream.reader.set_word(ring.WORD_HEARTBEAT, time.monotonic_ns())  # whoever finds us gone need not wait for us
         writer = Writer(node_name(self._places.disk, boot_id()), stream.identity.attempt)
         drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, time.monotonic_ns()))
         ending = Ending()
