@@ -59,7 +59,7 @@ class Instrument:
         if self._is_attached:
             return
         self._is_attached = True
-        self._loaders.look = self.roots.look
+        self._loaders.look = self._optimizers.made = self.roots.look
         self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
         self.timeline.listeners += [self.roots.step, self._compilations.step, self._device]
         _disarm_in_children(self)

@@ -40,9 +40,12 @@ class Optimizers:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
         self._begun = False
+        self._outer: Any = None
         self._updates = 0
         self.compiled = Flag()
         """Raised by a compiled region in which an optimizer steps."""
+        self.made: Callable[[], object] = lambda: None
+        """Called when an optimizer is made: by then its model is there."""
         self.before: list[Callable[[Any], None]] = []
         """Called with an optimizer that is about to step: its gradients are there."""
         self.after: list[Callable[[Any], None]] = []
@@ -93,6 +96,7 @@ class Optimizers:
         def make(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
             known.add(optimizer)
+            self.made()
 
         return make
 
@@ -101,7 +105,7 @@ class Optimizers:
         keeper = timeline.keeper
         if timeline.fast and keeper.fed and not keeper.stepped and not self.before and get_ident() == timeline.thread:
             self._updates += 1
-            self._begun, timeline.left = True, self
+            self._begun, self._outer, timeline.left = True, timeline.left, self
             timeline.add(monotonic_ns() << BITS | OPTIMIZER)
         else:
             self._other_before(timeline, optimizer)
@@ -111,7 +115,7 @@ class Optimizers:
         keeper = timeline.keeper
         if timeline.fast and keeper.fed and not keeper.stepped and not self.after and self._begun:
             timeline.add(monotonic_ns() << BITS)
-            self._begun, timeline.left = False, None
+            self._begun, timeline.left = False, self._outer
             keeper.stepped = True
             keeper.cycle.append(id(optimizer))
         else:
@@ -141,7 +145,7 @@ class Optimizers:
         if not timeline.quiet:
             self._begun = timeline.optimizer.begin()
             if self._begun:
-                timeline.left = self
+                self._outer, timeline.left = timeline.left, self
             if timeline.device is not None:
                 timeline.device.mark("optimizer")
         if start:
@@ -155,7 +159,7 @@ class Optimizers:
             return
         start = monotonic_ns() if timeline.timing else 0
         if self._begun:
-            self._begun, timeline.left = False, None
+            self._begun, timeline.left = False, self._outer
             timeline.optimizer.end()
             if timeline.device is not None:
                 timeline.device.mark()

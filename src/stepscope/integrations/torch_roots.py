@@ -36,7 +36,7 @@ MOST_WAIT = 1024
 class Root:
     """The hooks of one outermost module."""
 
-    __slots__ = ("__weakref__", "_begun", "_handles", "_inner", "_timeline", "called", "depth", "module", "trained")
+    __slots__ = ("__weakref__", "_begun", "_handles", "_inner", "_outer", "_timeline", "called", "depth", "module", "trained")
 
     def __init__(self, timeline: Timeline, module: Any, depth: int = 0) -> None:
         """Belong to `module`, `depth` levels below one that nobody calls."""
@@ -44,6 +44,7 @@ class Root:
         self.module: Callable[[], Any] = weakref.ref(module)
         self.called = self.trained = False
         self._begun: Any = None
+        self._outer: Any = None
         self._handles: list[Any] = []
         self._inner: Any = None
 
@@ -78,9 +79,10 @@ class Root:
     def before(self, module: Any, args: Any) -> None:
         """Open the phase."""
         timeline = self._timeline
-        if timeline.fast and module.training and get_ident() == timeline.thread:
+        if timeline.fast and module.training and self._begun is None and get_ident() == timeline.thread:
             timeline.add(monotonic_ns() << BITS | FORWARD)
-            self._begun, timeline.left = True, self
+            self._begun, self._outer, timeline.left = True, timeline.left, self
+            self.called = True
         else:
             self._before(timeline, module, args)
 
@@ -89,7 +91,7 @@ class Root:
         timeline = self._timeline
         if timeline.fast and self._begun is True and timeline.left is self:
             timeline.add(monotonic_ns() << BITS)
-            self._begun = timeline.left = None
+            self._begun, timeline.left = None, self._outer
         else:
             self._after(timeline)
 
@@ -102,10 +104,11 @@ class Root:
             if timeline.span is not None and module.training:
                 timeline.train()
             self.trained = True
+            timeline.steps.start()
         elif not module.training:
             charge = self._evaluating(timeline)
-        if timeline.span is None and timeline.left is None and charge.begin():
-            self._begun, timeline.left = charge, self
+        if timeline.span is None and self._begun is None and charge.begin():
+            self._begun, self._outer, timeline.left = charge, timeline.left, self
             if timeline.device is not None:
                 timeline.device.mark("forward")
         self.called = True
@@ -116,7 +119,7 @@ class Root:
         if (timeline.traced and compiling()) or self._begun is None or timeline.left is not self:
             return
         start = monotonic_ns() if timeline.timing else 0
-        charge, self._begun, timeline.left = self._begun, None, None
+        charge, self._begun, timeline.left = self._begun, None, self._outer
         (timeline.forward if charge is True else charge).end()
         if timeline.device is not None:
             timeline.device.mark()

@@ -154,7 +154,7 @@ class Timeline:
             self.budget.weigh(self.spent, now - self._begun_at)
         self._begun_at = now
         if self.device is not None:
-            self.device.seal(self.steps.index)
+            self.device.seal(self.steps.last)
         for listener in self.listeners:
             listener()
         self._steps += 1

@@ -42,7 +42,7 @@ class AutomaticSteps:
 
     __slots__ = (
         *("_before", "_is_open", "_layouts", "_noted", "_recorder"),
-        *("add", "count", "marking", "marks", "thread", "yielded"),
+        *("add", "count", "last", "marking", "marks", "thread", "yielded"),
     )
 
     def __init__(self, recorder: Recorder) -> None:
@@ -62,12 +62,9 @@ class AutomaticSteps:
         """Whether the user's own code counts the steps."""
         self.count = 0
         """Steps closed so far."""
+        self.last = -1
+        """Index of the last of them that was written at once."""
         recorder._step = _Claim(recorder, self)
-
-    @property
-    def index(self) -> int:
-        """Index of the step that is open, or of the last one."""
-        return self._recorder._index
 
     def open(self) -> None:
         """Begin a step, if none is open: what is logged from now on belongs to it."""
@@ -79,6 +76,12 @@ class AutomaticSteps:
         recorder._thread = self.thread
         recorder._mark = recorder._mark or monotonic_ns()
         recorder._index, recorder._counting = 0 if counting else index + 1, False
+
+    def start(self) -> None:
+        """Begin the first step now, unless it has begun: what was before the training belongs to no step."""
+        if not self.count and not self._is_open:
+            self.mark()
+            self.open()
 
     def unopen(self) -> None:
         """Take the beginning of a step back: it was none."""
@@ -120,6 +123,7 @@ class AutomaticSteps:
                 row = (*row, samples if type(samples) is int else recorder._intake.number(samples))
             recorder._write(self._layout(code, samples is not None), now, recorder._index, row)
         self.count += 1
+        self.last = recorder._index
         if again:
             self._before = (recorder._index, False)
             recorder._index += 1

@@ -1,0 +1,290 @@
+"""`stepscope run`: a script is run as Python itself would run it, and its steps are recorded without a line of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+import stepscope
+from tests.integration.processes import until
+from tests.integration.test_launchers import QUIET, free_port
+
+RUN = ["-m", "stepscope", "run"]
+
+
+def both(bench, code, *arguments, **options):
+    """Run a script plainly and under `stepscope run`; return both."""
+    plain = bench.run(code, *arguments, **options)
+    return plain, bench.run(code, *arguments, interpreter=RUN, **options)
+
+
+def ended():
+    """Return the one run, when it has ended."""
+    until(lambda: stepscope.runs() and all(info.state != "running" for info in stepscope.runs()), "the end")
+    (info,) = stepscope.runs()
+    return stepscope.open(info.path)
+
+
+FACTS = """
+    import json, os, sys
+    class Thing: pass
+    print(json.dumps({
+        "name": __name__, "file": __file__, "argv": sys.argv, "first": sys.path[0], "spec": repr(__spec__),
+        "is_main": sys.modules["__main__"].__dict__ is globals(), "thing": Thing.__module__,
+        "doc": __doc__, "cwd": os.getcwd(), "package": __package__, "builtins": __builtins__ is sys.modules["builtins"],
+    }))
+"""
+
+
+def test_a_script_cannot_tell_the_difference(bench):
+    """Its name, file, arguments, path and module are those that Python gives it."""
+    plain, run = both(bench, FACTS, "--project", "mine", "-m", "--", "last")
+    assert json.loads(run.out) == json.loads(plain.out)
+    assert run.err == plain.err == ""
+
+
+ENDS = """
+    import os, signal, sys, time
+    how = sys.argv[1]
+    def fail():
+        raise OSError(28, "no space")
+    if how == "raise":
+        fail()
+    if how == "code":
+        sys.exit(7)
+    if how == "text":
+        sys.exit("a last word")
+    if how == "hook":
+        sys.excepthook = lambda kind, value, trace: print("hooked", kind.__name__, trace.tb_frame.f_code.co_name)
+        fail()
+    if how in ("SIGINT", "SIGTERM", "SIGKILL"):
+        os.kill(os.getpid(), getattr(signal, how))
+        time.sleep(20)
+    if how == "atexit":
+        import atexit
+        atexit.register(lambda: print("at exit", __name__))
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("how", ["raise", "code", "text", "hook", "SIGINT", "SIGTERM", "SIGKILL", "atexit", "none"])
+def test_a_script_ends_as_it_does_without_us(bench, how):
+    """Exit code, signal, output and traceback, without a frame of ours, are the script's own."""
+    plain, run = both(bench, ENDS, how)
+    assert run.process.returncode == plain.process.returncode
+    assert (run.out, run.err) == (plain.out, plain.err)
+    if how.startswith("SIG"):
+        assert run.process.returncode == -getattr(signal, how)
+
+
+def test_an_uncaught_exception_is_kept_with_the_run(bench):
+    """The run has failed, with the exception and a traceback that shows the script alone."""
+    bench.run(ENDS, "raise", interpreter=RUN)
+    past = ended()
+    assert past.state == "failed"
+    (event,) = [event for event in past.events() if event["kind"] == "exception"]
+    assert "no space" in event["error"]
+    assert "stepscope" not in event["traceback"]
+
+
+def test_a_syntax_error_is_shown_as_python_shows_it(bench):
+    """A script that does not compile fails with its own message and no traceback of ours."""
+    plain, run = both(bench, "x = (\n")
+    assert (run.process.returncode, run.err) == (plain.process.returncode, plain.err) == (1, plain.err)
+
+
+def test_a_missing_script_is_a_usage_error(bench):
+    """What cannot be found is said in one line, with exit code 2."""
+    for arguments in (["gone.py"], ["-m", "no_such_module"], []):
+        done = bench.start("", interpreter=["-c", CALL, *arguments])  # the last argument is the trainer's own path
+        assert done.wait() == 2
+        assert done.err.startswith("stepscope: cannot run")
+
+
+CALL = "import sys; from stepscope.cli.main import main; sys.exit(main(['run', *sys.argv[1:-1]]))"
+
+
+MODULE = """
+    import json, sys
+    print(json.dumps([__name__, __spec__.name, __package__, sys.argv[1:], sys.path[0]]))
+"""
+
+
+def test_a_module_is_run_like_python_m(bench):
+    """With -m a module or a package is found by name, with its spec and package."""
+    (bench.folder / "pack").mkdir()
+    (bench.folder / "pack" / "__init__.py").write_text("")
+    (bench.folder / "pack" / "__main__.py").write_text("import runpy, sys\nprint(__name__, __package__, sys.argv[1:])\n")
+    plain = bench.start(MODULE, interpreter=["-m", "train", "--flag"], name="train.py")
+    run = bench.start(MODULE, interpreter=[*RUN, "-m", "train", "--flag"], name="train.py")
+    assert (plain.wait(), run.wait()) == (0, 0), run.err
+    assert json.loads(run.out) == json.loads(plain.out)
+    package = bench.start(MODULE, interpreter=[*RUN, "--project", "p", "-m", "pack", "one"], name="train.py")
+    assert package.wait() == 0, package.err
+    assert package.out.startswith("__main__ pack ['one'")
+
+
+CHILDREN = """
+    import multiprocessing, os, subprocess, sys
+
+    class Task:
+        def __init__(self, number): self.number = number
+        def __reduce__(self): return Task, (self.number,)
+
+    def work(task):
+        import stepscope.session.current as current
+        return task.number * 2, current.CURRENT.run.recording, os.environ["STEPSCOPE_RUN_ID"], "torch" in sys.modules
+
+    if __name__ == "__main__":
+        with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+            print(pool.map(work, [Task(n) for n in range(3)]))
+        child = subprocess.run([sys.executable, "-c", "import os; print(os.environ['STEPSCOPE_RUN_ID'])"],
+                               capture_output=True, text=True)
+        print(child.stdout.strip() == os.environ["STEPSCOPE_RUN_ID"])
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_worker_processes_work_and_are_no_runs(bench, method):
+    """Objects of `__main__` travel to workers started in any way; none of them records, all know the run's id."""
+    run = bench.run(CHILDREN, method, interpreter=RUN)
+    assert run.process.returncode == 0, run.err
+    past = ended()
+    lines = run.out.splitlines()
+    assert lines[0] == str([(2 * n, False, past.id, False) for n in range(3)])
+    assert lines[1] == "True"
+
+
+OWN = """
+    import stepscope
+    run = stepscope.init(project="other", name="mine", config={"lr": 0.5})
+    run.log({"loss": 1.0})
+    print(run.id, run.path)
+    run.finish()
+"""
+
+
+def test_a_script_that_begins_a_run_joins_ours(bench):
+    """`init` in the script returns the run that the command began, and keeps its configuration: one run, not two."""
+    run = bench.run(OWN, interpreter=[*RUN, "--project", "ours"])
+    assert run.process.returncode == 0, run.err
+    past = ended()
+    assert run.out.split() == [past.id, str(past.path)]
+    assert past.meta["project"] == "ours"
+    assert past.series("loss").value.tolist() == [1.0]
+    (event,) = [event for event in past.events() if event["kind"] == "config"]
+    assert event["config"] == {"lr": 0.5}
+
+
+QUICK = """
+    import json, sys
+    before = set(sys.modules)
+    finders = [type(finder).__name__ for finder in sys.meta_path]
+    print(json.dumps([finders, sorted(name for name in before if name.startswith("stepscope.integrations"))]))
+"""
+
+
+def test_a_script_without_torch_loads_nothing_of_it(bench):
+    """Until torch is imported there is one finder more and no integration."""
+    finders, loaded = json.loads(bench.run(QUICK, interpreter=RUN).out)
+    assert finders[0] == "AfterImport"
+    assert loaded == []
+
+
+TRAIN = """
+    import sys
+    import torch
+
+    def main():
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        data = torch.utils.data.TensorDataset(torch.randn(240, 16), torch.randint(0, 4, (240,)))
+        loader = torch.utils.data.DataLoader(data, batch_size=16, num_workers=int(sys.argv[1]))
+        model = torch.nn.Sequential(torch.nn.Linear(16, 512), torch.nn.ReLU(), torch.nn.Linear(512, 4))
+        optimizer = torch.optim.Adam(model.parameters())
+        criterion = torch.nn.CrossEntropyLoss()
+        for epoch in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                criterion(model(x), y).backward()
+                optimizer.step()
+        torch.save(model.state_dict(), "model.pt")
+        print(f"loss {criterion(model(data.tensors[0]), data.tensors[1]).item():.6f}")
+
+    main()
+"""
+
+
+@pytest.mark.promise("S1-004", "X-06")
+def test_the_steps_of_a_plain_script_are_recorded(bench):
+    """Without a line in the script every step is there with its duration, samples and phases; the result is the same."""
+    pytest.importorskip("torch", reason="needs torch, which is instrumented")
+    plain, run = both(bench, TRAIN, 0, environ=QUIET)
+    assert run.process.returncode == 0, run.err
+    assert run.out == plain.out
+    past = ended()
+    assert past.state == "finished"
+    assert past.series("step_seconds").step.tolist() == list(range(30))
+    assert past.series("samples").value.tolist() == [16.0] * 30
+    for phase in ("data", "forward", "backward", "optimizer"):
+        assert (past.series(f"phase/{phase}").value > 0).all()
+
+
+RANKS = """
+    import os
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = torch.utils.data.TensorDataset(torch.randn(96, 64))
+    sampler = torch.utils.data.distributed.DistributedSampler(data)
+    for (x,) in torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        dist.all_reduce(loss.detach())
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_ranks_under_torchrun_are_one_run(bench):
+    """`torchrun -m stepscope run` records every rank of a DDP training into one run, collectives and all."""
+    pytest.importorskip("torch", reason="needs torch, which is instrumented")
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}", *RUN]
+    trainer = bench.start(RANKS, environ=QUIET, interpreter=launcher)
+    assert trainer.wait(110) == 0, trainer.err
+    past = ended()
+    for rank in (0, 1):
+        assert past.series("step_seconds", rank=rank).step.tolist() == list(range(12))
+        assert len(past.series("phase/communication", rank=rank).value) > 0
+        assert len(past.series("phase/forward", rank=rank).value) > 0
+
+
+def test_a_signal_reaches_a_script_that_handles_it(bench):
+    """A handler of the script's own is called, and decides how the script ends."""
+    code = """
+        import signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
+        print("ready", flush=True)
+        time.sleep(30)
+    """
+    trainer = bench.start(code, interpreter=RUN)
+    assert trainer.line() == "ready"
+    trainer.process.send_signal(signal.SIGTERM)
+    assert trainer.wait() == 42
+
+
+def test_an_unbuffered_interactive_read_works(bench):
+    """Standard input is the script's own."""
+    code = "import sys; print(sys.stdin.readline().strip() * 2)"
+    trainer = bench.start(code, interpreter=RUN, stdin=subprocess.PIPE)
+    out, err = trainer.process.communicate("ab\n", timeout=60)
+    assert (trainer.process.returncode, out) == (0, "abab\n"), err

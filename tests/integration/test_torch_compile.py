@@ -1,0 +1,110 @@
+"""torch.compile with and without us: the same graphs, graph breaks and recompilations, and the same numbers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.integration.test_launchers import QUIET
+
+pytest.importorskip("torch", reason="needs torch, which is instrumented")
+
+COMPILED = """
+    import json, sys
+    import torch
+    import torch._dynamo
+    from torch._dynamo.utils import counters, get_compilation_metrics, guard_failures
+
+    run = None
+    if sys.argv[1] == "watched":
+        import stepscope
+        run = stepscope.init(project="compiled")
+        run.watch()
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x)))
+
+    torch.manual_seed(0)
+    loss_of = torch.nn.CrossEntropyLoss()
+    data = torch.utils.data.TensorDataset(torch.randn(38, 8), torch.randint(0, 4, (38,)))
+
+    def train(how):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        predict, update = model, optimizer.step
+        if how == "module":
+            predict = torch.compile(model, backend="eager")
+        elif how == "in place":
+            model.compile(backend="eager")
+        elif how == "function":
+            predict = torch.compile(lambda x: model(x), backend="eager")
+        elif how == "breaks":
+            def broken(x):
+                x = model.first(x)
+                print(end="")
+                return model.last(x)
+            predict = torch.compile(broken, backend="eager")
+        elif how == "optimizer":
+            update = torch.compile(optimizer.step, backend="eager")
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = loss_of(predict(x), y)
+            loss.backward()
+            update()
+            return loss
+        if how == "step":
+            step = torch.compile(step, backend="eager")
+        for epoch in range(2):
+            for x, y in torch.utils.data.DataLoader(data, batch_size=8):  # the last one is short: it recompiles
+                loss = step(x, y)
+            model.eval()
+            with torch.no_grad():
+                for x, y in torch.utils.data.DataLoader(data, batch_size=8):
+                    predict(x)
+            model.train()
+            torch.save(model.state_dict(), "model.pt")
+        return loss.item()
+
+    found = {}
+    for how in ("module", "in place", "function", "breaks", "optimizer", "step"):
+        torch._dynamo.reset()
+        counters.clear()
+        guard_failures.clear()
+        before = len(get_compilation_metrics())
+        loss = train(how)
+        compiled = [(metric.co_name, str(metric.compile_id).partition("/")[2])
+                    for metric in get_compilation_metrics()[before:]]
+        found[how] = {
+            "loss": loss, "breaks": sum(counters["graph_break"].values()), "stats": dict(counters["stats"]),
+            "guards": sum(map(len, guard_failures.values())), "compiled": compiled,
+        }
+    if run is not None:
+        run.finish()
+        found["path"] = str(run.path)
+    print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_compiled_is_the_same_with_and_without_us(bench):
+    """Graphs, breaks, guard failures, recompilations and losses are equal, and the steps and compilations recorded."""
+    import stepscope
+
+    environ = {**QUIET, "TORCH_LOGS": "-all"}
+    plain, watched = (bench.start(COMPILED, how, environ=environ, name=f"{how}.py") for how in ("plain", "watched"))
+    plain, watched = (json.loads(trainer.out.splitlines()[-1]) for trainer in (plain, watched) if not trainer.wait(110))
+    past = stepscope.open(watched.pop("path"))
+    assert watched == plain
+    assert plain["step"]["breaks"] > plain["module"]["breaks"] == 0
+    events = [event for event in past.events() if event["kind"] == "compile"]
+    assert len(events) >= 6
+    assert any(event["recompiled"] for event in events)
+    assert len(past.series("step_seconds").value) == 6 * 10
+    assert past.series("phase/compile").value.sum() > 0
