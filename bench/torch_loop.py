@@ -11,16 +11,13 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bench.figure import Figure, Options
 from bench.loop import interval, timed
 from bench.processes import output_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BLOCK_SECONDS = 0.04
 WARM_SECONDS = 0.12
@@ -179,7 +176,7 @@ class Hooks:
 class Peer:
     """The lines of traceml-ai; its patches stay, and do nothing outside of its steps."""
 
-    def __init__(self, training: Training, folder: Path) -> None:
+    def __init__(self, training: Training, _folder: Path) -> None:
         """Let it patch torch."""
         import traceml
 

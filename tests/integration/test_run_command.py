@@ -1,4 +1,4 @@
-"""`stepscope run`: a script is run as Python itself would run it, and its steps are recorded without a line of its own."""
+"""`stepscope run`: a script runs as Python itself would run it, and its steps are recorded without a line in it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def test_a_module_is_run_like_python_m(bench):
     """With -m a module or a package is found by name, with its spec and package."""
     (bench.folder / "pack").mkdir()
     (bench.folder / "pack" / "__init__.py").write_text("")
-    (bench.folder / "pack" / "__main__.py").write_text("import runpy, sys\nprint(__name__, __package__, sys.argv[1:])\n")
+    (bench.folder / "pack" / "__main__.py").write_text(
+        "import runpy, sys\nprint(__name__, __package__, sys.argv[1:])\n"
+    )
     plain = bench.start(MODULE, interpreter=["-m", "train", "--flag"], name="train.py")
     run = bench.start(MODULE, interpreter=[*RUN, "-m", "train", "--flag"], name="train.py")
     assert (plain.wait(), run.wait()) == (0, 0), run.err
@@ -220,7 +222,7 @@ TRAIN = """
 
 @pytest.mark.promise("S1-004", "X-06")
 def test_the_steps_of_a_plain_script_are_recorded(bench):
-    """Without a line in the script every step is there with its duration, samples and phases; the result is the same."""
+    """Without a line in the script every step is there with duration, samples and phases; the result is the same."""
     pytest.importorskip("torch", reason="needs torch, which is instrumented")
     plain, run = both(bench, TRAIN, 0, environ=QUIET)
     assert run.process.returncode == 0, run.err

@@ -150,7 +150,7 @@ def test_planted_time_is_found_in_its_phase_and_in_no_other(place, clock, tmp_pa
 
 @pytest.mark.parametrize("how", ["under no_grad", "inside", "inference_mode"])
 def test_an_evaluation_loop_is_evaluation_throughout(how, clock, tmp_path):
-    """Loading, passes and bookkeeping of an evaluation are one phase of the step that it delays, however it is written."""
+    """Loading, passes and bookkeeping of an evaluation are one phase of the step that it delays, however written."""
     data = tr.Slow(clock, 1, length=4)
     quiet = torch.inference_mode if how == "inference_mode" else torch.no_grad
 

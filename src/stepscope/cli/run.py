@@ -14,9 +14,9 @@ from stepscope.cli.command import add_root
 from stepscope.core.after_import import AfterImport
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import RUN_ID_VARIABLE
+from stepscope.session import program
 from stepscope.session.current import CURRENT
 from stepscope.session.opening import init
-from stepscope.session import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     """Begin the run; return what runs the program, whose exceptions are its own, also SystemExit."""
     words = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not words:
-        raise UsageError("run", "no script is named", "write: stepscope run train.py")
+        raise UsageError("run a script", "none is named", "write: stepscope run train.py")
     found = (program.find_module if options.module else program.find_script)(words[0])
     module = program.prepare(found, words[1:])
     begun = init(

@@ -44,7 +44,7 @@ class AfterImport:
         if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
             self._waiting[name] = functions
             return None
-        spec.loader = _Loader(spec.loader, functions, self._leave)
+        spec.loader = _Loader(spec.loader, functions, self._leave)  # type: ignore[assignment]
         return spec
 
     def _leave(self) -> None:

@@ -20,7 +20,7 @@ GROUP = 4
 CALL_NS = 16_000
 """What one hook costs outside itself, in ns: the caller's plumbing, and everything cold after the kernels of the step.
 
-Found by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and fewer steps than could be are measured.
+Found by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and more steps could be measured.
 """
 SWITCH_NS = 240_000
 """What it costs to put the hooks on and off between measured and unmeasured steps, in ns."""
@@ -32,7 +32,7 @@ KEPT = 5
 class Budget:
     """Which steps are measured, so that the hooks stay within a share of the step."""
 
-    def __init__(self, share: float, told: Callable[[int, float], None] = lambda every, cost: None) -> None:
+    def __init__(self, share: float, told: Callable[[int, float], None] = lambda _every, _cost: None) -> None:
         """Allow `share` of the time of a step; `told` hears of each change: the new interval and the cost's share."""
         self.share, self._told = share, told
         self.every = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 
 BACKWARD = CODES["backward"]
 COLLECTIVES = (
-    *("all_reduce", "reduce", "broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter"),
-    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier"),
-    *("send", "recv", "all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
+    *("all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "gather", "scatter", "send", "recv"),
+    *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_single", "all_gather_object"),
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single"),
+    *("barrier", "monitored_barrier", "broadcast_object_list", "gather_object", "scatter_object_list"),
 )
 SAVERS = {
     "torch.distributed.checkpoint": ("save", "async_save"),
@@ -42,6 +44,10 @@ WRITERS = {
     "wandb.sdk.wandb_run": ("Run", ("log",)),
     "tqdm.std": ("tqdm", ("refresh",)),
 }
+
+
+def _instead(wrapper: Any, _original: Any) -> Any:
+    return wrapper
 
 
 class Calls:
@@ -71,13 +77,14 @@ class Calls:
         patches.wrap(logging.Logger, "callHandlers", self._plain(automatic.LOGGING))
         if torch.distributed.is_available():
             communicate = self._plain(automatic.COMMUNICATION)
+            patches.wrap(torch.distributed.Work, "wait", communicate)
             for name in COLLECTIVES:
                 inner = torch.distributed.distributed_c10d
                 if getattr(inner, name, None) is not None and patches.wrap(inner, name, communicate):
                     wrapper = getattr(inner, name)
-                    patches.wrap(torch.distributed, name, lambda _original, wrapper=wrapper: wrapper)
-        for module, names in SAVERS.items():
-            imports.call(module, self._wrapping(patches, names, automatic.CHECKPOINT))
+                    patches.wrap(torch.distributed, name, partial(_instead, wrapper))
+        for module, savers in SAVERS.items():
+            imports.call(module, self._wrapping(patches, savers, automatic.CHECKPOINT))
         for module, (owner, names) in WRITERS.items():
             imports.call(module, self._wrapping(patches, names, automatic.LOGGING, owner))
 
@@ -148,6 +155,14 @@ class Calls:
 
         return backward
 
+    def _begin_backward(self) -> bool:
+        """Open the phase, unless this stretch of steps is not measured; say whether it is open."""
+        timeline = self._timeline
+        begun = bool(not timeline.quiet and timeline.backward.begin())
+        if begun and timeline.device is not None:
+            timeline.device.mark("backward")
+        return begun
+
     def _other_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
         timeline = self._timeline
         if (timeline.traced and compiling()) or not timeline.active or get_ident() != timeline.thread:
@@ -159,9 +174,7 @@ class Calls:
         timeline.fresh = None
         timeline.backwards += 1
         timeline.keeper.backward()
-        begun = not timeline.quiet and timeline.backward.begin()
-        if begun and timeline.device is not None:
-            timeline.device.mark("backward")
+        begun = self._begin_backward()
         self._depth += 1
         hook = monotonic_ns() if start else 0
         try:

@@ -48,7 +48,12 @@ class Copies:
         timeline = self._timeline
 
         def cuda(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if (timeline.traced and compiling()) or timeline.quiet or tensor.device.type == "cuda" or not timeline.active:
+            if (
+                (timeline.traced and compiling())
+                or timeline.quiet
+                or tensor.device.type == "cuda"
+                or not timeline.active
+            ):
                 return original(tensor, *args, **kwargs)
             return self._copy(original, tensor, args, kwargs)
 
@@ -58,7 +63,12 @@ class Copies:
         timeline = self._timeline
 
         def cpu(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if (timeline.traced and compiling()) or timeline.quiet or tensor.device.type == "cpu" or not timeline.active:
+            if (
+                (timeline.traced and compiling())
+                or timeline.quiet
+                or tensor.device.type == "cpu"
+                or not timeline.active
+            ):
                 return original(tensor, *args, **kwargs)
             return self._copy(original, tensor, args, kwargs)
 
@@ -84,9 +94,9 @@ def _is_elsewhere(tensor: Any, target: Any) -> bool:
     if target is None or kind is torch.dtype:
         return False
     if kind is str:
-        return target.partition(":")[0] != tensor.device.type or (":" in target and target != str(tensor.device))
+        return bool(target.partition(":")[0] != tensor.device.type or (":" in target and target != str(tensor.device)))
     if kind is int:
-        return tensor.device.index != target
+        return bool(tensor.device.index != target)
     if kind is not torch.device:
         target = getattr(target, "device", tensor.device)  # like another tensor
     return bool(target.type != tensor.device.type or (target.index is not None and target != tensor.device))

@@ -99,8 +99,8 @@ class Loaders:
                     keeper.until -= 1
                     keeper.samples, keeper.stepped, keeper.batches = None, False, 0
                 else:
-                    keeper.close(again=True)
-                    is_measured = timeline.fast
+                    keeper.close(again=True)  # which may change what is measured from here on
+                    is_measured = not timeline.quiet and timeline.steps.marking
             keeper.fed = True
             if is_measured:
                 add(monotonic_ns() << BITS | DATA)
@@ -113,21 +113,21 @@ class Loaders:
                 raise
             if is_measured:
                 add(monotonic_ns() << BITS)
-            first = batch
-            while type(first) in (list, tuple) and first:
-                first = first[0]
-            if self._slots is None and type(first) is torch.Tensor and first.ndim:
-                keeper.batches += 1
-                keeper.before = keeper.samples
-                keeper.samples = first.shape[0] if keeper.samples is None else keeper.samples + first.shape[0]
-            else:
-                self._count(batch)
+            self._count(batch)
             return batch
 
         return fetch
 
     def _count(self, batch: Any) -> None:
         """Count the samples of a batch, and read what the workers say."""
+        first, keeper = batch, self._timeline.keeper
+        while type(first) in (list, tuple) and first:
+            first = first[0]
+        if self._slots is None and type(first) is torch.Tensor and first.ndim:
+            keeper.batches += 1
+            keeper.before = keeper.samples
+            keeper.samples = first.shape[0] if keeper.samples is None else keeper.samples + first.shape[0]
+            return
         self._timeline.keeper.fetched(count_samples(batch))
         if self._slots is not None:
             self._read_workers(self._slots)
@@ -153,6 +153,7 @@ class Loaders:
             back = monotonic_ns() if start else 0
             if begun:
                 timeline.data.end()
+        timeline.steps.open()
         self._count(batch)
         if start and timeline.timing:
             timeline.cost(hook - start + monotonic_ns() - back)

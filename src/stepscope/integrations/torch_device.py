@@ -7,6 +7,7 @@ kept. Not verified on hardware: the tests drive this code with a stand-in that c
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class DeviceClock:
                 return
             self._pending.popleft()
             spent: defaultdict[str, float] = defaultdict(float)
-            for (phase, begun), (_, ended) in zip(marks, marks[1:], strict=False):
+            for (phase, begun), (_, ended) in pairwise(marks):
                 if phase:
                     spent[f"device/{phase}_seconds"] += begun.elapsed_time(ended) / 1e3
             self._release(marks)

@@ -64,6 +64,7 @@ class Optimizers:
         self._timeline, self._in_backward = timeline, in_backward
         self._register()
         patches.wrap(torch.optim.Optimizer, "__init__", self._remembering)
+        patches.wrap(torch.optim.Optimizer, "zero_grad", self._clearing)
         for owner in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
             if "step" in vars(owner):
                 patches.wrap(owner, "step", self._scaling)
@@ -99,6 +100,20 @@ class Optimizers:
             self.made()
 
         return make
+
+    def _clearing(self, original: Any) -> Any:
+        timeline, add = self._timeline, self._timeline.add
+
+        def zero_grad(*args: Any, **kwargs: Any) -> Any:
+            if not timeline.fast or get_ident() != timeline.thread:
+                return original(*args, **kwargs)
+            add(monotonic_ns() << BITS | OPTIMIZER)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                add(monotonic_ns() << BITS)
+
+        return zero_grad
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
         timeline = self._timeline

@@ -36,7 +36,19 @@ MOST_WAIT = 1024
 class Root:
     """The hooks of one outermost module."""
 
-    __slots__ = ("__weakref__", "_begun", "_handles", "_inner", "_outer", "_timeline", "called", "depth", "module", "trained")
+    __slots__ = (
+        "__weakref__",
+        "_begun",
+        "_hooks",
+        "_inner",
+        "_is_on",
+        "_outer",
+        "_timeline",
+        "called",
+        "depth",
+        "module",
+        "trained",
+    )
 
     def __init__(self, timeline: Timeline, module: Any, depth: int = 0) -> None:
         """Belong to `module`, `depth` levels below one that nobody calls."""
@@ -45,36 +57,53 @@ class Root:
         self.called = self.trained = False
         self._begun: Any = None
         self._outer: Any = None
-        self._handles: list[Any] = []
+        self._hooks: tuple[int, ...] = ()
+        self._is_on = False
         self._inner: Any = None
 
     def hook(self) -> None:
         """Put the hooks on; a module compiled in place is called through its own compiled function."""
         module = self.module()
-        if module is None or self._handles or self._inner is not None:
+        if module is None or self._is_on:
             return
+        self._is_on = True
         inner = getattr(module, "_compiled_call_impl", None)
         if inner is not None:
             self._inner = inner
             module._compiled_call_impl = _Compiled(self, inner)  # noqa: SLF001 - where module.compile() keeps it
-            return
-        self._handles = [
-            module.register_forward_pre_hook(self.before, prepend=True),
-            module.register_forward_hook(self.after, always_call=True),
-        ]
+        elif self._hooks:
+            self._put_back(module)
+        else:
+            first = module.register_forward_pre_hook(self.before, prepend=True)
+            last = module.register_forward_hook(self.after, always_call=True)
+            self._hooks = (first.id, last.id)
+
+    def _put_back(self, module: Any) -> None:
+        """Put the hooks where they were, under their old numbers: what is compiled is guarded by those."""
+        first, last = self._hooks
+        module._forward_pre_hooks[first] = self.before  # noqa: SLF001 - where torch keeps them
+        module._forward_pre_hooks.move_to_end(first, last=False)  # noqa: SLF001 - as above
+        module._forward_hooks[last] = self.after  # noqa: SLF001 - as above
+        module._forward_hooks_always_called[last] = True  # noqa: SLF001 - as above
 
     def unhook(self) -> None:
         """Take them off."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
         module, inner, self._inner = self.module(), self._inner, None
-        if inner is not None and module is not None and isinstance(module._compiled_call_impl, _Compiled):  # noqa: SLF001 - as above
-            module._compiled_call_impl = inner  # noqa: SLF001 - as above
+        if module is None or not self._is_on:
+            return
+        self._is_on = False
+        if inner is not None:
+            if isinstance(module._compiled_call_impl, _Compiled):  # noqa: SLF001 - as above
+                module._compiled_call_impl = inner  # noqa: SLF001 - as above
+            return
+        first, last = self._hooks
+        module._forward_pre_hooks.pop(first, None)  # noqa: SLF001 - as above
+        module._forward_hooks.pop(last, None)  # noqa: SLF001 - as above
+        module._forward_hooks_always_called.pop(last, None)  # noqa: SLF001 - as above
 
     def is_stale(self) -> bool:
         """Say whether the module has been compiled in place behind its hooks."""
-        return bool(self._handles) and getattr(self.module(), "_compiled_call_impl", None) is not None
+        return self._inner is None and getattr(self.module(), "_compiled_call_impl", None) is not None
 
     def before(self, module: Any, args: Any) -> None:
         """Open the phase."""
@@ -321,7 +350,9 @@ class Roots:
         self._settling = SETTLING
 
     def _settle(self) -> None:
-        if self._timeline.backwards == self._backwards:
+        if self._timeline.traced:  # a compiled region does not tell what it calls, and is guarded by hooks in it
+            self._settling = 0
+        if self._timeline.backwards == self._backwards or not self._settling:
             return
         self._settling -= 1
         for root in list(self._roots.values()):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepscope.session.run import Run
 
 # Dynamo knows this very function and folds it: inside a compiled region our hooks are nothing at all.
-compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling
+compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling  # noqa: SLF001 - older torch
 SETTLING = 8
 """Steps at the beginning after each of which the hooks look around."""
 
@@ -35,7 +35,20 @@ class Timeline:
 
     __slots__ = (
         *("__weakref__", "_begun_at", "_stage", "_steps", "active", "add", "backward", "backwards", "budget"),
-        *("copy", "data", "device", "evaluation", "fast", "forward", "fresh", "hushed", "keeper", "left", "listeners", "notice"),
+        *(
+            "copy",
+            "data",
+            "device",
+            "evaluation",
+            "fast",
+            "forward",
+            "fresh",
+            "hushed",
+            "keeper",
+            "left",
+            "listeners",
+            "notice",
+        ),
         *("optimizer", "quiet", "run", "silenced", "span", "spent", "steps", "thread", "timing", "traced"),
     )
 
@@ -62,7 +75,7 @@ class Timeline:
         self.device: DeviceClock | None = None
         self.listeners: list[Callable[[], None]] = []
         """Called now and then, at the end of a step: after each of the first ones, later every few."""
-        self.silenced: Callable[[bool], None] = lambda quiet: None
+        self.silenced: Callable[[bool], None] = lambda _quiet: None
         """Called when a stretch of unmeasured steps begins or ends."""
         self.notice: Callable[[], None] = lambda: None
         """Called before a batch and a backward pass, once anything was compiled: what has a compiled region done?"""
@@ -163,8 +176,9 @@ class Timeline:
         return wait
 
     def _measure(self) -> int:
-        """Begin a stretch of steps and return its length: one in which the hooks time themselves, some more that are
-        measured, then those that are not.
+        """Begin a stretch of steps and return its length.
+
+        First one in which the hooks time themselves, some more that are measured, then those that are not.
         """
         every = 1 if self.steps.yielded else self.budget.every  # a step of the user's own is always written whole
         self._stage = (self._stage + 1) % 3

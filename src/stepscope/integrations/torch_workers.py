@@ -111,7 +111,7 @@ def _time_transforms(dataset: Any) -> list[TimedCall]:
         dataset = getattr(dataset, "dataset", None)
     else:
         return []
-    timed = []
+    timed: list[Any] = []
     for name, call in found.items():
         if name == "transforms" and "transform" in found:  # torchvision's pair of the other two: called instead of them
             timed = []

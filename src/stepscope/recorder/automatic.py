@@ -50,7 +50,7 @@ class AutomaticSteps:
         self._is_open = False
         self._before = (recorder._index, recorder._counting)
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        self._noted: list[tuple[int, int, int, int | None]] = []
+        self._noted: list[tuple[int, int, int, float | None]] = []
         self.thread = get_ident()
         """The thread that trains."""
         self.marks: list[int] = []
@@ -114,7 +114,8 @@ class AutomaticSteps:
             self._close_charged(samples)
         else:
             begun, recorder._mark = recorder._mark, now
-            code, row = 0, (now - begun,)
+            code = 0
+            row: tuple[float, ...] = (now - begun,)
             if self.marks:
                 code, row = self._settle(begun, now)
             elif not bare:
@@ -132,7 +133,7 @@ class AutomaticSteps:
         for follower in getattr(recorder, "followers", ()):
             follower.step_ended()
 
-    def note(self, samples: int | None) -> bool:
+    def note(self, samples: float | None) -> bool:
         """End a bare step and begin the next; the row is written with the next few, which costs less than one by one.
 
         False, and nothing done, where the step needs more thought than that.
@@ -151,7 +152,7 @@ class AutomaticSteps:
 
     def flush(self) -> None:
         """Write the rows of the steps that were only noted."""
-        write, bare, sampled = self._recorder._write, self._layout(0, False), self._layout(0, True)  # noqa: FBT003 - a key
+        write, bare, sampled = self._recorder._write, self._layout(0, False), self._layout(0, True)
         for now, index, elapsed, samples in self._noted:
             if samples is None:
                 write(bare, now, index, (elapsed,))

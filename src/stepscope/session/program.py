@@ -11,7 +11,6 @@ import importlib.util
 import io
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stepscope.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
 MAIN = "__main__"
