@@ -1,4 +1,4 @@
-"""Two ranks with DistributedDataParallel on a CPU: `torchrun --nproc-per-node=2 -m stepscope run examples/ddp_example.py`.
+"""Two ranks with DDP on a CPU: `torchrun --nproc-per-node=2 -m stepscope run examples/ddp_example.py`.
 
 Nothing of Stepscope is in the script: both ranks are recorded into one run.
 """

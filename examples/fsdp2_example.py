@@ -1,4 +1,4 @@
-"""Two ranks with sharded weights (FSDP2) on a CPU: `torchrun --nproc-per-node=2 -m stepscope run examples/fsdp2_example.py`.
+"""Two ranks with FSDP2 on a CPU: `torchrun --nproc-per-node=2 -m stepscope run examples/fsdp2_example.py`.
 
 Nothing of Stepscope is in the script. The weights are gathered inside the passes: that is their phase "communication".
 """

@@ -46,7 +46,7 @@ def unexplained(past, rank=0):
 @pytest.mark.promise("S1-004", "X-06")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_the_plain_example_is_explained(workers):
-    """A script with nothing of ours in it: 96 steps, their phases, evaluation and checkpoints; `other` is at most 5 %."""
+    """A script with nothing of ours in it: 96 steps, phases, evaluation and checkpoints; `other` is at most 5 %."""
     past = run("torch_example.py", workers)
     assert past.series("step_seconds").step.tolist() == list(range(96))
     assert past.series("samples").value.sum() == 3 * 4096

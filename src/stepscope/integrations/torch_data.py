@@ -105,14 +105,14 @@ class Loaders:
             if is_measured:
                 add(monotonic_ns() << BITS | DATA)
             try:
-                batch = original(iterator)
+                try:
+                    batch = original(iterator)
+                finally:
+                    if is_measured:
+                        add(monotonic_ns() << BITS)
             except BaseException as error:
-                if is_measured:
-                    add(monotonic_ns() << BITS)
                 self._end_fetch(error, iterator)
                 raise
-            if is_measured:
-                add(monotonic_ns() << BITS)
             self._count(batch)
             return batch
 
