@@ -95,10 +95,9 @@ DEATH = """
 
 
 def test_the_death_of_a_worker_is_an_event(bench):
-    """The error goes on as torch raises it; the run keeps which worker died and of what."""
+    """The error goes on as it comes; the run keeps which worker died and of what."""
     trainer = bench.run(DEATH, environ=QUIET, interpreter=RUN)
-    assert trainer.process.returncode == 1
-    assert "DataLoader worker" in trainer.err
+    assert trainer.process.returncode == 1  # by torch's error, or by that of a pipe that was cut: as without us
     past = ended()
     (event,) = [event for event in past.events() if event["kind"] == "worker_died"]
     assert list(event["workers"].values()) == [-signal.SIGKILL]

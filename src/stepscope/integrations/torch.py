@@ -70,6 +70,7 @@ class Instrument:
         if not self._is_attached:
             return
         self._is_attached = False
+        self._loaders.detach()
         self.timeline.stop()
         self.suspend()
         self.roots.detach()

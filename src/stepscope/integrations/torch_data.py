@@ -12,6 +12,7 @@ import torch.utils.data
 from torch.utils.data import dataloader
 
 from stepscope.integrations.batch import count_samples
+from stepscope.integrations.torch_deaths import WorkerDeaths
 from stepscope.integrations.torch_workers import WORDS, Slots, WorkerProbe
 from stepscope.recorder.automatic import BITS, CODES
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch_timeline import Timeline
 
 DATA = CODES["data"]
-DEATH = "DataLoader worker"
-"""How torch's message begins when a worker has died."""
 
 
 class Loaders:
@@ -32,15 +31,21 @@ class Loaders:
         self._timeline = timeline
         self._feeding: weakref.ref[Any] | None = None
         self._iterator = 0
+        self._deaths = WorkerDeaths(timeline.run)
         self._slots: tuple[Slots, list[int]] | None = None
         self.look: Any = None
         """Called before the first batch: by then the model is there."""
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks on."""
+        self._deaths.attach(patches)
         patches.wrap(torch.utils.data.DataLoader, "__iter__", self._iterating)
         patches.wrap(torch.utils.data.DataLoader, "_get_iterator", self._probing)
         patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._fetching)  # noqa: SLF001 - torch has no hook here
+
+    def detach(self) -> None:
+        """Look at the workers for the last time."""
+        self._deaths.look()
 
     def _iterating(self, original: Any) -> Any:
         timeline = self._timeline
@@ -87,7 +92,7 @@ class Loaders:
         def fetch(iterator: Any) -> Any:
             is_measured = timeline.fast
             if (
-                not (is_measured or (timeline.hushed and keeper.until > 1))
+                not (is_measured or timeline.hushed)
                 or self._iterator != id(iterator)
                 or timeline.left is not None
                 or not torch.is_grad_enabled()
@@ -95,7 +100,7 @@ class Loaders:
             ):
                 return self._other_fetch(original, iterator)
             if keeper.stepped:
-                if not is_measured and note(keeper.samples):
+                if not is_measured and keeper.until > 1 and note(keeper.samples):
                     keeper.until -= 1
                     keeper.samples, keeper.stepped, keeper.batches = None, False, 0
                 else:
@@ -111,7 +116,7 @@ class Loaders:
                     if is_measured:
                         add(monotonic_ns() << BITS)
             except BaseException as error:
-                self._end_fetch(error, iterator)
+                self._end_fetch(error)
                 raise
             self._count(batch)
             return batch
@@ -147,7 +152,7 @@ class Loaders:
         try:
             batch = original(iterator)
         except BaseException as error:
-            self._end_fetch(error, iterator)
+            self._end_fetch(error)
             raise
         finally:
             back = monotonic_ns() if start else 0
@@ -170,6 +175,7 @@ class Loaders:
                 timeline.keeper.close()
             self._iterator, self._slots = id(iterator), iterator.__dict__.get("_stepscope_slots")
             self._feeding = timeline.fresh = weakref.ref(iterator, self._abandoned)
+            self._deaths.follow(iterator)
             timeline.steps.mark()
             if self.look is not None:
                 self.look()
@@ -179,14 +185,12 @@ class Loaders:
         if reference is self._feeding and self._timeline.active and get_ident() == self._timeline.thread:
             self._feeding, self._iterator = None, 0
             self._timeline.keeper.starved()
+            self._deaths.look()
 
-    def _end_fetch(self, error: BaseException, iterator: Any) -> None:
+    def _end_fetch(self, error: BaseException) -> None:
         self._feeding, self._iterator = None, 0
         self._timeline.keeper.starved()
-        if isinstance(error, RuntimeError) and str(error).startswith(DEATH):
-            codes = {worker.pid: worker.exitcode for worker in getattr(iterator, "_workers", ())}
-            dead = {str(pid): code for pid, code in codes.items() if code is not None}
-            self._timeline.run.event("worker_died", workers=dead, error=str(error)[:500])
+        self._deaths.look(None if isinstance(error, StopIteration) else error)
 
     def _evaluation_batch(self, original: Any, iterator: Any) -> Any:
         timeline = self._timeline
