@@ -23,12 +23,8 @@ help:
 demo: $(BASE)
 	@$(BIN)/stepscope demo $(ARGS)
 
-# Torch's profiler changes how its process runs optimizers, also afterwards: tests that count hooks have their own.
-ALONE  := $(addprefix tests/integrations/test_torch_,steps.py phases.py budget.py)
-
 test: $(DEV)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(addprefix --ignore=,$(ALONE)) $(ARGS)
-	@$(if $(ARGS),true,$(BIN)/python -m pytest -q $(ALONE))
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: $(DEV)
 	@$(BIN)/python tools/check.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from threading import get_ident
 from time import monotonic_ns
@@ -15,6 +16,7 @@ from stepscope.recorder.automatic import BITS, CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from stepscope.integrations.patches import Patches
     from stepscope.integrations.torch_timeline import Timeline
@@ -40,6 +42,8 @@ class Optimizers:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
         self._begun = False
+        self._inside = self._depth = 0
+        self._nests = False
         self._outer: Any = None
         self._updates = 0
         self.compiled = Flag()
@@ -71,7 +75,7 @@ class Optimizers:
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
         """Only count the steps while a stretch of them is not measured."""
-        if not self._handles or self.before or self.after:
+        if not self._handles or self.before or self.after or self._nests:
             return
         self.detach()
         if quiet:
@@ -118,7 +122,13 @@ class Optimizers:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
         timeline = self._timeline
         keeper = timeline.keeper
-        if timeline.fast and keeper.fed and not keeper.stepped and not self.before and get_ident() == timeline.thread:
+        if (
+            timeline.fast
+            and keeper.fed
+            and not (keeper.stepped or self.before or self._inside)
+            and get_ident() == timeline.thread
+        ):
+            self._inside = id(optimizer)
             self._updates += 1
             self._begun, self._outer, timeline.left = True, timeline.left, self
             timeline.add(monotonic_ns() << BITS | OPTIMIZER)
@@ -128,9 +138,9 @@ class Optimizers:
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
         timeline = self._timeline
         keeper = timeline.keeper
-        if timeline.fast and keeper.fed and not keeper.stepped and not self.after and self._begun:
+        if timeline.fast and keeper.fed and not keeper.stepped and not self.after and self._begun and not self._depth:
             timeline.add(monotonic_ns() << BITS)
-            self._begun, timeline.left = False, self._outer
+            self._begun, self._inside, timeline.left = False, 0, self._outer
             keeper.stepped = True
             keeper.cycle.append(id(optimizer))
         else:
@@ -148,6 +158,11 @@ class Optimizers:
     def _other_before(self, timeline: Timeline, optimizer: Any) -> None:
         if (timeline.traced and compiling()) or not timeline.active:
             return
+        if self._inside == id(optimizer) and _is_nested(sys._getframe(1)):  # noqa: SLF001 - the only way to the caller
+            self._depth += 1
+            self._nests = True
+            return
+        self._inside, self._depth = id(optimizer), 0
         start = monotonic_ns() if timeline.timing else 0
         if timeline.thread != get_ident():
             timeline.move()
@@ -172,6 +187,10 @@ class Optimizers:
             return
         if not timeline.active:
             return
+        if self._depth:
+            self._depth -= 1
+            return
+        self._inside = 0
         start = monotonic_ns() if timeline.timing else 0
         if self._begun:
             self._begun, timeline.left = False, self._outer
@@ -195,6 +214,7 @@ class Optimizers:
     def forget(self) -> None:
         """An error ended the step of an optimizer without its hook."""
         self._begun = False
+        self._inside = self._depth = 0
 
     def _scaling(self, original: Any) -> Any:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,3 +235,19 @@ class Optimizers:
             return done
 
         return step
+
+
+def _is_nested(hook: FrameType | None) -> bool:
+    """Say whether torch calls the hooks of a step inside another: a subclass calls the `step` that it overrides.
+
+    Torch hooks every class whose `step` was ever used, so both have hooks once the plain optimizer was used too. An
+    error that ended the outer step without its hook looks the same but for the stack.
+    """
+    while hook is not None and hook.f_code.co_filename == __file__:
+        hook = hook.f_back
+    caller = hook and hook.f_back
+    while caller is not None:
+        if hook is not None and caller.f_code is hook.f_code:
+            return True
+        caller = caller.f_back
+    return False
