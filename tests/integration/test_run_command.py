@@ -90,6 +90,27 @@ def test_an_uncaught_exception_is_kept_with_the_run(bench):
     assert "stepscope" not in event["traceback"]
 
 
+BROKEN = """
+    import torch
+
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            raise KeyError("no such picture")
+
+    for batch in torch.utils.data.DataLoader(Broken()):
+        pass
+"""
+
+
+def test_a_traceback_through_our_hooks_does_not_show_them(bench):
+    """An error inside what the hooks wrap reads as it does without them."""
+    pytest.importorskip("torch", reason="needs torch, which is instrumented")
+    plain, run = both(bench, BROKEN, environ=QUIET)
+    assert (run.process.returncode, run.err) == (1, plain.err)
+
+
 def test_a_syntax_error_is_shown_as_python_shows_it(bench):
     """A script that does not compile fails with its own message and no traceback of ours."""
     plain, run = both(bench, "x = (\n")

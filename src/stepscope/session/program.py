@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from types import CodeType
 
 MAIN = "__main__"
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""Where our own code lies."""
 _KEPT: list[Any] = []
 """The module that was `__main__` before: what it holds must live as long as the process."""
 
@@ -116,10 +118,19 @@ def execute(program: Program, module: ModuleType) -> int:
 
 
 def own_frames(trace: TracebackType | None, code: CodeType | None) -> TracebackType | None:
-    """Return a traceback from the program's own frame on; nothing of it if that is not there (a syntax error)."""
+    """Return a traceback from the program's own frame on, without our hooks in between.
+
+    Nothing of it if that frame is not there (a syntax error).
+    """
     inner = trace
     while inner is not None and inner.tb_frame.f_code is not code:
         inner = inner.tb_next
+    at = inner
+    while at is not None and at.tb_next is not None:
+        if at.tb_next.tb_next is not None and at.tb_next.tb_frame.f_code.co_filename.startswith(PACKAGE):
+            at.tb_next = at.tb_next.tb_next
+        else:
+            at = at.tb_next
     return inner
 
 
