@@ -16,7 +16,10 @@ from bench.figure import Figure, Options, table
 from bench.peers import versions
 from bench.sandbox import sandbox
 
-GROUPS = ("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "gradients")
+GROUPS = (
+    *("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching"),
+    *("gradients", "torch_loop"),
+)
 
 
 def main(arguments: list[str]) -> int:

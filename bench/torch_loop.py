@@ -1,14 +1,17 @@
 """How much `stepscope run` slows a real torch loop: one CPU thread, steps of 2 ms and of 50 ms, everything default.
 
-As bench/loop.py: blocks of about 40 ms (or one step) with the hooks on or off in the order ABBA and BAAB in turn, in
-one process, A/A beside it, the upper bound of the bootstrap interval against the limit. The script itself has no line
-for us. `traceml-ai`, whose hooks need lines in the script, is measured in the same way where it is installed.
+As bench/loop.py: blocks with the hooks on or off in the order ABBA and BAAB in turn, in one process, A/A beside it, the
+upper bound of the bootstrap interval against the limit. A block is 40 ms long, and never shorter than the hooks' own
+rhythm (in short steps they measure four of 64). The script itself has no line for us. `traceml-ai`, whose hooks need
+lines in the script and a process beside it, is measured in the same way where it is installed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,9 +25,12 @@ from bench.processes import output_of
 BLOCK_SECONDS = 0.04
 WARM_SECONDS = 0.12
 """Of training after the hooks were put on or off, before anything is timed."""
+RHYTHM = 64
+"""Steps of a block, at least, where steps are short."""
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
-PEER = "traceml"
+FOURS = {"2ms": 150, "50ms": 300}
+PEER = "traceml_ai"
 
 
 def measure(options: Options) -> list[Figure]:
@@ -36,7 +42,7 @@ def measure(options: Options) -> list[Figure]:
         ]
     found = []
     for name, (_, limit) in STEPS.items():
-        fours = (10 if name == "2ms" else 4) if options.quick else (300 if name == "2ms" else 150)
+        fours = 4 if options.quick else FOURS[name]
         printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / name), name, str(fours), "stepscope")
         told = json.loads(printed.splitlines()[-1])
         wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
@@ -62,7 +68,7 @@ def _peer(options: Options) -> Figure:
     what = "  the same of traceml-ai, 2 ms steps"
     if importlib.util.find_spec(PEER) is None:
         return Figure("torch_2ms_traceml", what, None, "%", None, "traceml-ai not installed")
-    fours = 10 if options.quick else 300
+    fours = 4 if options.quick else FOURS["2ms"]
     printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / "peer"), "2ms", str(fours), PEER)
     wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]))
     return Figure("torch_2ms_traceml", what, wall[2], "%", None, _shown(wall))
@@ -133,7 +139,7 @@ class Training:
 
     def traced(self, steps: int) -> None:
         """Train with the peer's lines."""
-        import traceml
+        import traceml_ai as traceml
 
         loss_of = self.torch.nn.functional.cross_entropy
         for _ in range(steps):
@@ -174,13 +180,19 @@ class Hooks:
 
 
 class Peer:
-    """The lines of traceml-ai; its patches stay, and do nothing outside of its steps."""
+    """The lines of traceml-ai and its process; its patches stay, and do nothing outside of its steps."""
 
-    def __init__(self, training: Training, _folder: Path) -> None:
-        """Let it patch torch."""
-        import traceml
+    def __init__(self, training: Training, folder: Path) -> None:
+        """Start its aggregator and let it patch torch."""
+        import traceml_ai as traceml
 
-        traceml.init(mode="auto")
+        folder.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        program = str(Path(sys.executable).with_name("traceml"))
+        command = [program, "serve", "--logs-dir", str(folder), "--aggregator-port", str(port)]
+        self._server = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        told = traceml.init(mode="auto", aggregator_port=port, logs_dir=str(folder), connect_timeout_sec=30.0)
+        assert not told.disabled
         self.block = training.traced
         self.block(100)
 
@@ -190,8 +202,17 @@ class Peer:
     off = on
 
     def facts(self) -> str:
-        """Say nothing."""
+        """Say nothing, and end the process."""
+        self._server.kill()  # it waits for more ranks, and for a Ctrl-C of its own
+        self._server.wait(30)
         return ""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def four_blocks(hooks: Hooks | Peer | None, training: Training, steps: int, turn: int) -> tuple[float, float]:
@@ -224,7 +245,7 @@ def main(arguments: list[str]) -> int:
     training = Training(torch, seconds)
     step = training.calibrate()
     hooks = (Hooks if arguments[3] == "stepscope" else Peer)(training, folder)
-    steps = max(1, round(BLOCK_SECONDS / step))
+    steps = max(1 if seconds > BLOCK_SECONDS else RHYTHM, round(BLOCK_SECONDS / step))
     compared, same = [], []
     for turn in range(fours):
         compared.append(four_blocks(hooks, training, steps, turn))
