@@ -150,6 +150,8 @@ def test_a_closure_of_lbfgs_is_one_step(rig, clock):
 def test_an_update_that_a_scaler_skips_is_a_step(rig, clock, loader):
     """Gradients that are not finite skip the update, not the step; an event says so."""
     model, optimizer = net(clock)
+    if not hasattr(torch.amp, "GradScaler"):
+        pytest.skip("needs a scaler for the CPU (torch 2.3)")
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     batches = list(tr.loader(tr.Slow(clock, length=8), 2))
     for number, (x, y) in enumerate(tr.loader(tr.Slow(clock, length=8), 2) if loader else batches):
@@ -174,6 +176,33 @@ def test_an_optimizer_inside_the_backward_pass_ends_the_step_after_it(rig, clock
     for x, y in tr.loader(tr.Slow(clock, length=6), 2):
         tr.loss_of(model(x), y).backward()
     assert [(step["backward"], step["optimizer"]) for step in finished(rig)] == [(1, 2)] * 3
+
+
+def test_a_step_that_calls_the_one_it_overrides_is_one_step(rig, clock):
+    """A subclass and its base both have torch's hooks once both were used; a step that failed is forgotten."""
+    model, optimizer = net(clock)
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])  # torch hooks a class where one is made
+    for _ in range(5):
+        update(model, optimizer, *BATCH)
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step(lambda: 1 / 0)
+    for _ in range(20):
+        update(model, optimizer, *BATCH)
+    assert durations(rig) == [3] * 5 + [4] + [3] * 19  # the time of the failed one is the next one's
+
+
+def test_weights_that_are_updated_by_hand_make_steps(rig, clock):
+    """Where no optimizer is ever seen a batch with a backward pass is a step, once that is certain."""
+    model = tr.Net(clock, forward=1, backward=1)
+    for x, y in tr.loader(tr.Slow(clock, length=80), 1):
+        model.zero_grad()
+        tr.loss_of(model(x), y).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.01 * parameter.grad)
+    found = tr.steps_of(rig)
+    assert [step["step"] for step in found[1:]] == [2] * 47
+    assert sum(step["samples"] for step in found) == 80
 
 
 def test_steps_of_the_users_own_are_never_doubled(rig, clock):

@@ -141,7 +141,7 @@ class Calls:
         timeline, keeper, add = self._timeline, self._timeline.keeper, self._timeline.add
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not timeline.fast or not keeper.fed or get_ident() != timeline.thread:
+            if not (timeline.fast and keeper.fed and keeper.known) or get_ident() != timeline.thread:
                 return self._other_backward(original, args, kwargs)
             timeline.fresh = None
             timeline.backwards += 1

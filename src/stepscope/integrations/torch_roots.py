@@ -230,6 +230,7 @@ class Roots:
         """Remember every module that is made, copied or unpickled from now on."""
         for name in ("__init__", "__setstate__"):
             patches.wrap(torch.nn.Module, name, self._remembering)
+        patches.wrap(torch.nn.Module, "eval", self._resting)
         patches.wrap(torch.jit, "script", self._hiding)
         self.hook()
 
@@ -260,14 +261,15 @@ class Roots:
 
         return make
 
-    @contextlib.contextmanager
-    def ignoring(self) -> Iterator[None]:
-        """Do not remember what is made meanwhile: compilers make graphs that are modules too."""
-        self._ignored += 1
-        try:
-            yield
-        finally:
-            self._ignored -= 1
+    def _resting(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def evaluating(module: Any) -> Any:
+            if timeline.quiet and not (timeline.traced and compiling()):
+                timeline.pause()  # passes of an evaluation are measured: the hooks must be on
+            return original(module)
+
+        return evaluating
 
     def begin_ignoring(self, count: int) -> None:
         """Add `count` (1 or -1) to the reasons to remember nothing."""

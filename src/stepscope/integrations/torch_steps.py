@@ -1,7 +1,8 @@
 """Where one training step ends and the next begins, told from batches, backward passes and optimizers alone.
 
 With a DataLoader a step ends at the fetch that follows at least one optimizer step: accumulation, several optimizers
-and a skipped update of a GradScaler are all one step. Without one it ends with the last optimizer of the cycle.
+and a skipped update of a GradScaler are all one step. Without one it ends with the last optimizer of the cycle. Where
+no optimizer is ever seen, as in a program that updates its weights itself, a backward pass stands for its step.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 REPEATS = 64
 """Updates by one optimizer without a fetch after which the loader is not believed to feed the steps."""
 
+BLIND = 32
+"""Backward passes without any optimizer after which the program is believed to update its weights by itself."""
+
 
 class StepKeeper:
     """Decide when a step ends; pure but for the steps it closes."""
 
     __slots__ = (
-        *("_backward", "_deferred", "_last", "_optimizers", "_service", "bare"),
-        *("batches", "before", "cycle", "fed", "samples", "stepped", "steps", "until"),
+        *("_backward", "_blind", "_deferred", "_last", "_optimizers", "_service", "bare"),
+        *("batches", "before", "cycle", "fed", "known", "samples", "stepped", "steps", "until"),
     )
 
     def __init__(
@@ -44,6 +48,8 @@ class StepKeeper:
         """Whether an optimizer has stepped since the step began."""
         self.fed = False
         """Whether batches of a loader drive the steps."""
+        self.known = False
+        """Whether any optimizer was ever seen to step."""
         self.batches = 0
         """Batches of the step so far."""
         self.samples: float | None = None
@@ -51,6 +57,7 @@ class StepKeeper:
         self.before: float | None = None
         """The same before the last batch."""
         self._backward = False
+        self._blind = 0
         self._deferred = False
         self.cycle: list[int] = []
         """Optimizers, by their ids, that have stepped since the step began."""
@@ -103,6 +110,9 @@ class StepKeeper:
         if self._deferred:
             self._deferred = False
             self.close()
+        elif not self.known and self.fed:
+            self._blind += 1
+            self.stepped = self._blind > BLIND
 
     def updating(self, optimizer: int) -> None:
         """An optimizer (by its id) is about to step."""
@@ -120,7 +130,7 @@ class StepKeeper:
 
     def updated(self, optimizer: int, *, inside_backward: bool = False) -> None:
         """It has stepped, or would have if the gradients had been finite."""
-        self.stepped = True
+        self.stepped = self.known = True
         if len(self.cycle) < REPEATS * 2:
             self.cycle.append(optimizer)
         if self.fed:

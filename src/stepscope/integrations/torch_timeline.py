@@ -180,7 +180,8 @@ class Timeline:
 
         First one in which the hooks time themselves, some more that are measured, then those that are not.
         """
-        every = 1 if self.steps.yielded else self.budget.every  # a step of the user's own is always written whole
+        # A step of the user's own is always written whole; where no optimizer is seen every backward pass must be.
+        every = self.budget.every if self.keeper.known and not self.steps.yielded else 1
         self._stage = (self._stage + 1) % 3
         if self._stage == 2:
             if every > 1:
