@@ -90,6 +90,36 @@ def test_an_uncaught_exception_is_kept_with_the_run(bench):
     assert "stepscope" not in event["traceback"]
 
 
+HUNGRY = """
+    import torch
+
+    class Hungry(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + (torch.empty(10**15).sum() if len(x) > 4 else 0)
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), Hungry(3, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    for size in (4, 4, 4, 8):
+        model(torch.randn(size, 3)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_what_was_there_when_memory_ran_out_is_kept(bench):
+    """The error goes on as without us; the run has the module that was running, the place and the largest tensors."""
+    pytest.importorskip("torch", reason="needs torch, which is instrumented")
+    plain, run = both(bench, HUNGRY, environ=QUIET)
+    assert run.process.returncode == 1
+    assert run.err.splitlines()[-1] == plain.err.splitlines()[-1]  # torch itself calls a module with hooks through more
+    past = ended()
+    (event,) = [event for event in past.events() if event["kind"] == "out_of_memory"]
+    assert event["module"] == "1 (Hungry)"
+    assert event["place"].endswith("in forward")
+    assert {"1.weight", "0.weight"} <= {tensor["name"] for tensor in event["tensors"]}
+    assert past.series("grad_norm").value.tolist()
+    assert past.series("memory/resident_bytes").value.min() > 1e6
+
+
 BROKEN = """
     import torch
 

@@ -47,10 +47,12 @@ def measure(model, parts, steps=2, every=1, inputs=None):
     watch = Activations(run, every, parts, budget=None)
     watch.attach(model)
     watch.step_end()
+    watch.step_begin()
     for step in range(steps):
         run.step_index = step
         model(torch.randn(2, 5, 8) if inputs is None else inputs)
         watch.step_end()
+        watch.step_begin()
     watch.close()
     assert watch.faults.count == 0, run.events
     return run
@@ -129,9 +131,11 @@ def test_hooks_only_in_measured_steps():
     seen = []
     for _ in range(15):
         watch.step_end()
+        watch.step_begin()
         seen.append(hooks(model))
         model(torch.randn(1, 5, 8))
     watch.step_end()
+    watch.step_begin()
     watch.close()
     assert sum(1 for count in seen if count) == 3
     assert len(run.values("activation_mean/relu")) == 3
@@ -145,9 +149,11 @@ def test_first_call_of_a_step_counts():
     watch = Activations(run, 1, [""], budget=None)
     watch.attach(model)
     watch.step_end()
+    watch.step_begin()
     model(torch.ones(3))
     model(torch.full((3,), 7.0))
     watch.step_end()
+    watch.step_begin()
     watch.close()
     assert run.values("activation_mean/0") == [1.0]
 
@@ -164,6 +170,7 @@ def test_error_in_the_module():
     watch = Activations(run, 1, ["0"], budget=None)
     watch.attach(model)
     watch.step_end()
+    watch.step_begin()
     with pytest.raises(KeyError, match="mine"):
         model(torch.ones(3))
     watch.close()
@@ -180,6 +187,7 @@ def test_compiled_models_are_left_alone():
     watch.attach(model)
     for _ in range(3):
         watch.step_end()
+        watch.step_begin()
         assert hooks(model) == 0
     assert run.kinds() == ["activations_unavailable"]
 

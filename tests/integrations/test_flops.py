@@ -22,6 +22,7 @@ def train(watch, clock, samples, steps=6, model=None, tell=True):
         model(torch.randn(samples, 16, requires_grad=True)).sum().backward()
         clock.now += 0.5
         watch.step_end(samples if tell else None)
+        watch.step_begin()
     return model
 
 
@@ -47,6 +48,7 @@ def test_scaled_by_the_samples():
     model.zero_grad()
     clock.now += 0.25
     watch.step_end(4)
+    watch.step_begin()
     first, last = run.values("mfu_ratio")
     assert first == pytest.approx(last)
     watch.step_end(None)
@@ -87,6 +89,7 @@ def test_compiled_model_is_not_counted():
     model.compile(backend="eager")
     watch.attach(model)
     watch.step_end(4)
+    watch.step_begin()
     assert (watch.counting, run.kinds()) == (False, ["mfu_unavailable"])
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,7 +16,7 @@ from tests.recorder.rig import Rig  # noqa: E402
 def test_connected_to_the_instrument(tmp_path):
     """An unchanged training loop has its gradients, layers, activations and memory at the steps they belong to."""
     rig = Rig(tmp_path, 1 << 22)
-    instrument = Instrument(rig.run)
+    instrument = Instrument(rig.run, math.inf)
     numerics = Numerics(rig.run, 1e9, layers=["head"], modules=["act"])
     instrument.attach()
     try:
@@ -22,7 +24,7 @@ def test_connected_to_the_instrument(tmp_path):
         model.add_module("body", nn.Linear(4, 8))
         model.add_module("act", nn.ReLU())
         model.add_module("head", nn.Linear(8, 1))
-        numerics.connect(instrument, lambda: instrument.roots.modules)
+        instrument.measure(numerics)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         instrument.watch(model, optimizer)
         expected = []
@@ -33,16 +35,43 @@ def test_connected_to_the_instrument(tmp_path):
             optimizer.step()
     finally:
         instrument.detach()
-        numerics.close()
     found = {}
     for step, row in rig.rows():
         for name, value in row.items():
             found.setdefault(name, {})[step] = value
     assert [found["grad_norm"][step] for step in range(25)] == pytest.approx(expected)
-    assert 0 < found["grad_norm/head"][10] < expected[10]
+    assert list(found["grad_norm/head"]) == [0, 18]
+    assert all(0 < norm < expected[step] for step, norm in found["grad_norm/head"].items())
     assert "grad_norm/body" not in found
     assert found["activation_zero_ratio/act"]
     assert found["memory/resident_bytes"]
     assert found["update_ratio"]
     assert {event["kind"] for _, event in rig.events()} <= {"instrumentation"}
     assert rig.refused == 0
+
+
+@pytest.mark.parametrize("clips", [True, False])
+@pytest.mark.parametrize("budget", [0.01, math.inf])
+def test_values_belong_to_the_step_they_were_taken_in(tmp_path, clips, budget):
+    """Thinned or not, a norm and what the program logs before the update have the index of their step."""
+    rig = Rig(tmp_path, 1 << 22)
+    instrument = Instrument(rig.run, budget)
+    instrument.attach()
+    instrument.measure(Numerics(rig.run, 1e9))
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    try:
+        for number in range(600):
+            (weight * (number + 1)).sum().backward()
+            if clips:
+                torch.nn.utils.clip_grad_norm_([weight], 1e9)
+            rig.run.log(number=number)
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        instrument.detach()
+    rows = list(rig.rows())
+    assert [step for step, row in rows for name in row if name == "number"] == list(range(600))
+    norms = [(step, row["grad_norm"]) for step, row in rows if "grad_norm" in row]
+    assert [norm for _, norm in norms] == [step + 1 for step, _ in norms]
+    assert len(norms) > 2

@@ -15,7 +15,7 @@ class FakeRun:
     def __init__(self):
         self.rows, self.events = [], []
 
-    def log(self, values):
+    def log(self, values, step=None):
         self.rows.append(dict(values))
 
     def event(self, kind, **fields):

@@ -231,6 +231,15 @@ PROMETHEUS = (
     ),
 )
 
+WATCH = (
+    Key("recorder.watch.gradients", SWITCH, True, "", "record the norm of the gradients of a watched model"),
+    Key("recorder.watch.parameters", SWITCH, False, "", "histograms of parameters and gradients every 1 000 steps"),
+    Key("recorder.watch.layers", TEXTS, (), "", "parts of the names of layers whose gradients are tracked one by one"),
+    Key("recorder.watch.modules", TEXTS, (), "", "parts of the names of modules whose activations are measured"),
+    Key("recorder.watch.memory", SWITCH, True, "", "record memory of the process and of torch's allocator"),
+    Key("recorder.watch.flops", SWITCH, False, "", "count the FLOPs of one step, and record the MFU of the others"),
+)
+
 
 def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -> Key:
     """Return a key of a part that is not built yet."""
@@ -238,9 +247,6 @@ def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -
 
 
 PLANNED = (
-    planned("recorder.watch.gradients", SWITCH, False, "record gradient norms of the watched model"),
-    planned("recorder.watch.parameters", SWITCH, False, "record parameter statistics of the watched model"),
-    planned("recorder.watch.layers", TEXTS, (), "parts of layer names to watch; empty: all layers"),
     planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
     planned("watcher.analysis.anomaly", SWITCH, True, "look for anomalies while the run goes on"),
     planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
@@ -322,7 +328,7 @@ def default_schema() -> Schema:
     schema = Schema()
     built = ("recorder", "samplers", "watcher", "store")
     for section in built:
-        schema.register(section, [key for key in (*BUILT, *SAMPLERS) if key.path.startswith(f"{section}.")])
+        schema.register(section, [key for key in (*BUILT, *WATCH, *SAMPLERS) if key.path.startswith(f"{section}.")])
     schema.plan(PROMETHEUS)
     schema.plan(PLANNED, open_sections=set(SECTIONS) - {*built, "callbacks"})
     schema.alias(*ALIASES)

@@ -36,7 +36,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class Activations:
-    """Measure the modules of a model whose names hold one of the given parts; `step_end` is called after each step."""
+    """Measure the modules of a model whose names hold one of the given parts.
+
+    `step_begin` and `step_end` are called around steps that may be measured.
+    """
 
     def __init__(
         self,
@@ -68,16 +71,29 @@ class Activations:
         if all(known is not model for known in self._models):
             self._models.append(model)
 
-    def step_end(self) -> None:
-        """Record the measured step, and register hooks if the next one is to be measured."""
+    def skip(self, count: int) -> None:
+        """Count steps that were not looked at."""
+        self._cadence.step(count)
+
+    def step_end(self, step: int | None = None) -> None:
+        """Record the step if it was measured; `step` is its index, None for the one that the run is in."""
         if self.faults.over or not self._parts:
             return
         try:
             measured = self.measuring
             self._remove()
             if measured:
-                self._record()
+                self._record(step)
             self._cadence.step()
+        except Exception as error:  # noqa: BLE001 - a module of any kind may raise anything; it is told
+            self._remove()
+            self.faults.add(error)
+
+    def step_begin(self) -> None:
+        """Register hooks if the step that begins is to be measured."""
+        if self.faults.over or not self._parts or self.measuring:
+            return
+        try:
             if self._run.recording and self._cadence.due():
                 self._register()
         except Exception as error:  # noqa: BLE001 - a module of any kind may raise anything; it is told
@@ -134,7 +150,7 @@ class Activations:
             self.faults.add(error)
         self._spent += self._cadence.start() - start
 
-    def _record(self) -> None:
+    def _record(self, step: int | None) -> None:
         for name, view in self._views.items():
             self._row = {**view.row(name), **self._row}
             self._spent += view.seconds
@@ -144,7 +160,7 @@ class Activations:
                 cause = f"{name} neither gives its weights nor calls scaled_dot_product_attention"
                 self._tell(f"attention {name}", cause, 'ask for the weights: need_weights=True, or "eager" attention')
         if self._row:
-            self._run.log(self._row)
+            self._run.log(self._row, step=step)
         self._cadence.stop(self._cadence.start(), self._spent)
         self._row, self._spent = {}, 0.0
         self._calls.clear()

@@ -59,11 +59,11 @@ class Cadence:
         self._cost = cost if not self._cost or cost < self._cost else 0.8 * self._cost + 0.2 * cost
         self._since = 0
 
-    def step(self) -> None:
-        """Count a step that has ended."""
-        now, self._since = self._clock(), self._since + 1
+    def step(self, count: int = 1) -> None:
+        """Count a step that has ended, or several since the last call."""
+        now, self._since = self._clock(), self._since + count
         if self._mark is not None:
-            took = max(0.0, now - self._mark)
+            took = max(0.0, now - self._mark) / max(1, count)
             # An evaluation or a checkpoint in between makes no long step of the following ones.
             self._step = 0.9 * self._step + 0.1 * min(took, 4 * self._step) if self._step else took
         self._mark = now

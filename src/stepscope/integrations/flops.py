@@ -48,7 +48,10 @@ class Types(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Flops:
-    """Count the operations of one step, and record the MFU of all that follow; `step_end` is called after each step."""
+    """Count the operations of one step, and record the MFU of those that follow.
+
+    `step_begin` and `step_end` are called around steps that are looked at.
+    """
 
     def __init__(
         self,
@@ -87,8 +90,20 @@ class Flops:
         """Know a model: if it is compiled nothing is counted, for its operations cannot be seen."""
         self._models.append(model)
 
-    def step_end(self, samples: float | None = None) -> None:
-        """End a step; `samples` of it scale the FLOPs. Begins to count if the next step is the one."""
+    def step_begin(self) -> None:
+        """Begin a step, and to count if it is the one."""
+        if self.faults.over or not self._run.recording:
+            return
+        try:
+            if not self._done and self._steps >= self._warm_up:
+                self._begin()
+            self._end = self._clock()
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on; it is told
+            self.close()
+            self.faults.add(error)
+
+    def step_end(self, samples: float | None = None, step: int | None = None) -> None:
+        """End a step; `samples` of it scale the FLOPs. `step` is its index, None for the one that the run is in."""
         if self.faults.over or not self._run.recording:
             return
         try:
@@ -99,11 +114,9 @@ class Flops:
                 flops = self._flops(samples)
                 mfu = mfu_ratio(flops, now - self._end, self.peak) if flops else None
                 if mfu is not None:
-                    self._run.log({"mfu_ratio": mfu})
+                    self._run.log({"mfu_ratio": mfu}, step=step)
             self._steps += 1
-            if not self._done and self._steps >= self._warm_up:
-                self._begin()
-            self._end = self._clock()
+            self._end = None
         except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on; it is told
             self.close()
             self.faults.add(error)

@@ -59,6 +59,10 @@ class Clips:
         key = self._covering(ids)
         return None if key is None else self._clips[key]
 
+    def size(self, ids: Ids) -> int:
+        """Return of how many parameters the clipping of these is."""
+        return len(self._covering(ids) or ())
+
     def use(self, ids: Ids) -> bool:
         """Say whether the clipping of these parameters is new; it is used then."""
         key = self._covering(ids)

@@ -85,10 +85,11 @@ class Verdicts:
                 missing.append(name)
         return Tracked(layers, [each.numel() for each in tensors], missing), tensors
 
-    def step_end(self) -> None:
+    def step_end(self, step: int | None = None) -> None:
         """Let what was measured in this step go to the host, and judge what has arrived there."""
+        at = self._run.step_index if step is None else step
         for vector, note in self._sent:
-            self._readback.send(vector, note._replace(step=self._run.step_index))
+            self._readback.send(vector, note._replace(step=at))
         self._sent = []
         if len(self._readback):
             self._judge()

@@ -70,6 +70,12 @@ class Gradients:
         self._due: bool | None = None
         self._row: dict[str, Any] = {}
         self._interval = self._absent = 0
+        self._since: int | None = None
+        self._told: dict[int, str] = {}
+        self.listening = True
+        """Whether the norm is taken from the program's clipping in steps that are not looked at."""
+        self.looking = True
+        """Whether this step may be measured."""
         self._copying = 0.0
         self._sharded = False
         self._watch: ClipWatch | None = None
@@ -100,6 +106,11 @@ class Gradients:
             return
         try:
             members = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+            if not self.looking:
+                metric = self._told.get(len(members or ())) if self.listening and euclidean else None
+                if metric:
+                    self._run.log({metric: _on_host(norm)})
+                return
             due = not euclidean and self._is_due(members or [])
             self._clips.add(norm, members, limit, euclidean=euclidean, due=due)
         except Exception as error:  # noqa: BLE001 - a gradient of any subclass may raise anything; it is told
@@ -107,7 +118,7 @@ class Gradients:
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Measure: the gradients are there, and as the optimizer will see them."""
-        if self._is_off():
+        if self._is_off() or not self.looking:
             return
         try:
             groups = [group["params"] for group in optimizer.param_groups]
@@ -128,20 +139,27 @@ class Gradients:
         except Exception as error:  # noqa: BLE001 - a parameter of any subclass may raise anything; it is told
             self.faults.add(error)
 
-    def step_end(self) -> None:
-        """Record what was measured in the step; to be called inside it, or right behind it."""
+    def skip(self, count: int) -> None:
+        """Count steps that were not looked at."""
+        self._cadence.step(count)
+        self._updates_cadence.step(count)
+        self._since = None if self._since is None else self._since + count
+
+    def step_end(self, step: int | None = None) -> None:
+        """Record what was measured; `step` is the index of the step, None for the one that the run is in."""
         if self.faults.over:
             return
         self.after_optimizer()
         try:
             if self._row:
-                self._run.log({name: _on_host(value) for name, value in self._row.items()})
-            self._verdicts.step_end()
+                self._run.log({name: _on_host(value) for name, value in self._row.items()}, step=step)
+            self._verdicts.step_end(step)
             self._histograms.record()
         except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; it is told
             self.faults.add(error)
         self._cadence.step()
         self._updates_cadence.step()
+        self._since = None if self._since is None else self._since + 1
         self._clips.clear()
         self._row, self._due = {}, None
 
@@ -177,6 +195,7 @@ class Gradients:
         if clip is not None:
             if clip.norm is not None and self._clips.use(ids):
                 self._from_clip(clip, parameters, name)
+                self._remember(self._metric(name, whole=clip.whole), self._clips.size(ids))
         elif self._is_due(parameters):
             self._measure(parameters, name, getattr(optimizer, "grad_scale", None), self._clips.touching(ids))
         if self._is_due(parameters) and self._updates_cadence.due():
@@ -186,6 +205,10 @@ class Gradients:
             self._copying = self._updates_cadence.start() - start
         if self._histograms.asked:
             self._histograms.take(parameters, self._names.of(parameters), self._parts)
+
+    def _remember(self, metric: str, size: int) -> None:
+        """Know a clipping again by the number of its parameters, if no other one has as many."""
+        self._told[size] = metric if self._told.get(size, metric) == metric else ""
 
     def _from_clip(self, clip: Clip, parameters: list[Any], name: str) -> None:
         """Take the norm from the program's clipping; the layers, which it does not tell, are measured if due."""
@@ -218,7 +241,9 @@ class Gradients:
         self._row[metric] = total
         self._verdicts.send(total, metric, found, parameters, scale)
         self._cadence.stop(start, found.seconds_elsewhere)
-        self._say_interval(self._cadence.interval)
+        if self._since:
+            self._say_interval(self._since)
+        self._since = 0
 
     def _name(self, optimizer: Any) -> str:
         """Return what the norm of an optimizer's gradients is called: the first one's has the plain name."""

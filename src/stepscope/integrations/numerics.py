@@ -1,32 +1,29 @@
-"""Connect the measurements of gradients, activations, memory and FLOPs to an instrument of torch."""
+"""Connect the measurements of gradients, activations, memory and FLOPs to an instrument of torch.
+
+They look at the steps in which the instrument times itself, and keep to shares of its budget of their own. In all other
+steps they do nothing but take the norm that the program's own clipping tells.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.activations import Activations
 from stepscope.integrations.faults import Faults
 from stepscope.integrations.flops import Flops
 from stepscope.integrations.gradients import Gradients
+from stepscope.integrations.oom import OutOfMemory, is_out_of_memory
 from stepscope.integrations.torch_memory import DeviceMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from stepscope.integrations.torch import Instrument
 
 SHARES = {"gradients": 0.3, "activations": 0.2, "memory": 0.1}
 """Parts of the overhead budget that each may spend."""
-
-
-class Instrument(Protocol):
-    """What is needed of `integrations.torch.Instrument`."""
-
-    def on_gradients(self, function: Callable[[Any], None]) -> None:
-        """Call a function with each optimizer that is about to step."""
-        ...
-
-    def on_update(self, function: Callable[[Any], None]) -> None:
-        """Call a function with each optimizer that has stepped."""
-        ...
+HISTOGRAMS_EVERY = 1000
+"""Steps between two histograms of all parameters and gradients, where they are asked for."""
 
 
 class Numerics:
@@ -38,6 +35,7 @@ class Numerics:
         overhead_budget: float = 0.01,
         *,
         gradients: bool = True,
+        parameters: bool = False,
         layers: Sequence[str] = (),
         modules: Sequence[str] = (),
         memory: bool = True,
@@ -50,62 +48,96 @@ class Numerics:
             run: the run.
             overhead_budget: share of the training's time that all measurements may take.
             gradients: measure gradients.
+            parameters: record histograms of parameters and gradients now and then.
             layers: parts of the names of layers whose gradients are tracked.
             modules: parts of the names of modules whose activations are measured.
             memory: record memory.
             flops: count the FLOPs of one step, and record the MFU.
             peak: of the device, in FLOP/s, where the table does not know it.
         """
-        self._run = run
         budgets = {name: share * overhead_budget for name, share in SHARES.items()}
-        self.gradients = Gradients(run, layers=layers, budget=budgets["gradients"]) if gradients else None
+        wanted = gradients or parameters or bool(layers)
+        self.gradients = Gradients(run, layers=layers, budget=budgets["gradients"]) if wanted else None
         self.activations = Activations(run, modules=modules, budget=budgets["activations"]) if modules else None
         self.memory = DeviceMemory(run, budget=budgets["memory"]) if memory else None
         self.flops = Flops(run, peak) if flops else None
-        self._models: Callable[[], list[Any]] = list
+        self._out_of_memory = OutOfMemory(run)
+        self._instrument: Instrument | None = None
         self._known: set[int] = set()
+        self._parameters, self._until_histograms = parameters, 0
         self.faults = Faults(run, "models")
 
-    def connect(self, instrument: Instrument, models: Callable[[], list[Any]] = list) -> None:
-        """Let an instrument and the run call the parts; `models` returns the models that were found so far."""
-        self._models = models
+    def connect(self, instrument: Instrument) -> None:
+        """Let an instrument call the parts."""
+        self._instrument = instrument
+        timeline = instrument.timeline
         if self.gradients is not None:
             self.gradients.attach()
+            instrument.on_gradients(self._learn)
             instrument.on_gradients(self.gradients.before_optimizer)
             instrument.on_update(self.gradients.after_optimizer)
-        self._run.follow(self)
+        if self.memory is not None:
+            timeline.phase_ended = self.memory.phase_end
+        timeline.looks.append(self.step_begin)
+        timeline.looked.append(self.step_end)
 
     def attach(self, *models: Any) -> None:
         """Learn the names in these models."""
         for model in models:
             self._known.add(id(model))
+            self._out_of_memory.attach(model)
             for part in (self.gradients, self.activations, self.flops):
                 if part is not None:
                     part.attach(model)
 
-    def step_end(self, samples: float | None = None) -> None:
-        """End a step in every part."""
+    def _learn(self, _optimizer: Any = None) -> None:
+        """Know the models that were found since the last look."""
+        assert self._instrument is not None  # noqa: S101 - connected
         try:
-            self.attach(*(model for model in self._models() if id(model) not in self._known))
+            self.attach(*(model for model in self._instrument.roots.modules if id(model) not in self._known))
         except Exception as error:  # noqa: BLE001 - a model of any kind may raise anything; it is told
             self.faults.add(error)
+
+    def step_begin(self, skipped: int) -> None:
+        """Begin a step that is looked at; `skipped` were not since the last one."""
+        self._until_histograms -= skipped + 1
+        for counting in (self.gradients, self.activations, self.memory):
+            if counting is not None and skipped:
+                counting.skip(skipped)
+        if self.gradients is not None:
+            self.gradients.looking = True
+            if self._parameters and self._until_histograms <= 0:
+                self._until_histograms = HISTOGRAMS_EVERY
+                self.gradients.request_histograms()
+        for part in (self.activations, self.flops):
+            if part is not None:
+                part.step_begin()
+
+    def step_end(self, step: int | None) -> None:
+        """End it; `step` is its index, None for the one that the run is in."""
+        if self._instrument is None:
+            return
+        self._learn()
         for part in (self.gradients, self.activations, self.memory):
             if part is not None:
-                part.step_end()
+                part.step_end(step)
         if self.flops is not None:
-            self.flops.step_end(samples)
+            self.flops.step_end(self._instrument.timeline.keeper.closed, step)
+        if self.gradients is not None:
+            self.gradients.looking = False
 
-    def step_ended(self) -> None:
-        """Be told by the run that a step has ended."""
-        self.step_end()
+    def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the instrument
+        """Leave the program's clipping alone while a stretch of steps is not measured."""
+        if self.gradients is not None:
+            self.gradients.listening = not quiet
 
-    def run_ended(self) -> None:
-        """Be told by the run that it ends."""
-        self.close()
+    def failed(self, error: BaseException) -> None:
+        """Keep what there is to know of the error that ends the run, if memory ran out."""
+        if is_out_of_memory(error):
+            self._out_of_memory.record(error)
 
     def close(self) -> None:
         """Take everything off again."""
-        self._run.unfollow(self)
         for part in (self.gradients, self.activations, self.flops):
             if part is not None:
                 part.close()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepscope.core.after_import import AfterImport
+from stepscope.integrations.numerics import Numerics
 from stepscope.integrations.patches import Patches
 from stepscope.integrations.torch_calls import Calls
 from stepscope.integrations.torch_compilation import Compilations
@@ -52,6 +53,7 @@ class Instrument:
         self._copies = Copies(self.timeline) if (is_worth_it() if copies is None else copies) else None
         self._garbage = Garbage(self.timeline)
         self._patches, self._imports = Patches(), AfterImport()
+        self._numerics: Numerics | None = None
         self._is_attached = False
 
     def attach(self) -> None:
@@ -72,6 +74,8 @@ class Instrument:
         self._is_attached = False
         self._loaders.detach()
         self.timeline.stop()
+        if self._numerics is not None:
+            self._numerics.close()
         self.suspend()
         self.roots.detach()
 
@@ -108,16 +112,26 @@ class Instrument:
                 cause = "it is no torch module, optimizer or DataLoader"
                 tell(f"cannot watch a {type(item).__name__}: {cause}; for any other loader iterate over run.data(it)")
 
+    def measure(self, numerics: Numerics) -> None:
+        """Let the numbers of the training be measured too."""
+        self._numerics = numerics
+        numerics.connect(self)
+
+    def failed(self, error: BaseException) -> None:
+        """Hear of the error that ends the run, before `detach`."""
+        if self._numerics is not None:
+            self._numerics.failed(error)
+
     def on_step(self, function: Callable[[], None]) -> None:
         """Call `function` at the end of every step, after it was closed."""
         self.run.follow(_Follower(self._guarded(function)))
 
     def on_gradients(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer that is about to step: its gradients are there."""
+        """Call `function` with each optimizer about to step, in steps that are looked at: its gradients are there."""
         self._optimizers.before.append(self._guarded(function))
 
     def on_update(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer that has stepped."""
+        """Call `function` with each optimizer that has stepped in a step that is looked at."""
         self._optimizers.after.append(self._guarded(function))
 
     def disarm(self) -> None:
@@ -125,10 +139,14 @@ class Instrument:
         self.timeline.active = False
 
     def _silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
+        if self._numerics is not None:
+            self._numerics.silence(quiet)
         if self.timeline.traced:
             return
-        for silence in (self.roots.silence, self._calls.silence, self._optimizers.silence):
-            silence(quiet)
+        self.roots.silence(quiet)
+        self._optimizers.silence(quiet)
+        if self.timeline.keeper.fed or not quiet:  # without a loader it is the backward pass that begins a step
+            self._calls.silence(quiet)
 
     def _device(self) -> None:
         """Begin to read the device's clock once the program has woken the device."""
@@ -174,8 +192,9 @@ def _disarm_in_children(instrument: Instrument) -> None:
     os.register_at_fork(after_in_child=disarm)
 
 
-def instrument(run: Run, overhead_budget: float = 0.01) -> Instrument:
-    """Return the instrument of a run, attached."""
+def instrument(run: Run, overhead_budget: float = 0.01, **numbers: Any) -> Instrument:
+    """Return the instrument of a run, attached; `numbers` says which are measured, see `Numerics`."""
     made = Instrument(run, overhead_budget)
     made.attach()
+    made.measure(Numerics(run, overhead_budget, **numbers))
     return made

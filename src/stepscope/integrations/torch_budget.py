@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SAMPLE = 16
+SAMPLE = 9
 """Measured steps between two in which the hooks time themselves."""
 GROUP = 4
 """Steps that are measured one after another where not all are: to switch costs as much as to measure one."""

@@ -186,6 +186,7 @@ class Calls:
                 timeline.backward.end()
                 if timeline.device is not None:
                     timeline.device.mark()
+                    timeline.phase_ended("backward")
             if not self._depth:
                 timeline.keeper.backward_done()
             if start:

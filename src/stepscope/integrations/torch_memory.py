@@ -68,15 +68,20 @@ class DeviceMemory:
         except Exception as error:  # noqa: BLE001 - a driver in trouble may raise anything; it is told
             self.faults.add(error)
 
-    def step_end(self) -> None:
-        """Record the memory of this step, if it is one to look at."""
+    def skip(self, count: int) -> None:
+        """Count steps that were not looked at."""
+        self._cadence.step(count)
+        self._snapshots.step(count)
+
+    def step_end(self, step: int | None = None) -> None:
+        """Record the memory of this step, if it is to be; `step` is its index, None for the one that the run is in."""
         if self.faults.over or not self._run.recording:
             return
         try:
             if self._cadence.due():
                 start = self._cadence.start()
                 row = {**self._host(), **self._gpus(), **self._phases}
-                self._run.log(row)
+                self._run.log(row, step=step)
                 self._cadence.stop(start)
         except Exception as error:  # noqa: BLE001 - a driver in trouble may raise anything; it is told
             self.faults.add(error)

@@ -51,9 +51,9 @@ class Optimizers:
         self.made: Callable[[], object] = lambda: None
         """Called when an optimizer is made: by then its model is there."""
         self.before: list[Callable[[Any], None]] = []
-        """Called with an optimizer that is about to step: its gradients are there."""
+        """Called with an optimizer about to step, in steps that are looked at closer: its gradients are there."""
         self.after: list[Callable[[Any], None]] = []
-        """Called with one that has stepped."""
+        """Called with one that has stepped, in the same steps."""
 
     def count(self) -> int:
         """Return how many optimizers there are, as far as anybody knows."""
@@ -75,7 +75,7 @@ class Optimizers:
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
         """Only count the steps while a stretch of them is not measured."""
-        if not self._handles or self.before or self.after or self._nests:
+        if not self._handles or self._nests:
             return
         self.detach()
         if quiet:
@@ -122,12 +122,7 @@ class Optimizers:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
         timeline = self._timeline
         keeper = timeline.keeper
-        if (
-            timeline.fast
-            and keeper.fed
-            and not (keeper.stepped or self.before or self._inside)
-            and get_ident() == timeline.thread
-        ):
+        if timeline.fast and keeper.fed and not (keeper.stepped or self._inside) and get_ident() == timeline.thread:
             self._inside = id(optimizer)
             self._updates += 1
             self._begun, self._outer, timeline.left = True, timeline.left, self
@@ -138,7 +133,7 @@ class Optimizers:
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - the signature of the hook
         timeline = self._timeline
         keeper = timeline.keeper
-        if timeline.fast and keeper.fed and not keeper.stepped and not self.after and self._begun and not self._depth:
+        if timeline.fast and keeper.fed and not keeper.stepped and self._begun and not self._depth:
             timeline.add(monotonic_ns() << BITS)
             self._begun, self._inside, timeline.left = False, 0, self._outer
             keeper.stepped = True
@@ -170,15 +165,15 @@ class Optimizers:
             timeline.train()
         self._updates += 1
         timeline.keeper.updating(id(optimizer))
-        for function in self.before:
-            function(optimizer)
+        if timeline.looking:
+            start += _elapsed(self.before, optimizer)
         if not timeline.quiet:
             self._begun = timeline.optimizer.begin()
             if self._begun:
                 self._outer, timeline.left = timeline.left, self
             if timeline.device is not None:
                 timeline.device.mark("optimizer")
-        if start:
+        if timeline.timing:
             timeline.cost(monotonic_ns() - start)
 
     def _other_after(self, timeline: Timeline, optimizer: Any) -> None:
@@ -197,9 +192,10 @@ class Optimizers:
             timeline.optimizer.end()
             if timeline.device is not None:
                 timeline.device.mark()
-        for function in self.after:
-            function(optimizer)
-        if start:
+                timeline.phase_ended("optimizer")
+        if timeline.looking:
+            start += _elapsed(self.after, optimizer)
+        if timeline.timing:
             timeline.cost(monotonic_ns() - start)
         timeline.keeper.updated(id(optimizer), inside_backward=self._in_backward())
 
@@ -235,6 +231,14 @@ class Optimizers:
             return done
 
         return step
+
+
+def _elapsed(functions: list[Callable[[Any], None]], optimizer: Any) -> int:
+    """Call these, which keep to budgets of their own; return how long they took, in ns."""
+    start = monotonic_ns()
+    for function in functions:
+        function(optimizer)
+    return monotonic_ns() - start
 
 
 def _is_nested(hook: FrameType | None) -> bool:

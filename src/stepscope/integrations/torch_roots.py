@@ -152,6 +152,7 @@ class Root:
         (timeline.forward if charge is True else charge).end()
         if timeline.device is not None:
             timeline.device.mark()
+            timeline.phase_ended("forward")
         if start:
             timeline.cost(monotonic_ns() - start)
 

@@ -26,7 +26,7 @@ class StepKeeper:
 
     __slots__ = (
         *("_backward", "_blind", "_deferred", "_last", "_optimizers", "_service", "bare"),
-        *("batches", "before", "cycle", "fed", "known", "samples", "stepped", "steps", "until"),
+        *("batches", "before", "closed", "cycle", "fed", "known", "samples", "stepped", "steps", "until"),
     )
 
     def __init__(
@@ -56,6 +56,8 @@ class StepKeeper:
         """Samples of the step so far."""
         self.before: float | None = None
         """The same before the last batch."""
+        self.closed: float | None = None
+        """Samples of the step before."""
         self._backward = False
         self._blind = 0
         self._deferred = False
@@ -145,7 +147,7 @@ class StepKeeper:
     def close(self, *, again: bool = False) -> None:
         """End the step now, and begin the next if `again`."""
         self.steps.close(self.samples, bare=self.bare, again=again)
-        self.samples = None
+        self.closed, self.samples = self.samples, None
         self.stepped = self._backward = self._deferred = False
         self.batches = 0
         self.cycle.clear()

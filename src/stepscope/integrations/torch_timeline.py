@@ -34,7 +34,19 @@ class Timeline:
     """
 
     __slots__ = (
-        *("__weakref__", "_begun_at", "_stage", "_steps", "active", "add", "backward", "backwards", "budget"),
+        *(
+            "__weakref__",
+            "_begun_at",
+            "_skipped",
+            "_stage",
+            "_steps",
+            "_stretch",
+            "active",
+            "add",
+            "backward",
+            "backwards",
+            "budget",
+        ),
         *(
             "copy",
             "data",
@@ -47,7 +59,11 @@ class Timeline:
             "keeper",
             "left",
             "listeners",
+            "looked",
+            "looking",
+            "looks",
             "notice",
+            "phase_ended",
         ),
         *("optimizer", "quiet", "run", "silenced", "span", "spent", "steps", "thread", "timing", "traced"),
     )
@@ -62,6 +78,8 @@ class Timeline:
         """Whether this step is left unmeasured."""
         self.timing = False
         """Whether the hooks time themselves in this step."""
+        self.looking = True
+        """Whether this step is looked at closer: those at the beginning, and then where the hooks time themselves."""
         self.spent = 0
         """Time of the hooks in this step so far, in ns, if they do."""
         self.thread = get_ident()
@@ -75,6 +93,12 @@ class Timeline:
         self.device: DeviceClock | None = None
         self.listeners: list[Callable[[], None]] = []
         """Called now and then, at the end of a step: after each of the first ones, later every few."""
+        self.looks: list[Callable[[int], None]] = []
+        """Called before a step that is looked at closer, with the number of steps since the last one."""
+        self.looked: list[Callable[[int | None], None]] = []
+        """Called after it, with its index (None: that of now)."""
+        self.phase_ended: Callable[[str], None] = lambda _phase: None
+        """Called at the end of a phase, where a device's clock is read."""
         self.silenced: Callable[[bool], None] = lambda _quiet: None
         """Called when a stretch of unmeasured steps begins or ends."""
         self.notice: Callable[[], None] = lambda: None
@@ -90,6 +114,7 @@ class Timeline:
         self.fast = self.hushed = False
         self._begun_at = monotonic_ns()
         self._steps, self._stage = 0, -1
+        self._stretch = self._skipped = 0
 
     def charge(self, name: str) -> automatic.Charge:
         """Return a phase that hooks can open."""
@@ -101,7 +126,15 @@ class Timeline:
 
     def settle(self) -> None:
         """Work out whether hooks need a thought."""
-        needs = (self.traced, self.timing, self.span, self.device, not self.active, not self.steps.marking)
+        needs = (
+            self.traced,
+            self.timing,
+            self.span,
+            self.device,
+            not self.active,
+            not self.steps.marking,
+            self.looking,
+        )
         self.fast = not any(needs) and not self.quiet
         self.hushed = self.quiet and not any(needs) and not getattr(self.run, "followers", ())
 
@@ -168,12 +201,23 @@ class Timeline:
         self._begun_at = now
         if self.device is not None:
             self.device.seal(self.steps.last)
+        if self.looking:
+            for looked in self.looked:
+                looked(None if self.steps.yielded else self.steps.last)
+        else:
+            self._skipped += self._stretch
         for listener in self.listeners:
             listener()
         self._steps += 1
-        wait = 1 if self._steps < SETTLING else self._measure()
+        self.looking = self._steps < SETTLING
+        self._stretch = 1 if self.looking else self._measure()
+        self.looking = self.looking or self.timing
+        if self.looking:
+            for look in self.looks:
+                look(self._skipped)
+            self._skipped = 0
         self.settle()
-        return wait
+        return self._stretch
 
     def _measure(self) -> int:
         """Begin a stretch of steps and return its length.

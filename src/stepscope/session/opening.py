@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEFAULT_PROJECT = "default"
+WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
+"""What `recorder.watch` of the configuration chooses."""
 
 
 def init(
@@ -185,6 +187,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
 
     intake.on_look = look
     run.overhead_budget = config.get("recorder.overhead_budget")
+    run.watched = {name: config.get(f"recorder.watch.{name}") for name in WATCHED}
     if config.get("watcher.stacks"):
         run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
     HELD.add(mapping.path)

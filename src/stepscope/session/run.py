@@ -64,6 +64,8 @@ class Run(Recorder):
         self.instrument: Any = None
         """What is hooked into the framework for this run; it has `watch(*objects)` and `detach()`."""
         self.overhead_budget = OVERHEAD_BUDGET
+        self.watched: dict[str, Any] = {}
+        """Which numbers `watch` measures; see `integrations.numerics`."""
         self._pid = os.getpid()
         self._ends = [True]
         self.followers: tuple[Follower, ...] = ()
@@ -111,20 +113,22 @@ class Run(Recorder):
         try:
             if self.instrument is None:
                 module = importlib.import_module(INSTRUMENT)  # by name: it is above this room
-                self.instrument = module.instrument(self, self.overhead_budget)
+                self.instrument = module.instrument(self, self.overhead_budget, **self.watched)
             self.instrument.watch(*objects)
         except Exception as error:  # noqa: BLE001 - an odd torch must not stop the training; it is told
             cause = f"{type(error).__name__}: {error}"[:300]
             tell(f"cannot watch: {cause}; use run.step and run.phase, or another version of torch")
 
-    def _unwatch(self) -> None:
+    def _unwatch(self, error: object) -> None:
         instrument, self.instrument = self.instrument, None
         if instrument is None:
             return
         try:
+            if isinstance(error, BaseException):
+                instrument.failed(error)
             instrument.detach()
-        except Exception as error:  # noqa: BLE001 - the end of a run must not stop the program; it is told
-            tell(f"cannot end the instrumentation: {type(error).__name__}: {error}; the run ends without it")
+        except Exception as second:  # noqa: BLE001 - the end of a run must not stop the program; it is told
+            tell(f"cannot end the instrumentation: {type(second).__name__}: {second}; the run ends without it")
 
     def profile(self, /, steps: int = 20, **options: Any) -> Any:
         """Profile the next `steps` steps with torch's profiler: a trace in the run's folder, the slowest operations.
@@ -172,7 +176,7 @@ class Run(Recorder):
         return True
 
     def _wind_up(self, error: object, state: int) -> None:
-        self._unwatch()
+        self._unwatch(error)
         for follower in self.followers:
             follower.run_ended()
         if isinstance(error, BaseException):
