@@ -44,6 +44,11 @@ class Feed(Protocol):
 class NoFeed:
     """Takes nothing and serves nothing."""
 
+    def __init__(self) -> None:
+        """Wait for nothing yet."""
+        self._awaited: tuple[int, ...] = ()
+        self._poll = select.poll()
+
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
         """Take nothing."""
 
@@ -55,10 +60,12 @@ class NoFeed:
 
     def wait(self, seconds: float, wake: Collection[int] = ()) -> bool:
         """Sleep, until one of the descriptors in `wake` becomes readable; say whether one has."""
-        poll = select.poll()
-        for descriptor in wake:
-            poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(max(0.0, seconds) * 1000))
+        awaited = tuple(wake)
+        if awaited != self._awaited:  # rarely: 10 times a second the same ones are waited for
+            self._awaited, self._poll = awaited, select.poll()
+            for descriptor in awaited:
+                self._poll.register(descriptor, select.POLLIN)
+        return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def close(self) -> None:
         """Do nothing."""

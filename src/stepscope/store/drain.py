@@ -165,6 +165,7 @@ class OwnRows:
     sequence: int
     table: SchemaTable = field(default_factory=SchemaTable)
     _schemas: dict[tuple[str, ...], Schema] = field(default_factory=dict)
+    _layouts: dict[int, struct.Struct] = field(default_factory=dict)
     _fresh: list[bytes] = field(default_factory=list)
     _records: list[bytes] = field(default_factory=list)
 
@@ -181,7 +182,9 @@ class OwnRows:
             self._schemas[names] = schema
             self.table.schemas[schema.id] = schema
             self._fresh.append(encode_schema(schema))
-        layout = struct.Struct(ring.RECORD.format + schema.kinds)
+        layout = self._layouts.get(schema.id)
+        if layout is None:
+            layout = self._layouts[schema.id] = struct.Struct(ring.RECORD.format + schema.kinds)
         record = layout.pack(layout.size, schema.id, self.sequence, now, ring.NO_STEP, *values.values())
         self._records.append(record)
         del self._records[:-MOST_OWN_ROWS]

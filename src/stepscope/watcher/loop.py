@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 DISCOVER_EVERY = 0.5
 """Seconds between two looks for new rings."""
-METER_EVERY = 1.0
+METER_EVERY = 2.0
 BEAT_EVERY = 0.5
 """Seconds between two signs of life in the rings."""
 DESCRIBE_EVERY = 5.0
@@ -194,14 +194,17 @@ class Watcher:
         for path, rank in list(self._ranks.items()):
             stream = rank.stream
             try:
-                if rank.is_quiet() and not beat and not self.woken:  # as most of many ranks are at most times
+                quiet = rank.is_quiet()  # as most of many ranks are at most times
+                if beat:
+                    stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
+                    self._ends.look_after(rank, self._ranks.values(), pair)
+                if quiet and not self.woken:
                     continue
                 alive = stream.writer_alive()
                 over = not alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
-                if beat:
-                    stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
                 dry = rank.move(pair, self.feed)
-                self._ends.look_after(rank, self._ranks.values(), pair)
+                if over:  # its last rows may tell that it went on
+                    self._ends.look_after(rank, self._ranks.values(), pair)
                 # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
                 if over and (stream.empty() or (dry and not alive)):
                     self._end(path, rank, pair)
