@@ -1,0 +1,1 @@
+"""Read what other tools have written: arrays out, without the vendor's package."""

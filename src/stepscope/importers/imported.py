@@ -1,0 +1,66 @@
+"""Series that another tool has recorded, in the shape of a run's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NO_STEP = np.iinfo(np.int64).min
+"""The step of a point that belongs to none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSeries:
+    """The points of one metric, in the order they were recorded; the same names as a run's own series has."""
+
+    name: str
+    step: NDArray[np.int64]
+    """Step; `NO_STEP` where the source has none."""
+    time: NDArray[np.float64]
+    """Seconds since 1970 UTC; since the beginning of the run if the source tells no more; NaN where it has none."""
+    value: NDArray[np.float64]
+    rank: NDArray[np.int32]
+    attempt: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.value)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One run of another tool."""
+
+    path: str
+    """Where it was read from."""
+    format: str
+    """Name of the source's format, such as `tfevents`."""
+    columns: dict[str, ImportedSeries]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the source says besides: configuration, hardware, versions."""
+    notes: tuple[str, ...] = ()
+    """What could not be read, or was left out, and why."""
+
+    def names(self) -> list[str]:
+        """Return the names of its metrics, in order."""
+        return sorted(self.columns)
+
+    def series(self, name: str) -> ImportedSeries:
+        """Return one metric; one without points if it is not there."""
+        found = self.columns.get(name)
+        return found if found is not None else series_of(name, [], [])
+
+
+def series_of(
+    name: str, step: Any, value: Any, time: Any = None, rank: int = 0, attempt: int = 0
+) -> ImportedSeries:
+    """Return a series from sequences of equal length; without `time` all times are NaN."""
+    steps = np.asarray(step, np.int64)
+    times = np.full(len(steps), np.nan) if time is None else np.asarray(time, np.float64)
+    same = np.full(len(steps), rank, np.int32), np.full(len(steps), attempt, np.int32)
+    return ImportedSeries(name, steps, times, np.asarray(value, np.float64), *same)
