@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -32,8 +33,11 @@ def run_program(path, *arguments, folder):
 
 
 def other_share(past):
-    """The share of the steps' time that no phase explains."""
-    return past.series("phase/other").value.sum() / past.series("step_seconds").value.sum()
+    """The share of a typical step that no phase explains: the median over the steps that have phases."""
+    steps, other = past.series("step_seconds"), past.series("phase/other")
+    whole = dict(zip(steps.step.tolist(), steps.value.tolist(), strict=True))
+    shares = [value / whole[step] for step, value in zip(other.step.tolist(), other.value.tolist(), strict=True)]
+    return statistics.median(shares)
 
 
 def last_run(seconds=30.0):

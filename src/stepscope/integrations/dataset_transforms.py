@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stepscope.integrations.patches import Patches
-from stepscope.integrations.torch_workers import TRANSFORMS, WORDS, Slots, TimedCall, WorkerProbe, _time_transforms
+from stepscope.integrations.torch_workers import TRANSFORMS, WORDS, Slots, TimedCall, WorkerProbe, time_transforms
 from stepscope.recorder.complaints import tell
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class DatasetTransforms:
     def _follow_here(self, dataset: Any) -> None:
         if any(dataset is known for known in self._wrapped):
             return
-        calls = _time_transforms(dataset)
+        calls = time_transforms(dataset)
         self._calls += calls
         self.measured = self.measured or bool(calls)
         while dataset is not None and not any(isinstance(call, TimedCall) for call in vars(dataset).values()):

@@ -97,12 +97,12 @@ class WorkerProbe:
         from torch.utils.data._utils import fetch
 
         info = get_worker_info()
-        transforms = _time_transforms(info.dataset) if info is not None else []
+        transforms = time_transforms(info.dataset) if info is not None else []
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):  # noqa: SLF001 - torch has no hook here
             _time_fetches(kind, self.slots, worker, transforms)
 
 
-def _time_transforms(dataset: Any) -> list[TimedCall]:
+def time_transforms(dataset: Any) -> list[TimedCall]:
     """Wrap the transforms of this worker's copy of a dataset, where torchvision's datasets keep them."""
     for _ in range(4):  # inside subsets
         found = {name: call for name in TRANSFORMS if callable(call := getattr(dataset, name, None))}
