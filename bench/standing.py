@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bench.figure import Figure, Options
-from bench.loop import Training, interval
+from bench.loop import Training, four, interval
 from bench.processes import WATCHER, environment, find, output_of, python, wait_until
 
 STEPS = """
@@ -30,7 +30,8 @@ lock = threading.Lock()
 lock.acquire()
 lock.acquire()
 """
-PAIRS, BLOCK_SECONDS = 40, 5.0
+FOURS, BLOCK_SECONDS = 100, 1.0
+"""Blocks as long as the rhythm of the watcher, short beside that of the neighbours on a shared machine."""
 
 
 def measure(options: Options, gpus: dict[str, str]) -> list[Figure]:
@@ -116,7 +117,7 @@ def _effect(root: Path) -> Figure:
         return Figure("effect", what, None, "%", 2.0, "torch not installed")
     ratios = json.loads(output_of("-m", "bench.standing", "effect", str(root))[0].splitlines()[-1])
     middle, low, high = interval(np.array(ratios))
-    shown = f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}], {len(ratios)} pairs of {BLOCK_SECONDS:.0f} s"
+    shown = f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}], {4 * len(ratios)} blocks of {BLOCK_SECONDS:.0f} s"
     return Figure("effect", what, high, "%", 2.0, shown)
 
 
@@ -131,15 +132,16 @@ def _train(root: Path) -> None:
     steps = round(BLOCK_SECONDS / training.calibrate())
     wait_until(lambda: bool(find(WATCHER, run.path)), 30.0)
     [watcher] = find(WATCHER, run.path)
-    ratios = []
-    for pair in range(PAIRS):
-        seconds = {}
-        for stopped in (False, True) if pair % 2 else (True, False):
-            os.kill(watcher, signal.SIGSTOP if stopped else signal.SIGCONT)
-            started = time.perf_counter()
-            training.on(steps)
-            seconds[stopped] = time.perf_counter() - started
-        ratios.append(seconds[False] / seconds[True])
+
+    def running(steps: int) -> None:
+        os.kill(watcher, signal.SIGCONT)
+        training.on(steps)
+
+    def stopped(steps: int) -> None:
+        os.kill(watcher, signal.SIGSTOP)
+        training.on(steps)
+
+    ratios = [four(stopped, running, steps, turn)[0] for turn in range(FOURS)]
     os.kill(watcher, signal.SIGCONT)
     run.finish()
     print(json.dumps(ratios))
