@@ -8,9 +8,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
+import stepscope  # noqa: E402
 from stepscope.integrations.numerics import Numerics  # noqa: E402
 from stepscope.integrations.torch import Instrument  # noqa: E402
+from stepscope.session.opening import init  # noqa: E402
 from tests.recorder.rig import Rig  # noqa: E402
+from tests.session.conftest import started  # noqa: E402, F401 - a fixture
 
 
 def test_connected_to_the_instrument(tmp_path):
@@ -75,3 +78,23 @@ def test_values_belong_to_the_step_they_were_taken_in(tmp_path, clips, budget):
     norms = [(step, row["grad_norm"]) for step, row in rows if "grad_norm" in row]
     assert [norm for _, norm in norms] == [step + 1 for step, _ in norms]
     assert len(norms) > 2
+
+
+@pytest.mark.promise("S1-026")
+@pytest.mark.usefixtures("started")
+def test_the_documents_keys_choose_the_layers(tmp_path):
+    """`track_gradients` and `gradient_monitoring.track_layers` track the layers whose names hold one of the parts."""
+    path = tmp_path / "stepscope.yaml"
+    path.write_text("track_gradients: true\ngradient_monitoring:\n  track_layers: [encoder, head]\n")
+    run = init(dir=tmp_path, config_file=path)
+    model = nn.Sequential()
+    for name in ("encoder", "middle", "head"):
+        model.add_module(name, nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run.watch(model, optimizer)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    run.finish()
+    layers = {name.removeprefix("grad_norm/") for name in stepscope.open(run.path).names() if "grad_norm/" in name}
+    assert layers == {"encoder", "head"}
