@@ -51,17 +51,20 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # Editable, so that a changed source needs no new install; a changed pyproject.toml does.
-$(BASE): pyproject.toml | $(BIN)/python
+# The hot path in C is compiled by the install.
+NATIVE := hatch_build.py src/stepscope/recorder/_hot.c
+
+$(BASE): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope into $(VENV)"
 	@$(PIP) --editable .
 	@touch $@
 
-$(DEV): pyproject.toml | $(BIN)/python
+$(DEV): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope[dev] into $(VENV)"
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(BASE)
 
-$(BENCH): pyproject.toml | $(BIN)/python
+$(BENCH): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope[bench] into $(VENV)"
 	@$(PIP) --editable '.[bench]'
 	@touch $@ $(BASE)

@@ -191,6 +191,14 @@ def test_python_settings_that_slow_the_start():
     assert states(checks.python({"PYTHONDONTWRITEBYTECODE": "1"})) == [OK, NOTE]
 
 
+@pytest.mark.parametrize(("module", "pure", "state"), [(object(), "", OK), (None, "", NOTE), (None, "1", OFF)])
+def test_how_the_hot_path_runs(monkeypatch, module, pure, state):
+    """Python instead of C is worth a word, unless somebody asked for it."""
+    monkeypatch.setenv(checks.native.PURE, pure)
+    monkeypatch.setattr(checks.native, "available", lambda: module)
+    assert states(checks.hot_path()) == [state]
+
+
 @pytest.mark.parametrize(("path", "kind"), [("/data/x", "nfs4"), ("/data2", "ext4"), ("/", "ext4")])
 def test_file_systems_are_told_apart(tmp_path, path, kind):
     """The file system of a path is that of the nearest mount above it."""

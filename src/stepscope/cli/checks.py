@@ -20,6 +20,7 @@ from stepscope.core.places import RING_SUFFIX, Places, choose_root
 from stepscope.core.redact import redact
 from stepscope.core.spawn import SpawnError, interpreter
 from stepscope.core.vocabulary import format_value
+from stepscope.recorder import native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,6 +65,17 @@ def python(environ: Mapping[str, str], version: tuple[int, ...] = sys.version_in
     except SpawnError as error:
         cause = f"no watcher can be started ({error}): a thread of the trainer writes the run"
         yield Finding("python", NOTE, cause, "use a plain Python interpreter")
+
+
+def hot_path() -> Iterator[Finding]:
+    """Look whether the hot path in C is there."""
+    if native.available() is not None:
+        yield Finding("recorder", OK, "what a training step calls runs in C")
+    elif os.environ.get(native.PURE):
+        yield Finding("recorder", OFF, f"what a training step calls runs in Python: {native.PURE} is set")
+    else:
+        cause = "what a training step calls runs in Python, about ten times slower: its part in C was not built"
+        yield Finding("recorder", NOTE, cause, "install a C compiler and Python's headers, then stepscope again")
 
 
 def platform(name: str = sys.platform) -> Iterator[Finding]:

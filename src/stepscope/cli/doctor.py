@@ -61,6 +61,7 @@ def examine(root: str | None) -> Iterator[Finding]:
     files = discover(Path.cwd(), environ)
     config = load_or_default(files, environ=environ)
     yield from checks.python(environ)
+    yield from checks.hot_path()
     yield from checks.platform()
     yield from checks.packages()
     yield from checks.configuration(config, files, _config_error(files))

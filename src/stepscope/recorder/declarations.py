@@ -90,7 +90,7 @@ class Declarations:
             pairs = chain.from_iterable(zip(ids, values, strict=True))
             pack_pairs(buffer, offset, size, schema, sequence, now, at, *pairs)
 
-        return pack, layout[1], layout[2], layout[3]
+        return pack, layout[1], layout[2], layout[3], b""
 
     def close(self) -> None:
         """Close the schema file; a thread that comes too late is told that nothing can be declared."""
@@ -111,7 +111,8 @@ class Declarations:
 
     def _pack(self, kinds: str, number: int) -> Layout:
         shape = struct.Struct(ring.RECORD.format + kinds)
-        return self._mapping.packer(shape), shape.size + self._mapping.overhead, number, True
+        plain = kinds.encode() if not self._mapping.overhead and not kinds.strip("dq") else b""
+        return self._mapping.packer(shape), shape.size + self._mapping.overhead, number, True, plain
 
 
 class _Patience:

@@ -72,7 +72,7 @@ class Intake:
         if numbers:
             layout = self._row(recorder, numbers, now, at)
             if layout is not None and len(numbers) == len(values) and all(map(numbers.__contains__, values)):
-                self.layouts[tuple(values)] = (*layout[:3], _PYTHONS.issuperset(map(type, values.values())))
+                self.layouts[tuple(values)] = (*layout[:3], _PYTHONS.issuperset(map(type, values.values())), layout[4])
         elif at is None and recorder._counting and (arriving or texts):
             recorder._index += 1
         if texts:
@@ -268,7 +268,7 @@ class Intake:
                 self.complaints.say("schema", f"cannot declare the phases of a step: {error}; use few plain names")
         if layout is not None:
             self.step_layouts[key] = layout
-        return layout or (_nowhere, 0, 0, True)
+        return layout or (_nowhere, 0, 0, True, b"")
 
     def number(self, value: Any) -> float:
         """Return `samples` as a float; NaN, and a complaint, if it is none."""

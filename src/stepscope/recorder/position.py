@@ -79,7 +79,7 @@ class RingPosition:
 
     def _writes_in(self, frame: FrameType | None) -> bool:
         """Say whether a stack of calls is inside a write to this ring."""
-        code = type(self)._write.__code__  # type: ignore[attr-defined]
+        code = type(self)._python_write.__code__  # type: ignore[attr-defined]
         while frame is not None:
             if frame.f_code is code and frame.f_locals.get("self") is self:
                 return True
@@ -87,12 +87,18 @@ class RingPosition:
         return False
 
     def _write_deferred(self) -> None:
-        """Write a row that came inside another's write; its own end takes the next."""
+        """Write the rows that came inside another's write, all taken at once: the end of each finds none left."""
+        side, waiting = self._side, []
         try:
-            item = self._side.popleft()
-        except IndexError:  # another thread was quicker
-            return
-        self._write(*item)  # type: ignore[attr-defined]
+            while True:
+                waiting.append(side.popleft())
+        except IndexError:  # that was the last, or another thread was quicker
+            waiting.reverse()
+        try:
+            while waiting:
+                self._write(*waiting.pop())  # type: ignore[attr-defined]
+        finally:
+            side.extendleft(waiting)  # none, unless an interrupt ended this
 
     def _owns(self, foreign: list[int]) -> bool:
         """Say whether the calling thread is the one whose time is charged; the first one is, until a step begins."""

@@ -33,6 +33,7 @@ from stepscope.recorder.declarations import Declarations
 from stepscope.recorder.device import DeviceValues
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
+from stepscope.recorder.native import settle as settle_hot_path
 from stepscope.session.current import CURRENT
 from stepscope.session.requests import Requests
 from stepscope.session.run import Run
@@ -168,6 +169,7 @@ def _facts(project: str, name: str | None, config: Any, identity: Identity, chos
 
 def _record(folder: RunFolder, identity: Identity, attempt: int, config: Settings) -> Run:
     """Make the ring and the recorder, and start the watcher."""
+    settle_hot_path()
     places = find_places()
     mapping, descriptor = _make_ring(folder, places, identity, attempt, config)
     born = time.monotonic_ns()

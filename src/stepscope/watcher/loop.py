@@ -198,7 +198,7 @@ class Watcher:
                 if beat:
                     stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
                     self._ends.look_after(rank, self._ranks.values(), pair)
-                if quiet and not self.woken:
+                if quiet and not self.woken and not (beat and not stream.writer_alive()):  # as after os.execv
                     continue
                 alive = stream.writer_alive()
                 over = not alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING

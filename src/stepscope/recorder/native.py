@@ -1,0 +1,54 @@
+"""The hot path in C, where it was built; see `_hot.c`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from stepscope.recorder.hotpath import Phase, Recorder, Step
+
+PURE = "STEPSCOPE_PURE"
+"""Environment variable: set to anything, only Python runs in the training."""
+CLASSES = (Recorder, Step, Phase)
+NAMES = (("log", "_write", "phase", "step", "_end_step"), ("__enter__", "__exit__"), ("__enter__", "__exit__"))
+PYTHON = tuple({name: vars(owner)[name] for name in names} for owner, names in zip(CLASSES, NAMES, strict=True))
+"""The methods as they are written in Python."""
+
+
+def available() -> Any:
+    """Return the module in C; None if it was not built for this interpreter, or is not wanted."""
+    if os.environ.get(PURE):
+        return None
+    try:
+        return importlib.import_module("stepscope.recorder._hot")
+    except ImportError:
+        return None
+
+
+def use(module: Any) -> bool:
+    """Put the methods of the module in place, or those in Python if it is None; say which it is now."""
+    for owner, methods in zip(CLASSES, PYTHON, strict=True):
+        _put(owner, methods)
+    if module is not None:
+        for owner, methods in zip(CLASSES, module.twins(*CLASSES), strict=True):
+            _put(owner, methods)
+    return module is not None
+
+
+def settle() -> None:
+    """Put the methods in C in place, if there are any, unless they are."""
+    if not is_used():
+        module = available()
+        if module is not None:
+            use(module)
+
+
+def is_used() -> bool:
+    """Say whether the methods in C are in place."""
+    return vars(Recorder)["log"] is not PYTHON[0]["log"]
+
+
+def _put(owner: type, methods: dict[str, Any]) -> None:
+    for name, method in methods.items():
+        setattr(owner, name, method)
