@@ -99,7 +99,6 @@ class StepKeeper:
             self.close()
         elif not self.batches:
             self.steps.unopen()
-        self.steps.flush()
 
     def backward(self) -> None:
         """A backward pass begins."""

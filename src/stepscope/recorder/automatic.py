@@ -31,8 +31,6 @@ CODES = {name: code for code, name in enumerate(NAMES)}
 AUTOMATIC = frozenset(NAMES)
 """Phases that hooks open. Inside any other one, which is the user's own, they charge nothing."""
 BITS = 5
-MOST_NOTED = 8
-"""Bare steps whose rows are written together."""
 MOST_MARKS = 4096
 """Marks of one step; a longer one (hours of evaluation without a step) is folded in between."""
 
@@ -41,7 +39,7 @@ class AutomaticSteps:
     """Steps that hooks open and close, until the user's own code opens one: from then on they are the user's."""
 
     __slots__ = (
-        *("_before", "_is_open", "_layouts", "_noted", "_recorder"),
+        *("_before", "_is_open", "_layouts", "_recorder"),
         *("add", "count", "last", "marking", "marks", "thread", "yielded"),
     )
 
@@ -50,7 +48,6 @@ class AutomaticSteps:
         self._is_open = False
         self._before = (recorder._index, recorder._counting)
         self._layouts: dict[tuple[int, bool], Layout] = {}
-        self._noted: list[tuple[int, int, int, float | None]] = []
         self.thread = get_ident()
         """The thread that trains."""
         self.marks: list[int] = []
@@ -107,8 +104,6 @@ class AutomaticSteps:
             return
         if not self._is_open:
             self.open()
-        if self._noted:
-            self.flush()
         recorder, now = self._recorder, monotonic_ns()
         if not self.marking or recorder._spent or recorder._stack:
             self._close_charged(samples)
@@ -134,31 +129,18 @@ class AutomaticSteps:
             follower.step_ended()
 
     def note(self, samples: float | None) -> bool:
-        """End a bare step and begin the next; the row is written with the next few, which costs less than one by one.
-
-        False, and nothing done, where the step needs more thought than that.
-        """
+        """End a bare step and begin the next. False, and nothing done, where the step needs more thought than that."""
         recorder = self._recorder
         if self.yielded or not self._is_open or recorder._spent or recorder._stack or self.marks:
             return False
         now, index = monotonic_ns(), recorder._index
-        self._noted.append((now, index, now - recorder._mark, samples))
+        elapsed = now - recorder._mark
+        row = (elapsed,) if samples is None else (elapsed, samples)
+        recorder._write(self._layout(0, samples is not None), now, index, row)
         recorder._mark, recorder._index = now, index + 1
         self._before = (index, False)
         self.count += 1
-        if len(self._noted) >= MOST_NOTED:
-            self.flush()
         return True
-
-    def flush(self) -> None:
-        """Write the rows of the steps that were only noted."""
-        write, bare, sampled = self._recorder._write, self._layout(0, False), self._layout(0, True)
-        for now, index, elapsed, samples in self._noted:
-            if samples is None:
-                write(bare, now, index, (elapsed,))
-            else:
-                write(sampled, now, index, (elapsed, samples))
-        self._noted.clear()
 
     def _settle(self, begun: int, now: int) -> tuple[int, tuple[int, ...]]:
         """Return which phases the marks of this step have, as bits, and the step's row: its duration, then theirs."""
@@ -249,7 +231,6 @@ class AutomaticSteps:
         """Leave the steps to the user's own code; one that is open has never been."""
         if self.yielded:
             return
-        self.flush()
         self.fold()
         self.yielded = True
         recorder = self._recorder
