@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.vocabulary import canonical
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
 NO_STEP = np.iinfo(np.int64).min
@@ -51,14 +55,18 @@ class Imported:
         return sorted(self.columns)
 
     def series(self, name: str) -> ImportedSeries:
-        """Return one metric; one without points if it is not there."""
-        found = self.columns.get(name)
+        """Return one metric by its name, a documented alias or its source's name; an empty one if it is not there."""
+        spellings = (name, canonical(name), *(ours for ours, source in self._renamed() if source == name))
+        found = next((self.columns[each] for each in spellings if each in self.columns), None)
         return found if found is not None else series_of(name, [], [])
 
+    def _renamed(self) -> Iterable[tuple[str, Any]]:
+        """Return pairs of a metric's name and what its source calls it."""
+        names = self.facts.get("names")
+        return names.items() if isinstance(names, dict) else ()
 
-def series_of(
-    name: str, step: Any, value: Any, time: Any = None, rank: int = 0, attempt: int = 0
-) -> ImportedSeries:
+
+def series_of(name: str, step: Any, value: Any, time: Any = None, rank: int = 0, attempt: int = 0) -> ImportedSeries:
     """Return a series from sequences of equal length; without `time` all times are NaN."""
     steps = np.asarray(step, np.int64)
     times = np.full(len(steps), np.nan) if time is None else np.asarray(time, np.float64)

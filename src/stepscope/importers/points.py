@@ -1,0 +1,105 @@
+"""Points as they are read from a foreign file, within limits, and the run that they make up."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.redact import jsonable, redact
+from stepscope.importers.imported import NO_STEP, Imported, ImportedSeries
+from stepscope.importers.words import canonical_names, clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_POINTS = 20_000_000
+"""Points that one file may have; the rest is left out and counted. They take 32 bytes each."""
+MOST_NAMES = 20_000
+"""Metrics that one file may have."""
+
+
+@dataclass(slots=True)
+class Column:
+    """The points of one metric while they are read."""
+
+    step: array[int] = field(default_factory=lambda: array("q"))
+    time: array[float] = field(default_factory=lambda: array("d"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+    rank: array[int] = field(default_factory=lambda: array("i"))
+    attempt: array[int] = field(default_factory=lambda: array("i"))
+
+    def series(self, name: str) -> ImportedSeries:
+        """Return the points as arrays."""
+        return ImportedSeries(
+            name,
+            np.array(self.step, np.int64),
+            np.array(self.time, np.float64),
+            np.array(self.value, np.float64),
+            np.array(self.rank, np.int32),
+            np.array(self.attempt, np.int32),
+        )
+
+
+class Points:
+    """What has been read of one file: points by name, and notes of what was left out."""
+
+    def __init__(self, most_points: int = MOST_POINTS, most_names: int = MOST_NAMES) -> None:
+        self.columns: dict[str, Column] = {}
+        self._left = most_points
+        self._names_left = most_names
+        self._notes: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        """Return the number of points that were kept."""
+        return sum(len(column.value) for column in self.columns.values())
+
+    def add(
+        self, name: str, value: float, step: int = NO_STEP, time: float = math.nan, rank: int = 0, attempt: int = 0
+    ) -> None:
+        """Keep one point, unless there are too many already."""
+        column = self.columns.get(name) or self._column(name)
+        if column is None or self._left <= 0:
+            self.note("points beyond the limit, left out")
+            return
+        self._left -= 1
+        column.step.append(step)
+        column.time.append(time)
+        column.value.append(value)
+        column.rank.append(rank)
+        column.attempt.append(attempt)
+
+    def _column(self, name: str) -> Column | None:
+        if self._names_left <= 0:
+            return None
+        self._names_left -= 1
+        return self.columns.setdefault(name, Column())
+
+    def note(self, text: str) -> None:
+        """Keep a note; the same one twice is counted."""
+        self._notes[text] += 1
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes; those that came more than once with their count."""
+        return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items())
+
+    def imported(self, path: str, form: str, facts: Mapping[str, Any] | None = None) -> Imported:
+        """Return the run: canonical names where they are certain, facts without secrets.
+
+        `facts["names"]` says what the source calls a metric that has another name here.
+        """
+        known = canonical_names(self.columns)
+        series: dict[str, ImportedSeries] = {}
+        for source, name in known.items():
+            shown = clean(name)
+            if shown in series:
+                self.note(f"a second metric that reads {shown}, left out")
+            else:
+                series[shown] = self.columns[source].series(shown)
+        renamed = {name: clean(source) for source, name in known.items() if source != name}
+        told = redact(jsonable(dict(facts or {})))
+        return Imported(path, form, series, told | ({"names": renamed} if renamed else {}), self.notes())

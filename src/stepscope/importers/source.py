@@ -1,0 +1,150 @@
+"""A foreign file, read within limits: its first bytes, its lines, or the one JSON document that it is.
+
+Whoever wrote the file may be broken, or hostile: only regular files are opened, gzip is unpacked on the way and counts
+as what it unpacks to, and nothing is read past a limit. What is cut off is said, never silent.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import stat
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from stepscope.core.errors import StepscopeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Note = Callable[[str], None]
+
+HEAD_BYTES = 2**20
+"""Bytes at the beginning of a file that tell its format: a log may open with the program's whole source."""
+MOST_BYTES = 2 * 2**30
+"""Bytes of one file that are read, unpacked."""
+MOST_DOCUMENT_BYTES = 64 * 2**20
+"""Bytes of a JSON document that is decoded as a whole (about a quarter of a million rows of a trainer's log)."""
+MOST_LINE_BYTES = 2**20
+"""Bytes of the longest line that is read; a longer one is left out."""
+GZIP = b"\x1f\x8b"
+BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What unpacking raises where the packed data are cut or damaged."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is known of a file before it is read: enough to tell its format."""
+
+    path: str
+    data: bytes
+    """Its first `HEAD_BYTES` bytes, unpacked."""
+
+    @cached_property
+    def text(self) -> str:
+        """Its first bytes as text; what is not UTF-8 is replaced."""
+        return self.data.decode("utf-8", "replace")
+
+    def first_lines(self, count: int) -> list[str]:
+        """Return its first lines that are not blank, as text; a line that the head cuts is not among them."""
+        whole = self.data if len(self.data) < HEAD_BYTES else self.data[: self.data.rfind(b"\n") + 1]
+        begun = whole[: 64 * 1024].decode("utf-8-sig", "replace")
+        return [line for line in begun.splitlines() if line.strip()][:count]
+
+
+def unreadable(path: str, cause: object, remedy: str = "check the file") -> StepscopeError:
+    """Return the error that a file cannot be read."""
+    return StepscopeError(f"read {path!r}", cause, remedy)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """Open a regular file for reading, unpacked if it is gzip; a system's error says which file."""
+    try:
+        # O_NONBLOCK: a named pipe must not hold us before we have seen what it is.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise unreadable(path, "it is not a regular file", "give a file or a folder")
+            packed = file.peek(2)[:2] == GZIP
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
+    except OSError as error:
+        raise unreadable(path, error.strerror or error, "check the path and its permissions") from error
+
+
+def head(path: str) -> Head:
+    """Return the beginning of a file; of a damaged gzip file what can be unpacked."""
+    data = bytearray()
+    with opened(path) as stream:
+        try:
+            while len(data) < HEAD_BYTES and (more := stream.read(min(HEAD_BYTES - len(data), 65536))):
+                data += more
+        except BROKEN:
+            return Head(path, bytes(data))
+    return Head(path, bytes(data))
+
+
+def chunks(path: str, note: Note, size: int = 2**16) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces of `size`, the last one shorter, up to `MOST_BYTES`."""
+    left = MOST_BYTES
+    with opened(path) as stream:
+        while left > 0:
+            try:
+                piece = stream.read(min(size, left))
+            except BROKEN as error:
+                note(f"the packed file is damaged ({error}): what follows is not read")
+                return
+            if not piece:
+                return
+            left -= len(piece)
+            yield piece
+    note(f"the file is larger than {MOST_BYTES >> 30} GiB: what follows is not read")
+
+
+def lines(path: str, note: Note) -> Iterator[str]:
+    """Yield the lines of a text file without their ends; a lone carriage return, as of a progress bar, ends one too."""
+    rest = b""
+    for piece in chunks(path, note):
+        first, *others = piece.split(b"\n")
+        rest += first
+        if others:
+            yield from _whole([rest, *others[:-1]], note)
+            rest = others[-1]
+        elif len(rest) > 2 * MOST_LINE_BYTES:
+            rest = rest[: MOST_LINE_BYTES + 1]  # enough to know that it is too long
+    if rest:
+        yield from _whole([rest], note)
+
+
+def _whole(found: list[bytes], note: Note) -> Iterator[str]:
+    for line in found:
+        if len(line) > MOST_LINE_BYTES:
+            note(f"lines longer than {MOST_LINE_BYTES >> 20} MiB, left out")
+        else:
+            yield from line.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r").split("\r")
+
+
+def document(path: str) -> Any:
+    """Return the JSON document that a file is."""
+    data = bytearray()
+    for piece in chunks(path, lambda _: None):
+        data += piece
+        if len(data) > MOST_DOCUMENT_BYTES:
+            cause = f"the JSON document is larger than {MOST_DOCUMENT_BYTES >> 20} MiB"
+            raise unreadable(path, cause, "split it, or give its source instead")
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise unreadable(path, f"it is no whole JSON document: {error}", "check whether it was cut") from error
+
+
+def json_value(text: str) -> Any:
+    """Return what a JSON text says, or None if it is none; NaN and Infinity are numbers."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

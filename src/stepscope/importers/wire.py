@@ -1,0 +1,79 @@
+"""The wire format of protocol buffers: fields of a message, and the few values that we need of them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
+NO_BYTES = b""
+
+
+class Field(NamedTuple):
+    """One field of a message as it stands on the wire."""
+
+    number: int
+    integer: int
+    """Value of a varint, without sign; 0 for any other kind."""
+    data: bytes
+    """Bytes of any other kind: of a message, text or packed list; 4 or 8 of a fixed number."""
+
+    @property
+    def signed(self) -> int:
+        """The varint as an int64."""
+        return self.integer - (1 << 64) if self.integer >> 63 else self.integer
+
+    @property
+    def text(self) -> str:
+        """The bytes as text."""
+        return self.data.decode("utf-8", "replace")
+
+    @property
+    def real(self) -> float:
+        """The fixed number as a float; 0.0 if it is none."""
+        if len(self.data) == 4:
+            return float(_FLOAT.unpack(self.data)[0])
+        return float(_DOUBLE.unpack(self.data)[0]) if len(self.data) == 8 else 0.0
+
+
+def fields(message: bytes) -> Iterator[Field]:
+    """Yield the fields of a message; raises ValueError where it is cut or no message."""
+    at, end = 0, len(message)
+    while at < end:
+        key, at = varint(message, at)
+        number, kind = key >> 3, key & 7
+        if kind == VARINT:
+            value, at = varint(message, at)
+            yield Field(number, value, NO_BYTES)
+            continue
+        if kind == BYTES:
+            size, at = varint(message, at)
+        elif kind in {FIXED64, FIXED32}:
+            size = 8 if kind == FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind}")
+        if size > end - at:
+            raise ValueError("cut")
+        yield Field(number, 0, message[at : at + size])
+        at += size
+
+
+def varint(message: bytes, at: int) -> tuple[int, int]:
+    """Return the number of up to 64 bits that begins at a place, and the place behind it."""
+    if at < len(message) and message[at] < 0x80:  # nearly all keys and lengths
+        return message[at], at + 1
+    value = shift = 0
+    while shift < 70:
+        if at >= len(message):
+            raise ValueError("cut")
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+    raise ValueError("varint longer than 10 bytes")

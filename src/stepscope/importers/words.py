@@ -1,0 +1,136 @@
+"""What foreign names and numbers mean: one name for a quantity whoever wrote it, values and times as plain floats."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+MOST_NAME = 256
+"""Characters of the longest name that is kept whole."""
+
+SPELLINGS: dict[str, tuple[str, ...]] = {
+    "loss": (
+        *("train/loss", "lm_loss", "train_loss", "training_loss", "reduced_train_loss", "loss/train", "training/loss"),
+        *("train/train_loss", "train_loss_step", "train/loss_step", "loss_step", "total_loss", "trl"),
+    ),
+    "learning_rate": ("lr", "train/learning_rate", "train/lr", "lr/train", "optimizer/lr", "lr_abs"),
+    "grad_norm": (
+        "train/grad_norm",
+        "gradient_norm",
+        "train/gradient_norm",
+        "global_grad_norm",
+        "norm",
+        "total_gradient_norm",
+    ),
+    "step_seconds": (
+        *("iteration_time", "elapsed_time_per_iteration", "train_step_time", "step_time", "iter_time", "batch_time"),
+        *("train_step_timing_in_s", "train_step_timing", "time_per_iteration", "time/step", "step_duration", "dt"),
+    ),
+    "samples_per_second": ("samples_per_sec", "train_samples_per_second", "train/samples_per_second", "samples/sec"),
+    "tokens_per_second": (
+        *("tokens_per_sec", "train/tokens_per_second", "tok/sec", "tok/s", "tokens/sec", "tokens/s", "tps"),
+        "train/tokens_per_sec",
+    ),
+    "epoch": ("train/epoch", "epochs"),
+    "batch_size": ("global_batch_size",),
+    "gpu/0/memory_peak_bytes": ("mem_max_allocated_bytes", "max_memory_allocated_bytes", "peak_memory_allocated"),
+    "gpu/0/memory_allocated_bytes": ("mem_allocated_bytes",),
+}
+"""Canonical names (docs/metrics.md) and the spellings of other tools, the likeliest first, as `plain` has them.
+
+A spelling stands here only where its unit is certain."""
+
+GROUPED = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*")
+NOT_FINITE = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
+
+
+def plain(name: str) -> str:
+    """Return a name in lower case, with `_` for blanks and dashes: `LM loss` and `lm-loss` are one."""
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def clean(name: str) -> str:
+    """Return a name without control characters and directional marks, short enough to be shown."""
+    return "".join(sign if sign.isprintable() else "?" for sign in name[:MOST_NAME]).strip() or "?"
+
+
+def canonical_names(names: Collection[str]) -> dict[str, str]:
+    """Return for each name the one that Stepscope uses, or the name itself.
+
+    Two names never become one: a canonical name that the source uses itself stays its own, and of several spellings
+    the likeliest takes it.
+    """
+    by_plain: dict[str, str] = {}
+    for name in names:
+        by_plain.setdefault(plain(name), name)
+    result = {name: name for name in names}
+    for canonical, spellings in SPELLINGS.items():
+        found = next((by_plain[word] for word in (plain(canonical), *spellings) if word in by_plain), None)
+        if found is not None and canonical not in result:
+            result[found] = canonical
+    return result
+
+
+def number(value: Any) -> float | None:
+    """Return a value as a float, also "NaN" and "Infinity" as text; None for what is no number (true and false too)."""
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    return NOT_FINITE.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def parsed(text: str) -> float | None:
+    """Return the number that a text is, or None; digits may be grouped by commas, as in `1,024`."""
+    if "," in text and GROUPED.fullmatch(text) is not None:
+        text = text.replace(",", "")
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def scaled(value: float, factor: float) -> float:
+    """Return a value in another unit; a factor below 1 divides, which is exact for 79 ms where times 0.001 is not."""
+    return value * factor if factor >= 1 else value / round(1 / factor)
+
+
+def whole(value: Any) -> int | None:
+    """Return a step as an integer that fits 64 bits, or None; 31.0 is 31."""
+    found = value if isinstance(value, int) and not isinstance(value, bool) else number(value)
+    if found is None or not math.isfinite(found) or abs(found) >= 2**62:
+        return None
+    return int(found)
+
+
+def moment(value: Any) -> float:
+    """Return a time in seconds since 1970: of a number by its size (s, ms, µs or ns), of a text as ISO 8601; else NaN.
+
+    A text without a zone is taken as UTC.
+    """
+    figure = number(value)
+    if figure is None:
+        return _iso(value) if isinstance(value, str) else math.nan
+    for limit, unit in ((1e11, 1.0), (1e14, 1e3), (1e17, 1e6)):
+        if abs(figure) < limit:
+            return figure / unit
+    return figure / 1e9
+
+
+def _iso(text: str) -> float:
+    figure = parsed(text)
+    if figure is not None:
+        return moment(figure)
+    try:
+        found = datetime.fromisoformat(text.strip().replace("/", "-").replace("Z", "+00:00"))
+    except ValueError:
+        return math.nan
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import stepscope
+from stepscope.core.errors import StepscopeError
+from stepscope.exporters.formats import FORMATS as EXPORTS
+from stepscope.exporters.selection import choose
+from stepscope.importers import formats, jsonl
+from stepscope.importers.imported import NO_STEP
+
+
+def read(tmp_path, text):
+    path = tmp_path / "log.jsonl"
+    path.write_text(text)
+    return jsonl.read(str(path))
+
+
+def test_rows_are_read_with_step_time_rank_and_depth(tmp_path):
+    """The usual names of step, time and rank are known; objects in a row are paths."""
+    run = read(
+        tmp_path,
+        '{"global_step": 5, "timestamp": "2024-01-01T00:00:00Z", "rank": 2, "train": {"loss": 0.5}, "ok": true}\n'
+        '{"global_step": 6, "timestamp": 1704067201000, "rank": -1, "train": {"loss": NaN}, "text": "x"}\n',
+    )
+    loss = run.series("loss")
+    assert run.names() == ["loss"]
+    assert run.facts["names"] == {"loss": "train/loss"}
+    assert loss.step.tolist() == [5, 6]
+    assert loss.time.tolist() == [1704067200.0, 1704067201.0]
+    assert loss.rank.tolist() == [2, 0]
+    assert math.isnan(loss.value[1])
+
+
+def test_rows_without_a_step_count_up_and_samples_of_a_time_have_none(tmp_path):
+    """A log without steps is counted; what has a time alone belongs to no step."""
+    assert read(tmp_path, '{"loss": 1}\n{"loss": 2}\n').series("loss").step.tolist() == [0, 1]
+    assert read(tmp_path, '{"time": 1, "watts": 2}\n').series("watts").step.tolist() == [NO_STEP]
+    assert read(tmp_path, '{"time": 1, "epoch": 4, "loss": 2}\n').series("loss").step.tolist() == [4]
+
+
+def test_a_list_of_objects_is_rows(tmp_path):
+    """A JSON array of rows is read like lines."""
+    run = read(tmp_path, '[\n {"step": 1, "loss": 2},\n {"step": 2, "loss": 3}, 7]')
+    assert run.series("loss").value.tolist() == [2, 3]
+    assert run.notes == ("rows that are no JSON objects, left out",)
+
+
+def test_broken_lines_cost_themselves(tmp_path):
+    """A line that is cut, deep or no object is counted; the others are read."""
+    run = read(tmp_path, '{"step": 1, "loss": 2}\n{"step": 2, "lo\n' + "[" * 100_000 + '\n{"step": 3, "loss": 4}\n5\n')
+    assert run.series("loss").step.tolist() == [1, 3]
+    assert run.notes == ("rows that are no JSON objects, left out (3 times)",)
+    with pytest.raises(StepscopeError, match="no numbers"):
+        read(tmp_path, '{"a": "b"}\n')
+
+
+@given(some.lists(some.tuples(some.integers(-(2**61), 2**61), some.floats()), min_size=1, max_size=20))
+def test_numbers_come_back_as_they_were(tmp_path_factory, rows):
+    """Every float and every step survives."""
+    text = "".join(json.dumps({"step": step, "loss": value}) + "\n" for step, value in rows)
+    series = read(tmp_path_factory.mktemp("jsonl"), text).series("loss")
+    assert series.step.tolist() == [step for step, _ in rows]
+    assert np.array_equal(series.value, np.array([value for _, value in rows]), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_what_stepscope_exports_it_reads(name, tmp_path):
+    """An exported run has the same points as the run itself, also those that are not finite."""
+    with stepscope.init(project="demo") as run:
+        for step in range(5):
+            run.log({"loss": 1 / (step + 1), "val/acc": math.inf if step == 2 else 0.5}, step=step * 10)
+    past = stepscope.open(run.path)
+    path = tmp_path / "export"
+    with path.open("wb") as stream:
+        EXPORTS[name].write(past, choose(past, ["loss", "val/acc"]), stream)
+    (found,) = formats.read(str(path))
+    assert found.format == name
+    for metric in ("loss", "val/acc"):
+        ours, theirs = past.series(metric), found.series(metric)
+        for column in ("step", "value", "rank", "attempt"):
+            assert getattr(ours, column).tolist() == getattr(theirs, column).tolist()
+        assert theirs.time == pytest.approx(ours.time, abs=1e-5)
