@@ -138,11 +138,21 @@ def test_load_or_default_keeps_what_is_valid(write):
 
 def test_parts_that_are_not_built_are_kept_with_one_notice_each():
     """Unbuilt sections take any key; each gives one notice that says so."""
-    config = load(settings={"web": {"port": 1, "theme": {"dark": True}}, "targets": {"step_seconds": 0.2}})
+    config = load(settings={"web": {"port": 1, "theme": {"dark": True}}, "alerting": {"colour": "red"}})
     assert config.section("web.theme") == {"dark": True}
-    assert config.get("targets.step_seconds") == 0.2
+    assert config.get("alerting.colour") == "red"
     assert len(config.notices) == 2
     assert all("not built yet" in notice for notice in config.notices)
+
+
+@pytest.mark.promise("S0-084")
+def test_targets_are_figures_by_the_names_of_metrics():
+    """Any metric can have a target, a number or one with a unit; there is nothing to say about it."""
+    given = {"step_seconds": "200 ms", "memory/peak_bytes": "8 GiB", "loss": 2, "mfu_ratio": "45%"}
+    config = load(settings={"targets": given})
+    assert [config.get(f"targets.{name}") for name in given] == [0.2, 8 * 2**30, 2.0, pytest.approx(0.45)]
+    assert config.notices == ()
+    assert "'targets.loss' is 'low', not a number" in message(settings={"targets": {"loss": "low"}})
 
 
 def test_built_sections_take_no_unknown_key():

@@ -221,7 +221,8 @@ class _Source:
             return
         try:
             value = alias.convert(entry.value) if alias and alias.convert else entry.value
-            value = key.parse(value) if key else parse_plain(value)
+            free = self.schema.free_kind(path)
+            value = key.parse(value) if key else free.parse(value) if free else parse_plain(value)
         except ValueError as error:
             self.wrong(entry, key, error)
             return
@@ -336,7 +337,8 @@ def _not_built(merged: Mapping[str, _Setting], schema: Schema) -> Iterator[str]:
     """Return one notice for each section with settings of parts that are not built yet."""
     waiting: dict[str, list[str]] = {}
     for path, setting in merged.items():
-        if path not in schema.keys or schema.keys[path].status == "planned":
+        known = schema.keys.get(path)
+        if (known is None and schema.free_kind(path) is None) or (known is not None and known.status == "planned"):
             waiting.setdefault(path.partition(".")[0], []).append(setting.written)
     for section, written in waiting.items():
         names = ", ".join(f"'{name}'" for name in written[:MAX_LISTED])

@@ -43,6 +43,13 @@ _BYTES = {
 _BYTES |= {"": 1, "byte": 1, "bytes": 1}
 
 
+_MEASURE = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%]+)\s*", re.ASCII)
+_MEASURES = {
+    unit: factor for unit, factor in {**_SECONDS, **_BYTES}.items() if len(unit) > 1 or unit in {"s", "h", "b"}
+}
+_MEASURES["%"] = 1 / PERCENT
+
+
 class Kind(NamedTuple):
     """One kind of value."""
 
@@ -115,6 +122,18 @@ def parse_fraction(value: object) -> float:
     if not 0 <= number <= PERCENT:
         raise ValueError(hint)
     return number / PERCENT if percent or number > 1 else number
+
+
+def parse_measure(value: object) -> float:
+    """Return a figure in its base unit: a number, or one with a unit, as in "200 ms", "8 GiB" or "45%"."""
+    hint = "not a number, or one with a unit such as 200 ms, 8 GiB or 45%"
+    match = _MEASURE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return float(_number(value, hint))
+    factor = _MEASURES.get(match[2].lower())
+    if factor is None:
+        raise ValueError(hint)
+    return float(_number(match[1], hint) * factor)
 
 
 def parse_texts(value: object) -> tuple[str, ...]:
@@ -212,6 +231,7 @@ DURATION = Kind("duration", parse_duration)
 SIZE = Kind("size", parse_size, show_size)
 GIBIBYTES = Kind("size in GiB", parse_gibibytes)
 FRACTION = Kind("fraction", parse_fraction)
+MEASURE = Kind("number or quantity", parse_measure)
 TEXTS = Kind("list of texts", parse_texts)
 INTEGERS = Kind("list of integers", parse_integers)
 LIST = Kind("list", parse_list)

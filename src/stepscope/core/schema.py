@@ -23,6 +23,7 @@ SECTIONS: Mapping[str, str] = {
     "exporters": "where else the numbers go",
     "web": "the page",
     "callbacks": "options of the Lightning callbacks",
+    "ledger": "what a run costs: prices and energy",
     "targets": "figures to measure a run against: metric name and number",
 }
 """Every section, in the order of the documentation."""
@@ -85,6 +86,8 @@ class Schema:
     implications: list[Implication] = field(default_factory=list)
     open_sections: set[str] = field(default_factory=set)
     """Sections of parts not built yet: keys that nobody registered are stored there as they are."""
+    free_sections: dict[str, Kind] = field(default_factory=dict)
+    """Sections whose keys people name themselves, such as metrics; the values are of one kind."""
 
     def plan(self, keys: Iterable[Key], *, open_sections: Iterable[str] = ()) -> None:
         """Add keys of parts that are not built yet, and name the sections that are not closed yet."""
@@ -103,6 +106,15 @@ class Schema:
                 raise ValueError(f"the key '{key.path}' cannot be registered in section '{section}'")
             self.keys[key.path] = key
         self.open_sections.discard(section)
+
+    def free(self, section: str, kind: Kind) -> None:
+        """Let people name the keys of a section themselves; its values are of this kind."""
+        self.free_sections[section] = kind
+        self.open_sections.discard(section)
+
+    def free_kind(self, path: str) -> Kind | None:
+        """Return the kind of a value at a path that people have named themselves; None if it is none of these."""
+        return self.free_sections.get(path.partition(".")[0])
 
     def alias(self, *aliases: Alias) -> None:
         """Add other spellings; where two set the same key in one file, the one added later wins."""
@@ -126,7 +138,7 @@ class Schema:
         above = (".".join(parts[:end]) for end in range(1, len(parts)))
         return (
             len(parts) > 1
-            and parts[0] in self.open_sections
+            and (parts[0] in self.open_sections or parts[0] in self.free_sections)
             and all(parts)
             and not any(parent in self.keys for parent in above)
         )

@@ -15,6 +15,7 @@ from stepscope.core.kinds import (
     INTEGER,
     INTEGERS,
     LIST,
+    MEASURE,
     MIB,
     PATH,
     SIZE,
@@ -231,6 +232,12 @@ PROMETHEUS = (
     ),
 )
 
+LEDGER = (
+    Key("ledger.price", TEXT, "", "", "of one GPU and hour: 2.5, 2.5 EUR, H100 or aws/H100; empty: no money is told"),
+    Key("ledger.prices", TEXT, "", "", "file with prices and regions; empty: the one that comes with Stepscope"),
+    Key("ledger.region", TEXT, "world", "", "where the electricity comes from: a country of the file, for its CO₂"),
+)
+
 WATCH = (
     Key("recorder.watch.gradients", SWITCH, True, "", "record the norm of the gradients of a watched model"),
     Key("recorder.watch.parameters", SWITCH, False, "", "histograms of parameters and gradients every 1 000 steps"),
@@ -326,11 +333,13 @@ IMPLICATIONS = (
 def default_schema() -> Schema:
     """Return a new schema with everything this version knows."""
     schema = Schema()
-    built = ("recorder", "samplers", "watcher", "store")
+    built = ("recorder", "samplers", "watcher", "store", "ledger")
     for section in built:
-        schema.register(section, [key for key in (*BUILT, *WATCH, *SAMPLERS) if key.path.startswith(f"{section}.")])
+        keys = (*BUILT, *WATCH, *SAMPLERS, *LEDGER)
+        schema.register(section, [key for key in keys if key.path.startswith(f"{section}.")])
     schema.plan(PROMETHEUS)
     schema.plan(PLANNED, open_sections=set(SECTIONS) - {*built, "callbacks"})
+    schema.free("targets", MEASURE)
     schema.alias(*ALIASES)
     schema.imply(*IMPLICATIONS)
     return schema

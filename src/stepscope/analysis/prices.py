@@ -1,0 +1,138 @@
+"""What a GPU costs in an hour, and the CO₂ of a kilowatt-hour: a table in a data file that people may replace."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from stepscope.core.errors import UsageError
+
+TABLE = Path(__file__).parent / "data" / "prices.yaml"
+"""The table that comes with Stepscope; `ledger.prices` of the configuration names another."""
+_AMOUNT = re.compile(r"(?P<sign>[$€£]?)\s*(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?P<code>[A-Z]{3})?")
+_SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "": ""}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A kind of GPU."""
+
+    name: str
+    memory_gib: float
+    tflops: float
+    """Dense bfloat16 (or float16) operations, in 10**12 a second, as the maker states them."""
+    prices: dict[str, float]
+    """By provider: for one GPU and hour, with its share of the machine around it."""
+
+    @property
+    def price(self) -> float:
+        """The median of the providers' prices."""
+        return median(self.prices.values())
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an hour of one device costs."""
+
+    per_hour: float
+    currency: str
+    source: str
+    """Where it is from, in words."""
+    card: Card | None = None
+    provider: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Prices and regions."""
+
+    cards: tuple[Card, ...]
+    """The more special name first."""
+    regions: dict[str, float]
+    """Grams of CO₂ for a kilowatt-hour, by the name of the region in small letters."""
+    currency: str = "USD"
+    as_of: str = ""
+    path: str = ""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Other names of regions, such as those of cloud providers."""
+
+    def card(self, name: str) -> Card | None:
+        """Return the kind of a GPU by its name, as the driver has it or people say it; None if it is not here."""
+        words = _words(name)
+        return next((card for card in self.cards if _words(card.name) <= words), None)
+
+    def region(self, name: str) -> float | None:
+        """Return the grams of CO₂ for a kilowatt-hour in a region; None if it is not here."""
+        small = name.strip().lower()
+        return self.regions.get(self.aliases.get(small, small))
+
+    def price(self, text: str) -> Price:
+        """Return the price that a text means: `2.5`, `2.5 EUR`, `H100` or `aws/H100`.
+
+        Raises:
+            UsageError: it is neither an amount nor a GPU of the table, or that provider has none.
+        """
+        amount = _AMOUNT.fullmatch(text.strip())
+        if amount:
+            currency = amount["code"] or _SIGNS[amount["sign"]] or self.currency
+            return Price(float(amount["number"]), currency, "as given")
+        provider, slash, name = text.partition("/")
+        card = self.card(name if slash else text)
+        known = ", ".join(card.name for card in self.cards)
+        if card is None:
+            raise UsageError(
+                f"find the price of {text!r}", "it is no amount and no GPU of the table", f"known: {known}"
+            )
+        if not slash:
+            source = f"{card.name}, median of {', '.join(sorted(card.prices))}, {self.as_of}"
+            return Price(card.price, self.currency, source, card)
+        provider = provider.strip().lower()
+        found = card.prices.get(provider)
+        if found is None:
+            some = ", ".join(sorted(card.prices))
+            raise UsageError(f"find the price of {text!r}", f"{provider} has none in the table", f"choose of {some}")
+        return Price(found, self.currency, f"{card.name} of {provider}, {self.as_of}", card, provider)
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a GPU's name: `NVIDIA A100-SXM4-80GB` has A100, SXM, 80GB."""
+    parts = re.split(r"[^a-z0-9]+", name.lower())
+    return {re.sub(r"^(sxm|pcie?)\d*$", r"\1", part) for part in parts if part}
+
+
+def load(path: str | Path | None = None) -> Table:
+    """Read a table; the one that comes with Stepscope by default.
+
+    Raises:
+        UsageError: the file cannot be read, or is no such table.
+    """
+    from stepscope.core.yaml_text import read_file  # PyYAML, for those who ask
+
+    file = Path(path) if path else TABLE
+    data: Any = read_file(file).data
+    try:
+        cards = tuple(_card(str(name), facts) for name, facts in data["cards"].items())
+        regions = {str(name).lower(): _number(grams) for name, grams in data["regions"].items()}
+        aliases = {str(name).lower(): str(region).lower() for name, region in (data.get("aliases") or {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        cause = f"it is no table of prices ({type(error).__name__}: {error})"
+        raise UsageError(f"read {file}", cause, f"write it like {TABLE}") from error
+    by_detail = tuple(sorted(cards, key=lambda card: -len(_words(card.name))))
+    return Table(by_detail, regions, str(data.get("currency", "USD")), str(data.get("as_of", "")), str(file), aliases)
+
+
+def _card(name: str, facts: Any) -> Card:
+    prices = {str(provider).lower(): _number(price) for provider, price in facts["prices"].items()}
+    if not prices:
+        raise ValueError(f"{name} has no price")
+    return Card(name, _number(facts["memory_gib"]), _number(facts["tflops"]), prices)
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not 0 <= number < 1e9:
+        raise ValueError(f"{value} is no amount")
+    return number

@@ -1,0 +1,297 @@
+"""The ledger of a recorded run: its time, money and energy by class, forecasts, and advice on the machine's size."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis import energy, forecast, sizing
+from stepscope.analysis.ledger import NO_STEP, UNPAID, Attempt, Ledger, reckon, stalls_of
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.finding import Finding
+    from stepscope.analysis.prices import Price, Table
+    from stepscope.store.points import Points
+    from stepscope.store.reader import Past
+    from stepscope.store.states import NodeState, RankState
+
+STEP, PHASE = "step_seconds", "phase/"
+MACHINE = "power/machine_watts"
+METERS = {"processors": ("power/cpu_joules_total", "power/cpu_watts"), "memory": ("power/dram_watts",)}
+"""Meters beside those of the GPUs, each with the metrics that tell it, the best first."""
+MOST_READINGS = 20_000
+"""Readings of a memory series that a leak is looked for in; more are joined."""
+DEFINITIONS = {
+    "seconds": "seconds of the wall clock by class, mean over the ranks; they sum to wall_seconds",
+    "money": "seconds of the class / 3600 * devices * price; nothing for the class `away`",
+    "joules": "what the meters counted in each span of time, split like the span",
+    "goodput_ratio": "productive seconds / seconds for which the machine was held",
+    "wasted": "money and seconds of data, copy, stall, restart, redone, start and other",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked besides the run itself."""
+
+    table: Table
+    price: Price | None = None
+    region: str = ""
+    steps: int | None = None
+    """Steps of the run in all; as its configuration says by default."""
+
+
+def account(past: Past, question: Question) -> dict[str, Any]:
+    """Return the ledger of a run as plain data: time, money, energy, forecasts, advice, and the definitions."""
+    attempts = attempts_of(past)
+    ledger = reckon(attempts)
+    sampled = _sampled(past)
+    devices = sampled.gpus or max(1, len({node.node for node in _nodes(past)}))
+    grams = question.table.region(question.region) if question.region else None
+    used = energy.measure(ledger, meters_of(past, sampled.names), grams, question.region)
+    price = question.price
+    return {
+        **ledger.facts(),
+        "devices": devices,
+        "device": "gpu" if sampled.gpus else "machine",
+        "money": None if price is None else _money(ledger, price, devices),
+        "energy": None if used is None else used.facts(),
+        "wasted": _wasted(ledger),
+        "forecast": _forecasts(past, attempts, question, price, devices),
+        "advice": [one.facts() for one in _advice(past, ledger, attempts, sampled, question)],
+        "definitions": DEFINITIONS,
+    }
+
+
+def _nodes(past: Past) -> list[NodeState]:
+    return read_nodes(RunFolder(past.path))[0]
+
+
+def attempts_of(past: Past) -> list[Attempt]:
+    """Return every rank of every attempt of a run, as the ledger wants them."""
+    names = past.names()
+    rows = past.points([STEP, *(name for name in names if name.startswith(PHASE))]) if STEP in names else None
+    steps = {} if rows is None else _by_rank(rows)
+    events = past.events()
+    known: dict[tuple[int, int], tuple[NodeState, RankState]] = {
+        (number, node.attempt): (node, rank) for node in _nodes(past) for number, rank in node.ranks.items()
+    }
+    found = []
+    for key in sorted({*known, *steps}, key=lambda key: (key[1], key[0])):
+        end, seconds, step, phases = steps.get(key, (np.empty(0), np.empty(0), np.empty(0, np.int64), {}))
+        started, ended, state = _life(*known[key]) if key in known else (np.nan, np.nan, "running")
+        if not started > 0 and len(end):
+            started = float(end[0] - seconds[0])
+        ended = max(filter(math.isfinite, (ended, *end[-1:].tolist())), default=math.nan)
+        own = [event for event in events if (event.get("rank"), event.get("attempt")) == key]
+        stalls = stalls_of(own, ended)
+        found.append(Attempt(key[1], key[0], started, ended, state, end, seconds, step, phases, stalls))
+    return found
+
+
+def _life(node: NodeState, rank: RankState) -> tuple[float, float, str]:
+    """Return start, end (or the last sign of life) and state of a rank."""
+    return rank.started / 1e6 or np.nan, (rank.ended or node.time) / 1e6 or np.nan, rank.state
+
+
+_Steps = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.int64]", dict[str, "NDArray[np.float64]"]]
+
+
+def _by_rank(rows: Points) -> dict[tuple[int, int], _Steps]:
+    """Return the steps of each rank and attempt: end, seconds, index, and the phases of the same records."""
+    found: dict[tuple[int, int], _Steps] = {}
+    sequences: dict[tuple[int, int], NDArray[np.int64]] = {}
+    for name, key, part in sorted(_series(rows), key=lambda entry: entry[0] != STEP):
+        if name == STEP:
+            sequences[key] = part.seq
+            found[key] = part.time / 1e6, part.value, part.step, {}
+        elif key in found:
+            phase = np.full(len(sequences[key]), np.nan)
+            place = np.searchsorted(sequences[key], part.seq)
+            same = place < len(phase)
+            same[same] = sequences[key][place[same]] == part.seq[same]
+            phase[place[same]] = part.value[same]
+            found[key][3][name.removeprefix(PHASE)] = phase
+    return found
+
+
+def _series(rows: Points) -> Iterator[tuple[str, tuple[int, int], Points]]:
+    """Yield name, (rank, attempt) and points of each series, whose points stand one after another."""
+    columns = (rows.name, rows.rank, rows.attempt)
+    change = np.zeros(max(0, len(rows) - 1), bool)
+    for column in columns:
+        change |= np.diff(column) != 0
+    edges = [0, *(np.flatnonzero(change) + 1).tolist(), len(rows)]
+    for first, last in itertools.pairwise(edges):
+        if last > first:
+            key = int(rows.rank[first]), int(rows.attempt[first])
+            yield rows.names[rows.name[first]], key, rows.select(slice(first, last))
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """What the samples of the machine say, on average."""
+
+    names: list[str]
+    mean: dict[str, float]
+    most: dict[str, float]
+    gpus: int
+
+
+def _sampled(past: Past) -> _Sampled:
+    groups = ("gpu/", "power/", "process/", "cpu/", "memory/", "cgroup/", "disk/free_bytes")
+    names = [name for name in past.names() if name.startswith(groups) and "/worker/" not in name]
+    mean, most, cards = {}, {}, set()
+    for name, series in past.overview(names, points=500).items():
+        value = series.value[np.isfinite(series.value)]
+        if not len(value):
+            continue
+        blocks = series.buckets
+        finite = None if blocks is None else blocks.count - blocks.nonfinite
+        if blocks is not None and finite is not None and finite.any():
+            mean[name] = float(np.average(np.nan_to_num(blocks.mean), weights=finite))
+        else:
+            mean[name] = float(value.mean())
+        most[name] = float(value.max())
+        parts = name.split("/")
+        if parts[0] == "gpu" and len(parts) == 3 and parts[1].isdecimal():
+            cards |= {(parts[1], int(rank)) for rank in np.unique(series.rank) if rank < 0}
+    return _Sampled(names, mean, most, len(cards))
+
+
+def meters_of(past: Past, names: Sequence[str]) -> list[tuple[str, energy.Meter]]:
+    """Return the meters of a run: of the whole machine if it has one, else of GPUs, processors and memory."""
+    chosen = dict(_meter_names(set(names)))
+    samples: dict[tuple[str, int], list[Points]] = {}
+    for name, (rank, _), part in _series(past.points(list(chosen))) if chosen else ():
+        samples.setdefault((name, rank), []).append(part)  # a counter goes on from attempt to attempt
+    found = []
+    for (name, _), parts in samples.items():
+        time = np.concatenate([part.time for part in parts]) / 1e6
+        value = np.concatenate([part.value for part in parts])
+        make = energy.from_counter if name.endswith("_joules_total") else energy.from_power
+        found.append((chosen[name], make(time, value)))
+    return found
+
+
+def _meter_names(there: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield the metric of each meter and what it measures; a counter of joules comes before power."""
+    if MACHINE in there:
+        yield MACHINE, "machine"
+        return
+    gpus = sorted({name.split("/")[1] for name in there if name.startswith("gpu/") and name.count("/") == 2})
+    ways = {f"gpu {gpu}": (f"gpu/{gpu}/energy_joules_total", f"gpu/{gpu}/power_watts") for gpu in gpus}
+    for label, metrics in {**ways, **METERS}.items():
+        yield from ((name, label) for name in [name for name in metrics if name in there][:1])
+
+
+def _money(ledger: Ledger, price: Price, devices: int) -> dict[str, Any]:
+    hourly = price.per_hour * devices
+    classes = {name: 0.0 if name in UNPAID else seconds / 3600 * hourly for name, seconds in ledger.seconds.items()}
+    return {
+        "currency": price.currency,
+        "per_device_hour": price.per_hour,
+        "source": price.source,
+        "total": sum(classes.values()),
+        "wasted": sum(classes[name] for name in ledger.wasted),
+        "classes": classes,
+    }
+
+
+def _wasted(ledger: Ledger) -> list[dict[str, Any]]:
+    """Return what was wasted on, the most first."""
+    return [{"class": name, "seconds": spent, "share": ledger.share(name)} for name, spent in ledger.wasted.items()]
+
+
+def _forecasts(
+    past: Past, attempts: Sequence[Attempt], question: Question, price: Price | None, devices: int
+) -> dict[str, Any] | None:
+    """Return when a run that goes on will end, and what it will have cost by then; None for one that has ended."""
+    last = max((one.number for one in attempts), default=None)
+    live = [one for one in attempts if one.number == last and one.state == "running" and len(one.end)]
+    total = question.steps or forecast.total_steps(past.config)
+    if not live or total is None:
+        return None
+    # A run ends with its last rank: the one that is furthest behind.
+    slowest = min(live, key=lambda one: int(one.step[-1]))
+    stepped = slowest.step != NO_STEP
+    found = forecast.end_of_run(slowest.end[stepped], slowest.step[stepped], total)
+    if found is None:
+        return None
+    cost = None if price is None else price.per_hour * devices * found.seconds / 3600
+    return {**found.facts(), "steps": total, "money": cost}
+
+
+def _advice(
+    past: Past, ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: Question
+) -> list[Finding]:
+    return [*_exhaustion(past, sampled), *sizing.advise(_usage(ledger, attempts, sampled, question), question.table)]
+
+
+def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: Question) -> sizing.Usage:
+    def mean_of(group: str, last: str) -> float | None:
+        values = [value for name, value in sampled.mean.items() if name.startswith(group) and name.endswith(last)]
+        return float(np.mean(values)) if values else None
+
+    def most_of(group: str, last: str) -> float | None:
+        values = [value for name, value in sampled.most.items() if name.startswith(group) and name.endswith(last)]
+        return max(values, default=None)
+
+    waited = sum(float(np.nansum(one.phases["communication"])) for one in attempts if "communication" in one.phases)
+    stepped = sum(float(np.nansum(one.seconds)) for one in attempts)
+    usage, count = sampled.mean.get("cpu/usage_ratio"), sampled.most.get("cgroup/cpu_limit")
+    processors = count or sampled.most.get("cpu/count")
+    return sizing.Usage(
+        seconds=ledger.paid_seconds,
+        gpus=sampled.gpus,
+        utilization=mean_of("gpu/", "/utilization_ratio"),
+        memory_peak=most_of("gpu/", "/memory_used_bytes"),
+        memory_total=most_of("gpu/", "/memory_total_bytes"),
+        data_ratio=ledger.share("data"),
+        communication_ratio=waited / stepped if stepped > 0 else None,
+        goodput_ratio=ledger.goodput_ratio,
+        processors_used=None if usage is None or processors is None else usage * processors,
+        processors=processors,
+        workers=most_of("process/", "/workers"),
+        card=question.price.card if question.price else None,
+        per_hour=question.price.per_hour if question.price else None,
+        provider=question.price.provider if question.price else "",
+    )
+
+
+def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
+    """Yield leaks and disks that fill up, in the last attempt."""
+    host = sampled.most.get("cgroup/memory_limit_bytes") or sampled.most.get("memory/total_bytes")
+    last = max(past.attempts, default=0)
+    for name in sampled.names:
+        parts = name.split("/")
+        series = past.series(name, attempt=last, points=MOST_READINGS) if _is_memory(parts) else None
+        if series is None:
+            continue
+        blocks = series.buckets
+        time, value = (series.time, series.value) if blocks is None else (blocks.last_time / 1e6, blocks.mean)
+        if name == "disk/free_bytes":
+            finding = forecast.disk_full(time, value)
+        elif parts[0] == "gpu":
+            limit = sampled.most.get(f"gpu/{parts[1]}/memory_total_bytes")
+            finding = forecast.memory_leak(f"memory of GPU {parts[1]}", time, value, limit)
+        else:
+            finding = forecast.memory_leak(f"memory of rank {parts[1]}", time, value, host)
+        if finding is not None:
+            yield finding
+
+
+def _is_memory(parts: Sequence[str]) -> bool:
+    if parts[0] == "disk":
+        return True
+    return len(parts) == 3 and (parts[0], parts[2]) in {("gpu", "memory_used_bytes"), ("process", "tree_memory_bytes")}
