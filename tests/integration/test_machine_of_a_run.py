@@ -44,6 +44,8 @@ def test_samples_of_gpus_and_host_are_in_the_run(bench, driver):
     assert {"cpu/usage_ratio", "memory/used_ratio", "process/0/memory_bytes", "gpu/mean_utilization_ratio"} <= names
     assert {f"gpu/{index}/power_watts" for index in range(8)} <= names
     assert stepscope.open(path).metric("gpu/5/power_watts").unit == "watts"
+    until(lambda: stepscope.open(path).machines()[0].devices.get("gpu/5"), "the names of the GPUs")
+    assert "NVIDIA" in stepscope.open(path).machines()[0].devices["gpu/0"]
 
 
 def test_a_lost_gpu_and_a_hung_driver(bench, driver):

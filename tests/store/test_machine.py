@@ -20,7 +20,7 @@ def folder(tmp_path):
 
 def test_a_description_comes_back(folder):
     """What a watcher wrote of its machine is read as it was."""
-    machine = Machine("host.1", 2, (POWER, NEW), {"nvidia": "no driver; install one"})
+    machine = Machine("host.1", 2, (POWER, NEW), {"nvidia": "no driver; install one"}, {"gpu/0": "H100"})
     machine.save(folder)
     assert read_machines(folder) == ([machine], [])
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from stepscope.analysis.prices import Table
+    from stepscope.store.reader import Past
+
 LABEL = 12
 STYLES = {
     "productive": "green",
@@ -43,7 +46,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_run(parser)
     add_root(parser)
-    text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price of the configuration)"
+    text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price, or the run's own GPU)"
     parser.add_argument("--price", metavar="PRICE", help=text)
     text = "where the electricity comes from, for its CO₂ (default: ledger.region of the configuration, or world)"
     parser.add_argument("--region", metavar="NAME", help=text)
@@ -59,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
     known = prices.load(config.get("ledger.prices") or None)
-    wanted = options.price or config.get("ledger.price")
+    wanted = options.price or config.get("ledger.price") or _card(past, known)
     region = options.region or config.get("ledger.region")
     if known.region(region) is None:
         some = ", ".join(sorted(known.regions))
@@ -74,6 +77,12 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(Page(facts, columns(), Paint.of()).lines()))
     return FINE
+
+
+def _card(past: Past, known: Table) -> str | None:
+    """Return the name of the run's GPU, if it has one and the table knows it."""
+    names = (name for machine in past.machines() for name in machine.devices.values())
+    return next((name for name in names if known.card(name) is not None), None)
 
 
 class Page:

@@ -37,7 +37,9 @@ def machine(past: Past, names: Collection[str]) -> dict[str, Any]:
     """Return mean, highest and last value of the machine's metrics, and what could not be told and why."""
     found = past.overview(names, points=POINTS) if names else {}
     absent = {what: why for node in past.machines() for what, why in node.absent.items()}
-    return {"metrics": {name: figures(series) for name, series in sorted(found.items())}, "absent": absent}
+    devices = {what: name for node in past.machines() for what, name in node.devices.items()}
+    metrics = {name: figures(series) for name, series in sorted(found.items())}
+    return {"metrics": metrics, "absent": absent, "devices": devices}
 
 
 def figures(series: Series) -> dict[str, float | None]:

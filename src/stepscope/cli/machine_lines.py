@@ -20,7 +20,9 @@ Figures = dict[str, dict[str, float | None]]
 def machine_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
     """Yield a line per source: how much of it was in use, on average and at most."""
     found: Figures = facts["metrics"]
-    for label, parts in _sources(found):
+    names = {what.replace("/", " "): plain(name) for what, name in facts.get("devices", {}).items()}
+    for label, figures in _sources(found):
+        parts = [names[label], *figures] if figures and label in names else figures
         if parts:
             yield f"  {paint(label.ljust(LABEL), 'dim')}{cut(', '.join(parts), width - LABEL - 2)}"
     for what, why in facts["absent"].items():

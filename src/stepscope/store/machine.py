@@ -31,6 +31,8 @@ class Machine:
     metrics: tuple[Metric, ...] = ()
     absent: dict[str, str] = field(default_factory=dict)
     """What cannot be sampled there, with reason and remedy."""
+    devices: dict[str, str] = field(default_factory=dict)
+    """What its devices are called, by the beginning of their metrics: `gpu/0` is an `NVIDIA H100 80GB HBM3`."""
 
     def save(self, folder: RunFolder) -> None:
         """Write the description; raise OSError if that fails."""
@@ -39,6 +41,7 @@ class Machine:
             "attempt": self.attempt,
             "metrics": [list(metric) for metric in self.metrics],
             "absent": self.absent,
+            "devices": self.devices,
         }
         replace(_path(folder, self.node, self.attempt), json.dumps(facts).encode())
 
@@ -50,7 +53,8 @@ class Machine:
         try:
             metrics = tuple(Metric(*map(str, row)) for row in facts["metrics"])
             absent = {str(what): str(why) for what, why in facts["absent"].items()}
-            return cls(str(facts["node"]), int(facts["attempt"]), metrics, absent)
+            devices = {str(what): str(name) for what, name in facts.get("devices", {}).items()}
+            return cls(str(facts["node"]), int(facts["attempt"]), metrics, absent, devices)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path.name} does not describe a machine") from error
 

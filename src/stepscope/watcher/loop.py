@@ -292,7 +292,7 @@ class Watcher:
         """Say what the samples mean and what this machine does not tell, whenever that changes."""
         absent = self.sampling.absent()
         for drain in self._live_drains():
-            machine = Machine(self._node, drain.writer.attempt, self.sampling.metrics, absent)
+            machine = Machine(self._node, drain.writer.attempt, self.sampling.metrics, absent, self.sampling.devices())
             if self.sampling.samplers and self._described.get(drain.writer.attempt) != machine:
                 machine.save(self._folder)
                 self._described[drain.writer.attempt] = machine

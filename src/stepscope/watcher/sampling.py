@@ -147,6 +147,15 @@ class Sampling:
         """Return what the sources cannot tell on this machine, with reason and remedy."""
         return {what: why for sampler in self.samplers for what, why in sampler.absent().items()}
 
+    def devices(self) -> dict[str, str]:
+        """Return what the devices are called that sources have found, by the beginning of their metrics."""
+        found: dict[str, str] = {}
+        for sampler in self.samplers:
+            for device in getattr(sampler, "devices", ()):
+                if device.name:
+                    found[f"gpu/{device.index}"] = device.name
+        return found
+
     def _ask(self, sampler: Sampler, turn: Turn, now: int, interval: float, found: Sample) -> None:
         before = self._costs()
         try:
