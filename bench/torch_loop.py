@@ -29,7 +29,7 @@ RHYTHM = 64
 """Steps of a block, at least, where steps are short."""
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
-FOURS = {"2ms": 150, "50ms": 300}
+FOURS = {"2ms": 100, "50ms": 120}
 PEER = "traceml_ai"
 
 

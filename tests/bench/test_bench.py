@@ -26,6 +26,10 @@ EXPECTED = {
     "memory": {"growth", "watcher_cpu", "watcher_pss", "sealer"},
     "reading": {"one_series", "list", "overview", "overview_equal"},
     "gradients": {"grad_norm", "grad_norm_idle", "grad_norm_clipped"},
+    "leaks": {
+        *("leaks_missed", "leaks_false", "leaks_missed_drawn", "leaks_false_drawn", "leaks_own", "forecast_outside"),
+    },
+    "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},
 }
