@@ -62,9 +62,7 @@ def worth(position: float) -> float:
 
 def raw_score(file: Labelled, detections: Sequence[int]) -> float:
     """Return a file's score before it is set beside those of silence and perfection."""
-    best: dict[int, float] = {
-        number: -1.0 for number, (_, last) in enumerate(file.windows) if last >= file.scored_from
-    }
+    best: dict[int, float] = {number: -1.0 for number, (_, last) in enumerate(file.windows) if last >= file.scored_from}
     false = 0.0
     for at in detections:
         if at < file.scored_from:

@@ -29,6 +29,11 @@ EXPECTED = {
     "leaks": {
         *("leaks_missed", "leaks_false", "leaks_missed_drawn", "leaks_false_drawn", "leaks_own", "forecast_outside"),
     },
+    "detection": {
+        *("changes_worse", "changes_planted", "anomalies_over_best", "anomalies_default", "anomalies_quiet"),
+        *("anomalies_start", "spikes_missed", "spikes_late", "spikes_false"),
+        *("million_trend", "million_anomalies", "million_changes", "million_spikes"),
+    },
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},

@@ -1,0 +1,150 @@
+"""The documents' PerformanceAnalyzer: statistics of a history of metrics, kept as rows."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.anomalies import anomalies, z_scores
+from stepscope.analysis.change_points import Changes, change_points
+from stepscope.analysis.patterns import Pattern, pattern
+from stepscope.analysis.spikes import Spikes, spikes
+from stepscope.analysis.trend import SIGNIFICANT, UNKNOWN, Trend, trend, windowed
+from stepscope.core.gpu_memory import total_in_use
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+Z_SCORE, ROBUST = "z_score", "robust"
+"""Methods of `detect_anomalies`: the documents' plain score, and the one that knows the past."""
+
+
+class PerformanceAnalyzer:
+    """Trends, resource use and anomalies of a history: rows with `loss`, `timestamp`, `cpu_percent`, `gpu_memory`.
+
+    What a row lacks, or holds as something else than a number, counts as absent. `gpu_memory` may be a number or any
+    shape by GPU, which is summed; `timestamp` seconds, a datetime or its ISO form. Rows without any are numbered.
+    """
+
+    def __init__(self, metrics_history: Iterable[Mapping[str, Any]]) -> None:
+        """Take the rows as they are; they are not copied."""
+        self.metrics_history = metrics_history if isinstance(metrics_history, list) else list(metrics_history)
+
+    def analyze_loss_trend(self) -> dict[str, Any]:
+        """Return `slope` per second, `r_squared`, `p_value`, `trend` and `significance` of the loss over time.
+
+        The numbers are scipy's linregress. Without two points at different times they are None and `trend` is unknown.
+        """
+        line = self.loss_trend()
+        known = line.slope is not None and line.p_value is not None
+        way = UNKNOWN if line.slope is None else "decreasing" if line.slope < 0 else "increasing"
+        sure = known and line.p_value < SIGNIFICANT  # type: ignore[operator]
+        return {
+            "slope": line.slope,
+            "r_squared": line.r_squared,
+            "p_value": line.p_value,
+            "trend": way,
+            "significance": "significant" if sure else "not_significant",
+        }
+
+    def analyze_resource_usage(self) -> dict[str, dict[str, float | None]]:
+        """Return `mean`, `std`, `max` and `min` of `cpu_percent` and `gpu_memory`; None without any value."""
+        return {"cpu_stats": _stats(self._column("cpu_percent")), "gpu_stats": _stats(self._gpu_memory())}
+
+    def detect_anomalies(self, method: str = Z_SCORE, threshold: float | None = None) -> list[dict[str, Any]]:
+        """Return `index`, `timestamp`, `loss` and `z_score` of each row whose loss stands out.
+
+        Args:
+            method: `z_score`, the documents' (beyond 2 standard deviations, so the start of training in a falling
+                loss), or `robust`, which judges by the past and never flags the start.
+            threshold: of |z| (2), or of the robust score (1).
+        """
+        losses = self._column("loss")
+        scores = z_scores(losses)
+        if method == ROBUST:
+            rows = anomalies(losses, threshold=1.0 if threshold is None else threshold).indices
+        elif method == Z_SCORE:
+            limit = 2.0 if threshold is None else threshold
+            rows = [int(at) for at in np.flatnonzero(np.abs(np.nan_to_num(scores)) > limit)]
+        else:
+            raise ValueError(f"cannot detect anomalies by {method!r}: no such method; choose {Z_SCORE} or {ROBUST}")
+        return [
+            {
+                "index": at,
+                "timestamp": self.metrics_history[at].get("timestamp"),
+                "loss": float(losses[at]),
+                "z_score": float(scores[at]),
+            }
+            for at in rows
+        ]
+
+    def loss_trend(self) -> Trend:
+        """Return the whole trend of the loss, with the robust slope."""
+        return trend(self._times(), self._column("loss"))
+
+    def loss_windows(self, count: int = 20) -> list[Trend]:
+        """Return the trend of the loss in each of `count` parts of the history."""
+        return windowed(self._times(), self._column("loss"), count)
+
+    def loss_spikes(self) -> Spikes:
+        """Return where the loss rose at once."""
+        return spikes(self._column("loss"))
+
+    def loss_changes(self) -> Changes:
+        """Return where the loss changed for good."""
+        return change_points(self._column("loss"))
+
+    def resource_patterns(self) -> dict[str, Pattern]:
+        """Return how processor and GPU memory were used."""
+        times = self._times()
+        used = {"cpu": self._column("cpu_percent"), "gpu": self._gpu_memory()}
+        return {name: pattern(times, values) for name, values in used.items()}
+
+    def _column(self, name: str) -> Numbers:
+        """Return one value of each row; NaN where it is absent."""
+        return np.array([_number(row.get(name)) for row in self.metrics_history], dtype=np.float64)
+
+    def _gpu_memory(self) -> Numbers:
+        """Return the memory over all GPUs of each row, numbers in the unit they are given in."""
+        taken = (total_in_use(row.get("gpu_memory"), unit=1.0) for row in self.metrics_history)
+        return np.array([np.nan if each is None else each for each in taken], dtype=np.float64)
+
+    def _times(self) -> Numbers:
+        """Return the time of each row in seconds; the rows' numbers if none has one."""
+        times = np.array([_seconds(row.get("timestamp")) for row in self.metrics_history], dtype=np.float64)
+        return times if np.isfinite(times).any() else np.arange(len(times), dtype=np.float64)
+
+
+def _number(value: Any) -> float:
+    """Return a float, NaN for what is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _seconds(value: Any) -> float:
+    """Return a moment as seconds since 1970, NaN for what is none."""
+    if isinstance(value, str):
+        try:
+            return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+        except ValueError:
+            return _number(value)
+    return value.timestamp() if isinstance(value, datetime) else _number(value)
+
+
+def _stats(values: Numbers) -> dict[str, float | None]:
+    """Return mean, standard deviation (of the population), maximum and minimum of the finite values."""
+    kept = values[np.isfinite(values)]
+    if not len(kept):
+        return dict.fromkeys(("mean", "std", "max", "min"))
+    scale = float(np.abs(kept).max()) or 1.0
+    small = kept / scale
+    figures = {"mean": small.mean(), "std": small.std(), "max": small.max(), "min": small.min()}
+    return {name: float(each) * scale for name, each in figures.items()}
