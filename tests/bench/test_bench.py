@@ -34,6 +34,10 @@ EXPECTED = {
         *("anomalies_start", "spikes_missed", "spikes_late", "spikes_false"),
         *("million_trend", "million_anomalies", "million_changes", "million_spikes"),
     },
+    "comparing": {
+        *("compare_wrong", "compare_false", "compare_unmixed", "gate_equal", "gate_3", "gate_10"),
+        *("gate_after_equal", "gate_after_3", "gate_after_10"),
+    },
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},

@@ -1,0 +1,243 @@
+"""Compare groups of runs: speed, phases, throughput, memory and loss, each with its interval and verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis import likeness
+from stepscope.analysis.difference import CONFIDENCE, NOT_COMPARABLE, TOO_LARGE, Difference, difference, not_comparable
+from stepscope.analysis.gate import Gate, Judgement, judge
+from stepscope.analysis.level import QUIET, QUIET_RATE, Levels, at_step, at_time, flow, peak, profiles
+from stepscope.analysis.quantity import (
+    LOSS,
+    MEAN_STEP,
+    MEMORY,
+    PHASE,
+    RATE,
+    SCORE,
+    STEP,
+    TIME,
+    Spec,
+    is_loss,
+    is_score,
+    kind_of,
+)
+from stepscope.analysis.recording import together
+from stepscope.core.vocabulary import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.analysis.finding import Finding
+    from stepscope.analysis.recording import Group
+
+THROUGHPUT = ("samples_per_second", "tokens_per_second")
+SAMPLES = "samples"
+BATCH_TOLERANCE = 0.01
+"""Ratio by which the samples of a step may differ before step times are not comparable."""
+TOGETHER = 1.25
+"""How many times farther than their steps tell runs lie apart that took place at the same time, in turns: what the
+machine does meanwhile is in the steps of all of them. 40 pairs of equal torch loops on two busy cores lie 0.25 % apart
+(standard deviation), where this and the noise of their kind allow 0.32 %."""
+SEVERAL = 20
+"""Curves (losses and scores) that are compared unasked, at most."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One quantity in two groups."""
+
+    quantity: str
+    unit: str
+    definition: str
+    """How its value is taken out of a run."""
+    found: Difference
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        found = self.found
+        interval = None if found.low is None else [found.low, found.high]
+        return {
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "a": found.a,
+            "b": found.b,
+            "difference": found.difference,
+            "ratio": found.ratio,
+            "interval": interval,
+            "confidence": found.confidence,
+            "verdict": found.verdict,
+            "why": found.why,
+            "definition": self.definition,
+            "noise": found.noise,
+            "runs": list(found.runs),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Group B beside group A."""
+
+    a: str
+    b: str
+    quantities: tuple[Compared, ...]
+    gates: tuple[Judgement, ...] = ()
+    findings: tuple[Finding, ...] = field(default=())
+    """What is not alike."""
+
+    def quantity(self, name: str) -> Compared | None:
+        """Return one quantity, if it was compared."""
+        return next((item for item in self.quantities if item.quantity == name), None)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "quantities": [item.facts() for item in self.quantities],
+            "gates": [item.facts() for item in self.gates],
+            "findings": [item.facts() for item in self.findings],
+        }
+
+
+def compare(
+    first: Group,
+    second: Group,
+    *,
+    asked: Sequence[Spec] = (),
+    gates: Sequence[Gate] = (),
+    confidence: float = CONFIDENCE,
+) -> Comparison:
+    """Compare two groups of runs.
+
+    Args:
+        first: A, what the other is measured against.
+        second: B.
+        asked: quantities to compare beside those that always are.
+        gates: limits to hold the differences against; what they name is compared too.
+        confidence: of the intervals.
+    """
+    specs = dict.fromkeys([*usual(first, second), *asked, *(gate.spec for gate in gates)])
+    compared = {spec: compare_one(spec, first, second, confidence) for spec in specs}
+    judged = tuple(judge(gate, compared[gate.spec].found) for gate in gates)
+    findings = (*likeness.unlikeness([first, second]), *mixtures([first, second]))
+    return Comparison(first.label, second.label, tuple(compared.values()), judged, findings)
+
+
+def compare_one(spec: Spec, first: Group, second: Group, confidence: float = CONFIDENCE) -> Compared:
+    """Compare one quantity."""
+    unit = "seconds" if spec.name == MEAN_STEP else unit_of(spec.name)
+    levels = measure(spec, [first, second])
+    if not levels.groups:
+        return Compared(spec.text, unit, "", not_comparable(levels.text, confidence))
+    other = _batches(first, second) if spec.name in {STEP, MEAN_STEP} or spec.name.startswith(PHASE) else ""
+    kind, definition = kind_of(spec.name), levels.text
+    if together([*first.runs, *second.runs]):
+        kind = replace(kind, run_over_steps=min(kind.run_over_steps, TOGETHER))
+        definition += "; all ran at the same time"
+    with np.errstate(all="ignore"):  # what leaves the floats is not finite, and is said to be
+        found = difference(levels.groups[0], levels.groups[1], kind, confidence)
+    if other:
+        found = Difference(NOT_COMPARABLE, other, found.a, found.b, runs=found.runs, confidence=confidence)
+    return Compared(spec.text, unit, definition, found)
+
+
+def measure(spec: Spec, groups: Sequence[Group]) -> Levels:
+    """Return the level of a quantity in each run of each group."""
+    with np.errstate(all="ignore"):  # as above
+        found = _measure(spec, groups)
+    return found if _finite(found) else Levels((), TOO_LARGE)
+
+
+def _finite(levels: Levels) -> bool:
+    return all(math.isfinite(level.value) for group in levels.groups for level in group)
+
+
+def _measure(spec: Spec, groups: Sequence[Group]) -> Levels:
+    name = STEP if spec.name == MEAN_STEP else spec.name
+    for group in groups:
+        having = sum(name in run.curves for run in group.runs)
+        if having < len(group.runs) or not having:
+            some = f"only {having} of {len(group.runs)} runs of {group.label} have {name}"
+            return Levels((), some if having else f"{group.label} has no {name}")
+    curves = [group.curves(name) for group in groups]
+    if spec.step is not None:
+        return at_step(curves, spec.step)
+    if spec.seconds is not None:
+        return at_time(curves, None if math.isinf(spec.seconds) else spec.seconds)
+    kind = kind_of(spec.name)
+    if kind is MEMORY:
+        return peak(curves)
+    if kind in {LOSS, SCORE}:
+        return at_step(curves)
+    views = {TIME: QUIET, RATE: QUIET_RATE} if spec.name != MEAN_STEP else {}
+    return flow(curves, views.get(kind))
+
+
+def usual(first: Group, second: Group) -> Iterator[Spec]:
+    """Yield the quantities that are compared unasked: those that both groups have, speed first."""
+    shared = set(first.names()) & set(second.names())
+    if STEP in shared:
+        yield Spec(STEP)
+        yield Spec(MEAN_STEP)
+    yield from (Spec(name) for name in THROUGHPUT if name in shared)
+    yield from (Spec(name) for name in sorted(shared) if name.startswith(PHASE))
+    yield from (Spec(name) for name in sorted(shared) if kind_of(name) is MEMORY and _is_peak(name))
+    curves = [name for name in sorted(shared) if is_loss(name) or is_score(name)][:SEVERAL]
+    for name in sorted(curves, key=lambda name: (name != "loss", name)):
+        groups = [first.curves(name), second.curves(name)]
+        last = last_common(at_step(groups).groups, groups)
+        if last is not None:
+            yield Spec(name, step=last)
+        end = common_end(groups)
+        if end is not None:
+            yield Spec(name, seconds=end)
+
+
+def _is_peak(name: str) -> bool:
+    """Say whether a metric is a peak of memory; those of single GPUs have become one."""
+    return "peak" in name and not name.startswith("gpu/")
+
+
+def last_common(found: Sequence[object], groups: Sequence[Sequence[Any]]) -> int | None:
+    """Return the last step that all curves have; None if they have none."""
+    if not found:
+        return None
+    return int(min(curve.step[-1] for group in groups for curve in group))
+
+
+def common_end(groups: Sequence[Sequence[Any]]) -> float | None:
+    """Return the last time that all curves reach, to three digits, in seconds; None if one tells no time."""
+    ends = [float(curve.elapsed[-1]) if len(curve) else math.nan for group in groups for curve in group]
+    if not ends or not all(math.isfinite(end) and end > 0 for end in ends):
+        return None
+    end = min(ends)
+    unit = 10.0 ** (math.floor(math.log10(end)) - 2)
+    return math.floor(end / unit) * unit if unit < 1 else float(math.floor(end))
+
+
+def _batches(first: Group, second: Group) -> str:
+    """Return why the step times of two groups cannot be compared: other batches; empty if nothing speaks against it."""
+    sizes = []
+    for group in (first, second):
+        curves = group.curves(SAMPLES)
+        if len(curves) < len(group.runs) or not all(len(curve) for curve in curves):
+            return ""
+        sizes.append(sum(float(curve.value.mean()) for curve in curves) / len(curves))
+    if min(sizes) <= 0 or max(sizes) / min(sizes) - 1 <= BATCH_TOLERANCE:
+        return ""
+    return f"{sizes[0]:g} samples a step against {sizes[1]:g}; compare samples_per_second"
+
+
+def mixtures(groups: Sequence[Group]) -> Iterator[Finding]:
+    """Yield the groups whose runs fall into two clusters by their step time."""
+    for group in groups:
+        curves = group.curves(STEP)
+        with np.errstate(all="ignore"):
+            found = likeness.mixture(profiles(curves)) if len(curves) == len(group.runs) else None
+        if found is not None:
+            yield likeness.apart(group, found, STEP)

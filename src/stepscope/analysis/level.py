@@ -1,0 +1,238 @@
+"""The level of a quantity in each run: one number with its error, out of thousands of steps.
+
+Three ways, by kind of quantity. *Flows* (step times, phases, throughput) and *curves* (loss) are compared at equal
+steps: what all runs do at a step, such as a larger batch or a longer window by schedule, is taken out before anything
+is called noise. *Peaks* (memory) are the highest value. A curve at an equal *time* is read off from its last points.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.autocorrelation import Mean, mean_error
+from stepscope.analysis.recording import Curve, common_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Steps = NDArray[np.int64]
+    Curves = Sequence[Sequence[Curve]]
+
+FEWEST = 8
+"""Steps that runs must have in common, after their beginning, to compare their speed."""
+WARM_STEPS, WARM_SHARE = 10, 0.05
+"""Steps at the beginning that are not judged (compilation, caches, allocators): the more of both, a third at most."""
+STRETCHES, STRETCH = 64, 8
+"""Stretches that the steps are cut into at most, and steps of one at least."""
+PROFILE = 16
+"""Stretches by which runs of one group are held beside each other."""
+QUIET_SHARE = 0.25
+"""Of a stretch, the fastest steps, which a busy machine disturbs least."""
+TRIMMED = 0.2
+"""Share of the stretches, at each end, in which a run may be disturbed from beginning to end."""
+QUIET_GAIN = 1.5
+"""How many times better the quiet steps must be known before they stand for all of them. On 8 H100
+(modded-nanogpt-runs) they are known worse, 0.04 to 1.1 times; on two busy cores mostly 2 to 20 times better."""
+WINDOW_SHARE = 0.05
+"""Part of a curve's points that its value is a mean of; an evaluation's few points are taken one by one."""
+WINDOW_LEAST, WINDOW_MOST = 12, 2000
+"""Points in that part, at least and at most; a curve of less than four times the least is read point by point."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What one run says of a quantity."""
+
+    value: float
+    error: float = 0.0
+    """Standard error that the run itself tells; 0 where it has only one value."""
+    points: int = 1
+    """Values that stand behind it."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A quantity in each run of each group; without groups it cannot be compared."""
+
+    groups: tuple[tuple[Level, ...], ...]
+    text: str
+    """Its definition in a few words, or why it cannot be compared."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How the steps of a stretch become one value."""
+
+    text: str
+    reduce: Callable[[Numbers], Numbers]
+    """Takes runs by steps, returns one value a run."""
+    trimmed: float = 0.0
+    """Share of the stretches, at each end, that is not believed."""
+
+
+def _lowest(table: Numbers) -> Numbers:
+    most = max(1, int(QUIET_SHARE * table.shape[1]))
+    return np.asarray(np.partition(table, most - 1, axis=1)[:, :most].mean(axis=1))
+
+
+MEAN = View("mean", lambda table: np.asarray(table.mean(axis=1)))
+QUIET = View(f"mean of the fastest {QUIET_SHARE * 100:.0f} %, as the machine disturbed the others", _lowest, TRIMMED)
+QUIET_RATE = View(QUIET.text, lambda table: -_lowest(-table), TRIMMED)
+
+
+def flow(groups: Curves, quiet: View | None = QUIET) -> Levels:
+    """Return the value a step of each run.
+
+    Args:
+        groups: the runs' curves.
+        quiet: how to look at the quiet steps alone, where the machine disturbed the others; None: always at all.
+    """
+    curves = _flat(groups)
+    steps = _judged(common_steps(curves))
+    if len(steps) < FEWEST:
+        return Levels((), f"the runs have {len(steps)} steps in common after their beginning; {FEWEST} are needed")
+    table = _table(curves, steps)
+    found = _aligned(table, MEAN)
+    if quiet is not None and len(steps) >= FEWEST * STRETCH:
+        other = _aligned(table, quiet)
+        if _doubt(other) * QUIET_GAIN < _doubt(found):
+            return Levels(_regroup(other, groups), f"{quiet.text}; steps {steps[0]} to {steps[-1]}")
+    return Levels(_regroup(found, groups), f"{MEAN.text} of steps {steps[0]} to {steps[-1]}")
+
+
+def profiles(curves: Sequence[Curve]) -> Numbers | None:
+    """Return how runs differ along their way: runs by stretches, relative to what all do; None if they are too short.
+
+    Args:
+        curves: a metric of each run.
+    """
+    steps = _judged(common_steps(curves))
+    if len(curves) < 2 or len(steps) < PROFILE * STRETCH:
+        return None
+    table = _table(curves, steps)
+    parts = np.array_split(np.arange(len(steps)), PROFILE)
+    reduced = np.stack([table[:, part].mean(axis=1) for part in parts], axis=1)
+    middle = np.median(reduced, axis=0)
+    return np.asarray(reduced / middle - 1.0) if (middle > 0).all() else None
+
+
+def at_step(groups: Curves, step: int | None = None) -> Levels:
+    """Return the value of curves at one step, or at the last that all have: the mean of the points around it."""
+    curves = _flat(groups)
+    steps = common_steps(curves)
+    if not len(steps):
+        return Levels((), "the runs have no step in common")
+    target = int(steps[-1]) if step is None else step
+    if target > steps[-1] + _spacing(steps) or target < steps[0] - _spacing(steps):
+        return Levels((), f"the runs have steps {steps[0]} to {steps[-1]} in common, not {target}")
+    size = _window(int(np.searchsorted(steps, target, side="right")))
+    nearest = np.sort(np.argsort(np.abs(steps - target), kind="stable")[:size])
+    chosen = steps[nearest]
+    text = f"step {chosen[0]}" if size == 1 else f"mean of steps {chosen[0]} to {chosen[-1]}"
+    return Levels(_regroup(_aligned(_table(curves, chosen), MEAN), groups), text)
+
+
+def at_time(groups: Curves, seconds: float | None = None) -> Levels:
+    """Return the value of curves at one time since the start, or at the last that all reach, in seconds."""
+    curves = _flat(groups)
+    ends = [float(np.nanmax(curve.elapsed)) if np.isfinite(curve.elapsed).any() else math.nan for curve in curves]
+    if not curves or any(math.isnan(end) for end in ends):
+        return Levels((), "not every run tells its time")
+    target = min(ends) if seconds is None else seconds
+    if target > min(ends) * (1 + 1e-9):
+        return Levels((), f"a run ends after {min(ends):.6g} s, before {target:.6g} s")
+    found = [_before(curve, target) for curve in curves]
+    if any(level is None for level in found):
+        return Levels((), f"not every run has a value by {target:.6g} s")
+    return Levels(_regroup([level for level in found if level is not None], groups), f"after {target:.6g} s")
+
+
+def peak(groups: Curves) -> Levels:
+    """Return the highest value of each run."""
+    if any(not len(curve) for curve in _flat(groups)):
+        return Levels((), "a run has no finite value")
+    return Levels(
+        tuple(tuple(Level(float(curve.value.max()), 0.0, len(curve)) for curve in group) for group in groups), "highest"
+    )
+
+
+def _judged(steps: Steps) -> Steps:
+    """Return the steps without those at the beginning."""
+    return steps[min(len(steps) // 3, max(WARM_STEPS, int(WARM_SHARE * len(steps)))) :]
+
+
+def _flat(groups: Curves) -> list[Curve]:
+    return [curve for group in groups for curve in group]
+
+
+def _regroup(levels: Sequence[Level], groups: Curves) -> tuple[tuple[Level, ...], ...]:
+    rest = iter(levels)
+    return tuple(tuple(next(rest) for _ in group) for group in groups)
+
+
+def _table(curves: Sequence[Curve], steps: Steps) -> Numbers:
+    """Return runs by steps."""
+    return np.stack([curve.value[np.searchsorted(curve.step, steps)] for curve in curves])
+
+
+def _aligned(table: Numbers, view: View) -> list[Level]:
+    """Return each run's level over common steps; its error is of what it does otherwise than the runs together."""
+    steps = table.shape[1]
+    count = min(STRETCHES, max(1, steps // STRETCH))
+    parts = np.array_split(np.arange(steps), count) if count >= FEWEST else np.arange(steps)[:, None]
+    reduced = np.stack([view.reduce(table[:, part]) for part in parts], axis=1)
+    together = np.median(reduced, axis=0)
+    shrunk = math.sqrt(len(table) / max(1, len(table) - 1))  # what all do has taken its part of the noise
+    found = []
+    for row in reduced - together:
+        mean = trimmed_mean(row, view.trimmed) if len(row) > 1 else Mean(float(row[0]), 0.0, 1.0, 1)
+        found.append(Level(float(together.mean()) + mean.value, mean.error * shrunk, steps))
+    return found
+
+
+def trimmed_mean(values: Numbers, share: float) -> Mean:
+    """Return the mean without a share of the lowest and of the highest values, and its error (Tukey and McLaughlin)."""
+    out = int(share * len(values))
+    if not out:
+        return mean_error(values)
+    ordered = np.sort(values)
+    kept = ordered[out : len(values) - out]
+    held = mean_error(np.clip(values, kept[0], kept[-1]))
+    return Mean(float(kept.mean()), held.error / (1 - 2 * out / len(values)), held.effective, len(values))
+
+
+def _doubt(levels: Sequence[Level]) -> float:
+    """Return how badly levels are known, as a ratio: the median over the runs."""
+    return float(np.median([level.error / abs(level.value) if level.value else math.inf for level in levels]))
+
+
+def _spacing(steps: Steps) -> float:
+    return float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
+
+
+def _window(points: int) -> int:
+    """Return how many points make a value, out of so many up to it."""
+    return 1 if points < 4 * WINDOW_LEAST else min(WINDOW_MOST, max(WINDOW_LEAST, int(WINDOW_SHARE * points)))
+
+
+def _before(curve: Curve, seconds: float) -> Level | None:
+    """Return the mean of the last points up to a time; None without any."""
+    reached = np.flatnonzero(curve.elapsed <= seconds * (1 + 1e-9))
+    if not len(reached):
+        return None
+    value = curve.value[reached[-_window(len(reached)) :]]
+    mean = Mean(float(value[-1]), 0.0, 1.0, 1) if len(value) == 1 else mean_error(_straightened(value))
+    return Level(float(value.mean()), mean.error, len(value))
+
+
+def _straightened(value: Numbers) -> Numbers:
+    """Return values without their straight trend."""
+    place = np.arange(len(value)) - (len(value) - 1) / 2
+    return np.asarray(value - place * (float(np.dot(place, value)) / float(np.dot(place, place))))

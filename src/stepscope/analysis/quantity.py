@@ -1,0 +1,114 @@
+"""What kind of thing a compared quantity is: which way is better, and how far equal runs lie apart by nature."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepscope.core.vocabulary import canonical, unit_of
+
+PHASE = "phase/"
+STEP = "step_seconds"
+MEAN_STEP = "step_seconds/mean"
+"""The plain mean of the step times, rare long steps included; `step_seconds` is the typical step."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of quantity."""
+
+    name: str
+    lower_is_better: bool | None
+    """None where nobody knows."""
+    better: str
+    worse: str
+    """The verdicts."""
+    noise: float
+    """Standard deviation of the values of equal runs, as a ratio, where nothing better is known."""
+    run_over_steps: float
+    """How many times farther equal runs lie apart than the error that their own steps tell."""
+
+
+TIME = Kind("time", True, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003 - a table
+RATE = Kind("rate", False, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003
+"""Six programs of modded-nanogpt-runs, 34 runs on 8 H100: deviations of 0.03 to 0.2 %, 2 to 3 times what their steps
+tell; torch loops on two busy cores: 2.0 to 2.8 times."""
+MEMORY = Kind("memory", True, "better", "worse", 0.0075, 1.0)  # noqa: FBT003
+"""The same runs: the peak of equal programs deviates by 0.05 to 1.25 %, in steps that the allocator makes."""
+LOSS = Kind("loss", True, "better", "worse", 0.0005, 1.5)  # noqa: FBT003
+SCORE = Kind("score", False, "better", "worse", 0.002, 1.5)  # noqa: FBT003
+"""The same runs: the last evaluation loss deviates by 0.02 to 0.05 %; a score of few samples deviates more."""
+OTHER = Kind("other", None, "lower", "higher", 0.002, 2.5)
+
+_LOSS = re.compile(r"(^|[/_.-])(loss|perplexity|ppl|error|wer|cer|mse|mae|rmse|nll|kl)([/_.-]|$)", re.IGNORECASE)
+_SCORE = re.compile(
+    r"(^|[/_.-])(accuracy|acc|reward|score|f1|auc|bleu|rouge|precision|recall|mfu|mfu_ratio)([/_.-]|$)", re.IGNORECASE
+)
+
+
+def percent(ratio: float | None, *, signed: bool = True) -> str:
+    """Return a ratio as a percentage of about three digits; "-" if there is none."""
+    if ratio is None:
+        return "-"
+    size = abs(ratio) * 100
+    if size >= 1e4:
+        return f"over {'+' if signed and ratio > 0 else '-' if ratio < 0 else ''}9999 %"
+    return f"{ratio * 100:{'+' if signed else ''}.{2 if size < 10 else 1 if size < 100 else 0}f} %"
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of a quantity by its name and unit."""
+    unit = unit_of(name) if name != MEAN_STEP else "seconds"
+    if unit.endswith("/second"):
+        return RATE
+    if unit in {"seconds", "milliseconds"}:
+        return TIME
+    if unit in {"bytes", "MiB", "GiB"}:
+        return MEMORY
+    return LOSS if is_loss(name) else SCORE if is_score(name) else OTHER
+
+
+def is_loss(name: str) -> bool:
+    """Say whether lower values of a metric mean that the training goes better."""
+    return canonical(name) in {"loss", "perplexity"} or _LOSS.search(name) is not None
+
+
+def is_score(name: str) -> bool:
+    """Say whether higher values of a metric mean that the training goes better."""
+    return canonical(name) == "accuracy" or _SCORE.search(name) is not None
+
+
+_SPEC = re.compile(r"(?P<name>[^\s@]+)(?:@(?P<at>\d{1,15}(?:\.\d{1,9})?|end)(?P<unit>s)?)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A quantity that somebody asks for: a metric, or a metric at a step (`loss@1000`) or a time (`loss@60s`)."""
+
+    name: str
+    step: int | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Spec:
+        """Read what a person wrote. Raises ValueError if it is none."""
+        match = _SPEC.fullmatch(text.strip())
+        if match is None or (match["at"] == "end" and match["unit"]):
+            raise ValueError("not a metric, or a metric at a step or time, as in loss@1000 or loss@60s")
+        name, at = canonical(match["name"]), match["at"]
+        if at in {None, "end"}:
+            return cls(name)
+        if match["unit"]:
+            return cls(name, seconds=float(at))
+        if not at.isdecimal():
+            raise ValueError("a step is a whole number; a time ends in s, as in loss@2.5s")
+        return cls(name, step=int(at))
+
+    @property
+    def text(self) -> str:
+        """The quantity as people write it."""
+        if self.step is not None:
+            return f"{self.name}@{self.step}"
+        if self.seconds is None:
+            return self.name
+        return f"{self.name}@{f'{self.seconds:.6f}'.rstrip('0').rstrip('.')}s"

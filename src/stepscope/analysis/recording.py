@@ -1,0 +1,145 @@
+"""A run as comparison sees it: each metric as one curve over steps and time, and what is known of its surroundings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+NO_STEP = np.iinfo(np.int64).min
+"""The step of a point that belongs to none."""
+MOSTLY = 0.8
+"""Share of their time that runs must have in common to have taken place at the same time."""
+MEAN, SUM, MOST = "mean", "sum", "most"
+"""How the values that several ranks have for one step become one."""
+
+
+class Points(Protocol):
+    """The points of one metric, as a run's own series and an imported one have them."""
+
+    @property
+    def step(self) -> NDArray[np.int64]:
+        """Step; `NO_STEP` where a point belongs to none."""
+
+    @property
+    def time(self) -> NDArray[np.float64]:
+        """Seconds; NaN where nobody knows."""
+
+    @property
+    def value(self) -> NDArray[np.float64]:
+        """Value in base units."""
+
+    @property
+    def rank(self) -> NDArray[np.int32]:
+        """Rank that recorded it."""
+
+    @property
+    def attempt(self) -> NDArray[np.int32]:
+        """Attempt of the run."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric of one run: a finite value a step, in order of the steps."""
+
+    step: NDArray[np.int64]
+    elapsed: NDArray[np.float64]
+    """Seconds since the run began; NaN where nobody knows."""
+    value: NDArray[np.float64]
+    left_out: int = 0
+    """Values that are not finite."""
+
+    def __len__(self) -> int:
+        """Return the number of steps that have a value."""
+        return len(self.value)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One run to be compared."""
+
+    label: str
+    curves: dict[str, Curve]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What it ran on and with, by short names, as plain values."""
+    span: tuple[float, float] | None = None
+    """When it began and ended, in seconds since 1970; None if nobody knows."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one program: repeats."""
+
+    label: str
+    runs: tuple[Recording, ...]
+
+    def names(self) -> list[str]:
+        """Return the metrics that every run of the group has, in order."""
+        sets = [set(run.curves) for run in self.runs]
+        return sorted(set.intersection(*sets)) if sets else []
+
+    def curves(self, name: str) -> list[Curve]:
+        """Return a metric of every run that has it."""
+        return [run.curves[name] for run in self.runs if name in run.curves]
+
+
+def together(runs: Sequence[Recording]) -> bool:
+    """Say whether runs took place at the same time: any two share most of the longer one's."""
+    spans = [run.span for run in runs]
+    if len(spans) < 2 or any(span is None for span in spans):
+        return False
+    known = [span for span in spans if span is not None]
+    shared = min(end for _, end in known) - max(begin for begin, _ in known)
+    return shared > MOSTLY * max(end - begin for begin, end in known) > 0
+
+
+def curve_of(points: Points, start: float = np.nan, how: str = MEAN) -> Curve:
+    """Return the points of a metric as a curve.
+
+    A step that was done again counts as it was done last; the values of several ranks become one.
+
+    Args:
+        points: of all ranks and attempts; without steps the order of the points stands for them.
+        start: when the run began, on the clock of the points.
+        how: mean, sum or most, over the ranks.
+    """
+    value, step = points.value, points.step
+    if len(step) and (step == NO_STEP).all():
+        step = np.arange(len(step))
+    kept = np.isfinite(value) & (step != NO_STEP)
+    order = np.lexsort((points.time[kept], points.rank[kept], points.attempt[kept], step[kept]))
+    step, rank, attempt = step[kept][order], points.rank[kept][order], points.attempt[kept][order]
+    time, value = points.time[kept][order], value[kept][order]
+    if not len(step):
+        return Curve(step, time, value, len(points.value))
+    newest = _last_attempt(step, attempt)
+    ends = np.flatnonzero(np.append((np.diff(step) != 0) | (np.diff(rank) != 0) | (np.diff(attempt) != 0), True))
+    ends = ends[newest[ends]]  # the last point of each rank in the last attempt of each step
+    step, time, value = step[ends], time[ends], value[ends]
+    starts = np.flatnonzero(np.append(True, np.diff(step) != 0))
+    joined = np.maximum.reduceat(value, starts) if how == MOST else np.add.reduceat(value, starts)
+    if how == MEAN:
+        joined = joined / np.diff(np.append(starts, len(step)))
+    elapsed = np.maximum.reduceat(time, starts) - start
+    return Curve(step[starts], elapsed, joined, int((~np.isfinite(points.value)).sum()))
+
+
+def _last_attempt(step: NDArray[np.int64], attempt: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Return which points belong to the last attempt that did their step; sorted by step, then attempt."""
+    starts = np.flatnonzero(np.append(True, np.diff(step) != 0))
+    last = np.maximum.reduceat(attempt, starts)
+    return np.asarray(attempt == np.repeat(last, np.diff(np.append(starts, len(step)))))
+
+
+def common_steps(curves: Sequence[Curve]) -> NDArray[np.int64]:
+    """Return the steps that all curves have, in order."""
+    found = curves[0].step if curves else np.empty(0, np.int64)
+    for curve in curves[1:]:
+        found = np.intersect1d(found, curve.step, assume_unique=True)
+    return found

@@ -1,0 +1,55 @@
+"""The targets that the configuration sets, held against runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.analysis.comparison import measure
+from stepscope.analysis.difference import CONFIDENCE
+from stepscope.analysis.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED, Judgement
+from stepscope.analysis.quantity import Spec
+from stepscope.analysis.target import CLOSE, MET, MISSED, UNKNOWN, Aim, aim
+from stepscope.core.config import discover, load
+from stepscope.core.vocabulary import format_value, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.analysis.recording import Group
+
+SECTION = "targets."
+RESULTS = {MET: PASSED, MISSED: FAILED, CLOSE: UNDECIDED, UNKNOWN: NOT_JUDGED}
+
+
+def targets(cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Return the targets by quantity (`step_seconds`, `loss@1000`), in base units.
+
+    Raises:
+        UsageError: the configuration cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    config = load(discover(cwd or Path.cwd(), environ), environ=environ)
+    return {path.removeprefix(SECTION): config.get(path) for path in config.values if path.startswith(SECTION)}
+
+
+def as_gate(found: Aim) -> Judgement:
+    """Return a target as a gate: missed is failed, too close to tell undecided, not measured not judged."""
+    unit = unit_of(found.quantity.partition("@")[0])
+    text = f"target {found.quantity} {format_value(found.target, unit)}"
+    reached = "it is not measured" if found.value is None else f"it is {format_value(found.value, unit)}"
+    return Judgement(text, RESULTS[found.result], reached)
+
+
+def aims(group: Group, wanted: Mapping[str, float], confidence: float = CONFIDENCE) -> list[Aim]:
+    """Return what the runs of a group reach of each target."""
+    found = []
+    for name, figure in wanted.items():
+        try:
+            levels = measure(Spec.parse(name), [group])
+        except ValueError:
+            found.append(Aim(name, figure, UNKNOWN))
+            continue
+        found.append(aim(name, figure, levels.groups[0] if levels.groups else (), confidence))
+    return found
