@@ -144,6 +144,8 @@ class Trace:
     world_size: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """What the trace says about itself: distributedInfo, deviceProperties, versions."""
+    thinned: bool = False
+    """Whether short host events were left out: what the host did in between is then not known."""
     notes: tuple[str, ...] = ()
     """What was left out or repaired, and why."""
 
