@@ -18,7 +18,7 @@ from bench.sandbox import sandbox
 
 GROUPS = (
     *("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching"),
-    *("gradients", "torch_loop", "phases", "leaks", "ledger", "detection", "comparing"),
+    *("gradients", "torch_loop", "phases", "leaks", "ledger", "detection", "comparing", "traces"),
 )
 
 

@@ -38,6 +38,10 @@ EXPECTED = {
         *("compare_wrong", "compare_false", "compare_unmixed", "gate_equal", "gate_3", "gate_10"),
         *("gate_after_equal", "gate_after_3", "gate_after_10"),
     },
+    "traces": {
+        *("trace_failures", "trace_off", "trace_tracelens", "trace_data_0", "trace_data_4", "trace_time"),
+        *("trace_memory", "trace_ranks_time", "trace_large"),
+    },
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},

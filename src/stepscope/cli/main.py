@@ -20,7 +20,22 @@ if TYPE_CHECKING:
 
     from stepscope.cli.command import Command
 
-COMMANDS: tuple[str, ...] = ("demo", "run", "monitor", "profile", "runs", "show", "sql", "export", "gc", "doctor")
+COMMANDS: tuple[str, ...] = (
+    "demo",
+    "run",
+    "monitor",
+    "profile",
+    "trace",
+    "runs",
+    "show",
+    "compare",
+    "baseline",
+    "ledger",
+    "sql",
+    "export",
+    "gc",
+    "doctor",
+)
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""
 

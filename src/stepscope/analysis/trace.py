@@ -1,0 +1,201 @@
+"""What every analysis of a trace begins with: the window that it is about, and sets of intervals."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.core.trace import ANNOTATION, RANGE, Sparse
+from stepscope.core.trace import Trace as Trace  # noqa: PLC0414 - analyses take it from here
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+GPU, STEPS, HOST, GIVEN = "gpu_events", "profiler_steps", "host_events", "given"
+"""Kinds of window: from the first to the last device event; from the first to the last ProfilerStep; the same of host
+events, for a trace without a device; as asked."""
+
+STEP = re.compile(r"^ProfilerStep\s*#?\s*(\d+)")
+"""How the steps of a profiler are named."""
+
+
+class Intervals(NamedTuple):
+    """Stretches of time that do not touch each other, in order. Times in ns."""
+
+    start: Numbers
+    end: Numbers
+
+
+@dataclass(frozen=True)
+class Window:
+    """The stretch of time that an analysis is about, in ns on the clock of the trace."""
+
+    kind: str
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """Length in ns."""
+        return self.end - self.start
+
+    def facts(self, origin: int = 0) -> dict[str, Any]:
+        """Return it as plain values, in µs as the trace counts them (`origin`: of the trace)."""
+        return {"kind": self.kind, "start_us": (self.start + origin) / 1000, "end_us": (self.end + origin) / 1000}
+
+
+class Step(NamedTuple):
+    """One step of the profiler on the host. Times in ns."""
+
+    number: int
+    start: int
+    end: int
+
+
+def window_of(trace: Trace, start_us: float | None = None, end_us: float | None = None) -> Window:
+    """Return the window of all device events, or of all host events where there is none, or the given part of it.
+
+    Args:
+        trace: the trace.
+        start_us: where to begin, in µs as the trace counts them.
+        end_us: where to end, likewise.
+    """
+    whole = device_window(trace) or _span(HOST, trace.start, trace.end)
+    if start_us is None and end_us is None:
+        return whole
+    start = whole.start if start_us is None else round(start_us * 1000) - trace.origin
+    end = whole.end if end_us is None else round(end_us * 1000) - trace.origin
+    return Window(GIVEN, start, max(start, end))
+
+
+def device_window(trace: Trace) -> Window | None:
+    """Return the window from the first to the last device event; None without any."""
+    busy = trace.on_device
+    return _span(GPU, trace.start[busy], trace.end[busy]) if busy.any() else None
+
+
+def step_window(trace: Trace) -> Window | None:
+    """Return the window from the first to the last ProfilerStep, as drawn on the device where it is; None without."""
+    found = steps(trace, device=True) or steps(trace)
+    return Window(STEPS, min(step.start for step in found), max(step.end for step in found)) if found else None
+
+
+def _span(kind: str, start: Numbers, end: Numbers) -> Window:
+    return Window(kind, int(start.min()), int(end.max())) if len(start) else Window(kind, 0, 0)
+
+
+def steps(trace: Trace, *, device: bool = False) -> list[Step]:
+    """Return the profiler's steps in order of time, on the host or (`device`) as drawn around their kernels."""
+    numbers = {code: int(found[1]) for code, name in enumerate(trace.names) if (found := STEP.match(name))}
+    if not numbers:
+        return []
+    wanted = trace.kind == RANGE if device else trace.kind <= ANNOTATION
+    rows = np.flatnonzero(wanted & np.isin(trace.name, list(numbers)))
+    return [Step(numbers[int(trace.name[row])], int(trace.start[row]), int(trace.end[row])) for row in rows]
+
+
+def excerpt(trace: Trace, window: Window, most: int) -> tuple[Trace, Window]:
+    """Return the trace, or a stretch from the middle of the window with so many events (from a step on, if it has any).
+
+    For analyses whose cost a person would not wait for on millions of events.
+    """
+    first, last = (int(np.searchsorted(trace.start, moment)) for moment in (window.start, window.end))
+    if last - first <= most:
+        return trace, window
+    begin = first + (last - first - most) // 2
+    ahead = [step.start for step in steps(trace) if trace.start[begin] <= step.start <= trace.start[begin + most // 4]]
+    begin = int(np.searchsorted(trace.start, ahead[0])) if ahead else begin
+    end = min(begin + most, last)
+    columns = ("start", "end", "name", "kind", "lane", "correlation", "external")
+    part: dict[str, Any] = {key: getattr(trace, key)[begin:end] for key in columns}
+    for group in ("numbers", "texts"):
+        part[group] = {key: _between(one, begin, end) for key, one in getattr(trace, group).items()}
+    return replace(trace, **part), Window(GIVEN, int(trace.start[begin]), int(trace.start[end - 1]))
+
+
+def _between(column: Sparse, begin: int, end: int) -> Sparse:
+    first, last = np.searchsorted(column.rows, (begin, end))
+    return Sparse(column.rows[first:last] - begin, column.values[first:last])
+
+
+def union(start: Numbers, end: Numbers) -> Intervals:
+    """Return the time that any of these intervals covers."""
+    kept = end > start
+    if not kept.all():
+        start, end = start[kept], end[kept]
+    if not len(start):
+        return Intervals(start, end)
+    if not (start[1:] >= start[:-1]).all():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    first = np.flatnonzero(start[1:] > reach[:-1]) + 1
+    return Intervals(start[np.append(0, first)], reach[np.append(first, len(start)) - 1])
+
+
+def clip(intervals: Intervals, window: Window) -> Intervals:
+    """Return what of some intervals lies inside a window."""
+    if not len(intervals.start) or (intervals.start[0] >= window.start and intervals.end[-1] <= window.end):
+        return intervals
+    start = np.clip(intervals.start, window.start, window.end)
+    end = np.clip(intervals.end, window.start, window.end)
+    kept = end > start
+    return Intervals(start[kept], end[kept])
+
+
+def gaps(intervals: Intervals, window: Window) -> Intervals:
+    """Return the time of a window that the intervals leave free."""
+    inside = clip(intervals, window)
+    start, end = np.append(window.start, inside.end), np.append(inside.start, window.end)
+    kept = end > start
+    return Intervals(start[kept], end[kept])
+
+
+def common(one: Intervals, other: Intervals) -> Intervals:
+    """Return the time that both cover."""
+    if not len(one.start) or not len(other.start):
+        return Intervals(one.start[:0], one.end[:0])
+    edge = np.unique(np.concatenate((*one, *other)))
+    inside = _covers(one, edge[:-1]) & _covers(other, edge[:-1])
+    return union(edge[:-1][inside], edge[1:][inside])
+
+
+def _covers(intervals: Intervals, moment: Numbers) -> Mask:
+    """Say for each moment whether the intervals cover the time right after it."""
+    place = np.searchsorted(intervals.start, moment, side="right") - 1
+    return (place >= 0) & (moment < intervals.end[np.maximum(place, 0)])
+
+
+@lru_cache(maxsize=1 << 15)
+def matches(pattern: re.Pattern[str], name: str) -> bool:
+    """Say whether a name is like a pattern. Ranks, and the analyses of one, ask for the same names again and again."""
+    return pattern.search(name) is not None
+
+
+def named_like(trace: Trace, pattern: re.Pattern[str], among: Mask | None = None) -> Mask:
+    """Say which events (of those `among`) have a name like a pattern."""
+    rows = trace.name if among is None else trace.name[among]
+    seen = np.zeros(len(trace.names) + 1, bool)
+    seen[rows] = True
+    table = np.array([seen[code] and matches(pattern, name) for code, name in enumerate(trace.names)] or [False], bool)
+    found = table[trace.name]
+    return np.asarray(found if among is None else found & among, bool)
+
+
+def together(one: Intervals, other: Intervals) -> Intervals:
+    """Return the time that either covers."""
+    if not len(one.start) or not len(other.start):
+        return one if len(one.start) else other
+    return union(np.concatenate((one.start, other.start)), np.concatenate((one.end, other.end)))
+
+
+def total(intervals: Intervals) -> int:
+    """Return the ns that some intervals cover."""
+    return int((intervals.end - intervals.start).sum())

@@ -1,0 +1,75 @@
+"""HTML as nested calls: what is not markup is escaped, so that no name of a kernel can become part of a page."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+EMPTY = frozenset({"meta", "link", "br", "rect", "path", "line"})
+"""Elements that never hold anything."""
+
+
+class Markup(str):
+    """Text that is already HTML."""
+
+    __slots__ = ()
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+    """Return an element.
+
+    Args:
+        name: of the element.
+        children: markup, text (escaped), sequences of those; None is left out.
+        attributes: `class_="x"` gives class="x", `text_anchor` gives text-anchor; None is left out.
+    """
+    listed = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in EMPTY:
+        return Markup(f"<{name}{listed}/>")
+    return Markup(f"<{name}{listed}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[Any]) -> Markup:
+    """Return children one after the other."""
+    return Markup("".join(_child(child) for child in children))
+
+
+def _child(child: Any) -> str:
+    if child is None:
+        return ""
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, (list, tuple)):
+        return join(child)
+    return escape(_text(child))
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], numeric: str = "") -> Markup:
+    """Return a table.
+
+    Args:
+        titles: of the columns.
+        rows: their cells, each a child of `tag`.
+        numeric: one letter per column, `n` for those with numbers, which stand on the right.
+    """
+    kinds = [("number" if kind == "n" else None) for kind in numeric.ljust(len(titles))]
+    head = tag("tr", [tag("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)])
+    body = [tag("tr", [tag("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True)]) for row in rows]
+    return tag("div", tag("table", tag("thead", head), tag("tbody", body)), class_="scroll")
+
+
+def named(name: str, limit: int = 70) -> Markup:
+    """Return a long name, cut, with the whole of it as the tip."""
+    short = name if len(name) <= limit else name[: limit - 1] + "…"
+    return tag("span", short, class_="name", title=name if short != name else None)

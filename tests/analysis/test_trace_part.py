@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from stepscope.analysis import trace_details
+from stepscope.analysis.trace import window_of
+from stepscope.analysis.trace_part import middle
+from tests.analysis.trace_rig import Rig
+
+
+def long_trace():
+    rig = Rig()
+    for place in range(200):
+        at = 10.0 * place
+        rig.operator("aten::mm", at, at + 5, shapes=f"[[{place}]]").launch("sgemm", (at + 1, at + 2), (at + 3, at + 9))
+    return rig.trace()
+
+
+def test_a_part_is_the_middle_with_its_own_shapes():
+    """Rows, and what only some rows have, are cut alike; nothing is copied."""
+    trace = long_trace()
+    part, window = middle(trace, window_of(trace), 60)
+    assert len(part) == 60
+    assert part.start.base is trace.start or part.start.base is trace.start.base
+    assert window_of(trace).start < window.start < window.end < window_of(trace).end
+    shapes = part.text("Input Dims")
+    place = next(row for row in range(60) if shapes[row] != -1)
+    assert part.words[shapes[place]] == f"[[{part.start[place] // 10_000}]]"
+
+
+def test_what_is_small_enough_stays_whole():
+    """No part is made without need."""
+    trace = long_trace()
+    window = window_of(trace)
+    assert middle(trace, window, 600)[0] is trace
+
+
+def test_the_tables_of_a_huge_trace_say_which_part_they_are_of(monkeypatch):
+    """Kernels are of the whole window, operators of its middle."""
+    trace = long_trace()
+    assert trace_details.details(trace, window_of(trace))["part"] is None
+    monkeypatch.setattr(trace_details, "MOST_EVENTS", 60)
+    facts = trace_details.details(trace, window_of(trace))
+    assert facts["part"]["events"] == 60
+    assert facts["kernels"][0]["calls"] == 200
+    assert facts["operators"][0]["calls"] < 30
