@@ -9,6 +9,7 @@ import math
 import torch
 
 from stepscope.integrations.torch import Instrument
+from stepscope.recorder import native
 from tests.recorder.rig import Rig
 
 MODULES = (
@@ -39,6 +40,9 @@ class Clock:
 def install(monkeypatch):
     """Return a clock that the recorder and all hooks go by."""
     clock = Clock()
+    for owner, methods in zip(native.CLASSES, native.PYTHON, strict=True):  # the twin in C has a clock of its own
+        for name, method in methods.items():
+            monkeypatch.setattr(owner, name, method)
     for name in MODULES:
         monkeypatch.setattr(importlib.import_module(name), "monotonic_ns", clock)
     return clock

@@ -53,12 +53,13 @@ class Driver:
 @pytest.mark.usefixtures("ticks")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(CALLS, max_size=40))
-def test_the_ring_is_the_same(tmp_path_factory, monkeypatch, capsys, calls):
+def test_the_ring_is_the_same(request, tmp_path_factory, monkeypatch, capsys, calls):
     """Whatever a program calls, both write the same bytes, and count and say the same."""
     module = native.available()
     if module is None:
         pytest.skip("needs the hot path in C, which was not built here")
     rings = []
+    request.addfinalizer(lambda: module.set_clock(None))
     for chosen in (None, module):
         native.use(chosen)
         now = [1_000]

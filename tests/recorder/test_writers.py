@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from stepscope.core import ring
-from stepscope.recorder import declarations, position
+from stepscope.recorder import declarations, native, position
 from stepscope.recorder.mapping import Mapping
 from stepscope.session.run import Run
 from tests.recorder.rig import Rig
@@ -28,6 +28,7 @@ def inside_write(rig, work):
         layout[0](*values)
 
     rig.intake.layouts["outer",] = (interrupted, *layout[1:4], b"")  # no kinds: the twin in C leaves it to Python
+    native.use(native.available() if native.is_used() else None)  # which remembers the layouts of the last calls
 
 
 def test_row_inside_a_write(rig):

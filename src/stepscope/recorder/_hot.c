@@ -33,7 +33,7 @@ static const char *SLOT_NAMES[SLOTS] = {
 };
 static Py_ssize_t slots[SLOTS];
 static Py_ssize_t step_recorder, step_index, step_samples, phase_recorder, phase_name, phase_foreign;
-static PyTypeObject *Recorder, *Step, *Phase;
+static PyTypeObject *Recorder, *Step, *Phase, *Deque;
 static PyObject *python_log, *python_write, *python_phase, *python_step, *python_end;
 static PyObject *python_step_enter, *python_phase_enter, *python_phase_exit;
 static PyObject *test_clock, *text_step, *text_samples, *text_look, *text_deferred;
@@ -96,11 +96,41 @@ static int real(PyObject *object, double *value)
 
 static int number_of(PyObject *recorder, int slot, long long *value) { return whole(GET(recorder, slot), value); }
 
-static int is_empty(PyObject *queue)
+/* Say whether a deque is empty; it keeps its length where every object of variable size does. */
+static int is_empty(PyObject *queue) { return queue != NULL && Py_IS_TYPE(queue, Deque) && Py_SIZE(queue) == 0; }
+
+/* The layouts of the last calls of `log`. A program logs the same literal names again: to compare where they lie is
+   cheaper than to look each up, and touches none of them. */
+#define RECENT 16
+typedef struct { PyObject *layouts, *names, *layout; } Known;
+static Known recent[RECENT];
+
+static Known *place_of(PyObject *first, Py_ssize_t size)
 {
-    Py_ssize_t size = queue ? PyObject_Size(queue) : -1;
-    if (size < 0) PyErr_Clear();
-    return size == 0;
+    return &recent[(((size_t)first >> 4) ^ ((size_t)first >> 9) ^ (size_t)size) % RECENT];
+}
+
+/* Return the layout for these names, borrowed; NULL if there is none. */
+static PyObject *layout_for(PyObject *layouts, PyObject *const *names, Py_ssize_t size)
+{
+    Known *known = place_of(names[0], size);
+    PyObject *key, *layout;
+    Py_ssize_t at;
+    if (known->layouts == layouts && PyTuple_GET_SIZE(known->names) == size &&
+        memcmp(&PyTuple_GET_ITEM(known->names, 0), names, (size_t)size * sizeof(PyObject *)) == 0)
+        return known->layout;
+    if ((key = PyTuple_New(size)) == NULL) return NULL;
+    for (at = 0; at < size; at++) PyTuple_SET_ITEM(key, at, Py_NewRef(names[at]));
+    layout = PyDict_GetItemWithError(layouts, key);
+    if (layout != NULL) {
+        Known old = *known;
+        *known = (Known){Py_NewRef(layouts), Py_NewRef(key), Py_NewRef(layout)};
+        Py_XDECREF(old.layouts);
+        Py_XDECREF(old.names);
+        Py_XDECREF(old.layout);
+    }
+    Py_DECREF(key);
+    return layout;
 }
 
 /* Do what follows a write now and then: rows that came inside another's, and a look at the watcher. */
@@ -195,7 +225,7 @@ static PyObject *in_python(PyObject *twin, PyObject *self, PyObject *const *args
 static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     long long now = now_ns();
-    PyObject *values, *step = NULL, *key, *layout, *name, *value;
+    PyObject *values, *step = NULL, *layout, *name, *value, *seen[MOST];
     Py_ssize_t size, place = 0, at = 0;
     const char *kinds;
     Cell row[MOST];
@@ -207,19 +237,13 @@ static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t count
     }
     values = args[0];
     size = PyDict_GET_SIZE(values);
-    if (size == 0 || size > MOST || (key = PyTuple_New(size)) == NULL) goto python;
+    if (size == 0 || size > MOST) goto python;
     while (PyDict_Next(values, &place, &name, &value)) {
-        Py_INCREF(name);
-        PyTuple_SET_ITEM(key, at, name);
-        if (!real(value, &row[at++].real)) {
-            for (; at < size; at++) PyTuple_SET_ITEM(key, at, Py_NewRef(Py_None));
-            Py_DECREF(key);
-            goto python;
-        }
+        seen[at] = name;
+        if (!real(value, &row[at++].real)) goto python;
     }
-    layout = PyDict_GetItemWithError(GET(self, LAYOUTS), key);
+    layout = layout_for(GET(self, LAYOUTS), seen, size);
     Py_XINCREF(layout);
-    Py_DECREF(key);
     if (layout != NULL) {
         if (fits(layout, &kinds, size) && memchr(kinds, 'q', (size_t)size) == NULL)
             done = write_row(self, layout, now, step, row, size);
@@ -452,7 +476,17 @@ static int keep(PyObject **place, PyTypeObject *type, const char *name)
 
 static PyObject *twins(PyObject *Py_UNUSED(module), PyObject *args)
 {
+    PyObject *collections = PyImport_ImportModule("collections");
     int slot;
+    if (collections == NULL) return NULL;
+    Deque = (PyTypeObject *)PyObject_GetAttrString(collections, "deque");
+    Py_DECREF(collections);
+    if (Deque == NULL) return NULL;
+    for (slot = 0; slot < RECENT; slot++) {
+        Py_CLEAR(recent[slot].layouts);
+        Py_CLEAR(recent[slot].names);
+        Py_CLEAR(recent[slot].layout);
+    }
     if (!PyArg_ParseTuple(args, "O!O!O!", &PyType_Type, &Recorder, &PyType_Type, &Step, &PyType_Type, &Phase)) return NULL;
     Py_INCREF(Recorder);
     Py_INCREF(Step);
