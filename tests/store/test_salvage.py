@@ -235,6 +235,18 @@ def test_folder_of_a_live_watcher(wreck):
     assert not home.exists()
 
 
+def test_locks_that_a_watcher_left_in_its_last_moment(wreck):
+    """A watcher killed after its last ring was gone leaves locks and folders; whoever looks at the run removes them."""
+    home = wreck.places.of_run(str(wreck.folder.path), wreck.places.disk)
+    home.mkdir()
+    for name in ("watcher.lock", "seal.lock"):
+        (home / name).touch()
+    assert wreck.salvage() == 0
+    assert home.exists()
+    assert salvage(wreck.places, str(wreck.folder.path)) == 0
+    assert not home.exists()
+
+
 def test_rings_that_were_never_finished(wreck):
     """What a process left that was killed while it made its ring is deleted when it is old."""
     home = wreck.ring().path.parent

@@ -50,6 +50,8 @@ def salvage(
     try:
         _sweep(places)
         rings = [path for path in places.rings(run_path) if path not in besides]
+        if run_path is not None and not rings and places.of_run(run_path, places.disk).is_dir():
+            _tidy(places, run_path)  # its watcher was killed in its last moment
         return sum(_salvage_ring(path, places, note) for path in rings)
     finally:
         _ONE_AT_A_TIME.release()
