@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import pytest
 
@@ -98,3 +100,26 @@ def test_the_documents_keys_choose_the_layers(tmp_path):
     run.finish()
     layers = {name.removeprefix("grad_norm/") for name in stepscope.open(run.path).names() if "grad_norm/" in name}
     assert layers == {"encoder", "head"}
+
+
+def test_a_model_that_the_program_drops_is_gone(tmp_path):
+    """Whatever is measured of it, a model, its parameters and its optimizer live no longer than without us."""
+    rig = Rig(tmp_path, 1 << 22)
+    instrument = Instrument(rig.run, math.inf)
+    instrument.attach()
+    instrument.measure(Numerics(rig.run, 1e9, layers=[""], modules=["0"], parameters=True, flops=True))
+
+    def trial():
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(25):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        return [weakref.ref(each) for each in (model, optimizer, model[0].weight)]
+
+    try:
+        references = trial() + trial()
+        gc.collect()
+        assert [reference() for reference in references] == [None] * 6
+    finally:
+        instrument.detach()

@@ -15,6 +15,7 @@ import torch
 from stepscope.integrations.attention import AttentionView, attention_row, weights_in
 from stepscope.integrations.cadence import Cadence
 from stepscope.integrations.faults import Faults
+from stepscope.integrations.models import Models
 from stepscope.integrations.parameter_names import plain_name
 from stepscope.integrations.torch_timeline import compiling
 
@@ -52,7 +53,7 @@ class Activations:
         """Record into `run` every `every` steps, within `budget` (a share of the time; None: no limit)."""
         self._run, self._parts = run, tuple(modules)
         self._cadence = Cadence(every, budget, clock)
-        self._models: list[Any] = []
+        self._models = Models()
         self._handles: list[Any] = []
         self._row: dict[str, Any] = {}
         self._calls: set[str] = set()
@@ -68,8 +69,7 @@ class Activations:
 
     def attach(self, model: Any) -> None:
         """Measure this model too."""
-        if all(known is not model for known in self._models):
-            self._models.append(model)
+        self._models.add(model)
 
     def skip(self, count: int) -> None:
         """Count steps that were not looked at."""

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope.integrations.activations import is_compiled
 from stepscope.integrations.faults import Faults
+from stepscope.integrations.models import Models
 from stepscope.integrations.peak_flops import cpu_peak, gpu_peak
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Flops:
         self._steps, self._warm_up = 0, warm_up
         self._modes: tuple[Any, Any] | None = None
         self._end: float | None = None
-        self._models: list[Any] = []
+        self._models = Models()
         self._given = flops is not None
         self._by_sample: bool | None = None
         self._done = False
@@ -88,7 +89,7 @@ class Flops:
 
     def attach(self, model: Any) -> None:
         """Know a model: if it is compiled nothing is counted, for its operations cannot be seen."""
-        self._models.append(model)
+        self._models.add(model)
 
     def step_begin(self) -> None:
         """Begin a step, and to count if it is the one."""

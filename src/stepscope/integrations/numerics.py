@@ -12,6 +12,7 @@ from stepscope.integrations.activations import Activations
 from stepscope.integrations.faults import Faults
 from stepscope.integrations.flops import Flops
 from stepscope.integrations.gradients import Gradients
+from stepscope.integrations.models import Models
 from stepscope.integrations.oom import OutOfMemory, is_out_of_memory
 from stepscope.integrations.torch_memory import DeviceMemory
 
@@ -63,7 +64,7 @@ class Numerics:
         self.flops = Flops(run, peak) if flops else None
         self._out_of_memory = OutOfMemory(run)
         self._instrument: Instrument | None = None
-        self._known: set[int] = set()
+        self._models = Models()
         self._parameters, self._until_histograms = parameters, 0
         self.faults = Faults(run, "models")
 
@@ -84,7 +85,7 @@ class Numerics:
     def attach(self, *models: Any) -> None:
         """Learn the names in these models."""
         for model in models:
-            self._known.add(id(model))
+            self._models.add(model)
             self._out_of_memory.attach(model)
             for part in (self.gradients, self.activations, self.flops):
                 if part is not None:
@@ -94,7 +95,7 @@ class Numerics:
         """Know the models that were found since the last look."""
         assert self._instrument is not None  # noqa: S101 - connected
         try:
-            self.attach(*(model for model in self._instrument.roots.modules if id(model) not in self._known))
+            self.attach(*(model for model in self._instrument.roots.modules if model not in self._models))
         except Exception as error:  # noqa: BLE001 - a model of any kind may raise anything; it is told
             self.faults.add(error)
 

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from stepscope.integrations.models import Models
 from stepscope.integrations.parameter_names import plain_name
 from stepscope.integrations.torch_memory import largest_free
 
@@ -47,13 +48,15 @@ class OutOfMemory:
 
     def __init__(self, run: Any, *models: Any, clock: Callable[[], float] = time.monotonic) -> None:
         """Record into `run`; `models` give modules and parameters their names."""
-        self._run, self._models, self._clock = run, list(models), clock
+        self._run, self._models, self._clock = run, Models(), clock
+        self.attach(*models)
         self._depth = 0
         self._recorded: int | None = None
 
     def attach(self, *models: Any) -> None:
         """Know these models too."""
-        self._models += models
+        for model in models:
+            self._models.add(model)
 
     def __enter__(self) -> Self:
         """Begin to watch."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from stepscope.integrations.models import Models
+
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
 """What DDP, torch.compile, FSDP, activation checkpointing and DeepSpeed or Fabric put before or into a name."""
 
@@ -28,14 +30,13 @@ class ParameterNames:
 
     def __init__(self) -> None:
         """Know no model yet."""
-        self._models: list[weakref.ref[Any]] = []
+        self._models = Models()
         self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
         self._strangers: set[int] = set()
 
     def add(self, model: Any) -> None:
         """Learn the names of a model's parameters; several models need names of their own, by their class."""
-        if all(known() is not model for known in self._models):
-            self._models.append(weakref.ref(model))
+        self._models.add(model)
         self._learn()
 
     def of(self, parameters: list[Any]) -> list[str]:
@@ -53,8 +54,7 @@ class ParameterNames:
         return found[1] if found is not None and found[0]() is parameter else None
 
     def _learn(self) -> None:
-        models = [model for model in (known() for known in self._models) if model is not None]
-        self._models = [weakref.ref(model) for model in models]
+        models = list(self._models)
         self._names = {}
         for model in models:
             prefix = f"{type(model).__name__}." if len(models) > 1 else ""
