@@ -16,6 +16,8 @@ from typing import Any
 from stepscope.analysis.difference import NOT_COMPARABLE, Difference, runs_needed
 from stepscope.analysis.quantity import Spec, kind_of, percent
 
+MOST_REPEATS = 100
+"""Runs of each that somebody might make; to ask for more is no advice."""
 PASSED, FAILED, UNDECIDED, NOT_JUDGED = "passed", "failed", "undecided", "not judged"
 _GATE = re.compile(r"\s*(?P<spec>\S+)\s+(?P<sign>[+-]?)(?P<limit>\d{1,6}(?:\.\d{1,9})?)\s*%\s*", re.ASCII)
 
@@ -80,5 +82,9 @@ def judge(gate: Gate, found: Difference) -> Judgement:
     if high < gate.limit or high <= 0:
         return Judgement(gate.text, PASSED, f"{told} is within {limit}")
     needed = runs_needed(found, gate.limit)
-    more = f"; about {needed} runs of each would tell" if needed and needed > min(found.runs) else ""
+    more = ""
+    if needed and needed > MOST_REPEATS:
+        more = "; the machine is too noisy for this limit: repeat both in turn, or on a quieter one"
+    elif needed and needed > min(found.runs):
+        more = f"; about {needed} runs of each would tell"
     return Judgement(gate.text, UNDECIDED, f"{told} holds both 0 and {limit}{more}")
