@@ -17,10 +17,10 @@ SHORT_ROWS = 10
 
 
 def findings(found: Sequence[Any]) -> Markup | None:
-    """Return findings, the worst first; each is a `Finding` or its facts."""
+    """Return findings, the worst first and else as they come; each is a `Finding` or its facts."""
     facts = [one if isinstance(one, dict) else one.facts() for one in found]
     order = {"critical": 0, "warning": 1}
-    facts.sort(key=lambda one: (order.get(one["severity"], 2), -(one.get("gain_ratio") or 0)))
+    facts.sort(key=lambda one: order.get(one["severity"], 2))
     return tag("ul", [_finding(one) for one in facts], class_="findings") if facts else None
 
 
