@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 BENCH  := $(VENV)/.installed-bench
 ARGS   ?=
 
-.PHONY: help demo test check bench docs promises clean
+.PHONY: help demo test check bench hta docs promises clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make test      run every test, two at a time (ARGS='-k store' to choose)"
 	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
 	@echo "make bench     print the figures, with the peers in the same run"
+	@echo "make hta       install the peer that 'make bench ARGS=traces' is measured beside"
 	@echo "make docs      build the documentation into site/"
 	@echo "make promises  count what the tests prove"
 	@echo "make clean     remove everything that these made"
@@ -32,6 +33,11 @@ check: $(DEV)
 bench: $(BENCH)
 	@$(BIN)/python -m bench $(ARGS)
 
+# The peer of `bench traces` brings pandas: it gets an environment of its own.
+hta:
+	@$(PYTHON) -m venv $(VENV)-hta
+	@$(VENV)-hta/bin/python -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis==0.5.0
+
 docs: $(DEV)
 	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html"
@@ -40,7 +46,7 @@ promises: $(DEV)
 	@$(BIN)/python tools/promises.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-hta site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

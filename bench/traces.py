@@ -1,6 +1,7 @@
 """Traces: what is read, how exact the shares are, and what it costs beside Holistic Trace Analysis.
 
-HTA brings pandas and more, so it lives in an environment of its own: STEPSCOPE_HTA_PYTHON names its Python.
+HTA brings pandas and more, so it lives in an environment of its own: `make hta` makes one in .venv-hta, and
+STEPSCOPE_HTA_PYTHON names another Python.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.figure import Figure, Options
-from bench.processes import environment
+from bench.processes import ROOT, environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 FOLDERS = ("hta-traces", "kineto-resnet50", "param-dlrm-8rank", "tracelens-h100")
 ABSENT = "not installed: the traces of ../shared/data"
-NO_HTA = "not installed: HolisticTraceAnalysis (STEPSCOPE_HTA_PYTHON)"
-HTA_PYTHON = Path(os.environ.get("STEPSCOPE_HTA_PYTHON", "/work/htavenv/bin/python"))
+NO_HTA = "not installed: HolisticTraceAnalysis (make hta)"
+HTA_PYTHON = Path(os.environ.get("STEPSCOPE_HTA_PYTHON", ROOT / ".venv-hta" / "bin" / "python"))
 CLASSES = ("compute_percent", "communication_percent", "memcpy_percent")
 DEVICE = {"kernel": CLASSES[0], **dict.fromkeys(("gpu_memcpy", "memcpy", "gpu_memset", "memset"), CLASSES[2])}
 HTA = """
@@ -225,21 +225,29 @@ def _both(files: list[Path], rounds: int = 3) -> tuple[tuple[float, float], tupl
     return (best[0][0], best[0][1]), (best[1][0], best[1][1])
 
 
+COST = """
+import resource, subprocess, sys, time
+began = time.monotonic()
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+sys.stderr.buffer.write(done.stderr[-2000:])
+print(time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024)
+sys.exit(done.returncode)
+"""
+"""Runs a command from a process that is small itself: Linux counts the memory of whoever forks as the child's peak."""
+
+
 def cost(command: list[str]) -> tuple[float, float]:
-    """Return the seconds that a process takes, and its peak memory with that of its children, in MiB.
+    """Return the seconds that a process takes, and its peak memory (or that of the largest of its children), in MiB.
 
     Raises:
         RuntimeError: it fails.
     """
-    began = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()) as process:
-        assert process.stderr is not None
-        text = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(text.decode(errors="replace")[-2000:])
-    return time.monotonic() - began, usage.ru_maxrss / 1024
+    small = [sys.executable, "-S", "-c", COST, *command]
+    done = subprocess.run(small, capture_output=True, text=True, env=environment(), check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    seconds, mebibytes = map(float, done.stdout.split())
+    return seconds, mebibytes
 
 
 def _large(options: Options) -> Figure:
