@@ -81,10 +81,14 @@ def judge(gate: Gate, found: Difference) -> Judgement:
         return Judgement(gate.text, FAILED, f"{told} {certain} {limit}")
     if high < gate.limit or high <= 0:
         return Judgement(gate.text, PASSED, f"{told} is within {limit}")
+    return Judgement(gate.text, UNDECIDED, f"{told} holds both 0 and {limit}{_advice(gate, found)}")
+
+
+def _advice(gate: Gate, found: Difference) -> str:
+    """Say what would let the runs tell."""
     needed = runs_needed(found, gate.limit)
-    more = ""
     if needed and needed > MOST_REPEATS:
-        more = "; the machine is too noisy for this limit: repeat both in turn, or on a quieter one"
-    elif needed and needed > min(found.runs):
-        more = f"; about {needed} runs of each would tell"
-    return Judgement(gate.text, UNDECIDED, f"{told} holds both 0 and {limit}{more}")
+        return "; the machine is too noisy for this limit: repeat both in turn, or on a quieter one"
+    if needed and needed > min(found.runs):
+        return f"; about {needed} runs of each would tell"
+    return ""
