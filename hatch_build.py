@@ -1,7 +1,8 @@
-"""Build the hot path in C where that is possible; everywhere else the package is Python alone."""
+"""Build the page, and the hot path in C where that is possible; everywhere else the recorder is Python alone."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shlex
@@ -15,20 +16,46 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("src/stepscope/recorder/_hot.c")
-FLAGS = ("-O2", "-Wall", "-fPIC", "-shared")
+FLAGS = ("-O2", "-Wall", "-fPIC", "-fno-plt", "-fvisibility=hidden", "-shared")
 SECONDS = 120
 
 
-class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Compile one file, and put the result beside it."""
+class PackageHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Compile one file and build the page, and put the results where they belong."""
 
     PLUGIN_NAME = "custom"
 
+    def dependencies(self) -> list[str]:
+        """Return what the build needs: Node, where the machine has none that is new enough."""
+        page = page_of(Path(self.root))
+        if self.target_name != "wheel" or page is None or page.is_fresh(Path(self.root)):
+            return []
+        try:
+            page.node()
+        except page.PageError:
+            return [page.NODE_WHEEL]
+        return []
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's signature
-        """Compile; where that does not work say so, and go on without."""
+        """Build both; where one does not work say so, and go on without."""
         if self.target_name != "wheel":
             return
-        folder = Path(self.root)
+        self._page(Path(self.root), build_data)
+        self._native(Path(self.root), build_data)
+
+    def _page(self, folder: Path, build_data: dict[str, Any]) -> None:
+        page = page_of(folder)
+        if page is None:
+            return
+        try:
+            if not page.is_fresh(folder):
+                page.build(folder)
+        except page.PageError as error:
+            self.app.display_warning(f"cannot build the page: {error}; everything else works, `make page` tries again")
+            return
+        build_data["artifacts"].append(f"{page.STATIC.as_posix()}/**")
+
+    def _native(self, folder: Path, build_data: dict[str, Any]) -> None:
         target = (folder / SOURCE).with_suffix(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
         cause = why_not() or compile_to(folder / SOURCE, target)
         if cause:
@@ -36,6 +63,17 @@ class NativeHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         build_data["artifacts"].append(str(target.relative_to(folder)))
         build_data["pure_python"], build_data["infer_tag"] = False, True
+
+
+def page_of(folder: Path) -> Any:
+    """Return what builds the page, `tools/page.py`; None where the page's source is not there."""
+    source = folder / "tools" / "page.py"
+    found = importlib.util.spec_from_file_location("stepscope_page", source)
+    if found is None or found.loader is None or not (source.is_file() and (folder / "web" / "index.html").is_file()):
+        return None
+    page = importlib.util.module_from_spec(found)
+    found.loader.exec_module(page)
+    return page
 
 
 def why_not() -> str:

@@ -8,10 +8,7 @@
    A function of C runs to its end before another thread or a signal handler of Python does: while the token of the ring
    is in its place nobody else writes. Built for CPython with a GIL on x86, where stores are seen in their order. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <string.h>
-#include <structmember.h>
+#include "_state.h"
 #include <time.h>
 
 #define MOST 128 /* values of a row */
@@ -22,24 +19,13 @@
 
 typedef union { double real; long long whole; } Cell;
 
-enum { /* slots of a Recorder */
-    BUFFER, COUNTING, CURRENT, DUE, HEAD, INDEX, INTAKE, LAYOUTS, LIMIT, MARK, PENDING, PHASES, RECORDING, SEQUENCE,
-    SHIFT, SIDE, SPENT, STACK, STEP, STEP_LAYOUTS, THREAD, TOKENS, WORDS, SLOTS
-};
-static const char *SLOT_NAMES[SLOTS] = {
-    "_buffer", "_counting", "_current", "_due", "_head", "_index", "_intake", "_layouts", "_limit", "_mark", "_pending",
-    "_phases", "recording", "_sequence", "_shift", "_side", "_spent", "_stack", "_step", "_step_layouts", "_thread",
-    "_tokens", "_words"
-};
-static Py_ssize_t slots[SLOTS];
-static Py_ssize_t step_recorder, step_index, step_samples, phase_recorder, phase_name, phase_foreign;
-static PyTypeObject *Recorder, *Step, *Phase, *Deque;
+static Py_ssize_t step_recorder, step_index, step_samples, phase_recorder, phase_name;
+static PyTypeObject *Recorder, *Step, *Phase, *Deque, *seen_type;
 static PyObject *python_log, *python_write, *python_phase, *python_step, *python_end;
 static PyObject *python_step_enter, *python_phase_enter, *python_phase_exit;
 static PyObject *test_clock, *text_step, *text_samples, *text_look, *text_deferred;
 
 #define AT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
-#define GET(recorder, slot) AT(recorder, slots[slot])
 
 static long long now_ns(void)
 {
@@ -61,14 +47,6 @@ static void put(PyObject *object, Py_ssize_t offset, PyObject *value) /* takes t
     Py_XDECREF(before);
 }
 
-static int put_number(PyObject *object, Py_ssize_t offset, long long value)
-{
-    PyObject *number = PyLong_FromLongLong(value);
-    if (number == NULL) return -1;
-    put(object, offset, number);
-    return 0;
-}
-
 /* Read an exact int; say whether there was one that fits. */
 static int whole(PyObject *object, long long *value)
 {
@@ -86,6 +64,12 @@ static int real(PyObject *object, double *value)
         return 1;
     }
     if (!PyLong_CheckExact(object) && !PyBool_Check(object)) return 0;
+#if PY_VERSION_HEX < 0x030C0000
+    if (Py_SIZE(object) == 0 || Py_SIZE(object) == 1) { /* the usual: no call needed */
+        *value = Py_SIZE(object) ? (double)((PyLongObject *)object)->ob_digit[0] : 0.0;
+        return 1;
+    }
+#endif
     *value = PyLong_AsDouble(object);
     if (*value == -1.0 && PyErr_Occurred()) {
         PyErr_Clear(); /* too large: Python says so */
@@ -94,120 +78,124 @@ static int real(PyObject *object, double *value)
     return 1;
 }
 
-static int number_of(PyObject *recorder, int slot, long long *value) { return whole(GET(recorder, slot), value); }
+/* Say whether this is a recorder; the type of the last one is known without a look at it. */
+static int is_recorder(PyObject *object)
+{
+    if (Py_TYPE(object) == seen_type) return 1;
+    if (!PyObject_TypeCheck(object, Recorder)) return 0;
+    Py_XSETREF(seen_type, (PyTypeObject *)Py_NewRef(Py_TYPE(object)));
+    return 1;
+}
 
 /* Say whether a deque is empty; it keeps its length where every object of variable size does. */
 static int is_empty(PyObject *queue) { return queue != NULL && Py_IS_TYPE(queue, Deque) && Py_SIZE(queue) == 0; }
 
-/* The layouts of the last calls of `log`. A program logs the same literal names again: to compare where they lie is
-   cheaper than to look each up, and touches none of them. */
-#define RECENT 16
-typedef struct { PyObject *layouts, *names, *layout; } Known;
-static Known recent[RECENT];
-
-static Known *place_of(PyObject *first, Py_ssize_t size)
+/* Read how a layout of Python's writes a row of so many values of these kinds; say whether it does. */
+static int read_layout(PyObject *layout, const char *kinds, Py_ssize_t count, Form *form)
 {
-    return &recent[(((size_t)first >> 4) ^ ((size_t)first >> 9) ^ (size_t)size) % RECENT];
+    long long size, schema;
+    PyObject *bytes;
+    if (layout == NULL || !PyTuple_CheckExact(layout) || PyTuple_GET_SIZE(layout) != 5) return 0;
+    bytes = PyTuple_GET_ITEM(layout, 4);
+    if (!PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != count) return 0;
+    if (kinds != NULL && memcmp(PyBytes_AS_STRING(bytes), kinds, (size_t)count)) return 0;
+    if (!whole(PyTuple_GET_ITEM(layout, 1), &size) || !whole(PyTuple_GET_ITEM(layout, 2), &schema)) return 0;
+    if (size != HEAD_BYTES + 8 * count) return 0;
+    form->size = (unsigned int)size;
+    form->schema = (unsigned int)schema;
+    return 1;
 }
 
-/* Return the layout for these names, borrowed; NULL if there is none. */
-static PyObject *layout_for(PyObject *layouts, PyObject *const *names, Py_ssize_t size)
+/* Return the form whose names lie where these do. A program logs the same literal names again: to compare where they
+   lie is cheaper than to look each up, and touches none of them. */
+static Form *form_at(Form *forms, PyObject *const *names, Py_ssize_t count, Py_ssize_t salt)
 {
-    Known *known = place_of(names[0], size);
-    PyObject *key, *layout;
+    size_t first = (size_t)names[0];
+    return &forms[((first >> 4) ^ (first >> 9) ^ (size_t)(count + salt)) % FORMS];
+}
+
+static int is_of(const Form *form, PyObject *const *names, Py_ssize_t count)
+{
     Py_ssize_t at;
-    if (known->layouts == layouts && PyTuple_GET_SIZE(known->names) == size &&
-        memcmp(&PyTuple_GET_ITEM(known->names, 0), names, (size_t)size * sizeof(PyObject *)) == 0)
-        return known->layout;
-    if ((key = PyTuple_New(size)) == NULL) return NULL;
-    for (at = 0; at < size; at++) PyTuple_SET_ITEM(key, at, Py_NewRef(names[at]));
-    layout = PyDict_GetItemWithError(layouts, key);
-    if (layout != NULL) {
-        Known old = *known;
-        *known = (Known){Py_NewRef(layouts), Py_NewRef(key), Py_NewRef(layout)};
-        Py_XDECREF(old.layouts);
-        Py_XDECREF(old.names);
-        Py_XDECREF(old.layout);
-    }
-    Py_DECREF(key);
-    return layout;
+    if (form->count != count) return 0;
+    for (at = 0; at < count; at++)
+        if (form->names[at] != names[at]) return 0;
+    return 1;
 }
 
-/* Do what follows a write now and then: rows that came inside another's, and a look at the watcher. */
-static int after_write(PyObject *recorder, long long now)
+/* Remember how rows of these names are written, as `layouts` says for `key`; say whether it says so. */
+static int learn(Form *form, PyObject *layouts, PyObject *key, const char *kinds, Py_ssize_t cells, Py_ssize_t count)
 {
-    long long due;
-    if (!is_empty(GET(recorder, SIDE))) {
+    Form fresh;
+    Py_ssize_t at;
+    if (key == NULL || !read_layout(PyDict_GetItemWithError(layouts, key), kinds, cells, &fresh)) return 0;
+    drop_form(form);
+    form->names = count > FEW ? PyMem_New(PyObject *, count) : form->few;
+    if (form->names == NULL) return 0;
+    for (at = 0; at < count; at++) form->names[at] = Py_NewRef(PyTuple_GET_ITEM(key, at));
+    form->size = fresh.size;
+    form->schema = fresh.schema;
+    form->count = count;
+    return 1;
+}
+
+/* Do what is due twice a second: rows that came inside another's, and a look at the watcher. */
+static int look(PyObject *recorder, long long now)
+{
+    State *state = (State *)recorder;
+    PyObject *when, *next;
+    if (!is_empty(state->side)) {
         PyObject *done = PyObject_CallMethodNoArgs(recorder, text_deferred);
         if (done == NULL) return -1;
         Py_DECREF(done);
     }
-    if (number_of(recorder, DUE, &due) && now > due) {
-        PyObject *when = PyLong_FromLongLong(now), *next;
-        if (when == NULL) return -1;
-        next = PyObject_CallMethodObjArgs(GET(recorder, INTAKE), text_look, GET(recorder, WORDS), when, NULL);
-        Py_DECREF(when);
-        if (next == NULL) return -1;
-        put(recorder, slots[DUE], next);
-    }
+    if ((when = PyLong_FromLongLong(now)) == NULL) return -1;
+    next = PyObject_CallMethodObjArgs(state->intake, text_look, state->words, when, NULL);
+    Py_DECREF(when);
+    if (next == NULL) return -1;
+    if (!whole(next, &state->due)) state->due = now;
+    Py_DECREF(next);
     return 0;
 }
 
-/* Say whether this row has the layout's columns: the kinds are there, and as many. */
-static int fits(PyObject *layout, const char **kinds, Py_ssize_t count)
+/* Look at the world beside the training if it is time to. */
+static int look_if_due(PyObject *recorder, long long now)
 {
-    PyObject *bytes;
-    if (!PyTuple_CheckExact(layout) || PyTuple_GET_SIZE(layout) != 5) return 0;
-    bytes = PyTuple_GET_ITEM(layout, 4);
-    if (!PyBytes_CheckExact(bytes) || PyBytes_GET_SIZE(bytes) != count || count > MOST) return 0;
-    *kinds = PyBytes_AS_STRING(bytes);
-    return 1;
+    return now > ((State *)recorder)->due ? look(recorder, now) : 0;
 }
 
-/* Write a row; `step` NULL for the current one. Returns 1, 0 if Python has to do it (nothing was changed), -1. */
-static int write_row(PyObject *recorder, PyObject *layout, long long now, PyObject *step, const Cell *row, Py_ssize_t count)
+/* Write a row at a step; say whether that was possible. If not nothing was changed, and Python has to do it. */
+static int write_row(PyObject *recorder, const Form *form, long long now, long long at, const Cell *row, Py_ssize_t count)
 {
-    PyObject *tokens = GET(recorder, TOKENS);
-    long long head, limit, shift, sequence, at, size, schema, place;
-    unsigned int sizes[2];
-    Py_buffer view;
-    char *target;
+    State *state = (State *)recorder;
+    PyObject *tokens = state->tokens;
+    long long sequence = state->sequence, place = state->head + state->shift;
+    unsigned int size = form->size;
     unsigned long long *words;
-    if (GET(recorder, RECORDING) != Py_True || !PyList_CheckExact(tokens) || PyList_GET_SIZE(tokens) != 1) return 0;
-    if (!whole(PyTuple_GET_ITEM(layout, 1), &size) || !whole(PyTuple_GET_ITEM(layout, 2), &schema)) return 0;
-    if (size != HEAD_BYTES + 8 * count) return 0;
-    if (!number_of(recorder, HEAD, &head) || !number_of(recorder, LIMIT, &limit) || head + size > limit) return 0;
-    if (!number_of(recorder, SHIFT, &shift) || !number_of(recorder, SEQUENCE, &sequence)) return 0;
-    if (step == NULL ? !number_of(recorder, INDEX, &at) : !whole(step, &at)) return 0;
-    if (PyObject_GetBuffer(GET(recorder, BUFFER), &view, PyBUF_WRITABLE) < 0) {
-        PyErr_Clear();
-        return 0;
-    }
-    place = head + shift;
-    if (place < 4096 || place + size > view.len) {
-        PyBuffer_Release(&view);
-        return 0;
-    }
-    target = (char *)view.buf + place;
-    sizes[0] = (unsigned int)size;
-    sizes[1] = (unsigned int)schema;
-    memcpy(target, sizes, 8);
+    char *target;
+    Cell *cell;
+    if (!state->recording || state->memory == NULL || !PyList_CheckExact(tokens) || PyList_GET_SIZE(tokens) != 1) return 0;
+    if (state->head + size > state->limit || place < 4096 || place + size > state->bytes) return 0;
+    target = state->memory + place;
+    memcpy(target, &size, 4);
+    memcpy(target + 4, &form->schema, 4);
     memcpy(target + 8, &sequence, 8);
     memcpy(target + 16, &now, 8);
     memcpy(target + 24, &at, 8);
-    memcpy(target + HEAD_BYTES, row, 8 * (size_t)count);
-    words = (unsigned long long *)view.buf;
-    head += size;
-    __atomic_store_n(&words[WORD_HEAD], (unsigned long long)head, __ATOMIC_RELEASE);
+    for (cell = (Cell *)(target + HEAD_BYTES); count > 0; count--) *cell++ = *row++;
+    words = (unsigned long long *)state->memory;
+    state->head += size;
+    state->sequence = sequence + 1;
+    __atomic_store_n(&words[WORD_HEAD], (unsigned long long)state->head, __ATOMIC_RELEASE);
     if ((sequence & 63) == 63) {
         words[WORD_CALLS] += 1;
         words[WORD_CALL_NS] += (unsigned long long)(now_ns() - now);
     }
-    PyBuffer_Release(&view);
-    if (put_number(recorder, slots[HEAD], head) < 0 || put_number(recorder, slots[SEQUENCE], sequence + 1) < 0) return -1;
-    if (step == NULL && GET(recorder, COUNTING) == Py_True && put_number(recorder, slots[INDEX], at + 1) < 0) return -1;
-    return after_write(recorder, now) < 0 ? -1 : 1;
+    return 1;
 }
+
+/* Say whether a keyword is this one: mostly it is the very same text. */
+static int is_word(PyObject *word, PyObject *text) { return word == text || PyUnicode_Compare(word, text) == 0; }
 
 /* Call the twin of a method. */
 static PyObject *in_python(PyObject *twin, PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -224,16 +212,18 @@ static PyObject *in_python(PyObject *twin, PyObject *self, PyObject *const *args
 
 static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    long long now = now_ns();
-    PyObject *values, *step = NULL, *layout, *name, *value, *seen[MOST];
+    static const char REALS[MOST + 1] = {[0 ... MOST - 1] = 'd'};
+    State *state = (State *)self;
+    long long now = now_ns(), step = 0;
+    PyObject *values, *given = NULL, *name, *value, *seen[MOST];
     Py_ssize_t size, place = 0, at = 0;
-    const char *kinds;
+    Form *form;
     Cell row[MOST];
-    int done = 0;
-    if (count != 1 || !PyDict_CheckExact(args[0]) || !is_empty(GET(self, PENDING))) goto python;
+    if (count != 1 || !PyDict_CheckExact(args[0]) || state->awaiting) goto python;
     if (names != NULL) {
-        if (PyTuple_GET_SIZE(names) != 1 || PyUnicode_Compare(PyTuple_GET_ITEM(names, 0), text_step)) goto python;
-        step = args[1] == Py_None ? NULL : args[1];
+        if (PyTuple_GET_SIZE(names) != 1 || !is_word(PyTuple_GET_ITEM(names, 0), text_step)) goto python;
+        given = args[1] == Py_None ? NULL : args[1];
+        if (given != NULL && !whole(given, &step)) goto python;
     }
     values = args[0];
     size = PyDict_GET_SIZE(values);
@@ -242,15 +232,17 @@ static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t count
         seen[at] = name;
         if (!real(value, &row[at++].real)) goto python;
     }
-    layout = layout_for(GET(self, LAYOUTS), seen, size);
-    Py_XINCREF(layout);
-    if (layout != NULL) {
-        if (fits(layout, &kinds, size) && memchr(kinds, 'q', (size_t)size) == NULL)
-            done = write_row(self, layout, now, step, row, size);
-        Py_DECREF(layout);
+    form = form_at(state->rows, seen, size, 0);
+    if (!is_of(form, seen, size)) {
+        PyObject *key = PySequence_Tuple(values);
+        int learnt = learn(form, state->layouts, key, REALS, size, size);
+        Py_XDECREF(key);
+        if (!learnt) goto python;
     }
-    if (done < 0) return NULL;
-    if (done) Py_RETURN_NONE;
+    if (write_row(self, form, now, given ? step : state->index, row, size)) {
+        if (given == NULL && state->counting) state->index++;
+        return look_if_due(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    }
 python:
     PyErr_Clear(); /* a key that cannot be hashed */
     return in_python(python_log, self, args, count, names);
@@ -258,97 +250,119 @@ python:
 
 static PyObject *hot_write(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
+    State *state = (State *)self;
     const char *kinds;
-    long long now;
+    long long now, step = 0;
+    Form form;
     Cell row[MOST];
     Py_ssize_t size, at;
-    int done = 0;
     if (count != 4 || !PyTuple_CheckExact(args[3]) || !whole(args[1], &now)) goto python;
     size = PyTuple_GET_SIZE(args[3]);
-    if (!fits(args[0], &kinds, size)) goto python;
+    if (size > MOST || !read_layout(args[0], NULL, size, &form)) goto python;
+    if (args[2] != Py_None && !whole(args[2], &step)) goto python;
+    kinds = PyBytes_AS_STRING(PyTuple_GET_ITEM(args[0], 4));
     for (at = 0; at < size; at++) {
         PyObject *value = PyTuple_GET_ITEM(args[3], at);
         if (kinds[at] == 'q' ? !whole(value, &row[at].whole) : !real(value, &row[at].real)) goto python;
     }
-    done = write_row(self, args[0], now, args[2] == Py_None ? NULL : args[2], row, size);
-    if (done < 0) return NULL;
-    if (done) Py_RETURN_NONE;
+    if (write_row(self, &form, now, args[2] == Py_None ? state->index : step, row, size)) {
+        if (args[2] == Py_None && state->counting) state->index++;
+        return look_if_due(self, now) < 0 ? NULL : Py_NewRef(Py_None);
+    }
 python:
     return in_python(python_write, self, args, count, NULL);
 }
 
 static PyObject *hot_phase(PyObject *self, PyObject *name)
 {
-    PyObject *phases = GET(self, PHASES), *found = NULL;
+    State *state = (State *)self;
+    PyObject *phases = state->phases_by_name, *found = NULL;
+    int at;
+    for (at = 0; at < KNOWN_PHASES && state->phase_names[at] != NULL; at++)
+        if (state->phase_names[at] == name) return Py_NewRef(state->phases[at]);
     if (PyUnicode_CheckExact(name) && PyDict_CheckExact(phases)) found = PyDict_GetItemWithError(phases, name);
-    if (found != NULL) return Py_NewRef(found);
-    PyErr_Clear();
-    return in_python(python_phase, self, &name, 1, NULL);
+    if (found == NULL) {
+        PyErr_Clear();
+        return in_python(python_phase, self, &name, 1, NULL);
+    }
+    if (at < KNOWN_PHASES) {
+        state->phase_names[at] = Py_NewRef(name);
+        state->phases[at] = Py_NewRef(found);
+    }
+    return Py_NewRef(found);
 }
 
 static PyObject *hot_step(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    PyObject *step = GET(self, STEP), *samples = Py_None;
+    PyObject *step = ((State *)self)->step, *samples = Py_None;
     if (step == NULL || !PyObject_TypeCheck(step, Step) || count > 1) goto python;
     if (names != NULL) {
-        if (count || PyTuple_GET_SIZE(names) != 1 || PyUnicode_Compare(PyTuple_GET_ITEM(names, 0), text_samples)) goto python;
+        if (count || PyTuple_GET_SIZE(names) != 1 || !is_word(PyTuple_GET_ITEM(names, 0), text_samples)) goto python;
         samples = args[0];
     } else if (count) {
         samples = args[0];
     }
-    put(step, step_samples, Py_NewRef(samples));
-    put(step, step_index, Py_NewRef(Py_None));
+    if (AT(step, step_samples) != samples) put(step, step_samples, Py_NewRef(samples));
+    if (AT(step, step_index) != Py_None) put(step, step_index, Py_NewRef(Py_None));
     return Py_NewRef(step);
 python:
     return in_python(python_step, self, args, count, names);
 }
 
 /* Add the time since the last mark to a phase, and mark now. */
-static int charge(PyObject *recorder, PyObject *name, long long now)
+static int charge(State *state, PyObject *name, long long now)
 {
-    PyObject *spent = GET(recorder, SPENT), *before, *after;
-    long long mark, sum = 0;
-    int failed;
-    if (!number_of(recorder, MARK, &mark)) mark = 0;
-    before = PyDict_GetItemWithError(spent, name);
-    if (before != NULL && !whole(before, &sum)) sum = 0;
-    after = PyLong_FromLongLong(sum + (mark ? now - mark : 0));
-    if (after == NULL) return -1;
-    failed = PyDict_SetItem(spent, name, after);
-    Py_DECREF(after);
-    return failed < 0 ? -1 : put_number(recorder, slots[MARK], now);
+    Part *part = part_of((Spent *)state->spent, name);
+    if (part == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (state->mark) part->elapsed += now - state->mark;
+    state->mark = now;
+    return 0;
+}
+
+/* Remember how the row of a step with these phases is written. */
+static int learn_step(PyObject *recorder, Form *form, PyObject *const *names, Py_ssize_t size, int sampled)
+{
+    char kinds[MOST];
+    PyObject *key = PyTuple_New(size + 1);
+    Py_ssize_t at;
+    int learnt;
+    if (key == NULL) return 0;
+    for (at = 0; at < size; at++) PyTuple_SET_ITEM(key, at, Py_NewRef(names[at]));
+    PyTuple_SET_ITEM(key, size, Py_NewRef(sampled ? Py_True : Py_False));
+    memset(kinds, 'q', sizeof kinds);
+    if (sampled) kinds[size + 1] = 'd';
+    learnt = learn(form, ((State *)recorder)->step_layouts, key, kinds, size + 1 + sampled, size + 1);
+    Py_DECREF(key);
+    return learnt;
 }
 
 static int end_step(PyObject *recorder, PyObject *samples)
 {
-    PyObject *spent = GET(recorder, SPENT), *key, *layout, *name, *value, *done;
+    State *state = (State *)recorder;
+    Spent *spent = (Spent *)state->spent;
+    PyObject *seen[MOST], *done;
     long long now = now_ns(), total = 0;
-    Py_ssize_t size, place = 0, at = 0, count;
-    const char *kinds;
+    int sampled = samples != Py_None;
+    Py_ssize_t at, size;
+    Form *form;
     Cell row[MOST];
-    int written = 0;
-    if (charge(recorder, GET(recorder, CURRENT), now) < 0) return -1;
-    size = PyDict_GET_SIZE(spent);
-    count = 1 + size + (samples != Py_None);
-    if (count > MOST || (samples != Py_None && !real(samples, &row[1 + size].real))) goto python;
-    if ((key = PyTuple_New(size + 1)) == NULL) return -1;
-    while (PyDict_Next(spent, &place, &name, &value)) {
-        PyTuple_SET_ITEM(key, at++, Py_NewRef(name));
-        if (!whole(value, &row[at].whole)) row[at].whole = 0;
-        total += row[at].whole;
+    if (charge(state, state->current, now) < 0) return -1;
+    size = spent->count;
+    if (size + 2 > MOST || (sampled && !real(samples, &row[1 + size].real))) goto python;
+    for (at = 0; at < size; at++) {
+        seen[at] = spent->parts[at].name;
+        total += row[1 + at].whole = spent->parts[at].elapsed;
     }
-    PyTuple_SET_ITEM(key, at, Py_NewRef(samples == Py_None ? Py_False : Py_True));
     row[0].whole = total;
-    layout = PyDict_GetItemWithError(GET(recorder, STEP_LAYOUTS), key);
-    Py_XINCREF(layout);
-    Py_DECREF(key);
-    if (layout != NULL) {
-        if (fits(layout, &kinds, count)) written = write_row(recorder, layout, now, GET(recorder, INDEX), row, count);
-        Py_DECREF(layout);
-    }
-    if (written) {
-        PyDict_Clear(spent);
-        return written < 0 ? -1 : 0;
+    seen[size] = sampled ? Py_True : Py_False;
+    form = form_at(state->steps, seen, size, sampled);
+    if (!is_of(form, seen, size + 1) && !learn_step(recorder, form, seen, size, sampled)) goto python;
+    if (write_row(recorder, form, now, state->index, row, 1 + size + sampled)) {
+        spent->count = 0;
+        return look_if_due(recorder, now);
     }
 python:
     PyErr_Clear();
@@ -359,69 +373,76 @@ python:
 
 static PyObject *hot_end_step(PyObject *self, PyObject *samples)
 {
-    if (!PyDict_Check(GET(self, SPENT))) return in_python(python_end, self, &samples, 1, NULL);
     return end_step(self, samples) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *hot_step_enter(PyObject *self, PyObject *Py_UNUSED(nothing))
 {
-    PyObject *recorder = AT(self, step_recorder);
-    long long index, mark;
-    if (AT(self, step_index) != Py_None || !PyObject_TypeCheck(recorder, Recorder)) goto python;
-    if (!number_of(recorder, INDEX, &index) || !number_of(recorder, MARK, &mark)) goto python;
-    index = GET(recorder, COUNTING) == Py_True ? 0 : index + 1;
-    put(recorder, slots[THREAD], PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
-    if (!mark && put_number(recorder, slots[MARK], now_ns()) < 0) return NULL;
-    if (put_number(recorder, slots[INDEX], index) < 0) return NULL;
-    put(recorder, slots[COUNTING], Py_NewRef(Py_False));
-    return Py_NewRef(GET(recorder, INDEX));
-python:
-    return in_python(python_step_enter, self, NULL, 0, NULL);
+    State *state = (State *)AT(self, step_recorder);
+    if (AT(self, step_index) != Py_None || !is_recorder((PyObject *)state))
+        return in_python(python_step_enter, self, NULL, 0, NULL);
+    state->thread = PyThread_get_thread_ident();
+    if (!state->mark) state->mark = now_ns();
+    state->index = state->counting ? 0 : state->index + 1;
+    state->counting = 0;
+    return PyLong_FromLongLong(state->index);
 }
 
 static PyObject *hot_step_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(count))
 {
     PyObject *recorder = AT(self, step_recorder), *samples = AT(self, step_samples);
     int failed;
-    if (!PyObject_TypeCheck(recorder, Recorder)) return in_python(python_end, recorder, &samples, 1, NULL);
+    if (!is_recorder(recorder)) return in_python(python_end, recorder, &samples, 1, NULL);
     Py_INCREF(samples);
     failed = end_step(recorder, samples);
     Py_DECREF(samples);
     return failed < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+/* Open a phase: the one before goes onto the stack, with its reference. */
+static int push(State *state, PyObject *name)
+{
+    PyListObject *stack = (PyListObject *)state->stack;
+    Py_ssize_t depth = PyList_GET_SIZE(stack);
+    if (depth < stack->allocated) {
+        PyList_SET_ITEM(stack, depth, state->current);
+        Py_SET_SIZE(stack, depth + 1);
+    } else {
+        if (PyList_Append(state->stack, state->current) < 0) return -1;
+        Py_DECREF(state->current);
+    }
+    state->current = Py_NewRef(name);
+    return 0;
+}
+
+/* Close it: the one before comes back. */
+static void pop(State *state, Py_ssize_t depth)
+{
+    PyObject *ended = state->current;
+    state->current = PyList_GET_ITEM(state->stack, depth - 1);
+    Py_SET_SIZE(state->stack, depth - 1);
+    Py_DECREF(ended);
+}
+
 static PyObject *hot_phase_enter(PyObject *self, PyObject *Py_UNUSED(nothing))
 {
-    PyObject *recorder = AT(self, phase_recorder), *current;
-    int failed;
-    if (!PyObject_TypeCheck(recorder, Recorder)) goto python;
-    if (PyLong_AsUnsignedLong(GET(recorder, THREAD)) != PyThread_get_thread_ident()) goto python;
-    current = Py_NewRef(GET(recorder, CURRENT));
-    failed = charge(recorder, current, now_ns()) < 0 || PyList_Append(GET(recorder, STACK), current) < 0;
-    Py_DECREF(current);
-    if (failed) return NULL;
-    put(recorder, slots[CURRENT], Py_NewRef(AT(self, phase_name)));
+    PyObject *recorder = AT(self, phase_recorder);
+    State *state = (State *)recorder;
+    if (!is_recorder(recorder) || state->thread != PyThread_get_thread_ident())
+        return in_python(python_phase_enter, self, NULL, 0, NULL);
+    if (charge(state, state->current, now_ns()) < 0 || push(state, AT(self, phase_name)) < 0) return NULL;
     Py_RETURN_NONE;
-python:
-    PyErr_Clear();
-    return in_python(python_phase_enter, self, NULL, 0, NULL);
 }
 
 static PyObject *hot_phase_exit(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    PyObject *recorder = AT(self, phase_recorder), *stack, *outer;
-    Py_ssize_t depth;
-    if (!PyObject_TypeCheck(recorder, Recorder) || PyList_GET_SIZE(AT(self, phase_foreign))) goto python;
-    stack = GET(recorder, STACK);
-    depth = PyList_GET_SIZE(stack);
-    if (!depth) goto python;
-    if (charge(recorder, AT(self, phase_name), now_ns()) < 0) return NULL;
-    outer = Py_NewRef(PyList_GET_ITEM(stack, depth - 1));
-    if (PyList_SetSlice(stack, depth - 1, depth, NULL) < 0) return NULL;
-    put(recorder, slots[CURRENT], outer);
+    PyObject *recorder = AT(self, phase_recorder);
+    State *state = (State *)recorder;
+    if (!is_recorder(recorder) || state->shared || !PyList_GET_SIZE(state->stack))
+        return in_python(python_phase_exit, self, args, count, NULL);
+    if (charge(state, AT(self, phase_name), now_ns()) < 0) return NULL;
+    pop(state, PyList_GET_SIZE(state->stack));
     Py_RETURN_NONE;
-python:
-    return in_python(python_phase_exit, self, args, count, NULL);
 }
 
 static PyMethodDef RECORDER_METHODS[] = {
@@ -477,25 +498,17 @@ static int keep(PyObject **place, PyTypeObject *type, const char *name)
 static PyObject *twins(PyObject *Py_UNUSED(module), PyObject *args)
 {
     PyObject *collections = PyImport_ImportModule("collections");
-    int slot;
     if (collections == NULL) return NULL;
     Deque = (PyTypeObject *)PyObject_GetAttrString(collections, "deque");
     Py_DECREF(collections);
     if (Deque == NULL) return NULL;
-    for (slot = 0; slot < RECENT; slot++) {
-        Py_CLEAR(recent[slot].layouts);
-        Py_CLEAR(recent[slot].names);
-        Py_CLEAR(recent[slot].layout);
-    }
     if (!PyArg_ParseTuple(args, "O!O!O!", &PyType_Type, &Recorder, &PyType_Type, &Step, &PyType_Type, &Phase)) return NULL;
     Py_INCREF(Recorder);
     Py_INCREF(Step);
     Py_INCREF(Phase);
-    for (slot = 0; slot < SLOTS; slot++)
-        if ((slots[slot] = offset_of(Recorder, SLOT_NAMES[slot])) < 0) return NULL;
     if ((step_recorder = offset_of(Step, "_recorder")) < 0 || (step_index = offset_of(Step, "index")) < 0 ||
         (step_samples = offset_of(Step, "samples")) < 0 || (phase_recorder = offset_of(Phase, "_recorder")) < 0 ||
-        (phase_name = offset_of(Phase, "_name")) < 0 || (phase_foreign = offset_of(Phase, "_foreign")) < 0)
+        (phase_name = offset_of(Phase, "_name")) < 0)
         return NULL;
     if (keep(&python_log, Recorder, "log") < 0 || keep(&python_write, Recorder, "_write") < 0 ||
         keep(&python_phase, Recorder, "phase") < 0 || keep(&python_step, Recorder, "step") < 0 ||
@@ -522,10 +535,15 @@ static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_hot", "The hot path
 
 PyMODINIT_FUNC PyInit__hot(void)
 {
+    PyObject *module;
     text_step = PyUnicode_InternFromString("step");
     text_samples = PyUnicode_InternFromString("samples");
     text_look = PyUnicode_InternFromString("look");
     text_deferred = PyUnicode_InternFromString("_write_deferred");
     if (!text_step || !text_samples || !text_look || !text_deferred) return NULL;
-    return PyModule_Create(&MODULE);
+    if (PyType_Ready(&StateType) < 0 || PyType_Ready(&SpentType) < 0 || (module = PyModule_Create(&MODULE)) == NULL) return NULL;
+    if (PyModule_AddObjectRef(module, "State", (PyObject *)&StateType) < 0 ||
+        PyModule_AddObjectRef(module, "Spent", (PyObject *)&SpentType) < 0)
+        Py_CLEAR(module);
+    return module;
 }

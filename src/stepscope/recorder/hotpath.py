@@ -7,7 +7,7 @@ puts a twin in C (`_hot.c`) in place, which does the same to the byte. Measured 
 
 from __future__ import annotations
 
-from collections import defaultdict
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from time import monotonic_ns
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.ring import WORD_CALL_NS, WORD_CALLS, WORD_HEAD, WORD_REFUSED
 from stepscope.recorder.mapping import PackError
 from stepscope.recorder.position import RingPosition
+from stepscope.recorder.state import Spent
 
 if TYPE_CHECKING:
     from stepscope.recorder.intake import Intake
@@ -32,10 +33,10 @@ class Recorder(RingPosition):
     def __init__(self, mapping: Mapping, intake: Intake) -> None:
         """Take over an empty ring; `intake` handles what the hot path does not."""
         super().__init__(mapping)
-        self._intake, self._layouts, self._pending = intake, intake.layouts, intake.pending
+        self._intake, self._layouts, self._awaiting = intake, intake.layouts, False
         self._is_plain, self._phases, self._step_layouts = intake.plain.issuperset, intake.phases, intake.step_layouts
         self._due, self._index, self._counting, self._mark, self._current = 0, 0, True, 0, OTHER
-        self._spent: defaultdict[str, int] = defaultdict(int)
+        self._spent = Spent()
         self._stack: list[str] = []
         self._step = Step(self)
 
@@ -60,8 +61,8 @@ class Recorder(RingPosition):
                 self._intake.take(self, values, step, now)
         else:
             self._intake.take(self, values, step, now)
-        if self._pending:
-            self._intake.settle(self)
+        if self._awaiting:
+            self._awaiting = self._intake.settle(self)
 
     def step(self, samples: float | None = None, index: int | None = None) -> Step:
         """Return the context of one training step; `samples` is how many examples it takes in."""
@@ -154,7 +155,7 @@ class Phase:
     __slots__ = ("_foreign", "_name", "_recorder")
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
+        self._recorder, self._name = recorder, sys.intern(name)
         self._foreign: list[int] = []
 
     def __enter__(self) -> None:

@@ -211,16 +211,20 @@ class Intake:
     def _expect(self, recorder: Recorder, row: tuple[list[str], list[Arriving], int, int]) -> None:
         if len(self.pending) < MAX_PENDING:
             self.pending.append(row)
+            recorder._awaiting = True
         else:
             self.count(recorder, "pending", "cannot wait for more device values: too many in flight; log less often")
 
-    def settle(self, recorder: Recorder) -> None:
-        """Write the rows of device values that have arrived, in their order, with the step and time of their call."""
+    def settle(self, recorder: Recorder) -> bool:
+        """Write the rows of device values that have arrived, in their order; say whether more are awaited.
+
+        Each gets the step and the time of its call.
+        """
         while self.pending:
             names, values, step, now = self.pending[0]
             try:
                 if not all(value.ready() for value in values):
-                    return
+                    return True
                 row = {name: value.read() for name, value in zip(names, values, strict=True)}
             except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; it is counted
                 row = {}
@@ -228,6 +232,7 @@ class Intake:
             self.pending.popleft()
             if row:
                 self._row(recorder, row, now, step)
+        return False
 
     def close(self, recorder: Recorder) -> None:
         """Take in nothing more; device values that have not arrived are given up and counted."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import os
 from typing import Any
 
 from stepscope.recorder.hotpath import Phase, Recorder, Step
+from stepscope.recorder.state import MODULE, PURE, compiled
 
-PURE = "STEPSCOPE_PURE"
-"""Environment variable: set to anything, only Python runs in the training."""
+__all__ = ["PURE", "available", "is_used", "settle", "use"]
+
 CLASSES = (Recorder, Step, Phase)
 NAMES = (("log", "_write", "phase", "step", "_end_step"), ("__enter__", "__exit__"), ("__enter__", "__exit__"))
 PYTHON = tuple({name: vars(owner)[name] for name in names} for owner, names in zip(CLASSES, NAMES, strict=True))
@@ -18,12 +17,7 @@ PYTHON = tuple({name: vars(owner)[name] for name in names} for owner, names in z
 
 def available() -> Any:
     """Return the module in C; None if it was not built for this interpreter, or is not wanted."""
-    if os.environ.get(PURE):
-        return None
-    try:
-        return importlib.import_module("stepscope.recorder._hot")
-    except ImportError:
-        return None
+    return MODULE and compiled()
 
 
 def use(module: Any) -> bool:

@@ -9,6 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.ring import PAD, SEGMENTS, WORD_OLDEST, WORD_REFUSED
+from stepscope.recorder.state import State
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -21,15 +22,11 @@ SIDE_ROWS = 256
 """Rows logged inside a write of the same thread that can wait for its end."""
 
 
-class RingPosition:
+class RingPosition(State):
     """The writer's state in its ring; the hot path reads and moves it."""
 
-    # All state of the hot path, that of `Recorder` too: past thirty attributes a plain object finds them by hash.
-    __slots__ = (
-        *("_base", "_buffer", "_head", "_limit", "_segment", "_sequence", "_shift", "_side", "_thread", "_tokens"),
-        *("_counting", "_current", "_due", "_index", "_intake", "_is_plain", "_layouts", "_mark", "_pending"),
-        *("_phases", "_spent", "_stack", "_step", "_step_layouts", "_words", "recording"),
-    )
+    # Past thirty attributes a plain object finds them by hash: the rest of what a step reads is in slots as well.
+    __slots__ = ("_base", "_buffer", "_is_plain", "_segment")
 
     def __init__(self, mapping: Mapping) -> None:
         """Stand at the start of an empty ring; without a ring there is no token, and nobody ever writes."""
@@ -39,7 +36,8 @@ class RingPosition:
         self._buffer, self._words, self._segment = mapping.buffer, mapping.words, mapping.segment_bytes
         self._base = mapping.base
         self._head, self._limit, self._shift, self._sequence = 0, self._segment, mapping.base, 0
-        self._thread = 0
+        self._thread, self._shared = 0, False
+        self._hold(mapping.buffer if self.recording and not mapping.checked else None)
 
     def _turn(self) -> int:
         """Go to the next segment; its old rows are declared gone before the first byte is overwritten."""
@@ -106,4 +104,5 @@ class RingPosition:
             self._thread = get_ident()
             return True
         foreign.append(get_ident())
+        self._shared = True
         return False

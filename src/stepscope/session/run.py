@@ -228,8 +228,17 @@ class Run(Recorder):
     def _leave(self) -> None:
         """Write from now on where nobody reads."""
         scratch = Mapping.scratch()
+        self._hold(None)
         self._buffer, self._words = scratch.buffer, scratch.words
         self._head, self._limit, self._shift, self._base = 0, 0, 0, 0
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether a rule of the alerts asks the training to stop (its action `stop`); costs one look into memory.
+
+        Ranks may see it a step apart: agree on it before one of them leaves a loop that others wait in.
+        """
+        return bool(self._words[ring.WORD_STOP])
 
     @property
     def step_index(self) -> int:

@@ -1,0 +1,61 @@
+"""The state of the hot path: unboxed in C where the twin was built (`_state.h`), else as Python's own objects."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+PURE = "STEPSCOPE_PURE"
+"""Environment variable: set to anything, only Python runs in the training."""
+
+
+def compiled() -> Any:
+    """Return the module in C; None if it was not built for this interpreter, or is not wanted."""
+    if os.environ.get(PURE):
+        return None
+    try:
+        return importlib.import_module("stepscope.recorder._hot")
+    except ImportError:
+        return None
+
+
+class _State:
+    """What the hot path reads and moves."""
+
+    __slots__ = (
+        *("_awaiting", "_counting", "_due", "_head", "_index", "_limit", "_mark", "_sequence", "_shared", "_shift"),
+        *("_thread", "recording", "_current", "_intake", "_layouts", "_phases", "_side", "_spent", "_stack", "_step"),
+        *("_step_layouts", "_tokens", "_words"),
+    )
+    _awaiting: bool
+    _counting: bool
+    _shared: bool
+    recording: bool
+    _due: int
+    _head: int
+    _index: int
+    _limit: int
+    _mark: int
+    _sequence: int
+    _shift: int
+    _thread: int
+
+    def _hold(self, memory: Any) -> None:
+        """Do nothing: only the twin in C holds the ring's memory."""
+
+
+class _Spent(defaultdict[str, int]):
+    """Nanoseconds by phase of the step under way; a phase that has none yet has 0."""
+
+    def __init__(self) -> None:
+        super().__init__(int)
+
+
+MODULE: Any = compiled()
+if TYPE_CHECKING:
+    State = _State
+    Spent = _Spent
+else:
+    State, Spent = (_State, _Spent) if MODULE is None else (MODULE.State, MODULE.Spent)
