@@ -2,13 +2,13 @@
 
 No I/O, JSON, import, log line or device synchronisation happens here, no lock is held across any, and nothing
 grows. What is not plain numbers under known names goes to `intake`, once per kind. Where it could be built, `native`
-puts a twin in C (`_hot.c`) in place, which does the same to the byte. Measured by `make bench` (bench/hotpath.py).
+puts a twin in C (`_hot.c`) in place, which does the same to the byte. Measured by bench/hotpath.py.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
+from sys import intern
 from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,7 @@ class Recorder(RingPosition):
         self._intake, self._layouts, self._awaiting = intake, intake.layouts, False
         self._is_plain, self._phases, self._step_layouts = intake.plain.issuperset, intake.phases, intake.step_layouts
         self._due, self._index, self._counting, self._mark, self._current = 0, 0, True, 0, OTHER
-        self._spent = Spent()
-        self._stack: list[str] = []
-        self._step = Step(self)
+        self._spent, self._stack, self._step = Spent(), [], Step(self)
 
     def log(self, values: dict[str, Any] | None = None, step: int | None = None, **more: Any) -> None:
         """Record one row: a value per name, at the given or the current step. Never raises, never blocks."""
@@ -155,7 +153,7 @@ class Phase:
     __slots__ = ("_foreign", "_name", "_recorder")
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder, self._name = recorder, sys.intern(name)
+        self._recorder, self._name = recorder, intern(name)
         self._foreign: list[int] = []
 
     def __enter__(self) -> None:

@@ -33,6 +33,7 @@ class _State:
     _counting: bool
     _shared: bool
     recording: bool
+    _stack: list[str]
     _due: int
     _head: int
     _index: int
