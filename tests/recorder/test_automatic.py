@@ -14,11 +14,15 @@ MILLISECOND = 1_000_000
 
 
 @pytest.fixture
-def ticks(monkeypatch):
+def ticks(monkeypatch, hot):
     now = [1_000]
     for module in ("automatic", "hotpath"):
         monkeypatch.setattr(f"stepscope.recorder.{module}.monotonic_ns", lambda: now[0])
-    return now
+    if hot is not None:
+        hot.set_clock(lambda: now[0])
+    yield now
+    if hot is not None:
+        hot.set_clock(None)
 
 
 @pytest.fixture

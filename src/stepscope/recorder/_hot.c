@@ -20,9 +20,11 @@
 typedef union { double real; long long whole; } Cell;
 
 static Py_ssize_t step_recorder, step_index, step_samples, phase_recorder, phase_name;
-static PyTypeObject *Recorder, *Step, *Phase, *Deque, *seen_type;
+static Py_ssize_t automatic_recorder, automatic_yielded, automatic_open, automatic_marks, automatic_before;
+static Py_ssize_t automatic_count, automatic_layouts;
+static PyTypeObject *Recorder, *Step, *Phase, *Automatic, *Deque, *seen_type;
 static PyObject *python_log, *python_write, *python_phase, *python_step, *python_end;
-static PyObject *python_step_enter, *python_phase_enter, *python_phase_exit;
+static PyObject *python_step_enter, *python_phase_enter, *python_phase_exit, *python_note;
 static PyObject *test_clock, *text_step, *text_samples, *text_look, *text_deferred;
 
 #define AT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
@@ -445,6 +447,52 @@ static PyObject *hot_phase_exit(PyObject *self, PyObject *const *args, Py_ssize_
     Py_RETURN_NONE;
 }
 
+/* Return how a step without phases is written, once Python has declared it. */
+static Form *bare_form(PyObject *self, State *state, int sampled)
+{
+    Form *form = &state->bare[sampled];
+    PyObject *key, *layout;
+    if (form->size) return form;
+    if ((key = Py_BuildValue("(iO)", 0, sampled ? Py_True : Py_False)) == NULL) return NULL;
+    layout = PyDict_GetItemWithError(AT(self, automatic_layouts), key);
+    Py_DECREF(key);
+    return read_layout(layout, "qd", 1 + sampled, form) ? form : NULL;
+}
+
+/* End a step that nobody measured, and begin the next: all that our hooks do in most steps. */
+static PyObject *hot_note(PyObject *self, PyObject *samples)
+{
+    PyObject *recorder = AT(self, automatic_recorder), *count;
+    State *state = (State *)recorder;
+    int sampled = samples != Py_None;
+    long long now, steps;
+    Form *form;
+    Cell row[2];
+    if (!is_recorder(recorder) || AT(self, automatic_yielded) != Py_False || AT(self, automatic_open) != Py_True) goto python;
+    if (((Spent *)state->spent)->count || PyList_GET_SIZE(state->stack)) goto python;
+    if (PyList_GET_SIZE(AT(self, automatic_marks)) || !whole(AT(self, automatic_count), &steps)) goto python;
+    if ((sampled && !real(samples, &row[1].real)) || (form = bare_form(self, state, sampled)) == NULL) goto python;
+    now = now_ns();
+    row[0].whole = now - state->mark;
+    if ((count = PyLong_FromLongLong(steps + 1)) == NULL) return NULL;
+    if (!write_row(recorder, form, now, state->index, row, 1 + sampled)) {
+        Py_DECREF(count);
+        goto python;
+    }
+    put(self, automatic_count, count);
+    if (AT(self, automatic_before) != Py_None) put(self, automatic_before, Py_NewRef(Py_None));
+    state->mark = now;
+    state->index++;
+    return look_if_due(recorder, now) < 0 ? NULL : Py_NewRef(Py_True);
+python:
+    PyErr_Clear();
+    return in_python(python_note, self, &samples, 1, NULL);
+}
+
+static PyMethodDef AUTOMATIC_METHODS[] = {
+    {"note", (PyCFunction)hot_note, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
 static PyMethodDef RECORDER_METHODS[] = {
     {"log", (PyCFunction)(void (*)(void))hot_log, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"_write", (PyCFunction)(void (*)(void))hot_write, METH_FASTCALL, NULL},
@@ -502,22 +550,29 @@ static PyObject *twins(PyObject *Py_UNUSED(module), PyObject *args)
     Deque = (PyTypeObject *)PyObject_GetAttrString(collections, "deque");
     Py_DECREF(collections);
     if (Deque == NULL) return NULL;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyType_Type, &Recorder, &PyType_Type, &Step, &PyType_Type, &Phase)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyType_Type, &Recorder, &PyType_Type, &Step, &PyType_Type, &Phase,
+                          &PyType_Type, &Automatic))
+        return NULL;
+    Py_INCREF(Automatic);
     Py_INCREF(Recorder);
     Py_INCREF(Step);
     Py_INCREF(Phase);
     if ((step_recorder = offset_of(Step, "_recorder")) < 0 || (step_index = offset_of(Step, "index")) < 0 ||
         (step_samples = offset_of(Step, "samples")) < 0 || (phase_recorder = offset_of(Phase, "_recorder")) < 0 ||
-        (phase_name = offset_of(Phase, "_name")) < 0)
+        (phase_name = offset_of(Phase, "_name")) < 0 || (automatic_recorder = offset_of(Automatic, "_recorder")) < 0 ||
+        (automatic_yielded = offset_of(Automatic, "yielded")) < 0 ||
+        (automatic_open = offset_of(Automatic, "_is_open")) < 0 || (automatic_marks = offset_of(Automatic, "marks")) < 0 ||
+        (automatic_before = offset_of(Automatic, "_before")) < 0 ||
+        (automatic_count = offset_of(Automatic, "count")) < 0 || (automatic_layouts = offset_of(Automatic, "_layouts")) < 0)
         return NULL;
     if (keep(&python_log, Recorder, "log") < 0 || keep(&python_write, Recorder, "_write") < 0 ||
         keep(&python_phase, Recorder, "phase") < 0 || keep(&python_step, Recorder, "step") < 0 ||
         keep(&python_end, Recorder, "_end_step") < 0 ||
         keep(&python_step_enter, Step, "__enter__") < 0 || keep(&python_phase_enter, Phase, "__enter__") < 0 ||
-        keep(&python_phase_exit, Phase, "__exit__") < 0)
+        keep(&python_phase_exit, Phase, "__exit__") < 0 || keep(&python_note, Automatic, "note") < 0)
         return NULL;
-    return Py_BuildValue("(NNN)", descriptors(Recorder, RECORDER_METHODS), descriptors(Step, STEP_METHODS),
-                         descriptors(Phase, PHASE_METHODS));
+    return Py_BuildValue("(NNNN)", descriptors(Recorder, RECORDER_METHODS), descriptors(Step, STEP_METHODS),
+                         descriptors(Phase, PHASE_METHODS), descriptors(Automatic, AUTOMATIC_METHODS));
 }
 
 static PyObject *set_clock(PyObject *Py_UNUSED(module), PyObject *clock)
@@ -527,7 +582,7 @@ static PyObject *set_clock(PyObject *Py_UNUSED(module), PyObject *clock)
 }
 
 static PyMethodDef FUNCTIONS[] = {
-    {"twins", twins, METH_VARARGS, "Return the methods for Recorder, Step and Phase, by name."},
+    {"twins", twins, METH_VARARGS, "Return the methods for Recorder, Step, Phase and AutomaticSteps, by name."},
     {"set_clock", set_clock, METH_O, "Go by this function instead of the system's clock; None ends that. For tests."},
     {NULL, NULL, 0, NULL},
 };

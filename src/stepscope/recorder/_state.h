@@ -31,7 +31,7 @@ typedef struct {
     PyObject *tokens, *current, *stack, *spent, *step;
     PyObject *layouts, *step_layouts, *phases_by_name, *side, *intake, *words;
     PyObject *phase_names[KNOWN_PHASES], *phases[KNOWN_PHASES];
-    Form rows[FORMS], steps[FORMS];
+    Form rows[FORMS], steps[FORMS], bare[2];
     Py_buffer view;
 } State;
 

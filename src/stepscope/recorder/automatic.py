@@ -46,7 +46,7 @@ class AutomaticSteps:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._is_open = False
-        self._before = (recorder._index, recorder._counting)
+        self._before: tuple[int, bool] | None = (recorder._index, recorder._counting)
         self._layouts: dict[tuple[int, bool], Layout] = {}
         self.thread = get_ident()
         """The thread that trains."""
@@ -68,7 +68,7 @@ class AutomaticSteps:
         if self._is_open or self.yielded:
             return
         recorder = self._recorder
-        index, counting = self._before = (recorder._index, recorder._counting)
+        index, counting = self._before = (recorder._index, recorder._counting)  # None after it: the step before
         self._is_open = True
         recorder._thread = self.thread
         recorder._mark = recorder._mark or monotonic_ns()
@@ -84,7 +84,8 @@ class AutomaticSteps:
         """Take the beginning of a step back: it was none."""
         if self._is_open:
             self._is_open = False
-            self._recorder._index, self._recorder._counting = self._before
+            recorder = self._recorder
+            recorder._index, recorder._counting = self._before or (recorder._index - 1, False)
 
     def mark(self) -> None:
         """Let the first step begin now: what was before the training belongs to no step."""
@@ -121,7 +122,7 @@ class AutomaticSteps:
         self.count += 1
         self.last = recorder._index
         if again:
-            self._before = (recorder._index, False)
+            self._before = None
             recorder._index += 1
         else:
             self._is_open = False
@@ -138,7 +139,7 @@ class AutomaticSteps:
         row = (elapsed,) if samples is None else (elapsed, samples)
         recorder._write(self._layout(0, samples is not None), now, index, row)
         recorder._mark, recorder._index = now, index + 1
-        self._before = (index, False)
+        self._before = None
         self.count += 1
         return True
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepscope.recorder.automatic import AutomaticSteps
 from stepscope.recorder.hotpath import Phase, Recorder, Step
 from stepscope.recorder.state import MODULE, PURE, compiled
 
 __all__ = ["PURE", "available", "is_used", "settle", "use"]
 
-CLASSES = (Recorder, Step, Phase)
-NAMES = (("log", "_write", "phase", "step", "_end_step"), ("__enter__", "__exit__"), ("__enter__", "__exit__"))
+CLASSES = (Recorder, Step, Phase, AutomaticSteps)
+NAMES = (
+    ("log", "_write", "phase", "step", "_end_step"),
+    ("__enter__", "__exit__"),
+    ("__enter__", "__exit__"),
+    ("note",),
+)
 PYTHON = tuple({name: vars(owner)[name] for name in names} for owner, names in zip(CLASSES, NAMES, strict=True))
 """The methods as they are written in Python."""
 
