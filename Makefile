@@ -26,6 +26,7 @@ demo: $(BASE)
 	@$(BIN)/stepscope demo $(ARGS)
 
 test: $(DEV)
+	@$(BIN)/python tools/page.py freshen || true
 	@$(BIN)/python -m bench.chromium
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 

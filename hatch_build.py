@@ -48,8 +48,7 @@ class PackageHook(BuildHookInterface):  # type: ignore[type-arg]
         if page is None:
             return
         try:
-            if not page.is_fresh(folder):
-                page.build(folder)
+            page.freshen(folder)
         except page.PageError as error:
             self.app.display_warning(f"cannot build the page: {error}; everything else works, `make page` tries again")
             return

@@ -1,0 +1,201 @@
+/** A plot: axes, cursor and selection by uPlot, lines by `paint.ts`. Knows nothing of metrics or servers. */
+
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+
+import { h, show } from "./dom.ts";
+import { clock, moment, ticks } from "./format.ts";
+import { paint, type Drawn, type Frame, type Limit, type MarkLine } from "./paint.ts";
+import { colour } from "./theme.ts";
+
+export type Axis = "step" | "time" | "wall";
+
+export interface Model {
+  x: readonly [number, number];
+  y: readonly [number, number];
+  drawn: Drawn[];
+  marks: MarkLine[];
+  limits: Limit[];
+}
+
+export interface Form {
+  axis: Axis;
+  log: boolean;
+  unit: string;
+  /** Where time 0 is, for the axis "time". */
+  origin: number;
+  width: number;
+  height: number;
+}
+
+export interface Handlers {
+  /** The pointer is over x (or has left: null); `left` and `top` in CSS pixels of the page. */
+  hover(x: number | null, left: number, top: number): void;
+  /** A range was drawn with the pointer. */
+  select(from: number, to: number): void;
+  /** A double click: show everything. */
+  reset(): void;
+  drawn(): void;
+}
+
+const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000, 2592000];
+const FINE = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5];
+const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+export const LEFT = 58;
+
+/** One uPlot instance; made anew when its form (axis, scale, colours) changes. */
+export class Chart {
+  readonly plot: uPlot;
+  private model: Model;
+  /** The pointer is over this chart; on the others a line of our own shows where. */
+  private pointed = false;
+  private readonly other = h("div", { class: "cursor" });
+
+  constructor(
+    host: HTMLElement,
+    readonly form: Form,
+    model: Model,
+    private readonly handlers: Handlers,
+  ) {
+    this.model = model;
+    this.plot = new uPlot(this.options(), this.edges(), host);
+    show(this.other, false);
+    this.plot.over.append(this.other);
+    this.plot.over.addEventListener("mouseenter", () => (this.pointed = true));
+    this.plot.over.addEventListener("mouseleave", () => {
+      this.pointed = false;
+      handlers.hover(null, 0, 0);
+    });
+  }
+
+  /** Draw another model. */
+  show(model: Model): void {
+    this.model = model;
+    const { plot } = this;
+    const [x, y] = [plot.scales["x"], plot.scales["y"]];
+    const still = x?.min === model.x[0] && x?.max === model.x[1] && y?.min === model.y[0] && y?.max === model.y[1];
+    if (still) plot.redraw(false, false);
+    else plot.setData(this.edges(), true);
+  }
+
+  resize(width: number): void {
+    if (Math.abs(width - this.plot.width) > 0.5) this.plot.setSize({ width, height: this.form.height });
+  }
+
+  /** Show where x is, as long as the pointer is elsewhere; null shows nothing. */
+  point(x: number | null): void {
+    const left = x === null || this.pointed ? -1 : this.plot.valToPos(x, "x");
+    const inside = left >= 0 && left <= this.plot.over.clientWidth;
+    show(this.other, inside);
+    if (inside) this.other.style.transform = `translateX(${left.toFixed(1)}px)`;
+  }
+
+  destroy(): void {
+    this.plot.destroy();
+  }
+
+  private edges(): uPlot.AlignedData {
+    return [[this.model.x[0], this.model.x[1]], [null, null]];
+  }
+
+  private options(): uPlot.Options {
+    const { form } = this;
+    const line = { stroke: (): string => colour("grid"), width: 1 };
+    const text = (): string => colour("soft");
+    return {
+      width: form.width,
+      height: form.height,
+      padding: [8, 18, 0, 0],
+      legend: { show: false },
+      cursor: {
+        x: true,
+        y: false,
+        points: { show: false },
+        drag: { x: true, y: false, setScale: false, dist: 4 },
+        bind: { dblclick: () => () => (this.handlers.reset(), null) },
+      },
+      scales: {
+        x: { time: form.axis === "wall", range: () => [this.model.x[0], this.model.x[1]] },
+        y: { distr: form.log ? 3 : 1, log: 10, range: () => [this.model.y[0], this.model.y[1]] },
+      },
+      axes: [
+        { stroke: text, grid: line, ticks: { show: false }, font: FONT, size: 26, gap: 7, space: 62, ...this.across() },
+        {
+          stroke: text, grid: line, ticks: { show: false }, font: FONT, size: LEFT, gap: 4, space: 28, ...(form.unit.startsWith("bytes") ? { incrs: BINARY } : {}),
+          values: (_, splits) => labels(splits, form.unit),
+        },
+      ],
+      series: [{}, { paths: () => null, points: { show: false } }],
+      hooks: {
+        draw: [(plot) => this.paint(plot)],
+        setCursor: [(plot) => this.hovered(plot)],
+        setSelect: [(plot) => this.selected(plot)],
+      },
+    };
+  }
+
+  private across(): Partial<uPlot.Axis> {
+    const { axis, origin } = this.form;
+    if (axis === "wall") return { values: (_, splits, __, ___, increment) => splits.map((at) => wall(at, increment)) };
+    if (axis === "step") return { incrs: WHOLE, values: (_, splits) => ticks(splits.map((at) => at ?? 0)) };
+    return {
+      incrs: [...FINE, ...SPANS],
+      splits: (_, __, low, high, increment) => {
+        const found: number[] = [];
+        const first = Math.ceil((low - origin) / increment) * increment;
+        for (let at = first; at <= high - origin + 1e-9 && found.length < 100; at += increment) found.push(origin + at);
+        return found;
+      },
+      values: (_, splits, __, ___, increment) => splits.map((at) => since(at - origin, increment)),
+    };
+  }
+
+  private frame(plot: uPlot): Frame {
+    const { left, top, width, height } = plot.bbox;
+    return { left, top, width, height, x: this.model.x, y: this.model.y, log: this.form.log, ratio: uPlot.pxRatio };
+  }
+
+  private paint(plot: uPlot): void {
+    paint(plot.ctx, this.frame(plot), this.model.drawn, this.model.marks, this.model.limits);
+    this.handlers.drawn();
+  }
+
+  private hovered(plot: uPlot): void {
+    const { left, top } = plot.cursor;
+    if (!this.pointed || left === undefined || top === undefined || left < 0) return;
+    const rect = plot.over.getBoundingClientRect();
+    this.handlers.hover(plot.posToVal(left, "x"), rect.left + left, rect.top + top);
+  }
+
+  private selected(plot: uPlot): void {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.handlers.select(from, to);
+  }
+}
+
+const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
+function labels(splits: (number | null)[], unit: string): (string | null)[] {
+  const kept = splits.filter((at): at is number => at !== null && at !== undefined);
+  const texts = ticks(kept, unit);
+  let place = 0;
+  return splits.map((at) => (at === null || at === undefined ? null : texts[place++] ?? ""));
+}
+
+function wall(at: number, increment: number): string {
+  const text = moment(at, at);
+  if (increment >= 86400) return new Date(at * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+  return increment >= 60 ? text.slice(0, 5) : text;
+}
+
+function since(seconds: number, increment: number): string {
+  if (Math.abs(seconds) < 1e-9) return "0";
+  if (increment < 1) return `${seconds.toFixed(Math.max(0, Math.ceil(-Math.log10(increment))))}s`;
+  if (increment >= 3600 && Math.abs(seconds) < 86400) return `${Math.round(seconds / 3600)}h`;
+  if (increment >= 60 && Math.abs(seconds) < 3600) return `${Math.round(seconds / 60)}m`;
+  return clock(seconds);
+}

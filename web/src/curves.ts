@@ -1,0 +1,280 @@
+/** The curves of one run (or of several, to compare): fetched for what is in view, kept fresh by the live rows. */
+
+import { ApiError, messages, reason } from "./api.ts";
+import { curvesOf, type Frame } from "./binary.ts";
+import { Held } from "./held.ts";
+import { placeOf } from "./line.ts";
+import type { Range, Unit } from "./link.ts";
+import type { CurveId, Live } from "./live.ts";
+
+export interface Curve {
+  state: "loading" | "ready" | "absent" | "error";
+  /** Everything there is of the metric, all ranks and attempts; coarse. */
+  whole: Held[];
+  /** The same of the range in view only, finer; null while it is not there (draw `whole` meanwhile). */
+  zoomed: Held[] | null;
+  text: string;
+}
+
+interface Wanted {
+  listeners: Set<() => void>;
+  curve: Curve;
+  points: number;
+  /** Which range `zoomed` is of. */
+  zoom: string;
+  /** When folded curves were fetched: they cannot grow by live rows. */
+  fetched: number;
+}
+
+export interface Options {
+  /** One curve per attempt over all ranks, made by the server: for more ranks than one wants to fetch. */
+  fold?: boolean;
+  ranks?: number[] | undefined;
+  attempts?: number[] | undefined;
+}
+
+const BATCH = 32;
+const FOLD_MS = 2000;
+const MARGIN = 0.05;
+
+/** Fetches many curves in few requests, only for charts that are in view. */
+export class Curves {
+  axis: Unit = "step";
+  range: Range | null = null;
+  options: Options = {};
+  /** When the run began, seconds since 1970: 0 of the axis "time". */
+  origin: number | null = null;
+  private wanted = new Map<string, Wanted>();
+  private queue = new Set<string>();
+  private planned = 0;
+  private stops: (() => void)[] = [];
+  private abort = new AbortController();
+  /** Of the zoom that is being fetched: another one makes it pointless. */
+  private zoomAbort = new AbortController();
+
+  constructor(
+    readonly runs: string[],
+    live: Live | null = null,
+    private readonly most = 64,
+    /** Where answers come from; a report holds them itself. */
+    private readonly from: typeof messages = messages,
+  ) {
+    if (!live) return;
+    this.stops.push(live.listen({
+      frame: (frame, curves) => this.grow(frame, curves),
+      reset: () => this.refresh(),
+    }));
+  }
+
+  /** Hold a metric while a chart of it is in view; `changed` is called after every change. Returns how to stop. */
+  watch(name: string, points: number, changed: () => void): () => void {
+    let wanted = this.wanted.get(name);
+    if (!wanted) {
+      wanted = { listeners: new Set(), curve: { state: "loading", whole: [], zoomed: null, text: "" }, points, zoom: "", fetched: 0 };
+      this.wanted.set(name, wanted);
+      this.ask(name);
+    }
+    wanted.points = Math.max(points, wanted.points);
+    wanted.listeners.add(changed);
+    if (wanted.curve.state === "ready" && this.zoomKey() !== wanted.zoom) this.ask(name);
+    return () => {
+      wanted.listeners.delete(changed);
+    };
+  }
+
+  /** Return what is held of a metric. */
+  get(name: string): Curve | null {
+    return this.wanted.get(name)?.curve ?? null;
+  }
+
+  /** Zoom all: what is in view is fetched anew in fine, the coarse curves stay. */
+  setRange(axis: Unit, range: Range | null): void {
+    if (axis === this.axis && range === this.range) return;
+    this.axis = axis;
+    this.range = range;
+    this.zoomAbort.abort();
+    this.zoomAbort = new AbortController();
+    for (const [name, wanted] of this.wanted) {
+      if (wanted.zoom !== this.zoomKey()) wanted.curve.zoomed = null;
+      if (wanted.listeners.size && wanted.zoom !== this.zoomKey()) this.ask(name);
+    }
+  }
+
+  /** Choose ranks, attempts, folding; everything is fetched anew. */
+  setOptions(options: Options): void {
+    if (JSON.stringify(options) === JSON.stringify(this.options)) return;
+    this.options = options;
+    this.refresh();
+  }
+
+  /** Fetch again what is in view, and forget the rest. */
+  refresh(): void {
+    for (const [name, wanted] of this.wanted) {
+      if (!wanted.listeners.size) this.wanted.delete(name);
+      else {
+        wanted.zoom = "";
+        wanted.fetched = 0;
+        this.ask(name);
+      }
+    }
+  }
+
+  stop(): void {
+    this.abort.abort();
+    this.zoomAbort.abort();
+    clearTimeout(this.planned);
+    for (const stop of this.stops) stop();
+  }
+
+  /** Return steps and times of the curve that tells most about both, to turn one axis into the other. */
+  clock(): { step: Float64Array; time: Float64Array } | null {
+    let best: Held | null = null;
+    for (const { curve } of this.wanted.values()) {
+      for (const held of curve.whole) {
+        if (Number.isFinite(held.columns().step[0] ?? NaN) && (!best || (held.attempt - best.attempt || held.points - best.points) > 0)) best = held;
+      }
+    }
+    return best ? { step: best.columns().step, time: best.columns().time } : null;
+  }
+
+  private zoomKey(): string {
+    return this.range ? `${this.axis}:${this.range[0]}:${this.range[1]}` : "";
+  }
+
+  private ask(name: string): void {
+    this.queue.add(name);
+    if (!this.planned) this.planned = window.setTimeout(() => void this.fetch(), 0);
+  }
+
+  private async fetch(): Promise<void> {
+    const names = [...this.queue];
+    this.queue.clear();
+    this.planned = 0;
+    const fresh = names.filter((name) => !this.wanted.get(name)?.fetched);
+    await Promise.all(chunks(fresh, Math.min(BATCH, this.most)).map((some) => this.load(some, null)));
+    const zoom = this.range;
+    if (zoom) {
+      const unzoomed = names.filter((name) => this.wanted.get(name)?.zoom !== this.zoomKey());
+      await Promise.all(chunks(unzoomed, Math.min(BATCH, this.most)).map((some) => this.load(some, zoom)));
+    } else for (const name of names) this.unzoom(name);
+  }
+
+  private unzoom(name: string): void {
+    const wanted = this.wanted.get(name);
+    if (!wanted || (wanted.zoom === "" && !wanted.curve.zoomed)) return;
+    wanted.zoom = "";
+    wanted.curve.zoomed = null;
+    this.changed(wanted);
+  }
+
+  private async load(names: string[], zoom: Range | null): Promise<void> {
+    const key = this.zoomKey();
+    const points = Math.max(...names.map((name) => this.wanted.get(name)?.points ?? 100));
+    const margin = zoom ? (zoom[1] - zoom[0]) * MARGIN : 0;
+    const range = zoom ? { axis: this.axis, from: zoom[0] - margin, to: zoom[1] + margin } : {};
+    try {
+      const answer = await this.from("/api/series", {
+        run: this.runs, name: names, points, ...range,
+        fold: this.options.fold ? "ranks" : null, rank: this.options.ranks, attempt: this.options.attempts,
+      }, (zoom ? this.zoomAbort : this.abort).signal);
+      this.fill(names, (answer ?? []).flatMap(curvesOf).map(({ head, columns }) => new Held(head, columns)), zoom ? key : null);
+    } catch (error) {
+      if (error instanceof DOMException && error.name === "AbortError") return;
+      if (error instanceof ApiError && error.status === 404) this.fill(names, [], zoom ? key : null);
+      else this.fail(names, reason(error));
+    }
+  }
+
+  private fill(names: string[], found: Held[], zoom: string | null): void {
+    if (zoom !== null && zoom !== this.zoomKey()) return; // another zoom has begun since
+    for (const name of names) {
+      const wanted = this.wanted.get(name);
+      if (!wanted) continue;
+      const own = found.filter((held) => held.name === name);
+      if (zoom === null) {
+        wanted.curve.whole = own;
+        wanted.curve.state = own.length ? "ready" : "absent";
+        wanted.curve.text = "";
+        wanted.fetched = performance.now();
+      } else {
+        wanted.curve.zoomed = own;
+        wanted.zoom = zoom;
+      }
+      this.changed(wanted);
+    }
+  }
+
+  private fail(names: string[], text: string): void {
+    for (const name of names) {
+      const wanted = this.wanted.get(name);
+      if (!wanted) continue;
+      wanted.curve.text = text;
+      if (!wanted.curve.whole.length) wanted.curve.state = "error";
+      this.changed(wanted);
+    }
+  }
+
+  private grow(frame: Frame, curves: ReadonlyMap<number, CurveId>): void {
+    const touched = new Set<Wanted>();
+    for (let place = 0; place < frame.header.n; place += 1) {
+      const id = curves.get(frame.curve[place] ?? -1);
+      const wanted = id && this.wanted.get(id.name);
+      if (!id || !wanted || !wanted.fetched || wanted.curve.state === "error") continue;
+      if (this.options.ranks && !this.options.ranks.includes(id.rank)) continue;
+      if (this.options.attempts && !this.options.attempts.includes(id.attempt)) continue;
+      if (this.options.fold) {
+        if (performance.now() - wanted.fetched > FOLD_MS && wanted.listeners.size) {
+          wanted.fetched = 0;
+          this.ask(id.name);
+        }
+        continue;
+      }
+      if (this.extend(wanted, id, frame, place)) touched.add(wanted);
+    }
+    for (const wanted of touched) this.changed(wanted);
+  }
+
+  private extend(wanted: Wanted, id: CurveId, frame: Frame, place: number): boolean {
+    const { curve } = wanted;
+    const match = (held: Held): boolean => held.rank === id.rank && held.attempt === id.attempt;
+    let held = curve.whole.find(match);
+    if (!held) {
+      held = new Held({ run: this.runs[0] ?? "", ...id, points: 0, seq: -1 }, empty());
+      curve.whole.push(held);
+      curve.state = "ready";
+    }
+    const grown = held.append(frame.columns, place, frame.seq[place] ?? 0);
+    if (grown && held.length > 3 * wanted.points) held.thin(2 * wanted.points);
+    const x = (this.axis === "step" ? frame.columns.step : frame.columns.time)[place] ?? NaN;
+    if (grown && curve.zoomed && this.range && x <= this.range[1]) {
+      curve.zoomed.find(match)?.append(frame.columns, place, frame.seq[place] ?? 0);
+    }
+    return grown;
+  }
+
+  private changed(wanted: Wanted): void {
+    for (const listener of wanted.listeners) listener();
+  }
+}
+
+function empty(): ConstructorParameters<typeof Held>[1] {
+  const none = (): Float64Array => new Float64Array(0);
+  return { step: none(), time: none(), mean: none(), min: none(), max: none(), last: none(), minStep: none(), maxStep: none(), count: none(), bad: none() };
+}
+
+function chunks<T>(all: T[], size: number): T[][] {
+  const found: T[][] = [];
+  for (let place = 0; place < all.length; place += size) found.push(all.slice(place, place + size));
+  return found;
+}
+
+/** Turn a place on one axis into the same moment on the other. */
+export function across(from: Float64Array, to: Float64Array, at: number): number | null {
+  if (!from.length) return null;
+  const place = placeOf(from, at);
+  if (place < 0) return to[0] ?? null;
+  const [x0, y0] = [from[place] ?? 0, to[place] ?? 0];
+  const [x1, y1] = [from[place + 1], to[place + 1]];
+  if (x1 === undefined || y1 === undefined) return y0;
+  return x1 === x0 ? y0 : y0 + ((at - x0) / (x1 - x0)) * (y1 - y0);
+}

@@ -1,0 +1,160 @@
+/** Numbers, durations and moments for people. Absent is "–", never 0. */
+
+export const ABSENT = "–";
+const THIN = "\u202f";
+
+/** Return a number with about `digits` significant digits, without noise. */
+export function number(value: number | null | undefined, digits = 4): string {
+  if (value === null || value === undefined) return ABSENT;
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e15 || size < 1e-4) return signed(exponent(value, digits));
+  if (Number.isInteger(value) && size < 1e7) return signed(grouped(String(value)));
+  if (size >= 1e5) return signed(grouped(String(Math.round(value))));
+  const text = value.toPrecision(digits);
+  return signed(text.includes("e") ? grouped(String(Math.round(value))) : trimmed(text));
+}
+
+function exponent(value: number, digits: number): string {
+  const [mantissa = "0", power = "0"] = value.toExponential(Math.max(0, digits - 2)).split("e");
+  return `${trimmed(mantissa)}e${power.replace("+", "")}`;
+}
+
+function trimmed(text: string): string {
+  return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+}
+
+function signed(text: string): string {
+  return text.replace(/^-/, "−");
+}
+
+function grouped(text: string): string {
+  return text.length < 6 ? text : text.replace(/\B(?=(\d{3})+$)/g, THIN);
+}
+
+/** Return a large count in short: 12.4k, 3.1M. */
+export function count(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return number(value);
+  const size = Math.abs(value);
+  for (const [limit, factor, letter] of [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]] as const) {
+    if (size >= limit) return signed(`${trimmed((value / factor).toPrecision(3))}${letter}`);
+  }
+  return number(value, 3);
+}
+
+const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** Return bytes in the power of 1024 that reads best. */
+export function bytes(value: number): string {
+  let place = 0;
+  let size = value;
+  while (Math.abs(size) >= 1000 && place < BYTES.length - 1) {
+    size /= 1024;
+    place += 1;
+  }
+  return `${number(size, 3)}${THIN}${BYTES[place] ?? ""}`;
+}
+
+/** Return a measured duration: 12 µs, 3.4 ms, 1.25 s, 4m 10s. */
+export function duration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return number(seconds);
+  const size = Math.abs(seconds);
+  if (size >= 60) return clock(seconds);
+  if (size >= 1) return `${number(seconds, 3)}${THIN}s`;
+  if (size >= 1e-3) return `${number(seconds * 1e3, 3)}${THIN}ms`;
+  if (size >= 1e-6) return `${number(seconds * 1e6, 3)}${THIN}µs`;
+  return size === 0 ? `0${THIN}s` : `${number(seconds * 1e9, 3)}${THIN}ns`;
+}
+
+/** Return a span of time in its two largest units: 3d 4h, 2h 05m, 4m 10s, 12s. */
+export function clock(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return ABSENT;
+  const sign = seconds < 0 ? "−" : "";
+  const whole = Math.round(Math.abs(seconds));
+  const [days, hours, minutes, rest] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60, whole % 60];
+  if (days) return `${sign}${days}d ${hours}h`;
+  if (hours) return `${sign}${hours}h ${two(minutes)}m`;
+  if (minutes) return `${sign}${minutes}m ${two(rest)}s`;
+  return `${sign}${rest}s`;
+}
+
+function two(value: number): string {
+  return String(value).padStart(2, "0");
+}
+
+/** Return how long ago a moment was, in one unit. */
+export function ago(seconds: number): string {
+  if (seconds < 1.5) return "now";
+  if (seconds < 90) return `${Math.round(seconds)} s ago`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
+  if (seconds < 60 * 86400) return `${Math.round(seconds / 86400)} days ago`;
+  return seconds < 700 * 86400 ? `${Math.round(seconds / 2629800)} months ago` : `${Math.round(seconds / 31557600)} years ago`;
+}
+
+/** Return a moment (seconds since 1970) in the reader's own time: 14:03:12, with the day if it is not today. */
+export function moment(time: number | null | undefined, now: number = Date.now() / 1000): string {
+  if (time === null || time === undefined || !Number.isFinite(time)) return ABSENT;
+  const date = new Date(time * 1000);
+  const today = new Date(now * 1000);
+  const hours = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  if (date.toDateString() === today.toDateString()) return hours;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${hours}`;
+}
+
+const SUFFIXES: Record<string, string> = {
+  celsius: "°C", watts: "W", joules: "J", hertz: "Hz", steps: "steps", samples: "samples", tokens: "tokens", nats: "nats",
+  "samples/second": "samples/s", "tokens/second": "tokens/s", "steps/second": "steps/s", "batches/second": "batches/s",
+};
+
+/** Return a value of a metric in the way its unit is read. */
+export function value(amount: number | null | undefined, unit = ""): string {
+  if (amount === null || amount === undefined || !Number.isFinite(amount)) return number(amount);
+  if (unit === "bytes") return bytes(amount);
+  if (unit === "bytes/second") return `${bytes(amount)}/s`;
+  if (unit === "seconds") return duration(amount);
+  if (unit === "ratio") return `${number(amount * 100, 3)}${THIN}%`;
+  if (unit === "percent") return `${number(amount, 3)}${THIN}%`;
+  if (unit === "hertz" && Math.abs(amount) >= 1e6) return `${number(amount / 1e6, 4)}${THIN}MHz`;
+  const suffix = SUFFIXES[unit] ?? unit;
+  const text = unit.includes("second") || Math.abs(amount) >= 1e7 ? count(amount) : number(amount);
+  return suffix ? `${text}${THIN}${suffix}` : text;
+}
+
+/** Return the labels of an axis: as many decimals as its step needs, one unit for all. */
+export function ticks(values: number[], unit = ""): string[] {
+  const step = values.length > 1 ? Math.abs((values[1] ?? 0) - (values[0] ?? 0)) : 0;
+  const largest = Math.max(...values.map(Math.abs), 0);
+  if (unit === "bytes" || unit === "bytes/second") {
+    let place = 0;
+    for (let size = largest; size >= 1000 && place < BYTES.length - 1; size /= 1024) place += 1;
+    const factor = 1024 ** place;
+    return values.map((one) => `${plain(one / factor, step / factor)}${THIN}${BYTES[place] ?? ""}`);
+  }
+  if (unit === "seconds") {
+    const [factor, letter] = largest >= 1 || largest === 0 ? [1, "s"] : largest >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
+    return values.map((one) => `${plain(one * factor, step * factor)}${THIN}${letter}`);
+  }
+  if (unit === "ratio") return values.map((one) => `${plain(one * 100, step * 100)}${THIN}%`);
+  if (largest >= 1e4) return values.map((one) => count(one));
+  return values.map((one) => plain(one, step));
+}
+
+function plain(amount: number, step: number): string {
+  if (amount === 0) return "0";
+  const size = Math.abs(amount);
+  if (size < 1e-3 || size >= 1e7 || step === 0) return number(amount, 3);
+  return signed(amount.toFixed(decimals(step)));
+}
+
+/** Return how many decimals tell the ticks of an axis apart, exactly where few are enough. */
+function decimals(step: number): number {
+  const least = Math.min(8, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
+  for (let many = least; many <= Math.min(8, least + 2); many += 1) {
+    const scaled = step * 10 ** many;
+    if (Math.abs(scaled - Math.round(scaled)) < 1e-6 * scaled) return many;
+  }
+  return least;
+}

@@ -1,0 +1,86 @@
+/** From curves of the server to lines of a chart. */
+
+import { across, type Curve } from "./curves.ts";
+import type { Held } from "./held.ts";
+import { fold, type Line } from "./line.ts";
+
+export type Clock = { step: Float64Array; time: Float64Array } | null;
+
+export interface Naming {
+  label: (held: Held) => string;
+  order: (held: Held) => number;
+  bare: boolean;
+}
+
+/** Return the x of a curve: its steps, or its times; samples that belong to no step get one by the clock. */
+function xOf(held: Held, steps: boolean, clock: Clock): Float64Array {
+  const { step, time } = held.columns();
+  if (!steps) return time;
+  if (!step.length || Number.isFinite(step[0]) || Number.isFinite(step[step.length - 1])) return step;
+  return clock ? time.map((at) => across(clock.time, clock.step, at) ?? NaN) : step;
+}
+
+/** Return the lines of one curve: more than one where x goes back, as after a resume from an older checkpoint. */
+export function linesOf(held: Held, steps: boolean, clock: Clock, naming: Naming): Line[] {
+  const columns = held.columns();
+  const x = xOf(held, steps, clock);
+  const cuts = [0];
+  for (let place = 1; place < x.length; place += 1) if ((x[place] ?? 0) < (x[place - 1] ?? 0)) cuts.push(place);
+  const found: Line[] = [];
+  cuts.forEach((first, which) => {
+    const end = cuts[which + 1] ?? x.length;
+    if (end <= first || !Number.isFinite(x[first] ?? NaN)) return;
+    const part = <T extends Float64Array>(column: T): Float64Array => column.subarray(first, end);
+    const own = part(x);
+    const spoiled = part(columns.bad);
+    let badCount = 0;
+    const bad: number[] = [];
+    spoiled.forEach((many, place) => {
+      if (many > 0) {
+        badCount += many;
+        bad.push(own[place] ?? 0);
+      }
+    });
+    found.push({
+      key: `${held.run} ${held.name} ${held.rank} ${held.attempt} ${which}`,
+      label: naming.label(held),
+      colour: naming.order(held),
+      x: own, mean: part(columns.mean), min: part(columns.min), max: part(columns.max), last: part(columns.last), count: part(columns.count),
+      bad: bad.length ? Float64Array.from(bad) : undefined,
+      badCount,
+      bare: naming.bare,
+      faint: which < cuts.length - 1,
+    });
+  });
+  return found;
+}
+
+/** Return the lines of one metric; attempts before the last are faint, many ranks become a band if asked. */
+export function metricLines(curve: Curve, zoomed: boolean, steps: boolean, clock: Clock, naming: Naming, band: boolean): Line[] {
+  const held = zoomed && curve.zoomed?.length ? curve.zoomed : curve.whole;
+  const found: Line[] = [];
+  for (const run of new Set(held.map((one) => one.run))) {
+    const own = held.filter((one) => one.run === run);
+    const last = Math.max(...own.map((one) => one.attempt));
+    for (const attempt of new Set(own.map((one) => one.attempt))) {
+      const some = own.filter((one) => one.attempt === attempt);
+      const lines = some.flatMap((one) => linesOf(one, steps, clock, naming)).map((line) => (attempt < last ? { ...line, faint: true, label: `${line.label} · attempt ${attempt}` } : line));
+      found.push(...(band && some.length > 1 ? banded(lines, some) : lines));
+    }
+  }
+  return found;
+}
+
+function banded(lines: Line[], held: Held[]): Line[] {
+  const folded = fold(lines);
+  if (!folded) return [];
+  const colour = Math.min(...lines.map((line) => Number(line.colour)));
+  const band = { ...folded.band, colour, label: `mean of ${held.length} ranks`, bad: merged(lines), badCount: lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0) };
+  const { farthest } = folded;
+  return farthest && !farthest.faint ? [{ ...farthest, colour: 1, bare: true, faint: false, label: `${farthest.label}, farthest from the mean` }, band] : [band];
+}
+
+function merged(lines: Line[]): Float64Array | undefined {
+  const all = lines.flatMap((line) => [...(line.bad ?? [])]).sort((one, other) => one - other);
+  return all.length ? Float64Array.from(all) : undefined;
+}

@@ -1,0 +1,110 @@
+/** What charts of one page share: the moment under the cursor, the range that all show, and the whole there is. */
+
+export type Unit = "step" | "time";
+export type Range = readonly [number, number];
+
+/** Cursor and range of a group of charts. `x` is in the unit of the group's axis: steps, or seconds since 1970. */
+export class Link {
+  /** What x counts. */
+  unit: Unit = "step";
+  /** Turns an x of one unit into the same moment in the other; null where nobody knows. */
+  convert: (x: number, from: Unit) => number | null = () => null;
+  cursor: number | null = null;
+  range: Range | null = null;
+  /** From the first to the last x of all charts. */
+  whole: Range | null = null;
+  private cursorListeners = new Set<(x: number | null) => void>();
+  private rangeListeners = new Set<(range: Range | null) => void>();
+  private planned = false;
+
+  /** Call back when the cursor moves; returns how to stop. */
+  onCursor(listener: (x: number | null) => void): () => void {
+    this.cursorListeners.add(listener);
+    return () => this.cursorListeners.delete(listener);
+  }
+
+  /** Call back when what is in view changes; returns how to stop. */
+  onRange(listener: (range: Range | null) => void): () => void {
+    this.rangeListeners.add(listener);
+    return () => this.rangeListeners.delete(listener);
+  }
+
+  setCursor(x: number | null): void {
+    if (x === this.cursor) return;
+    this.cursor = x;
+    for (const listener of this.cursorListeners) listener(x);
+  }
+
+  /** Zoom; null shows everything. */
+  setRange(range: Range | null): void {
+    if (same(range, this.range)) return;
+    this.range = range;
+    for (const listener of this.rangeListeners) listener(range);
+  }
+
+  /** What all charts show now. */
+  view(): Range | null {
+    return this.range ?? this.whole;
+  }
+
+  /** A chart has data from `first` to `last`: the whole is at least that. */
+  cover(first: number, last: number): void {
+    if (!(first <= last)) return;
+    const [from, to] = this.whole ?? [first, last];
+    if (this.whole && first >= from && last <= to) return;
+    this.whole = [Math.min(from, first), Math.max(to, last)];
+    if (this.range || this.planned) return;
+    this.planned = true;
+    requestAnimationFrame(() => {
+      this.planned = false;
+      if (!this.range) for (const listener of this.rangeListeners) listener(null);
+    });
+  }
+
+  /** Count in another unit; the range in view stays the same moments, where the clock of the run is known. */
+  setUnit(unit: Unit): void {
+    if (unit === this.unit) return;
+    const before = this.unit;
+    const ends = this.range?.map((x) => this.convert(x, before));
+    this.unit = unit;
+    this.whole = null;
+    this.cursor = null;
+    const [from, to] = ends ?? [];
+    this.range = typeof from === "number" && typeof to === "number" && to > from ? [from, to] : null;
+    for (const listener of this.rangeListeners) listener(this.range);
+  }
+
+  /** Zoom by a factor around the cursor or the middle, and move by a share of the width. */
+  scale(factor: number, shift: number): void {
+    const now = this.view();
+    if (!now || !this.whole) return;
+    const [from, to] = now;
+    const width = (to - from) * factor;
+    const middle = factor !== 1 && this.cursor !== null ? this.cursor : (from + to) / 2;
+    const start = middle - width * ((middle - from) / (to - from || 1)) + shift * (to - from);
+    this.setRange(start <= this.whole[0] && start + width >= this.whole[1] ? null : [start, start + width]);
+  }
+}
+
+function same(one: Range | null, other: Range | null): boolean {
+  return one === other || (one !== null && other !== null && one[0] === other[0] && one[1] === other[1]);
+}
+
+export interface Zoom {
+  unit: Unit;
+  range: Range;
+}
+
+/** Read the parameter `zoom` of an address, such as `step:100:900`; null if there is none. Times are seconds since 1970. */
+export function zoomOf(params: URLSearchParams): Zoom | null {
+  const [unit, from, to] = (params.get("zoom") ?? "").split(":");
+  const range = [Number(from), Number(to)] as const;
+  if ((unit !== "step" && unit !== "time") || !range.every(Number.isFinite) || range[1] <= range[0]) return null;
+  return { unit, range };
+}
+
+/** Return the value of the parameter `zoom`; null where everything is in view. */
+export function zoomText(unit: Unit, range: Range | null): string | null {
+  const short = (x: number): string => String(unit === "step" ? Math.round(x * 100) / 100 : Math.round(x * 1000) / 1000);
+  return range ? `${unit}:${short(range[0])}:${short(range[1])}` : null;
+}

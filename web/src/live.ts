@@ -1,0 +1,143 @@
+/** One poll per page tells everything new of the run: rows of all curves, and its status. */
+
+import { ApiError, ask, reason, type Status } from "./api.ts";
+import { decode, frameOf, type Frame } from "./binary.ts";
+
+
+
+export interface LiveListener {
+  /** The status, at least whenever something changed. */
+  status?(status: Status): void;
+  /** New rows; `curves` names the curve of each id. */
+  frame?(frame: Frame, curves: ReadonlyMap<number, CurveId>): void;
+  /** What was held is too old: fetch it again. */
+  reset?(): void;
+  /** The server does not answer (again); the reason, or "" when it does. */
+  trouble?(text: string): void;
+}
+
+export interface CurveId {
+  name: string;
+  rank: number;
+  attempt: number;
+}
+
+const SLOW = 5000;
+const IDLE = 4;
+
+/** Follows one run. Paused while the page is hidden; slower when a run that has ended stays quiet. */
+export class Live {
+  status: Status | null = null;
+  /** When the last answer came, by this page's clock in ms. */
+  answered = 0;
+  /** Server's clock minus ours, in seconds. */
+  skew = 0;
+  /** Why the server does not answer; "" if it does. */
+  failed = "";
+  private cursor: string | number | null = null;
+  private curves = new Map<number, CurveId>();
+  private listeners = new Set<LiveListener>();
+  private timer = 0;
+  private stopped = false;
+  private waits = 0;
+  private readonly wake = (): void => {
+    if (!document.hidden) this.plan(0);
+  };
+
+  constructor(
+    readonly run: string,
+    private readonly interval: number,
+  ) {
+    document.addEventListener("visibilitychange", this.wake);
+    this.plan(0);
+  }
+
+  /** Listen; returns how to stop. */
+  listen(listener: LiveListener): () => void {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /** Seconds since 1970 by the server's clock. */
+  now(): number {
+    return Date.now() / 1000 + this.skew;
+  }
+
+  stop(): void {
+    this.stopped = true;
+    clearTimeout(this.timer);
+    document.removeEventListener("visibilitychange", this.wake);
+  }
+
+  private plan(delay: number): void {
+    clearTimeout(this.timer);
+    if (!this.stopped && !document.hidden) this.timer = window.setTimeout(() => void this.poll(), delay);
+  }
+
+  private async poll(): Promise<void> {
+    const begun = performance.now();
+    let next = this.interval * 1000;
+    try {
+      if (this.cursor === null) await this.begin();
+      else await this.follow(this.cursor);
+      this.answered = performance.now();
+      this.trouble("");
+      const over = this.status !== null && this.status.state !== "running";
+      if (over) next = Math.min(SLOW, next * IDLE);
+      this.waits = 0;
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 409) {
+        this.cursor = null;
+        this.tell((listener) => listener.reset?.());
+        next = 0;
+      } else {
+        this.trouble(reason(error));
+        this.waits = Math.min(this.waits + 1, 4);
+        next = Math.min(SLOW, next * 2 ** this.waits);
+      }
+    }
+    this.plan(Math.max(0, next - (performance.now() - begun)));
+  }
+
+  private async begin(): Promise<void> {
+    const answer = await ask("/api/live", { run: this.run });
+    if (!answer) return;
+    const start = (await answer.json()) as { cursor: string | number; curves: [number, string, number, number][]; status: Status };
+    this.curves.clear();
+    this.learn(start.curves);
+    this.cursor = start.cursor;
+    this.take(start.status);
+  }
+
+  private async follow(since: string | number): Promise<void> {
+    const answer = await ask("/api/live", { run: this.run, since });
+    if (!answer) return;
+    for (const message of decode(await answer.arrayBuffer())) {
+      const frame = frameOf(message);
+      this.learn(frame.header.new);
+      this.cursor = frame.header.cursor;
+      this.tell((listener) => listener.frame?.(frame, this.curves));
+      this.take(frame.header.status as Status);
+    }
+  }
+
+  private learn(rows: [number, string, number, number][]): void {
+    for (const [id, name, rank, attempt] of rows) this.curves.set(id, { name, rank, attempt });
+  }
+
+  private take(status: Status): void {
+    this.status = status;
+    this.skew = status.now - Date.now() / 1000;
+    this.tell((listener) => listener.status?.(status));
+  }
+
+  private trouble(text: string): void {
+    if (text === this.failed) return;
+    this.failed = text;
+    this.tell((listener) => listener.trouble?.(text));
+  }
+
+  private tell(call: (listener: LiveListener) => void): void {
+    for (const listener of [...this.listeners]) call(listener);
+  }
+}

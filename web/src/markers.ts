@@ -1,0 +1,39 @@
+/** Events of a run as marks on its charts. */
+
+import type { RunEvent } from "./api.ts";
+import type { Held } from "./held.ts";
+import type { Marker } from "./panel.ts";
+
+const KINDS: Record<string, Marker["kind"]> = {
+  alert: "alert", stall: "alert", exception: "alert", oom: "alert", gpu_lost: "alert",
+  checkpoint: "checkpoint", epoch: "epoch", evaluation: "event", attempt: "attempt", text: "event", clock_jump: "event",
+};
+
+/** Return the marks of events; kinds that say nothing about the course are left out, alerts only where they begin. */
+export function markersOf(events: readonly RunEvent[]): Marker[] {
+  return events.flatMap((event) => {
+    const kind = KINDS[event.kind];
+    if (!kind || (event.step === null && event.time === null)) return [];
+    if (event.kind === "alert" && event.data["state"] !== "firing") return [];
+    return [{ step: event.step, time: event.time, text: event.text || event.kind, kind }];
+  });
+}
+
+const MOST = 30;
+
+/** Return where epochs begin, by the metric `epoch`; every second, fifth, tenth ... where there are many. */
+export function epochMarkers(curves: readonly Held[]): Marker[] {
+  const held = curves.find((one) => one.length > 1);
+  if (!held) return [];
+  const { step, time, max } = held.columns();
+  const last = Math.floor(max[max.length - 1] ?? 0);
+  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((many) => last / many <= MOST) ?? Infinity;
+  const found: Marker[] = [];
+  let seen = Math.floor(max[0] ?? 0);
+  max.forEach((value, place) => {
+    const epoch = Math.floor(value);
+    if (epoch > seen && Math.floor(epoch / every) > Math.floor(seen / every)) found.push({ step: step[place] ?? null, time: time[place] ?? null, text: `epoch ${epoch}`, kind: "epoch" });
+    if (epoch > seen) seen = epoch;
+  });
+  return found;
+}

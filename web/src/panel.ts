@@ -1,0 +1,420 @@
+/** A chart of metrics: fetches what is in view, follows live rows, cursor and zoom, says what it leaves out. */
+
+import { Chart, type Axis, type Model } from "./chart.ts";
+import type { Curve, Curves } from "./curves.ts";
+import { fill, h, setText, show } from "./dom.ts";
+import { moment, number, value, clock, ABSENT } from "./format.ts";
+import type { Held } from "./held.ts";
+import { extent, nearest, padded, smooth, type Extent, type Line } from "./line.ts";
+import { metricLines } from "./lines.ts";
+import type { Link } from "./link.ts";
+import type { Live } from "./live.ts";
+import type { Drawn, Limit, MarkLine } from "./paint.ts";
+import { across } from "./curves.ts";
+import { colour, lineColour, onTheme } from "./theme.ts";
+import { hideTip, showTip, type TipRow } from "./tip.ts";
+import { nextFrame, watchSight, watchSize } from "./view.ts";
+
+export interface Source {
+  curves: Curves;
+  link: Link;
+  live?: Live | null;
+}
+
+export interface Marker {
+  step?: number | null;
+  time?: number | null;
+  text: string;
+  kind: MarkLine["kind"];
+}
+
+export interface Spec {
+  title: string;
+  names: string[];
+  unit?: string;
+  help?: string;
+  height?: number;
+  label?: (held: Held) => string;
+  order?: (held: Held) => number;
+  limits?: Limit[];
+  markers?: Marker[];
+  bare?: boolean;
+  /** The axis begins at 0. */
+  zero?: boolean;
+  /** The axis reaches at least so far. */
+  most?: number;
+  /** Buttons and the like at the right of its head. */
+  extra?: HTMLElement[];
+  /** The title is a button that calls this. */
+  enlarge?: () => void;
+}
+
+export interface Look {
+  axis: Axis;
+  log: boolean;
+  /** Points over which to smooth; 0 for not at all. */
+  smooth: number;
+  clip: boolean;
+  ranks: "band" | "each";
+}
+
+type State = "loading" | "drawn" | "empty" | "error";
+
+const HEIGHT = 176;
+const PIXELS_PER_POINT = 1.5;
+/** Least height of an axis of bytes, as a share of what it shows. */
+const STEADY = 0.02;
+
+/** See the contract of `Spec`; `element` is what goes into the page. */
+export class Panel {
+  readonly element: HTMLElement;
+  private current: Look = { axis: "step", log: false, smooth: 0, clip: false, ranks: "band" };
+  private readonly plot: HTMLElement;
+  private readonly read: HTMLElement;
+  private readonly notes: HTMLElement;
+  private readonly cover: HTMLElement;
+  private chart: Chart | null = null;
+  private lines: Line[] = [];
+  private model: Model | null = null;
+  private inView = false;
+  private width = 0;
+  private draws = 0;
+  private hovered = false;
+  private unwatch: (() => void)[] = [];
+  private stops: (() => void)[] = [];
+  private markers: Marker[];
+  private readonly redraw = (): void => this.draw();
+
+  constructor(
+    private readonly source: Source,
+    private readonly spec: Spec,
+  ) {
+    this.markers = spec.markers ?? [];
+    this.read = h("span", { class: "chart-read num" });
+    this.notes = h("span", { class: "chart-notes" });
+    this.cover = h("div", { class: "chart-cover" });
+    this.plot = h("div", {
+      class: "chart-plot",
+      attrs: { tabindex: 0, role: "img", "aria-label": `Chart of ${spec.title}` },
+      on: { keydown: (event) => this.pressed(event), blur: () => this.leave() },
+      style: { height: `${this.height()}px` },
+    }, this.cover);
+    this.element = h("section", { class: "chart", attrs: { "data-chart": spec.title, "data-state": "loading", "data-drawn": 0 } },
+      h("header", { class: "chart-head" }, this.title(), this.notes, ...(spec.extra ?? []), this.read), this.plot);
+    this.setState("loading", "");
+    this.stops.push(
+      watchSight(this.element, (inView) => (inView ? this.enter() : this.exit())),
+      watchSize(this.plot, (width) => this.resized(width)),
+      onTheme(() => this.rebuild()),
+      source.link.onCursor((x) => this.follow(x)),
+      source.link.onRange(() => this.zoomed()),
+    );
+  }
+
+  /** Change how it looks; what is not given stays. */
+  look(look: Partial<Look>): void {
+    const before = this.current;
+    this.current = { ...before, ...look };
+    this.source.link.setUnit(this.current.axis === "step" ? "step" : "time");
+    if (JSON.stringify(before) === JSON.stringify(this.current)) return;
+    if (before.axis !== this.current.axis || before.log !== this.current.log) this.rebuild();
+    else this.plan();
+  }
+
+  setMarkers(markers: Marker[]): void {
+    this.markers = markers;
+    this.plan();
+  }
+
+  setLimits(limits: Limit[]): void {
+    this.spec.limits = limits;
+    this.plan();
+  }
+
+  setHeight(height: number): void {
+    this.spec.height = height;
+    this.plot.style.height = `${height}px`;
+    this.rebuild();
+  }
+
+  /** Return the chart as a picture, with its title. */
+  async png(): Promise<Blob> {
+    const from = this.plot.querySelector("canvas");
+    if (!from) throw new Error("cannot draw the picture: the chart is not in sight; scroll to it");
+    const ratio = devicePixelRatio;
+    const to = document.createElement("canvas");
+    const head = Math.round(30 * ratio);
+    [to.width, to.height] = [from.width, from.height + head];
+    const context = to.getContext("2d");
+    if (!context) throw new Error("cannot draw the picture: the browser gives no canvas; try another one");
+    context.fillStyle = colour("surface");
+    context.fillRect(0, 0, to.width, to.height);
+    context.fillStyle = colour("text");
+    context.font = `600 ${13 * ratio}px system-ui, sans-serif`;
+    context.fillText(this.spec.title, 12 * ratio, 20 * ratio);
+    context.drawImage(from, 0, head);
+    return new Promise((done, failed) => to.toBlob((blob) => (blob ? done(blob) : failed(new Error("cannot draw the picture: it is too large; make the window smaller"))), "image/png"));
+  }
+
+  stop(): void {
+    this.exit();
+    for (const stop of this.stops) stop();
+  }
+
+  private title(): HTMLElement {
+    const { title, help, enlarge } = this.spec;
+    const cut = title.lastIndexOf("/");
+    const words = cut > 0 ? [h("span", { class: "soft" }, title.slice(0, cut + 1)), title.slice(cut + 1)] : [title];
+    const hint = help ? `${title}: ${help}` : title;
+    return enlarge
+      ? h("h3", {}, h("button", { class: "chart-title", title: hint, attrs: { type: "button" }, on: { click: enlarge } }, ...words))
+      : h("h3", { class: "chart-title", title: hint }, ...words);
+  }
+
+  private height(): number {
+    return this.spec.height ?? HEIGHT;
+  }
+
+  private enter(): void {
+    if (this.inView) return;
+    this.inView = true;
+    const points = Math.min(2000, Math.max(200, Math.round((this.width || 600) / PIXELS_PER_POINT)));
+    this.unwatch = this.spec.names.map((name) => this.source.curves.watch(name, points, () => this.plan()));
+    this.plan();
+  }
+
+  private exit(): void {
+    if (!this.inView) return;
+    this.inView = false;
+    for (const stop of this.unwatch) stop();
+    this.unwatch = [];
+    if (this.hovered) this.leave();
+    this.drop();
+  }
+
+  private drop(): void {
+    this.chart?.destroy();
+    this.chart = null;
+    delete (this.element as { chart?: unknown }).chart;
+  }
+
+  private rebuild(): void {
+    this.drop();
+    this.plan();
+  }
+
+  private resized(width: number): void {
+    this.width = width;
+    if (this.chart) this.chart.resize(width);
+    else this.plan();
+  }
+
+  private zoomed(): void {
+    const { curves, link } = this.source;
+    curves.setRange(link.unit, link.range);
+    const view = link.view();
+    // the others have only caught up with what this one shows already
+    if (!view || !this.model || this.model.x[0] !== view[0] || this.model.x[1] !== view[1]) this.plan();
+  }
+
+  private plan(): void {
+    if (this.inView && this.width > 0) nextFrame(this.redraw);
+  }
+
+  private draw(): void {
+    if (!this.inView || this.width <= 0) return;
+    const curves = this.spec.names.map((name) => this.source.curves.get(name)).filter((one): one is Curve => one !== null);
+    this.lines = this.collect(curves);
+    for (const line of this.lines) this.source.link.cover(line.x[0] ?? NaN, line.x[line.x.length - 1] ?? NaN);
+    const view = this.source.link.view();
+    if (!this.lines.length || !view) return this.absent(curves);
+    const shown = extent(this.lines, view[0], view[1], this.current.clip, this.current.log);
+    this.explain(shown);
+    if (!shown) return this.setState("empty", this.lines.some((line) => line.badCount) ? "only NaN or infinite values here" : this.current.log ? "nothing above 0 here, which a log axis needs" : "no points in this range");
+    this.model = { x: wide(view), y: this.limits(shown), drawn: this.lines.map((line) => this.smoothed(line)), marks: this.marks(), limits: this.spec.limits ?? [] };
+    this.setState("drawn", "");
+    if (this.chart) this.chart.show(this.model);
+    else this.build(this.model);
+    this.follow(this.source.link.cursor);
+  }
+
+  private build(model: Model): void {
+    const form = { axis: this.current.axis, log: this.current.log, unit: this.spec.unit ?? "", origin: this.origin(), width: this.width, height: this.height() };
+    this.chart = new Chart(this.plot, form, model, {
+      hover: (x, left, top) => this.hover(x, left, top),
+      select: (from, to) => this.source.link.setRange([from, to]),
+      reset: () => this.source.link.setRange(null),
+      drawn: () => this.element.setAttribute("data-drawn", String(++this.draws)),
+    });
+    (this.element as { chart?: unknown }).chart = this.chart.plot;
+  }
+
+  private collect(curves: Curve[]): Line[] {
+    const steps = this.current.axis === "step";
+    const clock = steps ? this.source.curves.clock() : null;
+    const many = this.spec.names.length > 1 || this.source.curves.runs.length > 1;
+    const label = this.spec.label ?? ((held: Held) => (this.spec.names.length > 1 ? held.name : held.rank >= 0 ? `rank ${held.rank}` : "all ranks"));
+    const order = this.spec.order ?? ((held: Held) => (many ? Math.max(0, this.spec.names.indexOf(held.name)) : Math.max(0, held.rank)));
+    const band = this.current.ranks === "band" && !many;
+    const zoomed = this.source.link.range !== null;
+    return curves.flatMap((curve) => metricLines(curve, zoomed, steps, clock, { label, order, bare: this.spec.bare ?? false }, band));
+  }
+
+  private smoothed(line: Line): Drawn {
+    return { line, smoothed: this.current.smooth > 1 ? smooth(line, this.current.smooth) : null };
+  }
+
+  private origin(): number {
+    return this.source.curves.origin ?? this.source.link.whole?.[0] ?? 0;
+  }
+
+  private limits(shown: Extent): [number, number] {
+    if (this.current.log) {
+      const [low, high] = [shown.min, shown.max];
+      return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
+    }
+    const limits = (this.spec.limits ?? []).map((limit) => limit.value).filter((at) => at <= shown.max * 4);
+    const most = Math.max(shown.max, ...limits);
+    const [low, high] = padded(this.spec.zero ? Math.min(0, shown.min) : shown.min, most);
+    // memory that moves by a few bytes is not a mountain
+    const least = this.spec.unit === "bytes" ? Math.max(0, (Math.abs(most) * STEADY - (high - low)) / 2) : 0;
+    return [Math.max(low - least, low >= 0 ? 0 : -Infinity), this.spec.most !== undefined && high <= this.spec.most * 1.1 ? this.spec.most * 1.03 : high + least];
+  }
+
+  private marks(): MarkLine[] {
+    const clock = this.source.curves.clock();
+    const steps = this.current.axis === "step";
+    return this.markers.flatMap((mark) => {
+      const own = steps ? mark.step : mark.time;
+      const other = steps ? mark.time : mark.step;
+      const x = own ?? (clock && other !== null && other !== undefined ? (steps ? across(clock.time, clock.step, other) : across(clock.step, clock.time, other)) : null);
+      return x === null || x === undefined ? [] : [{ x, text: mark.text, kind: mark.kind }];
+    });
+  }
+
+  private absent(curves: Curve[]): void {
+    const failed = curves.find((curve) => curve.state === "error");
+    if (failed) this.setState("error", failed.text);
+    else if (!curves.length || curves.some((curve) => curve.state === "loading")) this.setState("loading", "");
+    else this.setState("empty", curves.some((curve) => curve.whole.length) && this.current.axis === "step" ? "belongs to no step: choose time as the axis" : "no points yet");
+  }
+
+  private setState(state: State, text: string): void {
+    this.element.setAttribute("data-state", state);
+    show(this.cover, state !== "drawn");
+    if (state === "drawn") return;
+    this.drop();
+    if (state === "error") fill(this.cover, h("span", {}, text), h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.source.curves.refresh() } }, "Try again"));
+    else if (this.cover.textContent !== text || state === "loading") fill(this.cover, text);
+  }
+
+  /** Say what the chart does not show. */
+  private explain(shown: Extent | null): void {
+    const { unit } = this.spec;
+    const said: string[] = [];
+    const bad = this.lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0);
+    if (bad) said.push(`${number(bad)} NaN or ∞`);
+    if (shown?.above) said.push(`${shown.above} above, to ${value(shown.most, unit)}`);
+    if (shown?.below) said.push(`${shown.below} below, to ${value(shown.least, unit)}`);
+    if (shown && this.current.log && this.lines.some((line) => line.min.some((low) => low <= 0))) said.push("≤ 0 not shown");
+    const late = this.spec.names.map((name) => this.source.curves.get(name)?.text ?? "").find(Boolean);
+    if (late) said.push(`not fresh: ${late}`);
+    const text = said.join(" · ");
+    setText(this.notes, text);
+    this.notes.title = shown?.above || shown?.below ? `Outliers are clipped: ${text}` : text;
+  }
+
+  private follow(x: number | null): void {
+    if (!this.inView || !this.chart) return;
+    this.chart.point(x);
+    const main = this.main();
+    setText(this.read, main ? this.reading(main, x) : "");
+  }
+
+  /** The line whose value the head shows: the band of the ranks, else the first. */
+  private main(): Line | undefined {
+    return this.lines.find((line) => line.key === "ranks" && !line.faint) ?? this.lines.find((line) => !line.faint) ?? this.lines[0];
+  }
+
+  private reading(line: Line, x: number | null): string {
+    const at = x === null ? line.last[line.x.length - 1] : line.mean[nearest(line.x, x)];
+    return at === undefined ? ABSENT : value(at, this.spec.unit);
+  }
+
+  private hover(x: number | null, left: number, top: number): void {
+    if (x === null) return this.leave();
+    this.hovered = true;
+    this.source.link.setCursor(x);
+    const rows = this.lines.filter((line) => inside(line, x)).map((line) => this.row(line, x)).sort((one, other) => other.at - one.at);
+    const reach = this.model ? ((this.model.x[1] - this.model.x[0]) / this.width) * 5 : 0;
+    const marks = this.marks().filter((mark) => Math.abs(mark.x - x) <= reach).map((mark) => mark.text);
+    showTip(left, top, this.where(x), rows, marks.slice(0, 4));
+  }
+
+  private row(line: Line, x: number): TipRow & { at: number } {
+    const place = nearest(line.x, x);
+    const at = line.mean[place] ?? NaN;
+    const [low, high, many] = [line.min[place] ?? at, line.max[place] ?? at, line.count[place] ?? 1];
+    const { unit } = this.spec;
+    const note = high > low && !line.bare ? `${value(low, unit)} … ${value(high, unit)}${many > 1 ? `, ${number(many)} points` : ""}` : undefined;
+    const ink = typeof line.colour === "number" ? lineColour(line.colour) : colour(line.colour);
+    return { colour: ink, label: this.lines.length > 1 ? line.label : "", text: value(at, unit), note, at: Number.isFinite(at) ? at : -Infinity };
+  }
+
+  private where(x: number): string {
+    const clock_ = this.source.curves.clock();
+    if (this.current.axis === "step") {
+      const main = this.lines[0];
+      const step = main ? main.x[nearest(main.x, x)] ?? x : x;
+      const time = clock_ ? across(clock_.step, clock_.time, step) : null;
+      return `step ${number(Math.round(step))}${time === null ? "" : ` · ${moment(time)}`}`;
+    }
+    const step = clock_ ? across(clock_.time, clock_.step, x) : null;
+    return `${this.current.axis === "wall" ? moment(x) : clock(x - this.origin())}${step === null ? "" : ` · step ${number(Math.round(step))}`}`;
+  }
+
+  private leave(): void {
+    this.hovered = false;
+    hideTip();
+    this.source.link.setCursor(null);
+  }
+
+  private pressed(event: KeyboardEvent): void {
+    const { link } = this.source;
+    const act: Record<string, () => void> = {
+      ArrowLeft: () => (event.shiftKey ? link.scale(1, -0.2) : this.walk(-1)),
+      ArrowRight: () => (event.shiftKey ? link.scale(1, 0.2) : this.walk(1)),
+      "+": () => link.scale(0.5, 0),
+      "=": () => link.scale(0.5, 0),
+      "-": () => link.scale(2, 0),
+      "0": () => link.setRange(null),
+      Escape: () => this.plot.blur(),
+    };
+    const found = event.ctrlKey || event.metaKey || event.altKey ? undefined : act[event.key];
+    if (!found) return;
+    event.preventDefault();
+    event.stopPropagation();
+    found();
+  }
+
+  /** Move the cursor to the next point. */
+  private walk(by: number): void {
+    const line = this.main();
+    if (!line?.x.length || !this.chart) return;
+    const now = this.source.link.cursor;
+    const place = now === null ? line.x.length - 1 : Math.min(line.x.length - 1, Math.max(0, nearest(line.x, now) + by));
+    const x = line.x[place] ?? 0;
+    const rect = this.chart.plot.over.getBoundingClientRect();
+    this.hover(x, rect.left + this.chart.plot.valToPos(x, "x"), rect.top + rect.height / 2);
+  }
+}
+
+function wide([from, to]: readonly [number, number]): [number, number] {
+  return from === to ? [from - 0.5, to + 0.5] : [from, to];
+}
+
+function inside(line: Line, x: number): boolean {
+  const [first, last] = [line.x[0] ?? 0, line.x[line.x.length - 1] ?? 0];
+  const air = (last - first) * 0.02;
+  return x >= first - air && x <= last + air;
+}

@@ -1,0 +1,107 @@
+/** The charts of a report: one file, opened without a server. Its numbers lie in the file, compressed. */
+
+import "./style.css";
+
+import { curvesOf, decode, type Message } from "./binary.ts";
+import { across, Curves } from "./curves.ts";
+import { h } from "./dom.ts";
+import { Link, type Unit } from "./link.ts";
+import { Panel, type Look, type Marker } from "./panel.ts";
+import { segmented, toggle } from "./parts.ts";
+import { start } from "./theme.ts";
+import type { Held } from "./held.ts";
+
+interface Slot {
+  title: string;
+  unit: string;
+  names: string[];
+  axis: "step" | "time";
+}
+
+interface Embedded {
+  runs: string[];
+  labels: string[];
+  origin: number | null;
+  markers: Marker[];
+}
+
+/** Return the text of an element that holds data. */
+function held(id: string): string {
+  const found = document.getElementById(id);
+  return (found instanceof HTMLTemplateElement ? found.content.textContent : found?.textContent) ?? "";
+}
+
+async function unpacked(text: string): Promise<Message[]> {
+  const packed = Uint8Array.from(atob(text.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return decode(await new Response(stream).arrayBuffer());
+}
+
+/** Make a source of curves that answers from what the file holds. */
+function source(facts: Embedded, messages: Message[]): { curves: Curves; link: Link } {
+  const answer = (): Promise<Message[]> => Promise.resolve(messages);
+  const curves = new Curves(facts.runs, null, 64, answer);
+  curves.origin = facts.origin;
+  const link = new Link();
+  link.convert = (x: number, from: Unit) => {
+    const clock = curves.clock();
+    if (!clock) return null;
+    return from === "step" ? across(clock.step, clock.time, x) : across(clock.time, clock.step, x);
+  };
+  return { curves, link };
+}
+
+function panelOf(slot: Slot, facts: Embedded, from: { curves: Curves; link: Link }): Panel {
+  const many = facts.runs.length > 1;
+  const place = (one: Held): number => Math.max(0, facts.runs.indexOf(one.run));
+  const spec = {
+    title: slot.title, names: slot.names, unit: slot.unit, height: 190,
+    markers: many ? [] : facts.markers,
+    ...(many ? { label: (one: Held) => facts.labels[place(one)] ?? one.run, order: place } : {}),
+  };
+  return new Panel(from, spec);
+}
+
+async function main(): Promise<void> {
+  const facts = JSON.parse(held("report-facts")) as Embedded;
+  const messages = await unpacked(held("report-series"));
+  if (!messages.flatMap(curvesOf).length) return;
+  start();
+  const training = source(facts, messages);
+  const machine = source(facts, messages);
+  const panels: Panel[] = [];
+  for (const figure of document.querySelectorAll<HTMLElement>("figure.slot")) {
+    const slot = JSON.parse(figure.dataset["slot"] ?? "{}") as Slot;
+    const panel = panelOf(slot, facts, slot.axis === "step" ? training : machine);
+    panel.look({ axis: slot.axis });
+    if (slot.axis === "step") panels.push(panel);
+    figure.append(panel.element);
+    figure.classList.add("live");
+  }
+  controls(panels);
+}
+
+const SMOOTH = 15;
+
+/** Offer what the page's own charts offer: the axis, a logarithmic scale, smoothing. */
+function controls(panels: Panel[]): void {
+  const look = (change: Partial<Look>): void => panels.forEach((one) => one.look(change));
+  const axis = segmented("axis", [["step", "step"], ["time", "time"]], "step", (word) => {
+    axis.set(word);
+    look({ axis: word === "time" ? "time" : "step" });
+  });
+  const log = toggle("log", false, (on) => {
+    log.set(String(on));
+    look({ log: on });
+  });
+  const smooth = toggle("smooth", false, (on) => {
+    smooth.set(String(on));
+    look({ smooth: on ? SMOOTH : 0 });
+  });
+  document.getElementById("report-controls")?.append(
+    axis.element, log.element, smooth.element,
+    h("span", { class: "soft" }, "drag to zoom, double click for everything"),
+  );
+}
+
+void main();

@@ -1,0 +1,76 @@
+/** The run that the page shows: what all its views share. */
+
+import { api, type Alert, type Head, type Names, type RunEvent, type Status } from "./api.ts";
+import { across, Curves } from "./curves.ts";
+import { Fresh } from "./fresh.ts";
+import { Link } from "./link.ts";
+import { Live } from "./live.ts";
+
+const HEAD_MS = 3000;
+
+/** One run with its live connection. */
+export class RunModel {
+  readonly live: Live;
+  readonly curves: Curves;
+  readonly link = new Link();
+  readonly head: Fresh<Head>;
+  readonly names: Fresh<Names>;
+  readonly events: Fresh<{ total: number; events: RunEvent[] }>;
+  readonly alerts: Fresh<{ alerts: Alert[] }>;
+  private seen: Status | null = null;
+  private headAt = 0;
+  private clockKept = false;
+
+  constructor(
+    readonly key: string,
+    refresh: number,
+  ) {
+    this.live = new Live(key, refresh);
+    this.curves = new Curves([key], this.live);
+    this.head = new Fresh(() => api.head(key));
+    this.names = new Fresh(() => api.names(key));
+    this.events = new Fresh(() => api.events(key));
+    this.alerts = new Fresh(() => api.alerts(key));
+    this.live.listen({ status: (status) => this.follow(status) });
+    this.link.convert = (x, from) => {
+      const clock = this.curves.clock();
+      if (!clock) return null;
+      return from === "step" ? across(clock.step, clock.time, x) : across(clock.time, clock.step, x);
+    };
+    this.head.listen(() => (this.curves.origin ??= this.head.value?.run.created ?? null));
+    this.names.listen(() => this.keepClock());
+  }
+
+  /** Hold one curve of the training always: it tells which step was when. */
+  private keepClock(): void {
+    const metrics = this.names.value?.metrics ?? [];
+    const own = metrics.filter((metric) => metric.source === "training" || metric.source === "phase");
+    const best = own.find((metric) => metric.name === "step_seconds") ?? own[0];
+    if (this.clockKept || !best) return;
+    this.clockKept = true;
+    this.curves.watch(best.name, 400, () => undefined);
+  }
+
+  /** Ask again for what the status says has changed; the head, which costs more, every few seconds. */
+  private follow(status: Status): void {
+    const before = this.seen;
+    this.seen = status;
+    if (!before) return;
+    if (status.names !== before.names) this.names.refresh();
+    if (status.events !== before.events) {
+      this.events.refresh();
+      this.alerts.refresh();
+    }
+    const ended = status.state !== before.state;
+    const moved = status.step !== before.step || status.heard !== before.heard;
+    if (ended || (moved && performance.now() - this.headAt > HEAD_MS)) {
+      this.headAt = performance.now();
+      this.head.refresh();
+    }
+  }
+
+  stop(): void {
+    this.live.stop();
+    this.curves.stop();
+  }
+}

@@ -1,0 +1,82 @@
+/** Light and dark: by the system, or as chosen and kept on this machine. Charts read their colours from the style. */
+
+export type Choice = "auto" | "light" | "dark";
+
+const KEY = "stepscope-theme";
+const system = matchMedia("(prefers-color-scheme: dark)");
+const listeners = new Set<() => void>();
+
+function kept(): Choice {
+  try {
+    const word = localStorage.getItem(KEY);
+    return word === "light" || word === "dark" ? word : "auto";
+  } catch {
+    return "auto"; // storage may be forbidden; then the system decides
+  }
+}
+
+/** Return what was chosen. */
+export function choice(): Choice {
+  return kept();
+}
+
+/** Tell whether the page is dark now. */
+export function isDark(): boolean {
+  return document.documentElement.dataset["theme"] === "dark";
+}
+
+/** Choose a theme and keep it. */
+export function choose(word: Choice): void {
+  try {
+    if (word === "auto") localStorage.removeItem(KEY);
+    else localStorage.setItem(KEY, word);
+  } catch {
+    // storage may be forbidden: the choice then lasts as long as the page
+  }
+  apply(word);
+}
+
+function apply(word: Choice): void {
+  const dark = word === "dark" || (word === "auto" && system.matches);
+  document.documentElement.dataset["theme"] = dark ? "dark" : "light";
+  colours.clear();
+  for (const listener of listeners) listener();
+}
+
+/** Apply the kept theme and follow the system. */
+export function start(): void {
+  apply(kept());
+  system.addEventListener("change", () => apply(kept()));
+}
+
+/** Call back whenever the colours change; returns how to stop. */
+export function onTheme(listener: () => void): () => void {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+const colours = new Map<string, string>();
+
+/** Return a colour of the style by the name of its variable, without the dashes. */
+export function colour(name: string): string {
+  let found = colours.get(name);
+  if (found === undefined) {
+    found = getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim() || "#888";
+    colours.set(name, found);
+  }
+  return found;
+}
+
+/** Lines told apart by people with any colour vision: eight colours, then the same with another dash. */
+export const LINE_COLOURS = 8;
+const DASHES: number[][] = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
+
+/** Return the colour of the n-th line. */
+export function lineColour(place: number): string {
+  return colour(`line-${place % LINE_COLOURS}`);
+}
+
+/** Return the dash of the n-th line, in CSS pixels. */
+export function lineDash(place: number): number[] {
+  return DASHES[Math.floor(place / LINE_COLOURS) % DASHES.length] ?? [];
+}

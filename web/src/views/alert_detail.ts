@@ -1,0 +1,136 @@
+/** One alert in full: what was measured against which limit, the chart with the moment marked, and what to do. */
+
+import type { Alert } from "../api.ts";
+import { Curves } from "../curves.ts";
+import { fill, h } from "../dom.ts";
+import { ABSENT, clock, moment, number, value } from "../format.ts";
+import { Link } from "../link.ts";
+import { Panel } from "../panel.ts";
+import { empty, severityMark } from "../parts.ts";
+import type { RunModel } from "../run.ts";
+
+export type Order = (alert: Alert, action: "ack" | "silence", seconds: number) => void;
+
+const SILENCES: [string, number][] = [["15 minutes", 900], ["1 hour", 3600], ["1 day", 86400]];
+
+/** Return a number of the evidence, if it is one. */
+function numeric(found: unknown): number | null {
+  return typeof found === "number" && Number.isFinite(found) ? found : null;
+}
+
+/** Shows the chosen alert. */
+export class Detail {
+  readonly element = h("section", { class: "card alert-detail", attrs: { "aria-label": "The alert in full" } });
+  private panel: Panel | null = null;
+  private curves: Curves | null = null;
+  private drawn = "";
+  private alert: Alert | null = null;
+
+  constructor(
+    private readonly run: RunModel,
+    private readonly actions: boolean,
+    private readonly order: Order,
+  ) {}
+
+  /** Draw again what was drawn without knowing the run's metrics. */
+  again(): void {
+    if (this.drawn && !this.panel) {
+      this.drawn = "";
+      this.show(this.alert);
+    }
+  }
+
+  show(alert: Alert | null): void {
+    this.alert = alert;
+    const key = JSON.stringify(alert);
+    if (key === this.drawn) return;
+    this.drawn = key;
+    this.stop();
+    if (!alert) {
+      fill(this.element, empty("Nothing to show", "Choose an alert to see its evidence."));
+      return;
+    }
+    fill(this.element,
+      h("header", { class: "alert-title" }, severityMark(alert.severity), h("h2", {}, alert.rule), h("span", { class: `chip state-${alert.state}` }, alert.state)),
+      h("p", { class: "alert-said" }, alert.text),
+      alert.remedy ? h("p", { class: "alert-remedy" }, h("strong", {}, "What to do: "), alert.remedy) : null,
+      this.buttons(alert), this.chart(alert), this.facts(alert));
+  }
+
+  stop(): void {
+    this.panel?.stop();
+    this.curves?.stop();
+    this.panel = this.curves = null;
+  }
+
+  /** Tell whether the run is over: then nobody takes orders, and nothing lasts longer than it did. */
+  private ended(): boolean {
+    const status = this.run.live.status;
+    return status !== null && status.state !== "running";
+  }
+
+  private buttons(alert: Alert): HTMLElement | null {
+    if (!this.actions || alert.state === "resolved" || this.ended()) return null;
+    const button = (text: string, click: () => void): HTMLElement =>
+      h("button", { class: "button", attrs: { type: "button" }, on: { click } }, text);
+    return h("div", { class: "alert-actions" },
+      alert.state === "firing" || alert.state === "pending" ? button("Acknowledge", () => this.order(alert, "ack", 0)) : null,
+      alert.state === "silenced" ? null : SILENCES.map(([text, seconds]) => button(`Silence for ${text}`, () => this.order(alert, "silence", seconds))));
+  }
+
+  private chart(alert: Alert): HTMLElement | null {
+    const name = alert.evidence?.["metric"];
+    if (typeof name !== "string" || !name) return null;
+    const facts = this.run.names.value?.metrics.find((metric) => metric.name === name);
+    if (!facts) return null;
+    const limit = numeric(alert.evidence?.["threshold"]);
+    this.curves = new Curves([this.run.key], this.run.live);
+    const source = { curves: this.curves, link: new Link(), live: this.run.live };
+    this.panel = new Panel(source, {
+      title: name,
+      names: [name],
+      unit: facts.unit,
+      height: 260,
+      limits: limit === null ? [] : [{ value: limit, label: "limit" }],
+      markers: [
+        { time: alert.since, step: alert.step, text: "fires", kind: "alert" },
+        ...(alert.until === null ? [] : [{ time: alert.until, text: "resolved", kind: "event" as const }]),
+      ],
+    });
+    this.panel.look({ axis: "time" });
+    return h("div", { class: "alert-chart" }, this.panel.element);
+  }
+
+  private facts(alert: Alert): HTMLElement {
+    const now = this.run.live.now();
+    const end = alert.until ?? (this.ended() ? (this.run.live.status?.heard ?? now) : now);
+    const evidence = alert.evidence ?? {};
+    const unit = this.run.names.value?.metrics.find((metric) => metric.name === evidence["metric"])?.unit ?? "";
+    const rows: [string, string][] = [
+      ["since", moment(alert.since, now)],
+      ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "it lasts"],
+      ["lasted", alert.since === null ? ABSENT : clock(Math.max(0, end - alert.since))],
+      ["step", alert.step === null ? ABSENT : number(alert.step)],
+      ["rank", alert.rank === null ? "the machine" : String(alert.rank)],
+      ...Object.entries(evidence).filter(([, found]) => found !== null)
+        .map(([key, found]): [string, string] => [key, shown(found, key === "value" || key === "threshold" ? unit : "")]),
+      ...Object.entries(alert.labels ?? {}).map(([key, found]): [string, string] => [`label ${key}`, shown(found, "")]),
+    ];
+    return h("div", { class: "alert-facts" },
+      h("dl", { class: "facts" }, rows.map(([key, text]) => [h("dt", {}, key), h("dd", { class: "num" }, text)])), this.course(alert, now));
+  }
+
+  /** The states it went through. */
+  private course(alert: Alert, now: number): HTMLElement | null {
+    const { transitions } = alert as Alert & { transitions?: { time: number | null; state: string; text: string }[] };
+    if (!transitions?.length) return null;
+    return h("ol", { class: "alert-course", attrs: { "aria-label": "What happened to it" } }, transitions.map(({ time, state, text }) =>
+      h("li", {}, h("span", { class: "soft num" }, moment(time, now)), h("span", { class: `chip state-${state}` }, state), text === alert.text ? null : h("span", {}, text))));
+  }
+}
+
+function shown(found: unknown, unit: string): string {
+  if (found === null || found === undefined) return ABSENT;
+  if (typeof found === "number") return value(found, unit);
+  return typeof found === "string" ? found : JSON.stringify(found);
+}

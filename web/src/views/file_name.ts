@@ -1,0 +1,4 @@
+/** Return a file name that any system takes. */
+export function fileName(text: string): string {
+  return text.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "").slice(0, 80) || "chart";
+}

@@ -1,0 +1,27 @@
+/** Short names for the lines of one chart. */
+
+const KINDS: Record<string, string> = { gpu: "GPU", process: "rank" };
+
+/** Return what tells the lines of one chart apart: the words in which their names differ. */
+export function labels(names: string[]): Map<string, string> {
+  const split = names.map((name) => name.split("/"));
+  const found = new Map<string, string>();
+  if (names.length === 1) return found.set(names[0] ?? "", (split[0]?.at(-1) ?? "").replaceAll("_", " "));
+  const own = split.map((words) => words.filter((word, at) => !split.every((others) => others[at] === word)).join("_").split("_"));
+  const ends = common(own);
+  names.forEach((name, place) => {
+    const words = own[place] ?? [];
+    const text = words.slice(0, words.length - ends).join(" ");
+    const kind = split[place]?.[0] ?? "";
+    found.set(name, /^\d+$/.test(text) ? `${KINDS[kind] ?? kind} ${text}` : text || name);
+  });
+  return found;
+}
+
+/** Return how many words at the end all have in common; each keeps one of its own. */
+function common(all: string[][]): number {
+  const shortest = Math.min(...all.map((words) => words.length));
+  let count = 0;
+  while (count < shortest - 1 && new Set(all.map((words) => words.at(-1 - count))).size === 1) count += 1;
+  return count;
+}

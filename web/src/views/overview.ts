@@ -1,0 +1,220 @@
+/** A run at a glance: what is the matter with it, how far it is, where a step's time goes, what happened. */
+
+import "./overview.css";
+import type { Place } from "../address.ts";
+import { api, type Alert, type Diagnosis, type Head, type Status } from "../api.ts";
+import type { Axis } from "../chart.ts";
+import { fill, h, setText, show, type Child } from "../dom.ts";
+import { ABSENT, ago, clock, count, duration, moment, number, value } from "../format.ts";
+import { Fresh } from "../fresh.ts";
+import { zoomText } from "../link.ts";
+import { axisOf } from "../metric_axis.ts";
+import { markersOf } from "../markers.ts";
+import { runOf, type Mounted, type Page, type View } from "../page.ts";
+import { Panel } from "../panel.ts";
+import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../parts.ts";
+import { redraw } from "../redraw.ts";
+import type { RunModel } from "../run.ts";
+import { configFacts, machineFacts } from "./run_facts.ts";
+import { toneOfVerdict, verdict } from "./verdict.ts";
+
+const DIAGNOSE_MS = 10000;
+const MOST_CHARTS = 6;
+/** Numbers that the progress says already. */
+const SAID = new Set(["step", "epoch", "rate"]);
+
+class OverviewView implements Mounted {
+  private readonly run: RunModel;
+  private readonly verdict = h("section", { class: "card verdict" }, skeleton(2));
+  private readonly numbers = h("dl", { class: "numbers" }, skeleton(3));
+  private readonly bar = h("div", {});
+  private readonly progressText = h("div", { class: "progress-text" });
+  private readonly progress: HTMLElement;
+  private readonly phases = h("div", {}, skeleton(2));
+  private readonly phaseNote = h("span", { class: "soft num" });
+  private readonly alertCard: HTMLElement;
+  private readonly alerts = h("ul", { class: "list" });
+  private readonly changes = h("ul", { class: "list" });
+  private readonly changeCard: HTMLElement;
+  private readonly end = h("div", { class: "run-end" });
+  private readonly charts = h("div", { class: "charts run-charts" });
+  private readonly low = h("div", { class: "run-low" });
+  private readonly problem = h("div");
+  private readonly diagnosis: Fresh<Diagnosis> | null;
+  private diagnosed = 0;
+  private diagnosedState = "";
+  private took = 0;
+  private panels = new Map<string, Panel>();
+  private axis: Axis = "step";
+  private charted = "";
+  private stops: (() => void)[] = [];
+
+  constructor(
+    root: HTMLElement,
+    private readonly page: Page,
+  ) {
+    const run = (this.run = runOf(page));
+    this.progress = h("div", { class: "progress" }, this.progressText, h("div", { class: "bar", attrs: { "aria-hidden": "true" } }, this.bar));
+    this.alertCard = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", { class: "card-title" }, "Alerts"), h("a", { attrs: { href: page.router.link({ view: "alerts" }) } }, "All")), this.alerts);
+    this.changeCard = card("What changed lately", this.changes);
+    const phases = h("section", { class: "card phases-card" }, h("div", { class: "card-head" }, h("h2", { class: "card-title" }, "Where a step's time goes"), this.phaseNote), this.phases);
+    const state = h("section", { class: "card stack" }, this.progress, this.numbers);
+    fill(root, this.problem,
+      h("div", { class: "run-top" }, h("div", { class: "stack" }, this.verdict, phases), h("div", { class: "stack" }, state, this.alertCard, this.changeCard)),
+      this.end, this.charts, this.low);
+    this.diagnosis = page.server.capabilities.diagnosis ? new Fresh(() => this.askDiagnosis()) : null;
+    show(this.alertCard, page.server.capabilities.alerts);
+    show(this.changeCard, false);
+    show(this.bar.parentElement as HTMLElement, false);
+    this.stops.push(run.head.listen(() => this.drawHead()), run.live.listen({ status: (status) => this.drawProgress(status) }), run.names.listen(() => this.drawCharts()), run.events.listen(() => this.mark()));
+    if (page.server.capabilities.alerts) this.stops.push(run.alerts.listen(() => this.drawAlerts()));
+    if (this.diagnosis) this.stops.push(this.diagnosis.listen(() => this.drawVerdict()));
+    if (run.live.status) this.drawProgress(run.live.status);
+  }
+
+  private async askDiagnosis(): Promise<Diagnosis> {
+    const begun = performance.now();
+    this.diagnosed = begun;
+    this.diagnosedState = this.run.live.status?.state ?? "";
+    try {
+      return await api.diagnosis(this.run.key);
+    } finally {
+      this.took = performance.now() - begun;
+    }
+  }
+
+  update(place: Place): void {
+    const x = place.params.get("x");
+    this.axis = x === "time" || x === "wall" ? x : "step";
+    this.run.link.setUnit(this.axis === "step" ? "step" : "time");
+    for (const panel of this.panels.values()) panel.look({ axis: this.axis });
+  }
+
+  stop(): void {
+    for (const stop of this.stops) stop();
+    for (const panel of this.panels.values()) panel.stop();
+  }
+
+  private drawHead(): void {
+    const head = this.run.head.value;
+    if (!head) {
+      fill(this.problem, failure(this.run.head.error, () => this.run.head.refresh()));
+      return;
+    }
+    fill(this.problem);
+    this.diagnose(head.status.state);
+    this.drawVerdict();
+    this.drawProgress(this.run.live.status ?? head.status);
+    const numbers = head.numbers.filter((one) => !SAID.has(one.key));
+    redraw(this.numbers, numbers, () => numbers.map((one) => h("div", { title: head.definitions[one.key] ?? "" }, h("dt", {}, one.label), h("dd", { class: "num" }, one.value === null ? one.text || ABSENT : value(one.value, one.unit)))));
+    this.drawPhases(head);
+    redraw(this.end, head.end, () => (head.end?.traceback.length ? card("How it ended", h("pre", { class: "traceback" }, head.end.traceback.join("\n"))) : null));
+    this.drawCharts();
+    redraw(this.low, [head.run, head.ranks, head.problems], () => this.facts(head));
+  }
+
+  /** Ask again while it runs, but not more often than it takes; and once more when it has ended. */
+  private diagnose(state: string): void {
+    const now = performance.now();
+    if (!this.diagnosis?.value || (state !== "running" && state === this.diagnosedState)) return;
+    if (state === "running" && now - this.diagnosed < Math.max(DIAGNOSE_MS, 5 * this.took)) return;
+    this.diagnosed = now;
+    this.diagnosedState = state;
+    this.diagnosis.refresh();
+  }
+
+  private drawPhases(head: Head): void {
+    const { time } = head;
+    setText(this.phaseNote, time ? `${duration(time.step.mean)} mean · p50 ${duration(time.step.p50)} · p95 ${duration(time.step.p95)} · max ${duration(time.step.max)}` : "");
+    redraw(this.phases, time?.phases ?? null, () => (time?.phases.length ? phaseBar(time.phases) : h("p", { class: "soft" }, "No step has been timed: use run.step() and run.phase(), or stepscope run.")));
+  }
+
+  private drawVerdict(): void {
+    const head = this.run.head.value;
+    if (!head) return;
+    const found = this.diagnosis?.value ?? null;
+    const tone = toneOfVerdict(head.status, found);
+    this.verdict.className = `card verdict ${tone}`;
+    const waiting = this.diagnosis !== null && !found && !this.diagnosis.error;
+    redraw(this.verdict, [head.status.state, head.status.cause, found, waiting, this.diagnosis?.error], () => verdict(head.status, found, waiting, (range) => this.page.router.link({ view: "training", params: new URLSearchParams({ zoom: zoomText("step", range) ?? "" }) })));
+    this.drawChanges(head, found);
+  }
+
+  /** What happened, and what changed in the metrics, the newest first. */
+  private drawChanges(head: Head, found: Diagnosis | null): void {
+    const all = [...head.changes, ...(found?.changes ?? [])].sort((one, other) => (other.time ?? 0) - (one.time ?? 0)).slice(0, 5);
+    show(this.changeCard, all.length > 0);
+    redraw(this.changes, all, () => all.map((one) => h("li", {}, h("span", { class: "soft num", title: moment(one.time) }, this.when(one.time)), h("span", {}, one.text))));
+  }
+
+  /** A moment by how long after the begin of the run it was. */
+  private when(time: number | null): string {
+    const begun = this.run.head.value?.run.created;
+    return time === null ? "" : begun ? `+${clock(time - begun)}` : moment(time);
+  }
+
+  private drawProgress(status: Status): void {
+    show(this.bar.parentElement as HTMLElement, status.progress !== null);
+    this.bar.style.transform = `scaleX(${status.progress ?? 0})`;
+    const total = status.total_steps ? ` of ${count(status.total_steps)}` : "";
+    const parts: Child[] = [h("span", {}, h("b", { class: "num" }, status.step === null ? ABSENT : number(status.step)), h("span", { class: "soft" }, status.step === null ? " no step yet" : `${total} steps`))];
+    if (status.epoch !== null && status.epoch !== undefined) parts.push(h("span", { class: "soft num" }, `epoch ${number(status.epoch, 3)}`));
+    if (status.rate !== null) parts.push(h("span", { class: "soft num" }, `${count(status.rate)} steps/s`));
+    const left = status.state === "running" && status.left !== null ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}` : status.progress !== null ? `${Math.floor(status.progress * 100)} %` : "";
+    parts.push(h("span", { class: "soft num end" }, left));
+    redraw(this.progressText, [status.step, total, status.epoch, status.rate, left], () => parts);
+  }
+
+  private drawAlerts(): void {
+    const found = this.run.alerts.value?.alerts ?? [];
+    const open = found.filter((one) => one.state !== "resolved");
+    const shown = (open.length ? open : found).slice(0, 5);
+    redraw(this.alerts, shown, () => (shown.length ? shown.map((one) => this.alert(one)) : h("li", { class: "soft" }, "None has fired.")));
+  }
+
+  private alert(one: Alert): HTMLElement {
+    const href = this.page.router.link({ view: "alerts", params: new URLSearchParams({ alert: one.alert }) });
+    return h("li", {}, severityMark(one.severity), h("span", {}, h("a", { attrs: { href } }, one.text || one.rule)), h("span", { class: "soft num" }, one.state === "firing" && one.since ? ago(this.run.live.now() - one.since) : one.state));
+  }
+
+  private drawCharts(): void {
+    const metrics = this.run.names.value?.metrics;
+    const head = this.run.head.value;
+    if (!metrics || !head) return;
+    const known = new Map(metrics.map((metric) => [metric.name, metric]));
+    const names = head.important.filter((name) => known.has(name)).slice(0, MOST_CHARTS);
+    if (JSON.stringify(names) === this.charted) return;
+    this.charted = JSON.stringify(names);
+    fill(this.charts, names.map((name) => {
+      const metric = known.get(name);
+      const panel = this.panels.get(name) ?? new Panel(this.run, { title: name, names: [name], unit: metric?.unit ?? "", help: metric?.help ?? "", ...(metric ? axisOf(metric) : {}), enlarge: () => this.page.router.go({ view: "training", params: new URLSearchParams({ wide: name, q: name }) }) });
+      panel.look({ axis: this.axis });
+      this.panels.set(name, panel);
+      return panel.element;
+    }));
+    this.mark();
+  }
+
+  private mark(): void {
+    const markers = markersOf(this.run.events.value?.events ?? []);
+    for (const panel of this.panels.values()) panel.setMarkers(markers);
+  }
+
+  private facts(head: Head): Child {
+    const several = head.ranks.length > 1 || head.ranks.some((rank) => rank.lost);
+    return [
+      several ? card("Ranks", h("div", { class: "scroll" }, table([
+        { title: "Rank", cell: (rank) => `${rank.rank}${rank.attempt ? ` · attempt ${rank.attempt}` : ""}` },
+        { title: "State", cell: (rank) => h("span", { title: rank.cause }, stateMark(rank.state)) },
+        { title: "Node", cell: (rank) => rank.node },
+        { title: "Step", class: "num", cell: (rank) => number(rank.step) },
+        { title: "Rows lost", class: "num", cell: (rank) => number(rank.lost) },
+      ], head.ranks))) : null,
+      card("Run", machineFacts(head)),
+      configFacts(head.run.config),
+      head.problems.length ? card("What could not be read", h("ul", { class: "list" }, head.problems.map((text) => h("li", {}, h("span", { class: "warn" }, "!"), h("span", {}, text))))) : null,
+    ];
+  }
+}
+
+export const overview: View = { name: "overview", title: "Overview", of: "run", mount: (root, page) => new OverviewView(root, page) };

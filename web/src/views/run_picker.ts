@@ -1,0 +1,102 @@
+/** Choose runs by typing and ticking. The first chosen is the base. */
+
+import { api, reason, type Row } from "../api.ts";
+import { fill, h, setText } from "../dom.ts";
+import { ABSENT, number } from "../format.ts";
+import { failure, skeleton, stateMark } from "../parts.ts";
+
+const SHOWN = 60;
+
+/** Return the rows whose name, id, project or state hold all words. */
+export function found(rows: Row[], words: string): Row[] {
+  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
+  return rows.filter((row) => {
+    const text = `${row.name} ${row.id} ${row.project} ${row.state}`.toLowerCase();
+    return wanted.every((word) => text.includes(word));
+  });
+}
+
+export class Picker {
+  readonly element = h("div", { class: "picker" });
+  private readonly list = h("ul", { class: "picker-list" });
+  private readonly said = h("span", { class: "soft", attrs: { role: "status" } });
+  private readonly search = h("input", {
+    attrs: { type: "search", placeholder: "Find a run", "aria-label": "Find a run" },
+    on: { input: () => this.draw(), focus: () => this.open(true) },
+  });
+  private rows: Row[] | null = null;
+  private keys: string[] = [];
+  private stopped = false;
+  private timer = 0;
+
+  constructor(
+    private readonly most: number,
+    private readonly changed: (keys: string[]) => void,
+  ) {
+    const toggle = h("button", { class: "button picker-toggle", attrs: { type: "button" }, on: { click: () => this.open(Boolean(this.list.hidden)) } }, "Choose runs");
+    fill(this.element, h("div", { class: "toolbar" }, h("div", { class: "search" }, this.search), toggle, this.said), this.list);
+    fill(this.list, skeleton(3));
+    void this.load();
+  }
+
+  /** Compare the others with this run. */
+  makeBase(key: string): void {
+    this.changed([key, ...this.keys.filter((one) => one !== key)]);
+  }
+
+  set(keys: string[]): void {
+    this.keys = keys;
+    this.open(keys.length < 2);
+    this.draw();
+  }
+
+  stop(): void {
+    this.stopped = true;
+    clearTimeout(this.timer);
+  }
+
+  private open(on: boolean): void {
+    this.list.hidden = !on;
+  }
+
+  private async load(): Promise<void> {
+    try {
+      const answer = await api.runs();
+      if (this.stopped) return;
+      this.rows = answer?.rows ?? [];
+      this.rows.sort((one, other) => (other.created ?? 0) - (one.created ?? 0));
+      if (answer && !answer.complete) this.timer = window.setTimeout(() => void this.load(), 1000);
+      this.draw();
+    } catch (error) {
+      if (!this.stopped) fill(this.list, failure(reason(error), () => void this.load()));
+    }
+  }
+
+  /** Leave a run out, or take it in. */
+  toggle(key: string): void {
+    const keys = this.keys.includes(key) ? this.keys.filter((one) => one !== key) : [...this.keys, key];
+    if (keys.length > this.most) {
+      setText(this.said, `At most ${this.most} runs can be compared.`);
+      return;
+    }
+    const open = !this.list.hidden;
+    this.changed(keys);
+    this.open(open);
+  }
+
+  private draw(): void {
+    if (!this.rows) return;
+    const rows = found(this.rows, this.search.value).filter((row) => row.state !== "broken");
+    setText(this.said, `${this.keys.length} chosen of ${this.rows.length} runs`);
+    fill(this.list, rows.slice(0, SHOWN).map((row) => this.line(row)),
+      rows.length > SHOWN ? h("li", { class: "soft picker-more" }, `and ${rows.length - SHOWN} more: type to find them`) : null,
+      rows.length ? null : h("li", { class: "soft picker-more" }, "No run matches."));
+  }
+
+  private line(row: Row): HTMLElement {
+    const box = h("input", { attrs: { type: "checkbox", checked: this.keys.includes(row.key) }, on: { change: () => this.toggle(row.key) } });
+    const loss = row.card?.loss ? `${row.card.loss.name} ${number(row.card.loss.last)}` : ABSENT;
+    return h("li", {}, h("label", { class: "picker-line" }, box, h("span", { class: "picker-name", title: row.name || row.id }, row.name || row.id),
+      h("span", { class: "soft picker-project" }, row.project), stateMark(row.state), h("span", { class: "num soft" }, loss)));
+  }
+}

@@ -1,0 +1,218 @@
+/** The machine around the training: GPUs as they are now, everything over time on one axis with the training's charts. */
+
+import "./system.css";
+import type { Place } from "../address.ts";
+import { json, reason } from "../api.ts";
+import type { Frame } from "../binary.ts";
+import { fill, h } from "../dom.ts";
+import type { Held } from "../held.ts";
+import type { CurveId } from "../live.ts";
+import type { Mounted, Page, View } from "../page.ts";
+import { Panel } from "../panel.ts";
+import { empty, failure, segmented, skeleton, toggle } from "../parts.ts";
+import type { RunModel } from "../run.ts";
+import { GpuGrid } from "./gpu_grid.ts";
+import { Heat } from "./heat.ts";
+import { labels } from "./line_labels.ts";
+import { ProcessTable } from "./process_table.ts";
+import { legend } from "./swatch.ts";
+
+export interface Machine {
+  nodes: { node: string; attempt: number; devices: Record<string, string>; absent: Record<string, string> }[];
+  gpus: { index: number | string; name: string; node: string; metrics: Record<string, number | null> }[];
+  processes: { rank: number; pid: number | null; state: string; metrics: Record<string, number | null> }[];
+  groups: { group: string; title: string; unit: string; names: string[]; limit: string | null }[];
+}
+
+const CORE = /^cpu\/\d+\/usage_ratio$/;
+const MANY = 8;
+const AGAIN_MS = 5000;
+
+class SystemView implements Mounted {
+  private readonly tools = h("div", { class: "toolbar" });
+  private readonly now = h("div", { class: "system-now" });
+  private readonly charts = h("div", { class: "charts" });
+  private readonly more = h("div", { class: "charts" });
+  private readonly rest = h("div", { class: "system-rest" });
+  private panels: Panel[] = [];
+  private beside: Panel[] = [];
+  private main: HTMLElement[] = [];
+  private single: HTMLElement[] = [];
+  private heat: Heat | null = null;
+  private grid: GpuGrid | null = null;
+  private processes: ProcessTable | null = null;
+  private machine: Machine | null = null;
+  private asked = 0;
+  private stopped = false;
+  private readonly stops: (() => void)[] = [];
+
+  constructor(
+    root: HTMLElement,
+    private readonly page: Page,
+    private readonly run: RunModel,
+  ) {
+    fill(root, this.tools, this.now, this.charts, this.rest);
+    fill(this.now, skeleton(2));
+    this.drawTools();
+    void this.load();
+    this.stops.push(run.live.listen({ frame: (frame, curves) => this.grown(frame, curves), reset: () => void this.load() }));
+    this.stops.push(run.names.listen(() => { if (this.machine && !this.machine.groups.length) void this.load(); }));
+  }
+
+  update(place: Place, before: Place): void {
+    if (place.params.get("x") !== before.params.get("x") || place.params.get("alone") !== before.params.get("alone")) {
+      this.drawTools();
+      this.look();
+      this.drawTraining();
+      this.place();
+    }
+  }
+
+  stop(): void {
+    this.stopped = true;
+    for (const stop of this.stops) stop();
+    for (const panel of [...this.panels, ...this.beside]) panel.stop();
+    this.heat?.stop();
+  }
+
+  /** By time since the start, unless the reader wants the clock or, as in the training's charts, steps. */
+  private axis(): "step" | "time" | "wall" {
+    const word = this.page.router.place.params.get("x");
+    return word === "wall" || word === "step" ? word : "time";
+  }
+
+  private drawTools(): void {
+    fill(this.tools,
+      segmented("Axis", [["time", "Time"], ["wall", "Clock"], ["step", "Step"]], this.axis(), (word) => this.page.router.param({ x: word })).element,
+      toggle("Training beside it", this.page.router.place.params.get("alone") !== "1", (on) => this.page.router.param({ alone: on ? null : "1" })).element,
+      h("span", { class: "soft system-hint" }, "Hover one chart, see all; drag to zoom all."));
+  }
+
+  private look(): void {
+    for (const panel of [...this.panels, ...this.beside]) panel.look({ axis: this.axis() });
+    this.heat?.look(this.axis());
+  }
+
+  private async load(): Promise<void> {
+    this.asked = performance.now();
+    try {
+      const machine = await json<Machine>("/api/machine", { run: this.run.key });
+      if (this.stopped) return;
+      const same = this.machine && JSON.stringify(this.machine.groups) === JSON.stringify(machine.groups);
+      this.machine = machine;
+      this.drawNow(machine);
+      if (!same) this.drawCharts(machine);
+    } catch (error) {
+      if (!this.stopped && !this.machine) fill(this.now, failure(reason(error), () => void this.load()));
+    }
+  }
+
+  private drawNow(machine: Machine): void {
+    if (!machine.groups.length && !machine.gpus.length) {
+      fill(this.now, empty("No sample of the machine yet", "The watcher samples it once a second while the run is recorded."));
+      return;
+    }
+    this.grid ??= new GpuGrid();
+    this.processes ??= new ProcessTable();
+    this.grid.draw(machine.gpus);
+    this.processes.draw(machine.processes);
+    if (!this.grid.element.isConnected) fill(this.now, this.grid.element);
+    this.grid.element.style.setProperty("max-width", `${machine.gpus.length * 420}px`);
+  }
+
+  private drawTraining(): void {
+    for (const panel of this.beside) panel.stop();
+    this.beside = [];
+    if (this.page.router.place.params.get("alone") !== "1") {
+      const metrics = this.run.names.value?.metrics ?? [];
+      const wanted = [metrics.find((metric) => /loss/.test(metric.name)), metrics.find((metric) => metric.name === "step_seconds")];
+      for (const metric of wanted) {
+        if (!metric) continue;
+        const panel = new Panel(this.run, { title: metric.name, names: [metric.name], unit: metric.unit, help: metric.help, height: 200 });
+        panel.look({ axis: this.axis() });
+        this.beside.push(panel);
+      }
+    }
+  }
+
+  /** Put the training's charts first, then those of the machine; what has a chart of its own only is folded away. */
+  private place(): void {
+    fill(this.charts, this.beside.map((panel) => panel.element), this.main);
+    const single = this.single.length
+      ? h("details", { class: "system-more" }, h("summary", {}, `More samples (${this.single.length})`), this.more)
+      : null;
+    fill(this.more, this.single);
+    fill(this.rest, single, this.processes?.element ?? null, this.machine ? this.absent(this.machine) : null);
+  }
+
+  private drawCharts(machine: Machine): void {
+    for (const panel of this.panels) panel.stop();
+    this.heat?.stop();
+    this.heat = null;
+    this.panels = [];
+    [this.main, this.single] = [[], []];
+    for (const group of machine.groups) {
+      const alone = group.names.length === 1 && group.title === group.names[0];
+      if (group.names.length > MANY && group.names.every((name) => CORE.test(name))) {
+        this.heat = new Heat(this.run, group.title, group.names);
+        this.main.push(this.heat.element);
+      } else {
+        const panel = this.panel(group);
+        this.panels.push(panel);
+        (alone ? this.single : this.main).push(panel.element);
+      }
+    }
+    this.drawTraining();
+    this.look();
+    this.place();
+  }
+
+  private panel(group: Machine["groups"][number]): Panel {
+    const names = group.limit && !group.names.includes(group.limit) ? [...group.names, group.limit] : group.names;
+    const called = labels(group.names);
+    const label = (held: Held): string => (held.name === group.limit ? "limit" : (called.get(held.name) ?? held.name));
+    const order = (held: Held): number => names.indexOf(held.name);
+    const some = names.length > 1 && names.length <= MANY + 1;
+    const shown = names.map((name) => (name === group.limit ? "limit" : (called.get(name) ?? name)).replace(/^GPU /, ""));
+    return new Panel(this.run, {
+      title: group.title, names, unit: group.unit, label, order, zero: true, height: 200,
+      ...(group.unit === "ratio" ? { most: 1 } : {}),
+      ...(some ? { extra: [legend(shown)] } : {}),
+    });
+  }
+
+  private absent(machine: Machine): HTMLElement | null {
+    const reasons = new Map<string, string>();
+    for (const node of machine.nodes) for (const [what, why] of Object.entries(node.absent)) reasons.set(what, why);
+    if (!reasons.size) return null;
+    return h("details", { class: "card system-absent" },
+      h("summary", {}, `What this machine does not tell (${reasons.size})`),
+      h("dl", { class: "facts" }, [...reasons].map(([what, why]) => [h("dt", {}, what), h("dd", {}, why)])));
+  }
+
+  /** The tiles follow the live rows; where several nodes have a GPU 0, the server is asked now and then. */
+  private grown(frame: Frame, curves: ReadonlyMap<number, CurveId>): void {
+    const fresh = new Map<string, number>();
+    for (let place = 0; place < frame.header.n; place += 1) {
+      const id = curves.get(frame.curve[place] ?? -1);
+      if (id && id.rank < 0) fresh.set(id.name, frame.columns.last[place] ?? NaN);
+    }
+    if (!fresh.size) return;
+    const known = this.machine && (this.machine.groups.length > 0);
+    if (!known || (this.machine?.nodes.length ?? 0) > 1) {
+      if (performance.now() - this.asked > AGAIN_MS) void this.load();
+      return;
+    }
+    this.grid?.follow(fresh);
+    this.processes?.follow(fresh);
+  }
+}
+
+export const system: View = {
+  name: "system",
+  title: "System",
+  of: "run",
+  mount(root: HTMLElement, page: Page): Mounted {
+    return page.run ? new SystemView(root, page, page.run) : {};
+  },
+};

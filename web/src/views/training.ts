@@ -1,0 +1,261 @@
+/** Every metric of a run as a chart: grouped, found by typing, all on one axis. */
+
+import "./training.css";
+import type { Place } from "../address.ts";
+import { api, type MetricFacts } from "../api.ts";
+import type { Axis } from "../chart.ts";
+import { fill, h, setText, show } from "../dom.ts";
+import { clock, count, moment, number } from "../format.ts";
+import { HistogramPanel } from "../histogram.ts";
+import { axisOf } from "../metric_axis.ts";
+import { epochMarkers, markersOf } from "../markers.ts";
+import { runOf, type Mounted, type Page, type View } from "../page.ts";
+import { Panel, type Look, type Marker } from "../panel.ts";
+import { empty, failure, field, icon, segmented, skeleton, toggle } from "../parts.ts";
+import type { RunModel } from "../run.ts";
+import { search } from "../search.ts";
+
+/** Points to smooth over, by the place of the slider. */
+const SMOOTH = [0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
+const FOLD_RANKS = 16;
+const [TALL, USUAL] = [340, 176];
+
+class TrainingView implements Mounted {
+  private readonly run: RunModel;
+  private panels = new Map<string, Panel>();
+  private histograms = new Map<string, HistogramPanel>();
+  private arranged = "";
+  private markers: Marker[] = [];
+  private marked = "";
+  private epochs = false;
+  private stops: (() => void)[] = [];
+  private readonly search = search("Search metrics", (query) => this.page.router.param({ q: query }));
+  private readonly axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["wall", "Clock"]], "step", (x) => this.page.router.param({ x: x === "step" ? null : x }));
+  private readonly log = toggle("Log", false, (on) => this.page.router.param({ log: on ? "*" : null }), "Logarithmic axis for all; each chart has its own switch");
+  private readonly clip = toggle("Clip outliers", false, (clip) => this.page.router.param({ clip }), "Leave out what is far from nearly all of the rest; each chart says what it leaves out");
+  private readonly events = toggle("Events", true, (on) => this.page.router.param({ events: on ? null : "0" }), "Epochs, checkpoints, alerts and other events as marks");
+  private readonly rest = toggle("Machine too", false, (all) => this.page.router.param({ all }), "Metrics of the machine and of the recorder as well");
+  private readonly ranks = segmented("Ranks", [["band", "Band"], ["each", "Each"]], "band", (ranks) => this.page.router.param({ ranks: ranks === "band" ? null : ranks }));
+  private readonly rankBox: HTMLElement;
+  private readonly attempts = h("select", { attrs: { "aria-label": "Attempts" }, on: { change: () => this.page.router.param({ attempt: this.attempts.value }) } });
+  private readonly slider = h("input", { attrs: { type: "range", min: 0, max: SMOOTH.length - 1, step: 1, "aria-label": "Smoothing" }, on: { input: () => this.page.router.param({ smooth: SMOOTH[Number(this.slider.value)] || null }) } });
+  private readonly sliderText = h("span", { class: "num soft smooth-read" });
+  private readonly zoom = h("button", { class: "button", attrs: { type: "button" }, title: "Show everything (0)", on: { click: () => this.run.link.setRange(null) } });
+  private readonly body = h("div");
+
+  constructor(
+    root: HTMLElement,
+    private readonly page: Page,
+  ) {
+    this.run = runOf(page);
+    this.rankBox = field("Ranks", this.ranks.element);
+    fill(root,
+      h("div", { class: "toolbar sticky" }, this.search.element, h("div", { class: "controls" }, this.axis.element,
+        h("label", { class: "field", title: "Exponential mean over so many recorded points; the raw line stays" }, h("span", { class: "soft" }, "Smooth"), this.slider, this.sliderText),
+        this.log.element, this.clip.element, this.events.element, this.rest.element, this.rankBox, this.attempts, this.zoom)),
+      this.body);
+    fill(this.body, h("div", { class: "charts" }, Array.from({ length: 6 }, () => h("div", { class: "chart" }, h("div", { class: "chart-head" }), h("div", { style: { height: `${USUAL}px` } })))));
+    this.stops.push(
+      this.run.names.listen(() => this.arrange()),
+      this.run.events.listen(() => this.mark()),
+      this.run.link.onRange(() => this.drawZoom()),
+    );
+    void this.loadHistograms();
+  }
+
+  update(place: Place): void {
+    const { params } = place;
+    this.search.set(params.get("q") ?? "");
+    const look = this.look();
+    this.axis.set(look.axis);
+    this.log.set(params.get("log") === "*" ? "1" : "");
+    this.clip.set(look.clip ? "1" : "");
+    this.events.set(params.get("events") === "0" ? "" : "1");
+    this.rest.set(params.get("all") ?? "");
+    this.ranks.set(look.ranks);
+    this.slider.value = String(Math.max(0, SMOOTH.indexOf(look.smooth)));
+    setText(this.sliderText, look.smooth ? count(look.smooth) : "off");
+    this.options();
+    this.run.link.setUnit(look.axis === "step" ? "step" : "time");
+    for (const [name, panel] of this.panels) this.dress(name, panel);
+    this.mark();
+    this.arrange();
+    this.drawZoom();
+  }
+
+  stop(): void {
+    for (const stop of this.stops) stop();
+    for (const panel of this.panels.values()) panel.stop();
+    for (const panel of this.histograms.values()) panel.stop();
+    this.run.curves.setOptions({});
+  }
+
+  private look(): Look {
+    const { params } = this.page.router.place;
+    const x = params.get("x");
+    const axis: Axis = x === "time" || x === "wall" ? x : "step";
+    return { axis, log: params.get("log") === "*", smooth: Number(params.get("smooth")) || 0, clip: params.get("clip") === "1", ranks: params.get("ranks") === "each" ? "each" : "band" };
+  }
+
+  /** Choose what to fetch: attempts, and one folded curve where there are many ranks. */
+  private options(): void {
+    const names = this.run.names.value;
+    const attempt = this.page.router.place.params.get("attempt");
+    const many = (names?.ranks.length ?? 1) > FOLD_RANKS && this.look().ranks === "band";
+    this.run.curves.setOptions({ ...(many ? { fold: true } : {}), ...(attempt ? { attempts: [Number(attempt)] } : {}) });
+  }
+
+  private dress(name: string, panel: Panel): void {
+    const { params } = this.page.router.place;
+    const look = this.look();
+    const own = params.getAll("log").includes(name);
+    panel.look({ ...look, log: look.log !== own });
+    const wide = params.getAll("wide").includes(name);
+    if (panel.element.classList.toggle("wide", wide) !== (panel.element.dataset["tall"] === "1")) {
+      panel.element.dataset["tall"] = wide ? "1" : "";
+      panel.setHeight(wide ? TALL : USUAL);
+    }
+    const button = panel.element.querySelector(".chart-log");
+    button?.setAttribute("aria-pressed", String(look.log !== own));
+  }
+
+  private mark(): void {
+    const on = this.page.router.place.params.get("events") !== "0";
+    const events = this.run.events.value?.events ?? [];
+    const told = events.some((event) => event.kind === "epoch");
+    const markers = on ? [...markersOf(events), ...(told ? [] : epochMarkers(this.run.curves.get("epoch")?.whole ?? []))] : [];
+    const key = JSON.stringify(markers);
+    if (key === this.marked) return;
+    this.marked = key;
+    this.markers = markers;
+    for (const panel of this.panels.values()) panel.setMarkers(markers);
+  }
+
+  /** Hold the metric that says where epochs begin, if there is one. */
+  private followEpochs(names: readonly MetricFacts[]): void {
+    if (this.epochs || !names.some((metric) => metric.name === "epoch")) return;
+    this.epochs = true;
+    this.stops.push(this.run.curves.watch("epoch", 400, () => this.mark()));
+  }
+
+  /** Lay out the charts that fit the search; those that stay are not made anew. */
+  private arrange(): void {
+    const names = this.run.names.value;
+    if (!names) {
+      if (this.run.names.error) fill(this.body, failure(this.run.names.error, () => this.run.names.refresh()));
+      return;
+    }
+    show(this.rankBox, names.ranks.length > 1);
+    this.drawAttempts(names.attempts);
+    this.options();
+    this.followEpochs(names.metrics);
+    const { params } = this.page.router.place;
+    const query = params.get("q") ?? "";
+    const wanted = this.search.matcher();
+    const known = names.metrics.filter((metric) => params.get("all") === "1" || metric.source === "training" || metric.source === "phase" || (query !== "" && metric.source === "machine"));
+    const scored = known.map((metric) => ({ metric, score: wanted.score(metric.name) })).filter((one) => one.score >= 0);
+    if (query) scored.sort((one, other) => other.score - one.score);
+    const shut = params.getAll("shut");
+    const key = JSON.stringify([scored.map((one) => one.metric.name), query !== "", shut, [...this.histograms.keys()]]);
+    if (key === this.arranged) return;
+    this.arranged = key;
+    const metrics = scored.map((one) => one.metric);
+    if (!metrics.length) this.nothing(query, names.metrics.length);
+    else if (query) fill(this.body, h("div", { class: "charts" }, metrics.map((metric) => this.panel(metric).element)));
+    else fill(this.body, this.grouped(metrics, new Set(shut)));
+    this.mark();
+  }
+
+  private nothing(query: string, all: number): void {
+    fill(this.body, query
+      ? empty("No metric fits", `Nothing matches ${query}.`, h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.page.router.param({ q: null }) } }, "Show all"))
+      : empty("Nothing logged yet", all ? "This run has metrics of the machine only." : "The first values appear here by themselves.", all ? null : h("pre", {}, 'run.log({"loss": loss})')));
+  }
+
+  private grouped(metrics: MetricFacts[], shut: Set<string>): HTMLElement[] {
+    const groups = new Map<string, MetricFacts[]>();
+    for (const metric of metrics) groups.set(metric.group, [...(groups.get(metric.group) ?? []), metric]);
+    const found = [...groups].map(([group, some]) => this.group(group, group || "Main", `${some.length}`, shut, () => some.map((metric) => this.panel(metric).element)));
+    if (this.histograms.size) found.push(this.group("histograms:", "Histograms", `${this.histograms.size}`, shut, () => [...this.histograms.values()].map((panel) => panel.element)));
+    return found;
+  }
+
+  private group(key: string, title: string, many: string, shut: Set<string>, charts: () => HTMLElement[]): HTMLElement {
+    const open = !shut.has(key || "-");
+    const turn = (): void => {
+      const params = new URLSearchParams(this.page.router.place.params);
+      const now = new Set(params.getAll("shut"));
+      if (!now.delete(key || "-")) now.add(key || "-");
+      params.delete("shut");
+      for (const word of now) params.append("shut", word);
+      this.page.router.go({ params });
+    };
+    return h("section", { class: "group", attrs: { "data-group": key } },
+      h("h2", {}, h("button", { class: "group-head", attrs: { type: "button", "aria-expanded": String(open) }, on: { click: turn } }, icon("M6 4l4 4-4 4"), title, h("span", { class: "soft num" }, many))),
+      open ? h("div", { class: "charts" }, charts()) : null);
+  }
+
+  private panel(metric: MetricFacts): Panel {
+    const held = this.panels.get(metric.name);
+    if (held) return held;
+    const { name } = metric;
+    const list = (param: string): void => {
+      const params = new URLSearchParams(this.page.router.place.params);
+      const now = params.getAll(param).filter((word) => word !== "*");
+      const all = params.getAll(param).includes("*") ? ["*"] : [];
+      params.delete(param);
+      for (const word of [...all, ...(now.includes(name) ? now.filter((one) => one !== name) : [...now, name])]) params.append(param, word);
+      this.page.router.go({ params });
+    };
+    const tool = (text: string, title: string, kind: string, act: () => void): HTMLElement => h("button", { class: kind, title, attrs: { type: "button" }, on: { click: act } }, text);
+    const tools = h("span", { class: "chart-tools" }, tool("log", "Logarithmic axis", "chart-log", () => list("log")), tool("png", "Save as a picture", "chart-png", () => void this.save(panel, name)));
+    const panel: Panel = new Panel(this.run, { title: name, names: [name], unit: metric.unit, help: metric.help, height: USUAL, markers: this.markers, extra: [tools], enlarge: () => list("wide"), ...axisOf(metric) });
+    this.panels.set(name, panel);
+    this.dress(name, panel);
+    return panel;
+  }
+
+  private async save(panel: Panel, name: string): Promise<void> {
+    const address = URL.createObjectURL(await panel.png());
+    h("a", { attrs: { href: address, download: `${name.replace(/[^\w.-]+/g, "_")}.png` } }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 10000);
+  }
+
+  private drawAttempts(attempts: number[]): void {
+    show(this.attempts, attempts.length > 1);
+    if (this.attempts.options.length !== attempts.length + 1) {
+      fill(this.attempts, h("option", { attrs: { value: "" } }, "All attempts"), attempts.map((one) => h("option", { attrs: { value: one } }, `Attempt ${one}`)));
+    }
+    this.attempts.value = this.page.router.place.params.get("attempt") ?? "";
+  }
+
+  private drawZoom(): void {
+    const { range, unit } = this.run.link;
+    show(this.zoom, range !== null);
+    if (!range) return;
+    const wall = this.look().axis === "wall";
+    const origin = this.run.curves.origin ?? 0;
+    const [from, to] = range.map((x) => (unit === "step" ? number(Math.round(x)) : wall ? moment(x) : clock(x - origin)));
+    setText(this.zoom, `${unit === "step" ? "Step " : ""}${from} – ${to}  ✕`);
+  }
+
+  private async loadHistograms(): Promise<void> {
+    try {
+      const { names } = await api.histograms(this.run.key);
+      for (const name of names) if (!this.histograms.has(name)) this.histograms.set(name, new HistogramPanel(this.run.key, name, this.run.link));
+      if (names.length) this.arrange();
+    } catch {
+      // a run without histograms, or a server that cannot tell: the part stays hidden, the charts say what is wrong
+    }
+  }
+}
+
+export const training: View = {
+  name: "training",
+  title: "Training",
+  of: "run",
+  mount(root, page) {
+    fill(root, skeleton(3));
+    return new TrainingView(root, page);
+  },
+};

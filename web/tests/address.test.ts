@@ -1,0 +1,27 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { address, parse } from "../src/address.ts";
+import { zoomOf, zoomText } from "../src/link.ts";
+
+test("an address and its place are the same thing, whatever a run is called", () => {
+  for (const run of ["demo/2026-a", "a?b#c/d e", "../..", "<img src=x>", "100%"]) {
+    const place = { view: "training", run, params: new URLSearchParams({ q: "loss & more", x: "time" }) };
+    const back = parse(address(place));
+    assert.deepEqual([back.view, back.run, back.params.toString()], ["training", run, place.params.toString()]);
+  }
+});
+
+test("no address is all runs, and a broken one harms nobody", () => {
+  assert.equal(parse("").view, "runs");
+  assert.equal(parse("#/").view, "runs");
+  assert.equal(parse("#/run/%E0%A4%A/x").view, "x");
+  assert.equal(parse("#/compare?run=a&run=b").params.getAll("run").length, 2);
+});
+
+test("a zoom is kept in the address with its unit", () => {
+  const params = (zoom: string): URLSearchParams => new URLSearchParams({ zoom });
+  assert.deepEqual(zoomOf(params(zoomText("step", [100, 900]) ?? "")), { unit: "step", range: [100, 900] });
+  for (const wrong of ["", "step:9:1", "step:a:b", "other:1:2", "step:1"]) assert.equal(zoomOf(params(wrong)), null);
+  assert.equal(zoomText("time", null), null);
+});

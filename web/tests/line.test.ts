@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { extent, fold, nearest, padded, placeOf, smooth, type Line } from "../src/line.ts";
+
+function line(values: number[], counts?: number[]): Line {
+  const column = Float64Array.from(values);
+  return {
+    key: "", label: "", colour: 0,
+    x: Float64Array.from(values, (_, place) => place),
+    mean: column, min: column, max: column, last: column,
+    count: Float64Array.from(counts ?? values.map(() => 1)),
+  };
+}
+
+test("a place is found by halving, at both ends too", () => {
+  const x = Float64Array.of(1, 2, 4);
+  assert.deepEqual([0, 1, 3, 4, 9].map((at) => placeOf(x, at)), [-1, 0, 1, 2, 2]);
+  assert.deepEqual([0, 1.4, 3.1, 9].map((at) => nearest(x, at)), [0, 0, 2, 2]);
+  assert.equal(nearest(new Float64Array(0), 3), -1);
+});
+
+test("smoothing is the same whether points come alone or in buckets", () => {
+  const single = smooth(line([1, 1, 5, 5]), 10);
+  const buckets = smooth(line([1, 5], [2, 2]), 10);
+  assert.ok(Math.abs((single[1] ?? 0) - (buckets[0] ?? 9)) < 1e-12);
+  assert.ok(Math.abs((single[3] ?? 0) - (buckets[1] ?? 9)) < 1e-12);
+});
+
+test("smoothing begins at the first value and steps over what is not finite", () => {
+  const smoothed = smooth(line([3, NaN, 3]), 100);
+  assert.equal(smoothed[0], 3);
+  assert.ok(Math.abs((smoothed[2] ?? 0) - 3) < 1e-12);
+  assert.ok(Number.isNaN(smoothed[1] ?? 0));
+  assert.ok(Number.isNaN(smooth(line([NaN]), 5)[0]));
+});
+
+test("the range of values takes every extreme, and clipping says what it leaves out", () => {
+  const spiky = line([...Array.from({ length: 100 }, (_, place) => 1 + (place % 7) / 100), 1000]);
+  assert.equal(extent([spiky], 0, 100, false, false)?.max, 1000);
+  const clipped = extent([spiky], 0, 100, true, false);
+  assert.ok((clipped?.max ?? 1000) < 2);
+  assert.equal(clipped?.above, 1);
+  assert.equal(clipped?.most, 1000);
+});
+
+test("a falling loss is no outlier", () => {
+  const loss = line(Array.from({ length: 500 }, (_, place) => 10 * Math.exp(-place / 150) + 2));
+  const clipped = extent([loss], 0, 499, true, false);
+  assert.deepEqual([clipped?.above, clipped?.below], [0, 0]);
+});
+
+test("a log axis takes only what is above 0", () => {
+  assert.equal(extent([line([-1, 0])], 0, 1, false, true), null);
+  assert.equal(extent([line([-1, 4])], 0, 1, false, true)?.min, 4);
+});
+
+test("an axis has air, and 0 in sight where it is near", () => {
+  assert.equal(padded(0.1, 1)[0], 0);
+  assert.ok(padded(100, 101)[0] > 99);
+  assert.deepEqual(padded(0, 0), [0, 1]);
+});
+
+test("ranks fold into a band that holds every value, and the rank that is off is named", () => {
+  const [one, two, odd] = [line([1, 2, 3]), line([1, 2, 3]), { ...line([5, 6, 7]), label: "rank 2" }];
+  const folded = fold([one, two, odd]);
+  assert.deepEqual([...(folded?.band.min ?? [])], [1, 2, 3]);
+  assert.deepEqual([...(folded?.band.max ?? [])], [5, 6, 7]);
+  assert.equal(folded?.farthest?.label, "rank 2");
+  assert.equal(fold([one, two])?.farthest, null);
+  assert.equal(fold([]), null);
+});

@@ -1,0 +1,82 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import type { Alert, Names } from "../src/api.ts";
+import { byUrgency, isOpen, matching } from "../src/views/alert_order.ts";
+import { shade } from "../src/views/colour_scale.ts";
+import { change, tone } from "../src/views/difference.ts";
+import { fileName } from "../src/views/file_name.ts";
+import { labels } from "../src/views/line_labels.ts";
+import { shared } from "../src/views/shared_metrics.ts";
+import { throttled } from "../src/views/throttling.ts";
+
+function alert(facts: Partial<Alert>): Alert {
+  return { alert: "a", rule: "r", state: "firing", severity: "warning", text: "", remedy: null, labels: null, evidence: null, rank: null, step: null, since: 0, until: null, ...facts };
+}
+
+test("the worst alert that nobody has taken comes first", () => {
+  const found = byUrgency([
+    alert({ alert: "taken", severity: "critical", state: "acknowledged" }),
+    alert({ alert: "old", severity: "critical", since: 1 }),
+    alert({ alert: "new", severity: "critical", since: 2 }),
+    alert({ alert: "mild", severity: "info" }),
+  ]);
+  assert.deepEqual(found.map((one) => one.alert), ["new", "old", "mild", "taken"]);
+});
+
+test("a resolved alert is not open", () => {
+  assert.equal(isOpen(alert({ state: "resolved" })), false);
+  assert.equal(isOpen(alert({ state: "silenced" })), true);
+});
+
+test("alerts are found by all words, in labels too", () => {
+  const some = [alert({ rule: "gpu-hot", labels: { gpu: "2" } }), alert({ rule: "loss-nan" })];
+  assert.equal(matching(some, "HOT 2").length, 1);
+  assert.equal(matching(some, "").length, 2);
+});
+
+test("a difference is a signed percentage, or a factor where it is large", () => {
+  assert.equal(change(0.031), "+3.1\u202f%");
+  assert.equal(change(-0.2), "−20.0\u202f%");
+  assert.equal(change(0), "0\u202f%");
+  assert.equal(change(24), "25×");
+  assert.equal(change(null), "–");
+});
+
+test("verdicts have a tone", () => {
+  assert.equal(tone("better"), "good");
+  assert.equal(tone("worse"), "bad");
+  assert.equal(tone("no difference"), "even");
+});
+
+test("the scale of colours is dark at 0, bright at 1, and bounded", () => {
+  assert.deepEqual(shade(0), shade(-5));
+  assert.deepEqual(shade(1), shade(7));
+  assert.ok(shade(1).reduce((sum, one) => sum + one) > shade(0).reduce((sum, one) => sum + one));
+});
+
+test("a picture's file name has no path in it", () => {
+  assert.equal(fileName("train/loss"), "train-loss");
+  assert.equal(fileName("../../etc/passwd"), "etc-passwd");
+  assert.equal(fileName("…"), "chart");
+});
+
+test("lines of a chart are called by what tells them apart", () => {
+  assert.deepEqual([...labels(["gpu/0/power_watts", "gpu/1/power_watts"]).values()], ["GPU 0", "GPU 1"]);
+  assert.deepEqual([...labels(["disk/read_bytes_per_second", "disk/write_bytes_per_second"]).values()], ["read", "write"]);
+  assert.deepEqual([...labels(["cpu/usage_ratio"]).values()], ["usage ratio"]);
+});
+
+test("metrics that several runs share come before those of one, the important first", () => {
+  const names = (list: [string, boolean][]): Names => ({
+    version: 1, ranks: [0], attempts: [0],
+    metrics: list.map(([name, important]) => ({ name, unit: "", kind: "gauge", help: "", group: "", source: "training", count: 1, important })),
+  });
+  const found = shared([names([["own", true], ["b", false], ["loss", true]]), names([["loss", true], ["b", false]])]);
+  assert.deepEqual(found.map((one) => one.name), ["loss", "b", "own"]);
+});
+
+test("a GPU that is held back says why", () => {
+  assert.equal(throttled({ throttle_hw_thermal: 1, throttle_power_cap: 0, power_watts: 5 }), "held back: hw thermal");
+  assert.equal(throttled({ power_watts: 5 }), "");
+});
