@@ -18,7 +18,21 @@ from bench.sandbox import sandbox
 
 GROUPS = (
     *("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching"),
-    *("gradients", "torch_loop", "phases", "leaks", "ledger", "detection", "comparing", "traces"),
+    "page",
+    "serving",
+    *(
+        "gradients",
+        "torch_loop",
+        "phases",
+        "leaks",
+        "ledger",
+        "detection",
+        "comparing",
+        "traces",
+        "alerting",
+        "notifying",
+        "gauntlet",
+    ),
 )
 
 
@@ -29,6 +43,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="few repeats: shows that it works, not how well")
     parser.add_argument("--kills", type=int, default=None, help="kills in all (200; 12 with --quick)")
     parser.add_argument("--huge", action="store_true", help="800 million points instead of 80 (minutes, 5 GB)")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="parts of the page, or cases of the gauntlet, whose name has it"
+    )
+    parser.add_argument("--loaded", action="store_true", help="run the gauntlet with the other core busy, too")
     parser.add_argument("--gate", action="store_true", help="exit with 3 if a figure exceeds its limit")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     given = parser.parse_args(arguments)
@@ -40,7 +58,7 @@ def main(arguments: list[str]) -> int:
     for name in given.groups or GROUPS:
         started = time.monotonic()
         with sandbox() as scratch:
-            options = Options(scratch, given.quick, kills, given.huge)
+            options = Options(scratch, given.quick, kills, given.huge, only=given.only, loaded=given.loaded)
             found += [(name, figure) for figure in importlib.import_module(f"bench.{name}").measure(options)]
         print(f"{name} took {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     print(table(found))

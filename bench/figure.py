@@ -22,6 +22,10 @@ class Options:
     kills: int = 200
     huge: bool = False
     seed: int = 0
+    only: str = ""
+    """Part of the names of the cases to run, where a group has cases."""
+    loaded: bool = False
+    """Whether the other core is kept busy, where a group can do that."""
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def main(
     command: Callable[[list[str]], int] = run_command,
     environ: MutableMapping[str, str] = os.environ,
 ) -> int:
-    """Simulate a training, or list the runs; return the exit code.
+    """Simulate a training, serve the page, or list the runs; return the exit code.
 
     Args:
         arguments: command line without the program's name.
@@ -60,9 +60,12 @@ def main(
             print(error, file=sys.stderr)
             return error.exit_code
         environ["STEPSCOPE_CONFIG"] = str(options.config.resolve())
-    if options.enable_dashboard or options.dashboard_port is not None:
-        print("stepscope: no page is served yet: this part is not built; the runs are listed instead", file=sys.stderr)
-    return command(["demo", "--steps", str(options.simulate_steps)] if options.simulate else ["runs"])
+    shown = options.enable_dashboard or options.dashboard_port is not None
+    port = [] if options.dashboard_port is None else ["--port", str(options.dashboard_port)]
+    if options.simulate:
+        page = (port or ["--port", "8080"]) if shown else []
+        return command(["demo", "--steps", str(options.simulate_steps), *page])
+    return command(["serve", *port] if shown else ["runs"])
 
 
 if __name__ == "__main__":

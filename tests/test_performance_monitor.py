@@ -276,15 +276,16 @@ def test_a_loss_among_the_custom_metrics_is_the_loss(monitor, run):
     assert run.rows == [(0, {"loss": 0.5})]
 
 
-def test_parts_that_are_not_built_are_accepted_with_one_notice(monitor, capsys):
-    """They can be attached and called, and it is said once per part that nothing follows."""
-    attached = object()
-    monitor.dashboard = attached
-    monitor.alert_system.add_alert_rule(name="spike", condition=lambda metrics: metrics.loss > 9, severity="warning")
-    monitor.alert_system.add_alert_rule(name="again")
-    assert monitor.dashboard is attached
-    assert not monitor.alert_system
-    assert capsys.readouterr().err.count("not built") == 2
+def test_a_dashboard_gets_what_is_recorded(monitor, capsys):
+    """An attached dashboard has a row for each step; one without rows is kept and left alone, without a notice."""
+    assert monitor.dashboard is None
+    for attached in (object(), SimpleNamespace(metrics_data=[])):
+        monitor.dashboard = attached
+        assert monitor.dashboard is attached
+        monitor.record_metrics(3, 0.5, 1e-3, 32)
+    (row,) = attached.metrics_data
+    assert (row["step"], row["loss"]) == (3, 0.5)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.promise("S1-051", "X-04")

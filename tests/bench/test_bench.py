@@ -38,10 +38,18 @@ EXPECTED = {
         *("compare_wrong", "compare_false", "compare_unmixed", "gate_equal", "gate_3", "gate_10"),
         *("gate_after_equal", "gate_after_3", "gate_after_10"),
     },
+    "alerting": {"alert_cost", "alert_missed", "alert_late", "alert_false", "alert_memory"},
     "traces": {
         *("trace_failures", "trace_off", "trace_tracelens", "trace_data_0", "trace_data_4", "trace_time"),
         *("trace_memory", "trace_ranks_time", "trace_large"),
     },
+    "page": {
+        *("page_weight", "page_open", "page_zoom", "page_zoom_spikes", "page_live_browser", "page_live_server"),
+        *("page_live_growth", "page_pixel", "page_fifty", "page_fifty_trainer"),
+    },
+    "serving": {"serving_first", "serving_memory", "serving_curves", "serving_zoom", "serving_pages"},
+    "notifying": {"alert_death", "alert_lost", "alert_twice"},
+    "gauntlet": {"gauntlet_wrong", "gauntlet_false", "gauntlet_gain"},
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},

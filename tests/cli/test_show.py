@@ -9,11 +9,20 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
-from stepscope.cli.overview import FINE_POINTS, metric, metric_names, silence, step_range, step_time, throughput, trend
 from stepscope.cli.show import Page, flatten
 from stepscope.cli.text import Paint, width_of
 from stepscope.store.points import NO_STEP
 from stepscope.store.series import Series
+from stepscope.views.overview import (
+    FINE_POINTS,
+    metric,
+    metric_names,
+    silence,
+    step_range,
+    step_time,
+    throughput,
+    trend,
+)
 from tests.integration.processes import until
 
 

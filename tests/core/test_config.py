@@ -138,9 +138,9 @@ def test_load_or_default_keeps_what_is_valid(write):
 
 def test_parts_that_are_not_built_are_kept_with_one_notice_each():
     """Unbuilt sections take any key; each gives one notice that says so."""
-    config = load(settings={"web": {"port": 1, "theme": {"dark": True}}, "alerting": {"colour": "red"}})
+    config = load(settings={"web": {"port": 1, "theme": {"dark": True}}, "exporters": {"colour": "red"}})
     assert config.section("web.theme") == {"dark": True}
-    assert config.get("alerting.colour") == "red"
+    assert config.get("exporters.colour") == "red"
     assert len(config.notices) == 2
     assert all("not built yet" in notice for notice in config.notices)
 

@@ -130,11 +130,11 @@ def test_describe_is_short_and_never_raises(value):
 def test_a_later_part_registers_its_section():
     """A registered key replaces the planned one, loses the notice, and closes its section."""
     schema = default_schema()
-    schema.register("web", [Key("web.port", INTEGER, 9000, "", "port", maximum=65535)])
-    assert load(settings={"web__port": 1}, schema=schema).notices == ()
-    assert load(schema=schema).get("web.port") == 9000
-    assert load(schema=default_schema()).get("web.port") == 8080
-    assert not schema.is_open("web.theme")
+    schema.register("exporters", [Key("exporters.csv.dir", PATH, "elsewhere", "", "folder")])
+    assert load(settings={"exporters__csv__dir": "x"}, schema=schema).notices == ()
+    assert load(schema=schema).get("exporters.csv.dir") == "elsewhere"
+    assert load(schema=default_schema()).get("exporters.csv.dir") == "resource_logs"
+    assert not schema.is_open("exporters.theme")
 
 
 @pytest.mark.parametrize(("section", "path"), [("web", "store.x"), ("store", "store.dir"), ("store", "store")])

@@ -262,8 +262,8 @@ def test_options_have_the_documents_defaults():
     }
 
 
-def test_alert_options_are_recorded_and_not_judged(tmp_path):
-    """The resource callback records which rules are wanted; it evaluates none."""
+def test_alert_options_are_recorded(tmp_path):
+    """The resource callback records which rules are wanted, for the rules of the watcher."""
     callback = ResourceMonitorCallback(gpu_util_threshold=0.99, make_machine=lambda: machine_of(Source(HOST))(1.0))
     trainer(tmp_path, [callback], max_epochs=1).fit(Model(), loader())
     [event] = [event for event in last_run().events() if event["kind"] == "alert_options"]

@@ -209,10 +209,14 @@ def test_first_process_of_a_container(started, tmp_path, monkeypatch, capsys):
     assert "PID 1" in capsys.readouterr().err
 
 
-def test_dashboard_is_not_built(started, tmp_path, capsys):
-    """dashboard=True says what there is instead."""
+def test_the_page_is_served_beside_the_training(started, tmp_path, monkeypatch):
+    """dashboard=True, or web.enabled of the configuration, serves the page of the runs' folder, of rank 0 only."""
+    served = []
+    monkeypatch.setattr("stepscope.session.page.serve_beside", lambda *words: served.append(words))
     init(dir=tmp_path, dashboard=True)
-    assert "cannot open the dashboard" in capsys.readouterr().err
+    init(dir=tmp_path, web={"enabled": True, "port": 8081, "metrics": ["loss", "lr"]})
+    init(dir=tmp_path)
+    assert served == [(tmp_path, "127.0.0.1", 8080, "0.5", ""), (tmp_path, "127.0.0.1", 8081, "0.5", "loss,lr")]
 
 
 def test_unreadable_configuration(started, tmp_path, capsys, monkeypatch):

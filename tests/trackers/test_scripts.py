@@ -32,10 +32,21 @@ def test_a_simulation_is_the_demo_with_so_many_steps(scripts):
     assert (code, called) == (0, [["demo", "--steps", "7"]])
 
 
-def test_the_page_is_accepted_with_one_notice(scripts, capsys):
-    """The dashboard's options are taken and said to be without effect yet."""
-    code = scripts[0].main(["--enable_dashboard", "--dashboard_port", "8081"], command=lambda words: len(words) - 1)
-    assert (code, capsys.readouterr().err.count("no page is served yet")) == (0, 1)
+@pytest.mark.promise("S1-040", "S1-042")
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["--enable_dashboard"], ["serve"]),
+        (["--enable_dashboard", "--dashboard_port", "8081"], ["serve", "--port", "8081"]),
+        (["--simulate", "--simulate_steps", "9", "--enable_dashboard"], ["demo", "--steps", "9", "--port", "8080"]),
+        (["--simulate", "--enable_dashboard", "--dashboard_port", "0"], ["demo", "--steps", "100", "--port", "0"]),
+    ],
+)
+def test_the_page_is_served(scripts, words, command):
+    """`--enable_dashboard` serves the page, of all runs or of the simulated one, at the port that was asked for."""
+    called = []
+    assert scripts[0].main(words, command=lambda given: called.append(given) or 0) == 0
+    assert called == [command]
 
 
 def test_a_configuration_is_checked_and_handed_on(scripts, tmp_path, capsys):

@@ -46,6 +46,8 @@ MEET = 0.1
 """Share of the shorter segment within which two lines meet if the slope and not the level changed."""
 EXACT = 1200
 """Points up to which every position is a candidate: 60 ms."""
+SHORT = 4096
+"""Points up to which numpy alone is used."""
 MOST_CANDIDATES = 1200
 """Candidates that a longer series is searched by."""
 MOST_BLOCKS = 2**15
@@ -144,11 +146,19 @@ def noise(values: Numbers) -> float:
 
 def without_outliers(values: Numbers) -> Numbers:
     """Return the series with single points and pairs that stand out replaced by the median of five neighbours."""
-    from scipy.ndimage import median_filter
-
-    middle = median_filter(values, size=5, mode="nearest")
+    middle = _middle_of_five(values)
     spread = _spread(np.diff(values)) / math.sqrt(2)
     return np.where(np.abs(values - middle) > OUTLIER * spread, middle, values)
+
+
+def _middle_of_five(values: Numbers) -> Numbers:
+    """Return the median of each point and two neighbours on either side; those at the ends count again."""
+    if len(values) > SHORT:
+        from scipy.ndimage import median_filter  # costs 30 MiB, which a watcher must not have
+
+        return np.asarray(median_filter(values, size=5, mode="nearest"))
+    views = np.lib.stride_tricks.sliding_window_view(np.pad(values, 2, mode="edge"), 5)
+    return np.asarray(np.partition(views, 2, axis=1)[:, 2])
 
 
 def _spread(differences: Numbers) -> float:

@@ -24,6 +24,14 @@ class Finding:
     """The numbers behind it, in base units, as plain values that JSON can hold."""
     gain_ratio: float | None = None
     """Share of the time that the remedy would save at most; None if that cannot be told."""
+    confidence: float | None = None
+    """How sure it is, 0 to 1; None if nobody judged that."""
+    cost_seconds: float | None = None
+    """Seconds of the run that it has cost; None if it costs none, or that cannot be told."""
+    expected_gain: str = ""
+    """What the remedy would bring, in words with the formula's numbers: "step 212 -> 84 ms if loading keeps up"."""
+    rank: int | None = None
+    """The rank that it is about; None if it is about all."""
 
     def facts(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -34,4 +42,8 @@ class Finding:
             "remedy": self.remedy,
             "evidence": self.evidence,
             "gain_ratio": self.gain_ratio,
+            "confidence": self.confidence,
+            "cost_seconds": self.cost_seconds,
+            "expected_gain": self.expected_gain,
+            "rank": self.rank,
         }

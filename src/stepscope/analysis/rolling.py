@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 EXACT = 100_000
 """Points up to which every point has its own quantiles; beyond, they are renewed `RENEWALS` times."""
 RENEWALS, LONGER = 500, 16
+SHORT = 4096
+"""Points up to which a series is sorted window by window, with numpy alone."""
 CHUNK = 2**21
 """Numbers that are sorted at a time: 16 MiB."""
 
 
 def quantile_before(values: Numbers, window: int, share: float) -> Numbers:
     """Return for each point a quantile of the `window` points before it; see `quantiles_before`."""
-    from scipy.ndimage import rank_filter
-
     found: Numbers = _young(values, window, [share])[0]
     rest = window + 1
-    if len(values) > rest:
+    if rest < len(values) <= SHORT:  # as a watcher has them, which must not load scipy
+        found[rest:] = _ranked(values[1:-1], window, round(share * (window - 1)))
+    elif len(values) > rest:
+        from scipy.ndimage import rank_filter
+
         shift = (window - 1) // 2 + 1  # the filter's window ends so far behind its point
         ranked = rank_filter(values, round(share * (window - 1)), size=window, mode="nearest")
         found[rest:] = ranked[rest - shift : len(values) - shift]
@@ -83,6 +87,13 @@ def mean_until(values: Numbers, window: int) -> Numbers:
     end = np.arange(1, len(values) + 1)
     start = np.maximum(0, end - window)
     return np.asarray((total[end] - total[start]) / (end - start))
+
+
+def _ranked(values: Numbers, window: int, rank: int) -> Numbers:
+    """Return the value of a rank in every window, some windows at a time: 2 MiB are copied at most."""
+    views = np.lib.stride_tricks.sliding_window_view(values, window)
+    parts = np.array_split(views, -(-views.size * 8 // CHUNK))
+    return np.concatenate([np.partition(part, rank, axis=1)[:, rank] for part in parts])
 
 
 def _young(values: Numbers, window: int, shares: Sequence[float]) -> Numbers:

@@ -116,6 +116,21 @@ def spikes(value: ArrayLike) -> Spikes:
     return Spikes(f"{len(found)} spikes in {len(values)} points", len(values), tuple(found))
 
 
+def may_spike(value: ArrayLike, newest: int) -> bool:
+    """Say whether one of the newest points, or the one before them, is high enough to begin a spike.
+
+    A cheap look at the end of a series, for whoever follows it as it grows: where it says no, `spikes` of the same
+    series tells none that is known with these points.
+    """
+    given = np.asarray(value, dtype=np.float64).ravel()[-(newest + 2 * WINDOW + 2) :]
+    values = given[np.isfinite(given)]
+    if len(values) <= FEWEST:
+        return False
+    with np.errstate(over="ignore", invalid="ignore"):
+        _, height, rise = _heights(values)
+    return bool(np.any((height[-newest - 1 :] >= CONFIRMED) & (rise[-newest - 1 :] >= SHARE)))
+
+
 def _heights(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Return for each point the level before it, its height over that in usual distances, and its relative rise."""
     level = quantile_before(values, WINDOW, 0.5)

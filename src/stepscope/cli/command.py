@@ -48,13 +48,18 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def print_json(facts: dict[str, Any]) -> None:
-    """Print facts as strict JSON.
+    """Print facts as strict JSON: see `json_text`."""
+    print(json_text(facts))
+
+
+def json_text(facts: dict[str, Any]) -> str:
+    """Return facts as strict JSON.
 
     JSON has no NaN and no infinity: such a value is null, and "nonfinite" lists where (as RFC 6901 pointers) and which.
     """
     flags: list[dict[str, str]] = []
     plain = _strict(facts, "", flags)
-    print(json.dumps({**plain, "nonfinite": flags}, indent=2, allow_nan=False))
+    return json.dumps({**plain, "nonfinite": flags}, indent=2, allow_nan=False)
 
 
 def _strict(value: Any, at: str, flags: list[dict[str, str]]) -> Any:

@@ -2,8 +2,8 @@
 
 A network in numpy learns for about a minute, in a process of its own, with a data stall, a loss spike, evaluations, a
 checkpoint and a memory leak planted in it. It is recorded like any training, and shown by reading the run while it is
-written. On a terminal the result stays until Ctrl-C; elsewhere a line is printed now and then, and the command ends by
-itself. The run is kept.
+written, here and on the page in the browser. On a terminal the result stays until Ctrl-C; elsewhere a line is printed
+now and then, and the command ends by itself. The run is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from stepscope.cli.command import FINE, add_root
 from stepscope.cli.signals import ended_by_signals
@@ -25,7 +26,7 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.spawn import SpawnError, arguments, interpreter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from stepscope.cli.demo_training import Settings
     from stepscope.cli.live import Recorded, View
@@ -56,6 +57,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
     parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
     add_root(parser)
+    page = "port of the page that is served meanwhile; 0: any free one (default: 8080 or the next free one)"
+    parser.add_argument("--port", type=_port, metavar="PORT", help=page)
+    parser.add_argument("--no-page", action="store_true", help="do not serve the page")
     # The documents' spelling of the same thing.
     parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -72,6 +76,13 @@ def _count(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 10_000_000:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 10000000")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
     return number
 
 
@@ -96,16 +107,40 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.cli.screen import is_screen
 
     settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
-    with ended_by_signals() as ends, Child(settings) as child:
-        past = child.open()
-        with contextlib.closing(display(sys.stdout)) as screen:
-            code = _watch(past, child, screen, ends)
-    _tell(past, options.dir)
-    if child.complaints:
-        print(child.complaints, file=sys.stderr)
-    if code == FINE and is_screen(sys.stdout):
-        _stay()
+    wants_page = not options.no_page and (is_screen(sys.stdout) or options.port is not None)
+    with contextlib.ExitStack() as stack:
+        with ended_by_signals() as ends, Child(settings) as child:
+            past = child.open()
+            address = stack.enter_context(served(past, options.port)) if wants_page else None
+            if address:
+                print(f"The page is at {address}", flush=True)
+            with contextlib.closing(display(sys.stdout)) as screen:
+                code = _watch(past, child, screen, ends)
+        _tell(past, options.dir, address)
+        if child.complaints:
+            print(child.complaints, file=sys.stderr)
+        if code == FINE and is_screen(sys.stdout):
+            _stay()
     return code
+
+
+@contextlib.contextmanager
+def served(past: Past, port: int | None) -> Iterator[str | None]:
+    """Serve the page of the run's folder meanwhile; gives its address, or None where that is not possible.
+
+    Raises:
+        StepscopeError: the port that was asked for is taken.
+    """
+    from stepscope.session.page import free_port
+    from stepscope.web.server import Options, Server
+
+    chosen = free_port("127.0.0.1", 8080) if port is None else port
+    server = Server(Options(past.path.parents[1], port=chosen))
+    server.start()
+    try:
+        yield f"{server.address}#/run/{quote(f'{past.path.parent.name}/{past.path.name}', safe='')}"
+    finally:
+        server.stop()
 
 
 def _watch(past: Past, child: Child, screen: Display, ends: list[BaseException]) -> int:
@@ -137,14 +172,15 @@ def _look(past: Past) -> tuple[Recorded, View]:
     return recorded, view(recorded)
 
 
-def _tell(past: Past, root: str | None) -> None:
+def _tell(past: Past, root: str | None, address: str | None = None) -> None:
     """Print the summary, where the run lies, and what to type next."""
     from stepscope.cli.demo_summary import summary
     from stepscope.cli.text import Paint
 
     paint = Paint.of()
     print()
-    for label, text in [*summary(*_look(past)), ("run", str(past.path))]:
+    page = [] if address is None else [("page", address)]
+    for label, text in [*summary(*_look(past)), ("run", str(past.path)), *page]:
         print(f" {paint(label.ljust(10), 'dim')} {text}")
     print()
     print(paint(" Look further:", "bold"))

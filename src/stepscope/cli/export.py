@@ -1,7 +1,8 @@
 """Write the metrics of a run to a file in another format.
 
-csv, jsonl and grafana go to standard output unless --output names a file; parquet needs one. A file that exists is
-replaced only with --force. What could not be read of the run is said on standard error.
+csv, json, jsonl and grafana go to standard output unless --output names a file; parquet and arrow need one, and
+tensorboard needs a folder. What exists is replaced only with --force. What could not be read of the run is said on
+standard error. `stepscope import` reads back what it writes, to the last bit.
 """
 
 from __future__ import annotations
@@ -66,15 +67,25 @@ def _wanted(given: Sequence[str] | None, known: Sequence[str]) -> list[str] | No
 
 
 def _write(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
-    from stepscope.exporters.output import STANDARD, new_file, open_output
+    from stepscope.exporters.output import new_file, new_folder, open_output
 
     write = form.write_wide if options.wide else form.write
     if write is not None:
         with open_output(options.output, force=options.force) as stream:
             write(past, metrics, stream)
     elif form.write_file is not None:
-        if options.output in {None, STANDARD}:
-            what = f"export {form.name} to standard output"
-            raise UsageError(what, "it needs a file", f"give one with --output NAME{form.suffix}")
-        with new_file(Path(options.output), force=options.force) as temporary:
+        with new_file(_named(form, options.output), force=options.force) as temporary:
             form.write_file(past, metrics, temporary)
+    elif form.write_folder is not None:
+        with new_folder(_named(form, options.output), force=options.force) as temporary:
+            form.write_folder(past, metrics, temporary)
+
+
+def _named(form: Format, output: str | None) -> Path:
+    """Return the path that was given; a format that needs a file or folder does not go to standard output."""
+    if output is None or output == "-":
+        what = "a file" if form.write_file is not None else "a folder"
+        raise UsageError(
+            f"export {form.name} to standard output", f"it needs {what}", f"give one with --output NAME{form.suffix}"
+        )
+    return Path(output)

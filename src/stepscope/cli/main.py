@@ -24,18 +24,26 @@ COMMANDS: tuple[str, ...] = (
     "demo",
     "run",
     "monitor",
+    "top",
+    "serve",
     "profile",
     "trace",
     "runs",
     "show",
+    "diagnose",
     "compare",
     "baseline",
+    "report",
     "ledger",
+    "alerts",
     "sql",
     "export",
+    "import",
     "gc",
     "doctor",
 )
+MODULES = {"import": "imports"}
+"""Commands whose module cannot have their name."""
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""
 
@@ -81,9 +89,10 @@ def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for name in names:
-        if importlib.util.find_spec(f"stepscope.cli.{name}") is None:
+        place = f"stepscope.cli.{MODULES.get(name, name)}"
+        if importlib.util.find_spec(place) is None:
             continue
-        module = cast("Command", importlib.import_module(f"stepscope.cli.{name}"))
+        module = cast("Command", importlib.import_module(place))
         text = (module.__doc__ or "").strip()
         own = commands.add_parser(
             name,

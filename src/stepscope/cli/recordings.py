@@ -7,25 +7,19 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from stepscope.analysis import baseline
-from stepscope.analysis.quantity import PHASE, STEP, is_loss, is_score
-from stepscope.analysis.recording import MEAN, MOST, NO_STEP, SUM, Curve, Group, Points, Recording, curve_of
+from stepscope.analysis.recording import Group, Points, Recording
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.core.vocabulary import aliases, canonical, matches
 from stepscope.store.catalog import open_run, runs_root
-from stepscope.store.layout import RUN_FILE, RunFolder
-from stepscope.store.series import Series
-from stepscope.store.snapshot import take_snapshot
+from stepscope.store.layout import RUN_FILE
+from stepscope.views.recordings import category_of, curves_of, flat, of_past, span_of, wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
 
     from stepscope.importers.imported import Imported
-    from stepscope.store.reader import Past
 
 BASELINES = ".baselines"
 """Folder below the runs' root that holds saved baselines."""
@@ -34,21 +28,6 @@ MOST_BYTES = 256 * 2**20
 """Size of the largest baseline that is read."""
 MOST_RUNS = 500
 """Runs of one group."""
-FINE_POINTS = 2_000_000
-"""Points of a metric up to which they are compared one by one; beyond, as means of blocks."""
-COARSE_POINTS = 100_000
-ABSOLUTE = 1e8
-"""Seconds from which a time is one since 1970, and not since the beginning of a run."""
-SUMS = frozenset({"samples", "tokens", "samples_per_second", "tokens_per_second"})
-"""Metrics of which the ranks together have the sum."""
-PEAK = "memory/peak_bytes"
-PEAKS = ("gpu/*/memory_peak_bytes", "gpu/*/memory_used_bytes", "process/*/memory_bytes")
-"""What stands for the peak of memory where the run does not say it itself, the best first."""
-PACKAGES = frozenset({"torch", "jax", "tensorflow", "lightning", "pytorch_lightning", "transformers", "accelerate"})
-BATCH = re.compile(r"batch|accum|world_size|num_gpus|devices|sequence_length|seq_len|block_size", re.IGNORECASE)
-BUILD = re.compile(r"version|commit|python|torch|cuda|triton|jax|numpy", re.IGNORECASE)
-HARDWARE = re.compile(r"gpu|device|cpu|hardware|machine|accelerator", re.IGNORECASE)
-MOST_SETTINGS = 300
 
 
 def group_of(argument: str, root: str | None = None, asked: Collection[str] = ()) -> Group:
@@ -150,156 +129,13 @@ def read_baseline(path: Path) -> Group:
         raise StepscopeError(what, error, "save it anew: stepscope baseline save NAME RUN …") from error
 
 
-def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
-    """Return a recorded run."""
-    counts = take_snapshot(RunFolder(past.path)).counts()
-    names = [name for name in past.names() if _wanted(name, asked)]
-
-    def read(name: str) -> Points:
-        if counts.get(name, 0) <= FINE_POINTS:
-            return past.series(name)
-        return _coarse(past.series(name, points=COARSE_POINTS))
-
-    series = {name: read(name) for name in names}
-    return Recording(past.id, _curves(series), past_facts(past, series), _span(series))
-
-
 def of_imported(run: Imported, asked: Collection[str] = ()) -> Recording:
     """Return a run of another tool."""
-    series: dict[str, Points] = {name: run.series(name) for name in run.names() if _wanted(name, asked)}
-    facts = {_category(key): value for key, value in _flat(run.facts) if value is not None}
-    return Recording(_file_label(run.path), _curves(series), facts, _span(series))
+    series: dict[str, Points] = {name: run.series(name) for name in run.names() if wanted(name, asked)}
+    facts = {category_of(key): value for key, value in flat(run.facts) if value is not None}
+    return Recording(_file_label(run.path), curves_of(series), facts, span_of(series))
 
 
 def _file_label(path: str) -> str:
     name = os.path.basename(path)
     return name if len(name) <= 40 else f"{name[:18]}…{name[-18:]}"
-
-
-def _wanted(name: str, asked: Collection[str]) -> bool:
-    main = canonical(name)
-    known = main in SUMS or main in {STEP, PEAK} or main.startswith(PHASE) or main in asked or name in asked
-    return known or is_loss(main) or is_score(main) or any(matches(pattern, main) for pattern in PEAKS)
-
-
-def _coarse(series: Series) -> Points:
-    """Return a downsampled series by the means of its buckets."""
-    blocks = series.buckets
-    if blocks is None:
-        return series
-    return Series(series.name, blocks.last_step, blocks.last_time / 1e6, blocks.mean, blocks.rank, blocks.attempt)
-
-
-def _curves(series: dict[str, Points]) -> dict[str, Curve]:
-    """Return curves under canonical names, with those that follow from others."""
-    start = _start(series)
-    found: dict[str, Curve] = {}
-    for name, points in series.items():
-        main = canonical(name)
-        if name == main or main not in series:
-            curve = curve_of(points, start, SUM if main in SUMS else MOST if main.endswith("bytes") else MEAN)
-            factor = aliases[name].factor if name in aliases else 1.0
-            found[main] = Curve(curve.step, curve.elapsed, curve.value * factor, curve.left_out)
-    _add_peak(found)
-    _add_rates(found)
-    return _with_time(found)
-
-
-def _start(series: dict[str, Points]) -> float:
-    """Return when the run began, on the clock of its points: at the beginning of the first step."""
-    firsts = []
-    for name, points in series.items():
-        known = np.isfinite(points.time) & np.isfinite(points.value)
-        if known.any():
-            at = int(np.argmin(np.where(known, points.time, np.inf)))
-            firsts.append(float(points.time[at]) - (float(points.value[at]) if name == STEP else 0.0))
-    return min(firsts, default=float("nan"))
-
-
-def _span(series: dict[str, Points]) -> tuple[float, float] | None:
-    """Return when the steps began and ended; None if the source tells no time, or only that since its beginning."""
-    times = series[STEP].time if STEP in series else np.empty(0)
-    times = times[np.isfinite(times)]
-    return (float(times.min()), float(times.max())) if len(times) and times.min() > ABSOLUTE else None
-
-
-def _add_peak(curves: dict[str, Curve]) -> None:
-    for pattern in PEAKS:
-        if PEAK in curves:
-            return
-        parts = [curve for name, curve in curves.items() if matches(pattern, name) and len(curve)]
-        if parts:
-            curves[PEAK] = max(parts, key=lambda curve: float(curve.value.max()))
-
-
-def _add_rates(curves: dict[str, Curve]) -> None:
-    """Add the throughput where samples or tokens of the steps are known."""
-    for what in ("samples", "tokens"):
-        rate = f"{what}_per_second"
-        if rate not in curves and what in curves and STEP in curves:
-            steps, here, there = np.intersect1d(curves[STEP].step, curves[what].step, return_indices=True)
-            seconds, amount = curves[STEP].value[here], curves[what].value[there]
-            some = seconds > 0
-            curves[rate] = Curve(steps[some], curves[STEP].elapsed[here][some], amount[some] / seconds[some])
-
-
-def _with_time(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """Where a source tells no time, let the durations of the steps be its clock."""
-    step = curves.get(STEP)
-    if step is None or not len(step) or np.isfinite(step.elapsed).any():
-        return curves
-    clock = np.cumsum(step.value)
-
-    def timed(curve: Curve) -> Curve:
-        if not len(curve) or np.isfinite(curve.elapsed).any() or curve.step[0] == NO_STEP:
-            return curve
-        return Curve(curve.step, np.interp(curve.step, step.step, clock), curve.value, curve.left_out)
-
-    return {name: timed(curve) for name, curve in curves.items()}
-
-
-def past_facts(past: Past, series: dict[str, Points]) -> dict[str, Any]:
-    """Return what a run ran on and with, by the names of `analysis.likeness`."""
-    meta = past.meta
-    part: Callable[[str], dict[str, Any]] = lambda key: meta[key] if isinstance(meta.get(key), dict) else {}  # noqa: E731
-    memory = part("memory").get("total_bytes")
-    devices = {name for machine in past.machines() for name in machine.devices.values()}
-    gpus = {name.split("/")[1] for name in past.names() if re.match(r"gpu/\d+/", name)}
-    facts = {
-        "hardware/machine": part("platform").get("machine"),
-        "hardware/processors": part("cpu").get("usable"),
-        "hardware/memory_gib": round(memory / 2**30) if isinstance(memory, (int, float)) else None,
-        "hardware/gpus": len(gpus) or None,
-        "hardware/devices": ", ".join(sorted(devices)) or None,
-        "batch/world_size": meta.get("world_size"),
-        "build/commit": str(part("git").get("commit") or "")[:12] or None,
-        "build/python": part("python").get("version"),
-    }
-    facts |= {f"build/{name}": version for name, version in part("packages").items() if name in PACKAGES}
-    if "samples" in series:
-        value = series["samples"].value
-        facts["batch/samples"] = float(np.median(value[np.isfinite(value)])) if np.isfinite(value).any() else None
-    facts |= {_category(key): value for key, value in _flat(meta.get("config"))}
-    return {name: value for name, value in facts.items() if value is not None}
-
-
-def _category(key: str) -> str:
-    """Return the name of a fact by what its own name says."""
-    for what, pattern in (("batch", BATCH), ("build", BUILD), ("hardware", HARDWARE)):
-        if pattern.search(key):
-            return f"{what}/{key}"
-    return f"config/{key}"
-
-
-def _flat(tree: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the plain values of a configuration with their paths, not too many."""
-    if not isinstance(tree, dict) or depth > 8:
-        return
-    for number, (key, value) in enumerate(tree.items()):
-        if number >= MOST_SETTINGS:
-            return
-        name = f"{above}.{key}" if above else str(key)
-        if isinstance(value, dict):
-            yield from _flat(value, name, depth + 1)
-        elif isinstance(value, (str, int, float, bool)) and len(str(value)) <= 200:
-            yield name, value

@@ -66,7 +66,10 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
 
 
 def _watch(torch: ModuleType) -> None:  # noqa: ARG001 - that it was imported is all that matters
-    CURRENT.run.watch()
+    run = CURRENT.run
+    run.watch()
+    if run.instrument is not None:
+        run.instrument.listen()
 
 
 def _project(words: str, *, is_module: bool) -> str | None:

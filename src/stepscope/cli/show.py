@@ -46,7 +46,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the run, or some of its metrics."""
     past = open_run(options.run, options.dir)
-    from stepscope.cli import overview  # loads numpy and DuckDB: a run that is not found needs neither
+    from stepscope.views import overview  # loads numpy and DuckDB: a run that is not found needs neither
 
     if options.metric:
         found = [overview.details(past, name) for name in options.metric]

@@ -57,6 +57,8 @@ VALUES: dict[str, Any] = {
     "samplers.budget": 0.005,
     **dict.fromkeys([f"samplers.intervals.{group}" for group in ("gpu", "cpu", "io", "processes")], 0.0),
     **dict.fromkeys([f"samplers.phases.{phase}" for phase in ("evaluation", "checkpoint", "compile")], 0.0),
+    "exporters.tensorboard.enabled": False,
+    "exporters.tensorboard.dir": "tensorboard",
     "exporters.prometheus.enabled": False,
     "exporters.prometheus.host": "127.0.0.1",
     "exporters.prometheus.port": 8000,
@@ -69,6 +71,11 @@ VALUES: dict[str, Any] = {
     "store.max_size_gb": 0.0,
     "store.max_age_days": 0.0,
     "store.max_runs": 0,
+    "web.enabled": False,
+    "web.host": "127.0.0.1",
+    "web.port": 8080,
+    "web.refresh_interval": 0.5,
+    "web.metrics": (),
 }
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
+ALERTING_SUFFIX = ".alerting"
+"""What was set of the alerts, addresses with their secrets among it: for the watcher alone, and gone with the ring."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()
 """Rings that this process writes. To open one again and close it would give up its lock (POSIX), so nobody does."""

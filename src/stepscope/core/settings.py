@@ -232,6 +232,11 @@ PROMETHEUS = (
     ),
 )
 
+TENSORBOARD = (
+    Key("exporters.tensorboard.enabled", SWITCH, False, "", "write TensorBoard event files while the run goes on"),
+    Key("exporters.tensorboard.dir", PATH, "tensorboard", "", "folder of the event files, one folder a run in it"),
+)
+
 LEDGER = (
     Key("ledger.price", TEXT, "", "", "of one GPU and hour: 2.5, 2.5 EUR, H100 or aws/H100; empty: no money is told"),
     Key("ledger.prices", TEXT, "", "", "file with prices and regions; empty: the one that comes with Stepscope"),
@@ -248,45 +253,66 @@ WATCH = (
 )
 
 
+ALERTING = (
+    Key("alerting.enabled", SWITCH, True, "", "evaluate alert rules in the watcher"),
+    Key("alerting.profile", TEXT, "default", "", "set of rules to start from; `stepscope alerts rules` lists them"),
+    Key("alerting.rules", LIST, (), "", "rules of your own, and changes to built-in ones: see docs/alerts.md"),
+    Key(
+        "alerting.channels",
+        LIST,
+        (),
+        "",
+        "whom to tell: apprise URLs, web addresses, or mappings (url, name, secret, severity, quiet_hours)",
+        secret=True,
+    ),
+    Key("alerting.email", SWITCH, True, "", "send to the mail channels"),
+    Key("alerting.slack", SWITCH, True, "", "send to the Slack channels"),
+    Key("alerting.resolved", SWITCH, True, "", "tell when an alert is over, too"),
+    Key("alerting.quiet_hours", TEXT, "", "", "in which only critical alerts are told: 22:00-07:00 Europe/Berlin"),
+    Key("alerting.page_url", TEXT, "", "", "address of the page, for the link in messages; no other link is in them"),
+    Key("alerting.private_addresses", SWITCH, False, "", "let messages go to this machine and to private networks"),
+    Key("alerting.commands", LIST, (), "", "programs that rules may start by name: mappings (name, command, seconds)"),
+    Key("alerting.gpu_underutilization", SWITCH, True, "", "alert when GPUs idle"),
+    Key("alerting.memory_pressure", SWITCH, True, "", "alert when memory runs out"),
+    Key("alerting.io_bottleneck", SWITCH, True, "", "alert when the training waits for disks"),
+    *(
+        Key(f"alerting.thresholds.{name}", kind, default, "fraction" if kind is FRACTION else "", text)
+        for name, kind, default, text in (
+            ("loss_increase", FRACTION, 0.1, "rise of the loss over its baseline"),
+            ("gpu_memory", FRACTION, 0.9, "memory of a GPU in use"),
+            ("gpu_utilization", FRACTION, 0.5, "use of a GPU below which it idles"),
+            ("cpu_usage", FRACTION, 0.95, "use of the processors"),
+            ("memory_usage", FRACTION, 0.9, "memory of the machine in use"),
+            ("io_wait", FRACTION, 0.3, "time spent waiting for disks"),
+            ("training_speed", FRACTION, 0.5, "loss of speed against the baseline"),
+            ("grad_norm_exploded", FLOAT, 10.0, "gradient norm that counts as exploded"),
+            ("learning_rate_too_low", FLOAT, 1e-8, "learning rate that counts as too low"),
+        )
+    ),
+)
+
+
+WEB = (
+    Key("web.enabled", SWITCH, False, "", "serve the page while the run goes on, as `init(dashboard=True)` does"),
+    Key("web.host", TEXT, "127.0.0.1", "", "address to listen on; any but loopback asks for a token"),
+    Key("web.port", INTEGER, 8080, "", "port to listen on; 0: any free one", minimum=0, maximum=65535),
+    Key("web.refresh_interval", DURATION, 0.5, "seconds", "between two updates of the page", minimum=0.1),
+    Key("web.metrics", TEXTS, (), "", "metrics shown first; all are recorded"),
+)
+
+
 def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -> Key:
     """Return a key of a part that is not built yet."""
-    return Key(path, kind, default, unit, text, status="planned", secret=path == "alerting.channels")
+    return Key(path, kind, default, unit, text, status="planned")
 
 
 PLANNED = (
     planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
     planned("watcher.analysis.anomaly", SWITCH, True, "look for anomalies while the run goes on"),
     planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
-    planned("alerting.enabled", SWITCH, True, "evaluate alert rules"),
-    planned("alerting.profile", TEXT, "default", "set of rules to start from"),
-    planned("alerting.rules", LIST, (), "rules of your own"),
-    planned("alerting.channels", TEXTS, (), "whom to tell: apprise URLs"),
-    planned("alerting.email", SWITCH, False, "send to the mail channels"),
-    planned("alerting.slack", SWITCH, False, "send to the Slack channels"),
-    planned("alerting.gpu_underutilization", SWITCH, True, "alert when GPUs idle"),
-    planned("alerting.memory_pressure", SWITCH, True, "alert when memory runs out"),
-    planned("alerting.io_bottleneck", SWITCH, True, "alert when the training waits for disks"),
-    planned("alerting.thresholds.loss_increase", FRACTION, 0.1, "rise of the loss over its baseline", "fraction"),
-    planned("alerting.thresholds.gpu_memory", FRACTION, 0.9, "memory of a GPU in use", "fraction"),
-    planned("alerting.thresholds.gpu_utilization", FRACTION, 0.5, "use of a GPU below which it idles", "fraction"),
-    planned("alerting.thresholds.cpu_usage", FRACTION, 0.95, "use of the processors", "fraction"),
-    planned("alerting.thresholds.memory_usage", FRACTION, 0.9, "memory of the machine in use", "fraction"),
-    planned("alerting.thresholds.io_wait", FRACTION, 0.3, "time spent waiting for disks", "fraction"),
-    planned("alerting.thresholds.training_speed", FRACTION, 0.5, "loss of speed against the baseline", "fraction"),
-    planned("alerting.thresholds.grad_norm_exploded", FLOAT, 10.0, "gradient norm that counts as exploded"),
-    planned("alerting.thresholds.learning_rate_too_low", FLOAT, 1e-8, "learning rate that counts as too low"),
-    planned("exporters.tensorboard.enabled", SWITCH, False, "write TensorBoard event files"),
-    planned("exporters.tensorboard.dir", PATH, "tensorboard", "folder of the event files"),
     planned("exporters.grafana.enabled", SWITCH, False, "write a Grafana dashboard"),
     planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),
     planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
-    planned("web.enabled", SWITCH, False, "serve the page while the run goes on"),
-    planned("web.host", TEXT, "127.0.0.1", "address to listen on"),
-    Key(
-        "web.port", INTEGER, 8080, "", "port to listen on; 0: any free one", status="planned", minimum=0, maximum=65535
-    ),
-    planned("web.refresh_interval", DURATION, 5.0, "between two updates of the page", "seconds"),
-    planned("web.metrics", TEXTS, (), "metrics shown first; all are recorded"),
     planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
     planned("callbacks.throughput_monitor.log_interval", INTEGER, 1, "between two console lines", "epochs"),
     planned("callbacks.throughput_monitor.track_memory", SWITCH, True, "report memory"),
@@ -333,11 +359,11 @@ IMPLICATIONS = (
 def default_schema() -> Schema:
     """Return a new schema with everything this version knows."""
     schema = Schema()
-    built = ("recorder", "samplers", "watcher", "store", "ledger")
+    built = ("recorder", "samplers", "watcher", "store", "alerting", "ledger", "web")
     for section in built:
-        keys = (*BUILT, *WATCH, *SAMPLERS, *LEDGER)
+        keys = (*BUILT, *WATCH, *SAMPLERS, *ALERTING, *LEDGER, *WEB)
         schema.register(section, [key for key in keys if key.path.startswith(f"{section}.")])
-    schema.plan(PROMETHEUS)
+    schema.plan((*PROMETHEUS, *TENSORBOARD))
     schema.plan(PLANNED, open_sections=set(SECTIONS) - {*built, "callbacks"})
     schema.free("targets", MEASURE)
     schema.alias(*ALIASES)

@@ -6,7 +6,7 @@ import errno
 
 OK = 0
 DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS = 1, 2, 3, 4, 5
-RECOVERED = 6
+RECOVERED, UNTOLD = 6, 7
 
 MESSAGES = {
     DISK_FULL: "cannot write the run: the disk is full; free some space, the newest rows wait in memory until then",
@@ -15,6 +15,7 @@ MESSAGES = {
     IO_ERROR: "cannot write the run: the disk reports an error; look at watcher.log in the run's folder",
     NO_ACCESS: "cannot write the run: permission denied; give this user the right to write there",
     RECOVERED: "the run can be written again",
+    UNTOLD: "cannot tell of every alert: a channel does not answer, or a rule is wrong; see `stepscope alerts check`",
 }
 
 _BY_ERRNO = {

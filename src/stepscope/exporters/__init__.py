@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepscope.exporters.prometheus_monitor import PrometheusMonitor
+    from stepscope.exporters.tensorboard_monitor import TensorBoardMonitor
 
-__all__ = ["PrometheusMonitor"]
+__all__ = ["PrometheusMonitor", "TensorBoardMonitor"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from stepscope.exporters.prometheus_monitor import PrometheusMonitor
 
         return PrometheusMonitor
+    if name == "TensorBoardMonitor":
+        from stepscope.exporters.tensorboard_monitor import TensorBoardMonitor
+
+        return TensorBoardMonitor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,8 +33,11 @@ _SPECIAL = frozenset('",\r\n')
 
 
 def text_cell(text: str) -> str:
-    """Return a text as a cell: never a formula, quoted where CSV asks for it."""
-    if text.startswith(_FORMULA):
+    """Return a text as a cell: never a formula, quoted where CSV asks for it.
+
+    A formula behind quotes gets one more, so that taking one off always gives the text back.
+    """
+    if text.lstrip("'").startswith(_FORMULA):
         text = "'" + text
     return '"' + text.replace('"', '""') + '"' if _SPECIAL.intersection(text) or text != text.strip() else text
 

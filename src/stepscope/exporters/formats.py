@@ -31,6 +31,8 @@ class Format:
     """Writes to any stream; None if the format needs a file."""
     write_file: File | None = None
     """Writes to a file that is empty or not there; None if a stream is enough."""
+    write_folder: File | None = None
+    """Writes files into an empty folder; None if one file is enough."""
     write_wide: Stream | None = None
     """Writes a row a step and a column a metric; None if the format has no such form."""
 
@@ -48,8 +50,11 @@ FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
         Format("csv", ".csv", "a line a point", write=_of("csv", "write_long"), write_wide=_of("csv", "write_wide")),
+        Format("json", ".json", "one document: run, metrics, points, events", write=_of("json", "write")),
         Format("jsonl", ".jsonl", "a JSON object a point", write=_of("jsonl", "write")),
         Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("grafana", "write")),
         Format("parquet", ".parquet", "the columns of the SQL view points", write_file=_of("parquet", "write")),
+        Format("arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", write_file=_of("arrow", "write")),
+        Format("tensorboard", "", "event files in a folder, for TensorBoard", write_folder=_of("tensorboard", "write")),
     )
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STANDARD = "-"
+EVENT_FILES = "events.out.tfevents.*"
 
 
 @contextlib.contextmanager
@@ -69,6 +71,46 @@ def new_file(target: Path, *, force: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise _cannot(target, error) from error
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
+    """Make a folder beside `target` that takes its place at the end; on an error nothing is left.
+
+    A folder that is empty is taken as it is. With `force` event files in it are replaced, and nothing else is touched.
+
+    Raises:
+        UsageError: `target` is a file, or holds something, and `force` is not given.
+        StepscopeError: it cannot be made.
+    """
+    target = Path(os.path.realpath(target))
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"write {target}", "it is a file", "give the name of a folder")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        if target.is_dir() and any(target.iterdir()) and not force:
+            raise _taken(target)
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            if target.is_dir() and any(target.iterdir()):
+                for old in list(target.rglob(EVENT_FILES)):
+                    old.unlink()
+                _move(temporary, target)
+            else:
+                temporary.replace(target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise _cannot(target, error) from error
+
+
+def _move(source: Path, target: Path) -> None:
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
 
 
 def _place(temporary: Path, target: Path, *, force: bool) -> None:

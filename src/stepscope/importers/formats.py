@@ -18,6 +18,8 @@ from stepscope.importers import (
     megatron_golden,
     mllog,
     nvidia_smi,
+    own_export,
+    resource_logs,
     step_log,
     tfevents,
     trainer_state,
@@ -54,6 +56,8 @@ class Format:
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
+        Format(own_export.NAME, "what `stepscope export` writes", own_export.recognises, own_export.read),
+        Format("training_logger", "a TrainingLogger's export", own_export.recognises_logger, own_export.of_logger),
         Format("tfevents", "TensorBoard event file", tfevents.recognises, tfevents.read, tfevents.join),
         Format("wandb", "Weights & Biases run file", wandb.recognises, wandb.read),
         Format(
@@ -71,7 +75,11 @@ FORMATS: dict[str, Format] = {
         Format("jsonl", "JSON rows", jsonl.recognises, jsonl.read),
         Format("megatron", "Megatron, DeepSpeed or NeMo log lines", megatron.recognises, megatron.read),
         Format(
-            "csv", "CSV with a step or time, as Lightning's metrics.csv", lightning_csv.recognises, lightning_csv.read
+            "csv",
+            "CSV with a step or time, as Lightning's metrics.csv",
+            lightning_csv.recognises,
+            lightning_csv.read,
+            resource_logs.unite,
         ),
         Format("step_log", "log lines such as step:10 loss:2.5", step_log.recognises, step_log.read),
         Format(

@@ -30,6 +30,8 @@ class ImportedSeries:
     value: NDArray[np.float64]
     rank: NDArray[np.int32]
     attempt: NDArray[np.int32]
+    seq: NDArray[np.int64] | None = None
+    """Sequence in its rank and attempt, where the source is an export of ours; None: the order counts."""
 
     def __len__(self) -> int:
         """Return the number of points."""

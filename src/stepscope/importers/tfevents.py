@@ -40,6 +40,10 @@ HALF_BITS = 13
 """Field of a tensor that lists numbers of 16 bits as integers."""
 
 
+EXACT_FIELD = 1000
+"""Field in which our own export puts a number that 32 bits do not hold, after the one that they do."""
+
+
 class Scalar(NamedTuple):
     """One value of a summary."""
 
@@ -166,6 +170,8 @@ def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any]) -> 
             number = field.real
         elif field.number == 8:
             number = tensor_scalar(field.data)
+        elif field.number == EXACT_FIELD:
+            number = field.real
         elif field.number == 9 and tag == "_hparams_/session_start_info":
             facts["hparams"] = hyperparameters(field.data)
     if tag and number is not None:

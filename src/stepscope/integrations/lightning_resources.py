@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning_callback import MonitorCallback
 from stepscope.integrations.machine_samples import MachineSamples, chosen_sources
+from stepscope.integrations.resource_alerts import BATCHES, ResourceAlerts
 from stepscope.integrations.resource_csv import ResourceTable
 from stepscope.watcher.machine import Machine
 
@@ -27,8 +28,9 @@ SECONDS = 1.0
 class ResourceMonitorCallback(MonitorCallback):
     """Watch GPUs, processors, memory and disks during a training.
 
-    It asks the same sources as the watcher beside the run, once a second and in a thread, and judges nothing: its alert
-    options are recorded in the run for whoever evaluates rules.
+    It asks the same sources as the watcher beside the run, once a second and in a thread, and prints an alert when
+    a threshold was crossed for `alert_batches`. Its alert options are an event of the run, too: the watcher's rules
+    take these thresholds in place of their own.
     """
 
     def __init__(  # noqa: PLR0913 - the documents' options
@@ -45,6 +47,7 @@ class ResourceMonitorCallback(MonitorCallback):
         gpu_util_threshold: float = 0.5,
         memory_threshold: float = 0.9,
         io_wait_threshold: float = 0.3,
+        alert_batches: int = BATCHES,
         export_timeseries: bool = True,
         timeseries_path: str | os.PathLike[str] = "resource_logs",
         project: str | None = None,
@@ -60,10 +63,11 @@ class ResourceMonitorCallback(MonitorCallback):
             io_monitoring: look at disks and network.
             alert_gpu_underutilization: whether a rule is wanted for a GPU below its threshold.
             alert_memory_pressure: whether one is wanted for memory above its threshold.
-            alert_io_bottleneck: whether one is wanted for waiting on disks above its threshold.
+            alert_io_bottleneck: whether one is wanted for waiting on disks.
             gpu_util_threshold: share of time, 0 to 1.
             memory_threshold: share of memory, 0 to 1.
             io_wait_threshold: share of time, 0 to 1.
+            alert_batches: how many batches in a row are an extended period.
             export_timeseries: write `epoch_<n>.csv` files.
             timeseries_path: folder of those.
             project: of the run that is begun if there is none.
@@ -71,8 +75,8 @@ class ResourceMonitorCallback(MonitorCallback):
         """
         super().__init__(enabled=enabled, project=project)
         self.log_interval = max(1, int(log_interval))
-        self.gpu_monitoring, self.cpu_monitoring = bool(gpu_monitoring), bool(cpu_monitoring)
-        self.io_monitoring = bool(io_monitoring)
+        wanted = map(bool, (gpu_monitoring, cpu_monitoring, io_monitoring))
+        self.gpu_monitoring, self.cpu_monitoring, self.io_monitoring = wanted
         self.alert_options: dict[str, bool | float] = {
             "alert_gpu_underutilization": bool(alert_gpu_underutilization),
             "alert_memory_pressure": bool(alert_memory_pressure),
@@ -81,7 +85,7 @@ class ResourceMonitorCallback(MonitorCallback):
             "memory_threshold": float(memory_threshold),
             "io_wait_threshold": float(io_wait_threshold),
         }
-        """What rules are wanted; nothing here evaluates them."""
+        self._alerts = ResourceAlerts(self.alert_options, max(1, int(alert_batches)))
         self.export_timeseries, self.timeseries_path = bool(export_timeseries), Path(timeseries_path)
         self._make = make_machine
         self._samples: MachineSamples | None = None
@@ -122,10 +126,12 @@ class ResourceMonitorCallback(MonitorCallback):
         del recording
         self._step = trainer.global_step
         samples = self._samples
-        if (batch_index + 1) % self.log_interval or samples is None or samples.looks < 2:
+        latest = samples.latest if samples is not None and samples.looks >= 2 else None
+        if latest is None:
             return
-        latest = samples.latest
-        if latest is None or latest is self._shown:
+        for text in self._alerts.look(latest.values):
+            self.say(trainer, f"ResourceMonitor: ALERT - {text}")
+        if (batch_index + 1) % self.log_interval or latest is self._shown:
             return
         self._shown = latest
         for line in resource_lines(latest.values):

@@ -21,7 +21,9 @@ from stepscope.integrations.torch_copies import Copies, is_worth_it
 from stepscope.integrations.torch_data import Loaders
 from stepscope.integrations.torch_device import DeviceClock
 from stepscope.integrations.torch_garbage import Garbage
+from stepscope.integrations.torch_losses import Losses
 from stepscope.integrations.torch_optimizers import Optimizers
+from stepscope.integrations.torch_reductions import Reductions
 from stepscope.integrations.torch_roots import Roots
 from stepscope.integrations.torch_timeline import Timeline
 from stepscope.recorder.complaints import tell
@@ -52,8 +54,10 @@ class Instrument:
         self._compilations = Compilations(self.timeline, self.roots)
         self._copies = Copies(self.timeline) if (is_worth_it() if copies is None else copies) else None
         self._garbage = Garbage(self.timeline)
+        self._reductions = Reductions(run, self.roots)
         self._patches, self._imports = Patches(), AfterImport()
         self._numerics: Numerics | None = None
+        self._losses: Losses | None = None
         self._is_attached = False
 
     def attach(self) -> None:
@@ -64,6 +68,7 @@ class Instrument:
         self._loaders.look = self._optimizers.made = self.roots.look
         self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
         self.timeline.listeners += [self.roots.step, self._compilations.step, self._device]
+        self.timeline.looked.append(self._reductions.step_end)
         _disarm_in_children(self)
         self.resume()
 
@@ -76,6 +81,8 @@ class Instrument:
         self.timeline.stop()
         if self._numerics is not None:
             self._numerics.close()
+        if self._losses is not None:
+            self._losses.training()
         self.suspend()
         self.roots.detach()
 
@@ -116,6 +123,19 @@ class Instrument:
         """Let the numbers of the training be measured too."""
         self._numerics = numerics
         numerics.connect(self)
+
+    def listen(self) -> None:
+        """Record losses, learning rates and padding too: the program tells nobody of them."""
+        if self._losses is not None or not self.run.recording:
+            return
+        self._losses = losses = Losses(self)
+        self._calls.listen(self._patches, losses.heard)
+        self._optimizers.updating = losses.updating
+        self.timeline.evaluations, self._loaders.inspect = losses.evaluating, losses.inspect
+        self.timeline.compiled = losses.training
+        for owner in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
+            if "scale" in vars(owner):
+                self._patches.wrap(owner, "scale", losses.scaled)
 
     def failed(self, error: BaseException) -> None:
         """Hear of the error that ends the run, before `detach`."""

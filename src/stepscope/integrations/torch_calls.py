@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import logging
 from functools import partial
 from threading import get_ident
@@ -17,6 +18,7 @@ from stepscope.recorder import automatic
 from stepscope.recorder.automatic import BITS, CODES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from stepscope.core.after_import import AfterImport
@@ -58,6 +60,8 @@ class Calls:
         self._timeline, self._roots = timeline, roots
         self._depth = 0
         self._passes: list[tuple[str, Any, Any]] = []
+        self.heard: Callable[[Any], None] | None = None
+        """Called with what a backward pass begins from, in steps that are measured."""
 
     @property
     def in_backward(self) -> bool:
@@ -87,6 +91,13 @@ class Calls:
             imports.call(module, self._wrapping(patches, savers, automatic.CHECKPOINT))
         for module, (owner, names) in WRITERS.items():
             imports.call(module, self._wrapping(patches, names, automatic.LOGGING, owner))
+
+    def listen(self, patches: Patches, heard: Callable[[Any], None]) -> None:
+        """Tell `heard` what backward passes begin from, and charge printing too: the script is not ours."""
+        self.heard = heard
+        logging_of = self._plain(automatic.LOGGING)
+        patches.wrap(builtins, "print", logging_of)
+        patches.wrap(torch._tensor_str, "_str", logging_of)  # noqa: SLF001 - the text of a tensor, in an f-string too
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
         """Leave backward passes alone while a stretch of steps is not measured."""
@@ -139,6 +150,7 @@ class Calls:
 
     def _backward(self, original: Any) -> Any:
         timeline, keeper, add = self._timeline, self._timeline.keeper, self._timeline.add
+        is_pass = original.__name__ == "backward"
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             if not (timeline.fast and keeper.fed and keeper.known) or get_ident() != timeline.thread:
@@ -147,6 +159,8 @@ class Calls:
             timeline.backwards += 1
             self._depth += 1
             add(monotonic_ns() << BITS | BACKWARD)
+            if is_pass:
+                self._hear(args)
             try:
                 return original(*args, **kwargs)
             finally:
@@ -154,6 +168,10 @@ class Calls:
                 self._depth -= 1
 
         return backward
+
+    def _hear(self, args: Any) -> None:
+        if self.heard is not None and args and self._depth == 1:
+            self.heard(args[0])
 
     def _begin_backward(self) -> bool:
         """Open the phase, unless this stretch of steps is not measured; say whether it is open."""
@@ -176,6 +194,8 @@ class Calls:
         timeline.keeper.backward()
         begun = self._begin_backward()
         self._depth += 1
+        if begun and original.__name__ == "backward":
+            self._hear(args)
         hook = monotonic_ns() if start else 0
         try:
             return original(*args, **kwargs)

@@ -62,6 +62,7 @@ class Compilations:
             if timeline.quiet:  # from now on hooks stay where they are: what is compiled is guarded by them
                 timeline.silenced(False)  # noqa: FBT003 - whether a quiet stretch begins
             timeline.traced = True
+            timeline.compiled()
             timeline.settle()
         self._roots.begin_ignoring(1)
         self._begun.append((timeline.active and self._charge.begin(), monotonic_ns()))

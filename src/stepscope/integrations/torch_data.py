@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.data
+from torch import Tensor
 from torch.utils.data import dataloader
 
 from stepscope.integrations.batch import count_samples
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch_timeline import Timeline
 
 DATA = CODES["data"]
+MOST_TOLD = 20
+"""Loaders whose set-up is told: a program may make a new one for every epoch."""
+SEQUENCES = (list, tuple)
 
 
 class Loaders:
@@ -31,10 +35,13 @@ class Loaders:
         self._timeline = timeline
         self._feeding: weakref.ref[Any] | None = None
         self._iterator = 0
+        self._told: weakref.WeakSet[Any] = weakref.WeakSet()
         self._deaths = WorkerDeaths(timeline.run)
         self._slots: tuple[Slots, list[int]] | None = None
         self.look: Any = None
         """Called before the first batch: by then the model is there."""
+        self.inspect: Any = None
+        """Called with batches to train on, now and then."""
 
     def attach(self, patches: Patches) -> None:
         """Put the hooks on."""
@@ -70,6 +77,8 @@ class Loaders:
 
         def get_iterator(loader: Any) -> Any:
             workers = loader.num_workers
+            if timeline.active and get_ident() == timeline.thread:
+                self._tell(loader)
             if not timeline.active or not workers or get_ident() != timeline.thread:
                 return original(loader)
             user = loader.worker_init_fn
@@ -84,10 +93,27 @@ class Loaders:
 
         return get_iterator
 
+    def _tell(self, loader: Any) -> None:
+        """Say once of each loader how it is set up."""
+        if loader in self._told or len(self._told) >= MOST_TOLD:
+            return
+        self._told.add(loader)
+        self._timeline.run.event(
+            "loader",
+            workers=loader.num_workers,
+            batch_size=loader.batch_size,
+            prefetch=loader.prefetch_factor,
+            persistent=loader.persistent_workers,
+            pinned=loader.pin_memory,
+            dataset=type(loader.dataset).__name__,
+            evaluates=not torch.is_grad_enabled(),
+        )
+
     def _fetching(self, original: Any) -> Any:
         timeline = self._timeline
 
         keeper, add, note = timeline.keeper, timeline.add, timeline.steps.note
+        is_grad_enabled = torch.is_grad_enabled
 
         def fetch(iterator: Any) -> Any:
             is_measured = timeline.fast
@@ -95,7 +121,7 @@ class Loaders:
                 not (is_measured or timeline.hushed)
                 or self._iterator != id(iterator)
                 or timeline.left is not None
-                or not torch.is_grad_enabled()
+                or not is_grad_enabled()
                 or get_ident() != timeline.thread
             ):
                 return self._other_fetch(original, iterator)
@@ -118,21 +144,21 @@ class Loaders:
             except BaseException as error:
                 self._end_fetch(error)
                 raise
-            self._count(batch)
+            first = batch
+            while type(first) in SEQUENCES and first:
+                first = first[0]
+            if self._slots is None and type(first) is Tensor and first.ndim:  # as `_count`, without another call
+                keeper.batches += 1
+                keeper.before = samples = keeper.samples
+                keeper.samples = first.shape[0] if samples is None else samples + first.shape[0]
+            else:
+                self._count(batch)
             return batch
 
         return fetch
 
     def _count(self, batch: Any) -> None:
         """Count the samples of a batch, and read what the workers say."""
-        first, keeper = batch, self._timeline.keeper
-        while type(first) in (list, tuple) and first:
-            first = first[0]
-        if self._slots is None and type(first) is torch.Tensor and first.ndim:
-            keeper.batches += 1
-            keeper.before = keeper.samples
-            keeper.samples = first.shape[0] if keeper.samples is None else keeper.samples + first.shape[0]
-            return
         self._timeline.keeper.fetched(count_samples(batch))
         if self._slots is not None:
             self._read_workers(self._slots)
@@ -160,6 +186,8 @@ class Loaders:
                 timeline.data.end()
         timeline.steps.open()
         self._count(batch)
+        if self.inspect is not None and timeline.looking:
+            self.inspect(batch)
         if start and timeline.timing:
             timeline.cost(hook - start + monotonic_ns() - back)
         return batch

@@ -54,6 +54,8 @@ class Optimizers:
         """Called with an optimizer about to step, in steps that are looked at closer: its gradients are there."""
         self.after: list[Callable[[Any], None]] = []
         """Called with one that has stepped, in the same steps."""
+        self.updating: Callable[[Any], None] | None = None
+        """Called with one about to step, in steps that are measured."""
 
     def count(self) -> int:
         """Return how many optimizers there are, as far as anybody knows."""
@@ -127,6 +129,8 @@ class Optimizers:
             self._updates += 1
             self._begun, self._outer, timeline.left = True, timeline.left, self
             timeline.add(monotonic_ns() << BITS | OPTIMIZER)
+            if self.updating is not None:
+                self.updating(optimizer)
         else:
             self._other_before(timeline, optimizer)
 
@@ -169,6 +173,8 @@ class Optimizers:
             start += _elapsed(self.before, optimizer)
         if not timeline.quiet:
             self._begun = timeline.optimizer.begin()
+            if self.updating is not None:
+                self.updating(optimizer)
             if self._begun:
                 self._outer, timeline.left = timeline.left, self
             if timeline.device is not None:

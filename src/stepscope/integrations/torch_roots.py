@@ -268,6 +268,8 @@ class Roots:
         def evaluating(module: Any) -> Any:
             if timeline.quiet and not (timeline.traced and compiling()):
                 timeline.pause()  # passes of an evaluation are measured: the hooks must be on
+            if not timeline.traced:
+                timeline.evaluations()
             return original(module)
 
         return evaluating

@@ -46,12 +46,14 @@ class Timeline:
             "backward",
             "backwards",
             "budget",
+            "compiled",
         ),
         *(
             "copy",
             "data",
             "device",
             "evaluation",
+            "evaluations",
             "fast",
             "forward",
             "fresh",
@@ -111,6 +113,10 @@ class Timeline:
         """The hook whose phase is open: still there at the next batch if an interrupt ended it."""
         self.span: weakref.ref[Any] | None = None
         """The iterator of the evaluation loop that goes on: everything in it is evaluation."""
+        self.evaluations: Callable[[], None] = lambda: None
+        """Called when an evaluation begins."""
+        self.compiled: Callable[[], None] = lambda: None
+        """Called before the first compilation: what is compiled must be torch's own."""
         self.fast = self.hushed = False
         self._begun_at = monotonic_ns()
         self._steps, self._stage = 0, -1
@@ -143,6 +149,7 @@ class Timeline:
         if self.span is None and self.pause() and self.evaluation.begin():
             self.span = weakref.ref(iterator, self._abandoned)
             self.fast = self.hushed = False
+            self.evaluations()
 
     def pause(self) -> bool:
         """A long phase begins; say whether to charge it.
@@ -157,7 +164,7 @@ class Timeline:
         if self.quiet and keeper.is_new:
             self._silence(quiet=False)
             self.settle()
-            keeper.until, self._stage = 1, 0
+            keeper.until, self._stage = 1, -1  # the hooks time themselves after it, however often that happens
         return not self.quiet
 
     def train(self) -> None:

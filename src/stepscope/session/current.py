@@ -68,6 +68,7 @@ class Current:
         deadline = time.monotonic() + END_SECONDS
         for run in runs:
             run.let_go(deadline)
+            run.say_farewell(error)
 
 
 CURRENT = Current()

@@ -17,6 +17,7 @@ from stepscope.core.context import describe
 from stepscope.core.defaults import VALUES, Defaults, Settings
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.places import (
+    ALERTING_SUFFIX,
     HELD,
     REQUEST_SUFFIX,
     RING_SUFFIX,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 DEFAULT_PROJECT = "default"
 WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
 """What `recorder.watch` of the configuration chooses."""
+EVENT_FILES = "exporters.tensorboard.dir"
 
 
 def init(
@@ -72,20 +74,29 @@ def init(
         config_file: a configuration file beside stepscope.yaml and STEPSCOPE_CONFIG.
         run_id: continue or create the run of this id.
         resume: the id is known to exist; a further attempt of it is not worth a warning.
-        dashboard: open the web page, once it is built.
+        dashboard: serve the page of all runs beside the training, as long as somebody looks or a run goes on.
         **settings: any key of the configuration, as in `store__dir="…"` or `recorder={"enabled": False}`.
     """
     if CURRENT.launched is not None and CURRENT.launched.recording and run_id is None:
         return CURRENT.join(config, name)
+    if dashboard:
+        settings["web__enabled"] = True
     try:
         shown = None if name is None else str(name)
         run = _open(project or DEFAULT_PROJECT, shown, config, dir, config_file, run_id, resume, settings)
     except Exception as error:  # noqa: BLE001 - a monitor that cannot start must not stop the training; it says why
         run = Run.off(_reason(error))
-    if dashboard:
-        tell("cannot open the dashboard: it is not built yet; look with `stepscope show latest`")
     CURRENT.adopt(run)
     return run
+
+
+def _show(root: Path, config: Settings) -> None:
+    """Serve the page of the runs below `root`, in a process of its own."""
+    from stepscope.session.page import serve_beside  # most runs are looked at otherwise
+
+    metrics = ",".join(config.get("web.metrics"))
+    more = (str(config.get("web.refresh_interval")), metrics)
+    serve_beside(root, str(config.get("web.host")), int(config.get("web.port")), *more)
 
 
 def _reason(error: Exception) -> str:
@@ -132,6 +143,8 @@ def _open(
     folder.describe(_facts(project, name, config, identity, chosen))
     run = _record(folder, identity, attempt, chosen)
     run.name, run.project = name or identity.run_id, project
+    if identity.rank == 0 and chosen.get("web.enabled"):
+        _show(base.absolute(), chosen)
     return run
 
 
@@ -193,6 +206,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
     if config.get("watcher.stacks"):
         run.stacks = register(mapping.path.with_suffix(STACKS_SUFFIX))
     HELD.add(mapping.path)
+    _leave_alerting(mapping.path.with_suffix(ALERTING_SUFFIX), config)
     watch.begin(mapping.path, places)
     if os.getpid() == 1:
         tell("this process is PID 1: if its container dies, nobody is left to tell why; the next reader infers it")
@@ -252,7 +266,22 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
     )
 
 
+def _leave_alerting(path: Path, config: Settings) -> None:
+    """Leave what was set of the alerts beside the ring, for the watcher: a command line would show its secrets."""
+    given = {key: config.get(key) for key in config.shown() if key.startswith("alerting.")}
+    if not given:
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            json.dump(given, file)
+    except OSError as error:
+        tell(f"cannot hand the alert settings to the watcher: {error}; the default rules apply, and nobody is told")
+
+
 def _watcher_settings(config: Settings) -> str:
     """Return what the watcher needs of the configuration, as JSON."""
     sections = ("watcher.", "samplers.", "store.", "exporters.")
-    return json.dumps({key: config.get(key) for key in VALUES if key.startswith(sections)})
+    chosen = {key: config.get(key) for key in VALUES if key.startswith(sections)}
+    chosen[EVENT_FILES] = os.path.abspath(chosen[EVENT_FILES])  # the watcher may be started elsewhere
+    return json.dumps(chosen)

@@ -17,6 +17,7 @@ from stepscope.recorder.followed_step import make_step
 from stepscope.recorder.hotpath import Recorder
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping
+from stepscope.session import card
 from stepscope.session.histogram import describe_array
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class Run(Recorder):
             return
         if self.stop(error, ring.STATE_FINISHED):
             self.let_go(time.monotonic() + END_SECONDS)
+            self.say_farewell(error)
         else:
             self._wait_for_end(time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS)
 
@@ -215,6 +217,10 @@ class Run(Recorder):
         self.recording, self._tokens = False, []
         self._mapping.words[ring.WORD_STATE] = state
         self._leave()
+
+    def say_farewell(self, error: object) -> None:
+        """Print the card of the run, where a person sees it."""
+        card.show(self.path, self.name or self.id, self._now_step() + 1, error, rank=self.rank)
 
     def disarm(self) -> None:
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""

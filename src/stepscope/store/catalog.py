@@ -52,7 +52,7 @@ def runs(dir: str | os.PathLike[str] | None = None) -> list[RunInfo]:  # noqa: A
     """Return the runs below a folder, newest first; a broken one is listed as broken with its reason."""
     root = runs_root(dir)
     salvage_quietly()
-    found = [_info(path) for path in _folders(root)]
+    found = [_info(path) for path in run_folders(root)]
     return sorted(found, key=lambda info: (info.created, info.id), reverse=True)
 
 
@@ -85,7 +85,7 @@ def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = 
         if not newest:
             raise StepscopeError("open the latest run", f"there is none in {base}", "record one, or name its root")
         return newest[0].path
-    matches = [path for path in _folders(base) if path.name.startswith(text)]
+    matches = [path for path in run_folders(base) if path.name.startswith(text)]
     exact = [path for path in matches if path.name == text] or matches
     if len(exact) == 1:
         return exact[0]
@@ -103,7 +103,7 @@ def salvage_quietly(run_path: str | None = None) -> int:
         return 0
 
 
-def _folders(root: Path) -> list[Path]:
+def run_folders(root: Path) -> list[Path]:
     """Return the folders of runs below `root`: of a project each, or directly."""
     found = []
     for project in _subfolders(root):

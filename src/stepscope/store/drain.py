@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
-from stepscope.core.places import REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX
+from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX
 from stepscope.store import tail
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Stream:
 
     def remove(self) -> None:
         """Delete the ring and the files beside it: its rows are in the run."""
-        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX)
+        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX)
         for path in (self.path, *map(self.path.with_suffix, suffixes)):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
@@ -218,6 +218,8 @@ class Drain:
         self._open_tail = open_tail
         self._declared: set[int] = set()
         self._told: dict[int, int] = {}
+        self.heard: Callable[[list[dict[str, Any]], int, int], None] | None = None
+        """Who is told of every event that was written: the events, the rank, the moment (monotonic ns) of writing."""
 
     def once(self, stream: Stream, pair: ClockPair, limit: int = 1 << 20) -> Batch:
         """Move what is new in `stream` to disk; on OSError nothing is committed and nothing is lost."""
@@ -272,6 +274,8 @@ class Drain:
 
     def write_events(self, events: list[dict[str, Any]], rank: int, pair: ClockPair, *, sync: bool = False) -> None:
         """Append events to the events file, with the wall time of their moment; on the disk itself if `sync`."""
+        if self.heard is not None:
+            self.heard(events, rank, pair[1])
         lines = []
         for event in events:
             moment = event.pop("monotonic_ns", pair[1])

@@ -125,6 +125,8 @@ class Query:
     step_range: tuple[int, int] | None = None
     """First and last step, both included; of points only."""
     level: int | None = None
+    time_range: tuple[int, int] | None = None
+    """First and last time in microseconds since 1970 UTC, both included; of points only."""
 
     def conditions(self, names: int) -> list[str]:
         """Return the SQL conditions, with parameters from $2 on for this many names."""
@@ -135,8 +137,9 @@ class Query:
         ]
         if self.level is not None:
             found.append(f"level = {int(self.level)}")
-        elif self.step_range is not None:
-            found.append(f"step BETWEEN {int(self.step_range[0])} AND {int(self.step_range[1])}")
+        else:
+            ranges = (("step", self.step_range), ('"time"', self.time_range))
+            found += [f"{key} BETWEEN {int(ends[0])} AND {int(ends[1])}" for key, ends in ranges if ends is not None]
         if self.names is not None:
             found.append(f"name IN ({', '.join(f'${index + 2}' for index in range(names))})")
         return found

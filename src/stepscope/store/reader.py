@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +12,7 @@ import numpy as np
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import Metric, metric_of, spellings
 from stepscope.store import series as shapes
+from stepscope.store.curves import Ask, select
 from stepscope.store.events import read_events
 from stepscope.store.machine import Machine, declared, read_machines
 from stepscope.store.meta import read_meta
@@ -31,15 +33,13 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 RELISTS = 5
 """How often to look again when files are sealed, merged or removed while they are read."""
-RAW_LIMIT = 1 << 21
-"""Points of a range up to which they are read one by one; beyond, the pyramid answers."""
 
 
 class Past:
     """A recorded run. Every call reads what is there at that moment, so a live run can be followed."""
 
-    def __init__(self, folder: RunFolder) -> None:
-        """Open the run in `folder`; use `stepscope.open`.
+    def __init__(self, folder: RunFolder, connection: duckdb.DuckDBPyConnection | None = None) -> None:
+        """Open the run in `folder`, to be read with a connection of this thread; use `stepscope.open`.
 
         Raises:
             StepscopeError: there is no run, or its run.json cannot be read.
@@ -51,6 +51,8 @@ class Past:
         self.project: str = self.meta.get("project") or ""
         self.config: Any = self.meta.get("config")
         self._problems: dict[str, None] = {}
+        if connection is not None:
+            self._connection = connection
 
     @property
     def path(self) -> Path:
@@ -97,16 +99,20 @@ class Past:
         Raises:
             UsageError: the run has no such metric.
         """
-        ranks, attempts = None if rank is None else [rank], None if attempt is None else [attempt]
+        ranks, attempts = None if rank is None else (rank,), None if attempt is None else (attempt,)
 
         def read(snapshot: Snapshot) -> shapes.Series:
             recorded, factor = self._find(snapshot, name)
-            if points is None or self._affordable(snapshot, recorded, points):
+            if points is None:
                 found = self._points(snapshot, recorded, ranks, attempts, step_range)
-                series = shapes.whole(name, found) if points is None else shapes.at_most(name, found, points)
-            else:
-                blocks = self._blocks(snapshot, recorded, points, ranks, attempts, step_range)
+                return _scaled(shapes.whole(name, found), factor)
+            ask = Ask((recorded,), points, ranks, attempts, step_range)
+            found, blocks, problems = select(snapshot, self._connection, ask)
+            self._note(problems)
+            if len(blocks):
                 series = shapes.from_blocks(name, shapes.merge(blocks, points))
+            else:
+                series = shapes.at_most(name, found, points)
             return _scaled(series, factor)
 
         return self._steadily(read)
@@ -164,6 +170,12 @@ class Past:
         self._note(problems)
         return [event for event in found if kind is None or event.get("kind") == kind]
 
+    def diagnose(self) -> dict[str, Any]:
+        """Return why the run is slow or went wrong, as `stepscope diagnose --json` prints it: see docs/diagnosis.md."""
+        view = importlib.import_module("stepscope.views.diagnosis")  # a view's: this room reads, and passes the run on
+        found: dict[str, Any] = view.diagnose(self)
+        return found
+
     def frame(self) -> Any:
         """Return all points as a pandas or polars frame with columns name, rank, attempt, step, time, value.
 
@@ -198,10 +210,25 @@ class Past:
         self._note(read_nodes(self._folder)[1])
         return list(self._problems)
 
+    @property
+    def known_problems(self) -> list[str]:
+        """What could not be read so far, without reading more."""
+        return list(self._problems)
+
     def points(self, names: list[str] | None = None) -> Points:
         """Return the points of some metrics, or of all, as columns in order of name, rank, attempt and sequence."""
         wanted = None if names is None else set(names)
         return self._steadily(lambda snapshot: self._points(snapshot, wanted, None, None, None))
+
+    def read(self, how: Callable[[Snapshot, duckdb.DuckDBPyConnection], tuple[_T, list[str]]]) -> _T:
+        """Return what a reader of our files found; what it could not read is kept as a problem of the run."""
+
+        def both(snapshot: Snapshot) -> _T:
+            found, problems = how(snapshot, self._connection)
+            self._note(problems)
+            return found
+
+        return self._steadily(both)
 
     @functools.cached_property
     def _connection(self) -> duckdb.DuckDBPyConnection:
@@ -256,8 +283,8 @@ class Past:
         self,
         snapshot: Snapshot,
         names: str | set[str] | None,
-        ranks: list[int] | None,
-        attempts: list[int] | None,
+        ranks: Collection[int] | None,
+        attempts: Collection[int] | None,
         step_range: tuple[int, int] | None,
     ) -> Points:
         wanted = {names} if isinstance(names, str) else names
@@ -269,53 +296,6 @@ class Past:
             self._note([str(problem) for problem in problems])
         tail = snapshot.tail_points(wanted, ranks, attempts, step_range)
         return distinct(Points.concat([sealed, tail]) if len(tail) else sealed)
-
-    def _blocks(
-        self,
-        snapshot: Snapshot,
-        name: str,
-        points: int,
-        ranks: list[int] | None,
-        attempts: list[int] | None,
-        step_range: tuple[int, int] | None,
-    ) -> Blocks:
-        """Return blocks of the coarsest level that still has enough of them; at the edges of a range, of its points."""
-        level = self._level(snapshot, name, points)
-        units = snapshot.holding({name})
-        blocks, problems = read_blocks(units, level, {name}, ranks, attempts, step_range, connection=self._connection)
-        self._note([str(problem) for problem in problems])
-        parts = [blocks]
-        if step_range is not None:
-            inside = (blocks.low_step >= step_range[0]) & (blocks.high_step <= step_range[1])
-            cut = blocks.select(~inside)
-            parts = [blocks.select(inside), self._edges(snapshot, name, cut, ranks, attempts, step_range)]
-        tail = snapshot.tail_points({name}, ranks, attempts, step_range)
-        if len(tail):
-            parts.append(build(distinct(tail), level))
-        merged = Blocks.concat([part for part in parts if len(part)])
-        return merged.select(np.lexsort((merged.first_seq, merged.attempt, merged.rank)))
-
-    def _edges(
-        self,
-        snapshot: Snapshot,
-        name: str,
-        cut: Blocks,
-        ranks: list[int] | None,
-        attempts: list[int] | None,
-        step_range: tuple[int, int],
-    ) -> Blocks:
-        """Return a block of its own for each point in the range that lies in a block which the range cuts."""
-        if not len(cut):
-            return cut
-        low, high = max(step_range[0], int(cut.low_step.min())), min(step_range[1], int(cut.high_step.max()))
-        units = snapshot.holding({name})
-        found, problems = read_points(units, {name}, ranks, attempts, (low, high), connection=self._connection)
-        self._note([str(problem) for problem in problems])
-        keep = np.zeros(len(found), bool)
-        for rank, attempt, first, last in zip(cut.rank, cut.attempt, cut.first_seq, cut.last_seq, strict=True):
-            of_block = (found.rank == rank) & (found.attempt == attempt)
-            keep |= of_block & (found.seq >= first) & (found.seq <= last)
-        return build(found.select(keep), 1)
 
     def _note(self, problems: list[str]) -> None:
         self._problems.update(dict.fromkeys(problems))

@@ -214,6 +214,7 @@ def read_points(
     attempts: Collection[int] | None = None,
     step_range: tuple[int, int] | None = None,
     *,
+    time_range: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
 ) -> tuple[Points, list[Problem]]:
@@ -225,13 +226,14 @@ def read_points(
         ranks: only these; None is all.
         attempts: only these; None is all.
         step_range: first and last step, both included; points without a step are then left out.
+        time_range: first and last time in microseconds since 1970 UTC, both included.
         connection: from `reading_connection`; None makes one.
         checked: remembers which bytes were compared.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
     """
-    query = Query(names, ranks, attempts, step_range)
+    query = Query(names, ranks, attempts, step_range, time_range=time_range)
     with contextlib.ExitStack() as stack:
         reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
         found = reader.read(query, list(units))
@@ -246,13 +248,14 @@ def read_blocks(
     attempts: Collection[int] | None = None,
     step_range: tuple[int, int] | None = None,
     *,
+    time_range: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
 ) -> tuple[Blocks, list[Problem]]:
     """Return blocks of up to `level` points that hold every readable point of the units once.
 
     Series too short to have blocks, and units whose pyramid is damaged, get theirs from the points. Blocks come in
-    order of name, rank, attempt and first seq; with `step_range`, only those that overlap it.
+    order of name, rank, attempt and first seq; with `step_range` or `time_range`, only those that overlap it.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
@@ -266,6 +269,8 @@ def read_blocks(
     if step_range is not None:
         overlap = (blocks.high_step >= step_range[0]) & (blocks.low_step <= step_range[1])
         blocks = blocks.select(overlap & (blocks.high_step != NO_STEP))
+    if time_range is not None:
+        blocks = blocks.select((blocks.high_time >= time_range[0]) & (blocks.low_time <= time_range[1]))
     return blocks, reader.problems
 
 
@@ -367,6 +372,8 @@ class _Reader:
         files, places = list(sources.values()), np.array(list(sources), dtype=np.int64)
         try:
             found = parquet.fetch(self._connection, query, files, names)
+        except duckdb.InterruptException:
+            raise  # whoever asked wants no answer any more
         except duckdb.Error as error:
             for path in files:
                 path.stat()

@@ -109,10 +109,11 @@ def merge(blocks: Blocks, buckets: int) -> Blocks:
     group_start = np.concatenate(([0], np.flatnonzero(change) + 1))
     within = np.arange(len(blocks)) - np.repeat(group_start, np.diff(group_start, append=len(blocks)))
     starts = np.flatnonzero(within % every == 0)
-    return _reduced(blocks, starts)
+    return reduced(blocks, starts)
 
 
-def _reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
+def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
+    """Return one block for the blocks from each start to before the next."""
     ends = np.concatenate((starts[1:], [len(blocks)])) - 1
     lowest = _where(blocks.min, starts, np.fmin)
     highest = _where(blocks.max, starts, np.fmax)

@@ -52,6 +52,7 @@ class Snapshot:
         ranks: Collection[int] | None = None,
         attempts: Collection[int] | None = None,
         step_range: tuple[int, int] | None = None,
+        time_range: tuple[int, int] | None = None,
     ) -> Points:
         """Return the points of the tails that pass the filters; None lets all pass."""
         points = self.tails
@@ -64,6 +65,8 @@ class Snapshot:
             keep &= np.isin(points.attempt, list(attempts))
         if step_range is not None:
             keep &= (points.step >= step_range[0]) & (points.step <= step_range[1])
+        if time_range is not None:
+            keep &= (points.time >= time_range[0]) & (points.time <= time_range[1])
         return points.select(keep)
 
 

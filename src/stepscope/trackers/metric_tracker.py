@@ -62,6 +62,11 @@ class MetricTracker:
         """List the names seen, in the order of their first value."""
         return list(self._series)
 
+    def values(self, name: str) -> list[float]:
+        """Return the values of a name that are kept, oldest first."""
+        series = self._series.get(clean(name)[0])
+        return [] if series is None else series.newest()
+
     def last_step(self, name: str) -> int | None:
         """Return the step given with the newest value that had one."""
         return self._last_step.get(clean(name)[0])

@@ -68,6 +68,8 @@ class RealTimeMonitor:
         self.alerting_system = alerting_system
         self.training_monitor = training_monitor
         self.baseline_metrics: Metrics | None = None if baseline_metrics is None else dict(baseline_metrics)
+        self._own_baseline = baseline_metrics is None
+        self._steps: tuple[float, int] | None = None
         self.current_loss: float | None = None
         """The newest loss, for those who have no training monitor to take it from."""
         self.history: deque[Metrics] = deque(maxlen=HISTORY)
@@ -115,6 +117,9 @@ class RealTimeMonitor:
         """
         self._values = machine.look().values
         metrics = self._get_current_metrics()
+        speed = self._get_training_speed()
+        if speed is not None:
+            metrics["training_speed"] = speed
         try:
             self._judge(metrics)
         finally:
@@ -155,6 +160,16 @@ class RealTimeMonitor:
         percent = float(self._resources.read()["cpu_percent"])
         return None if math.isnan(percent) else percent
 
+    def _get_training_speed(self) -> float | None:
+        """Return the steps a second of the training monitor since the sample before; None before there are two."""
+        monitor = self.training_monitor
+        if monitor is None:
+            return None
+        seen, self._steps = self._steps, (self._now(), monitor.metrics["step"].recorded)
+        if seen is None or self._steps[0] <= seen[0]:
+            return None
+        return (self._steps[1] - seen[1]) / (self._steps[0] - seen[0])
+
     def _judge(self, metrics: Metrics) -> None:
         """Take the baseline, or compare with it and send what is alarming."""
         if self._warmup:
@@ -162,6 +177,8 @@ class RealTimeMonitor:
             return
         if self.baseline_metrics is None:
             self.baseline_metrics = metrics
+        if self._own_baseline and "training_speed" in metrics:  # the first sample cannot have one
+            self.baseline_metrics.setdefault("training_speed", metrics["training_speed"])
         check = getattr(self.alerting_system, "check_alerts", None)
         send = getattr(self.alerting_system, "send_alert", None)
         for alert in check(metrics, self.baseline_metrics) if check is not None else ():

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.clock import Clock, SystemClock
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
-from stepscope.trackers.attachment import Attachment
+from stepscope.trackers.alert_system import AlertSystem
 from stepscope.trackers.custom_metrics import CustomMetrics
+from stepscope.trackers.dashboard_attachment import DashboardAttachment, show_on
 from stepscope.trackers.gradient_watch import GradientWatch
 from stepscope.trackers.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.scalar import DeviceScalar, take
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stepscope.trackers.monitor_settings import ConfigSource, MonitoredRun
 
 _KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
+FLUSH_SECONDS = 0.2
+"""How long the end waits for rules that look at the last steps."""
 MAX_NAMES = 1000
 """Names whose values are kept in process; values of further ones go to the run only."""
 
@@ -40,9 +43,7 @@ class TrainingMonitor:
     method raises into the loop. None waits for a device, but for reading figures: `get_training_stats` and `metrics`.
     """
 
-    alert_system = Attachment("alert_system", "no alert is evaluated or sent yet")
-    dashboard = Attachment("dashboard", "no page is served yet")
-    tensorboard_dir = Attachment("tensorboard_dir", "no TensorBoard files are written yet", stand_in=False)
+    dashboard = DashboardAttachment()
 
     def __init__(
         self,
@@ -68,7 +69,8 @@ class TrainingMonitor:
         self._clock = clock or SystemClock()
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
-        self.__dict__["tensorboard_dir"] = self._settings.tensorboard_dir
+        self.tensorboard_dir = self._settings.tensorboard_dir
+        """Folder in which the event files of the run lie, in a folder of its name; None without."""
         if run is not None:
             for remark in self._settings.remarks:
                 self.notices.say(remark, remark)
@@ -79,6 +81,9 @@ class TrainingMonitor:
         self._last_end: int | None = None
         self._custom = CustomMetrics(custom_metrics)
         self._system = SystemAttachment(self.notices)
+        is_on = self._settings.given.get("alerting.enabled") is not False
+        self.alert_system: Any = AlertSystem(enabled=is_on, notices=self.notices, record=self._alert)
+        """Takes rules of the user's own (`add_alert_rule`), evaluated on every step; may be replaced."""
         wanted = self._settings.given.get("recorder.watch.gradients") is not False
         self._gradients = GradientWatch(self.notices) if wanted else None
 
@@ -128,6 +133,9 @@ class TrainingMonitor:
         self._stop(None)
 
     def _stop(self, error: BaseException | None) -> None:
+        flush = getattr(self.alert_system, "flush", None)
+        if flush is not None:
+            flush(FLUSH_SECONDS)
         run, self._run, self._stopped = self._run, None, True
         self._system.stop()
         if run is not None and run is not self._given:
@@ -230,7 +238,18 @@ class TrainingMonitor:
             self._run.log(metrics.to_run(), step=metrics.step)
         for name, value in {**self._system.fresh(), **kept}.items():
             self._keep(name, value)
+        show_on(self.dashboard, metrics)
+        check = getattr(self.alert_system, "check", None)
+        if check is not None:
+            check(metrics)
         return metrics
+
+    def _alert(self, event: dict[str, Any]) -> None:
+        """Record a change of an alert; in the thread of the alert system."""
+        record = getattr(self._run, "event", None)
+        if record is not None:
+            fields = {name: value for name, value in event.items() if name not in {"kind", "time", "rank", "step"}}
+            record("alert", step=event.get("step"), **fields)
 
     def _keep(self, name: str, value: float | DeviceScalar) -> None:
         """Keep a number in process."""

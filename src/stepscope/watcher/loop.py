@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
-from stepscope.core.clock import Clock, Pair, jumps, read_pair
+from stepscope.core.clock import Clock, read_pair
 from stepscope.core.places import STACKS_SUFFIX
 from stepscope.exporters.prometheus_feed import Feed, NoFeed, Subject
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import Writer, node_name
 from stepscope.store.machine import Machine
 from stepscope.store.states import NodeState
+from stepscope.watcher.alerting import Alerting, NoAlerting
 from stepscope.watcher.ends import Ends
 from stepscope.watcher.guard import Guard, Job
+from stepscope.watcher.jumps import Jumps
 from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.ranks import Rank
 from stepscope.watcher.sampling import Plan, Sampling
@@ -25,6 +27,7 @@ from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from stepscope.core.clock import Pair
     from stepscope.core.places import Places
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import Trainee
@@ -90,14 +93,14 @@ class Watcher:
         self._job = job or Job()
         self._folder, self._places, self._clock, self._pace = folder, places, clock, pace
         self._sealing, self._journal = sealing, journal
-        self._node = node_name(places.disk, boot_id())
+        self.node = node_name(places.disk, boot_id())
         self._ranks: dict[Path, Rank] = {}
         self._drains: dict[int, tuple[Drain, NodeState]] = {}
         self.bad: set[Path] = set()
         """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
         self._opened: dict[tuple[int, int], float] = {}
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
-        self._pair: Pair | None = None
+        self._jumps = Jumps(journal)
         self._streams = 0
         self._described: dict[int, Machine] = {}
         self._status = status.OK
@@ -109,6 +112,8 @@ class Watcher:
         """A trainer has ended since the last tick."""
         self.feed: Feed = NoFeed()
         """Who else wants the numbers as they come."""
+        self.alerting: Alerting | NoAlerting = NoAlerting()
+        """What evaluates the rules."""
         self._ends = Ends(folder, lambda: self.sampling.latest, self._beat)
 
     def tick(self) -> bool:
@@ -119,7 +124,7 @@ class Watcher:
             return False
         if self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0):
             self._discover()
-        self._note_jump(pair)
+        self._jumps.look(pair, self._live_drains)
         try:
             self._drain_all(pair)
             self._ends.refine(pair)
@@ -128,16 +133,18 @@ class Watcher:
         except OSError as error:
             self._journal.note(f"cannot write the run: {error}; trying again", f"write {error.errno}")
             self._tell(status.from_error(error), now)
+        if self._drains:
+            self.alerting.look(pair, self._drains[max(self._drains)][0])
         self._sealing.poll(now)
         return self._alive(now)
 
     def _alive(self, now: float) -> bool:
         if self._stuck_since is not None and now - self._stuck_since > FULL_PATIENCE:
             return any(rank.stream.writer_alive() for rank in self._ranks.values())
-        if self._ranks:
-            return True
-        self._discover()
-        return bool(self._ranks) or self._ends.pending() or not self._sealing.idle()
+        if not self._ranks:
+            self._discover()
+        is_busy = self.alerting.busy(now, alone=not self._ranks)
+        return bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
         if now < self._due[what]:
@@ -166,6 +173,7 @@ class Watcher:
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self._ranks[path] = Rank(stream, *self._drain_of(stream), guard)
             self.sampling.meet(stream.identity.extra)
+            self.alerting.meet(path, read_pair(self._clock))
             if self._stuck_since is not None:
                 stream.reader.set_word(ring.WORD_STATUS, self._status)
 
@@ -179,14 +187,16 @@ class Watcher:
         """Return the tail and the node file of the stream's attempt."""
         attempt = stream.identity.attempt
         if attempt not in self._drains:
-            writer = Writer(self._node, attempt)
+            writer = Writer(self.node, attempt)
             own = OwnRows(-1 - stream.identity.node_rank, self._clock.monotonic_ns())
             try:
                 node = NodeState.load(self._folder.node_file(writer))
             except (OSError, ValueError, TypeError):
-                node = NodeState(self._node, attempt)
+                node = NodeState(self.node, attempt)
             node.ended = False
-            self._drains[attempt] = Drain(self._folder, writer, own), node
+            drain = Drain(self._folder, writer, own)
+            drain.heard = self.alerting.hear
+            self._drains[attempt] = drain, node
         return self._drains[attempt]
 
     def _drain_all(self, pair: Pair) -> None:
@@ -292,7 +302,7 @@ class Watcher:
         """Say what the samples mean and what this machine does not tell, whenever that changes."""
         absent = self.sampling.absent()
         for drain in self._live_drains():
-            machine = Machine(self._node, drain.writer.attempt, self.sampling.metrics, absent, self.sampling.devices())
+            machine = Machine(self.node, drain.writer.attempt, self.sampling.metrics, absent, self.sampling.devices())
             if self.sampling.samplers and self._described.get(drain.writer.attempt) != machine:
                 machine.save(self._folder)
                 self._described[drain.writer.attempt] = machine
@@ -313,10 +323,14 @@ class Watcher:
         drain.own.add(row, pair.monotonic_ns)
         self.feed.sample(drain.own.rank, row)
 
+    def streams(self) -> list[Stream]:
+        """Return the rings of the ranks that live."""
+        return [rank.stream for rank in self._ranks.values()]
+
     def subject(self) -> Subject:
         """Say whose numbers these are."""
         path = self._folder.path
-        return Subject(path.name, path.parent.name, self._node, path)
+        return Subject(path.name, path.parent.name, self.node, path)
 
     def pids(self) -> dict[int, int]:
         """Return the trainer's process of each rank on this node, as far as it can be seen."""
@@ -326,17 +340,6 @@ class Watcher:
         node.counter += 1
         node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
         node.save(self._folder)
-
-    def _note_jump(self, pair: Pair) -> None:
-        found = jumps([self._pair, pair]) if self._pair else []
-        self._pair = pair
-        for jump in found:
-            for drain in self._live_drains():
-                event = {"kind": "clock_jump", "seconds": jump.seconds}
-                try:
-                    drain.write_events([event], drain.own.rank, pair)
-                except OSError as error:
-                    self._journal.note(f"cannot write an event: {error}; the clock jump is not recorded")
 
     def _tell(self, code: int, now: float) -> None:
         """Put a status where the trainer's next `log` finds it."""

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
 from stepscope.exporters.prometheus_feed import open_feed
+from stepscope.exporters.tensorboard_feed import with_tensorboard
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
 from stepscope.watcher import sources
+from stepscope.watcher.alerting import AlertFeed, Alerting
 from stepscope.watcher.guard import Job
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
@@ -49,7 +52,10 @@ def main(arguments: list[str]) -> int:
         salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
         watcher.sampling = sources.build(settings, folder.path, watcher.pids, journal)
-        watcher.feed = open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note)
+        alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
+        feed = open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note)
+        feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
+        watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
         _watch(watcher, pace, journal)
         watcher.sampling.close()
         watcher.feed.close()

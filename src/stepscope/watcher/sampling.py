@@ -110,6 +110,7 @@ class Sampling:
         self._turns = [Turn() for _ in samplers]
         self.latest: dict[str, float] = {}
         """The last value of everything."""
+        self._quick, self._quick_until = 0.0, 0.0
 
     def round(self, now: int, phase: str = "") -> Sample:
         """Ask whoever is due at `now` (monotonic ns), in a `phase` of the training that may have its own interval."""
@@ -119,10 +120,18 @@ class Sampling:
             if seconds < turn.due - SLACK:
                 continue
             interval = self._plan.of_sampler(sampler.name, phase)
+            if seconds < self._quick_until:
+                interval = min(interval, self._quick)
             self._ask(sampler, turn, now, interval, found)
             following = turn.due + interval * turn.slower  # on a grid: ticks that come late do not add up
             turn.due = following if following > seconds else seconds + interval * turn.slower
         return found
+
+    def quicken(self, interval: float, until: float) -> None:
+        """Ask everybody at least every `interval` seconds, until then (monotonic, in seconds), within their budgets."""
+        self._quick, self._quick_until = interval, until
+        for turn in self._turns:
+            turn.due = 0.0
 
     def meet(self, facts: Mapping[str, Any]) -> None:
         """Tell the sources about a rank that has come: `facts` is what its ring says of it."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.cli import machine_facts
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.store.layout import RunFolder
 from stepscope.store.points import NO_STEP
@@ -18,6 +17,7 @@ from stepscope.store.retention import size_of
 from stepscope.store.series import Series, summarize
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, RankState, overall, read_nodes
+from stepscope.views import machine_facts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -1,0 +1,1 @@
+"""When to call for help, and whom: rules, their state, and notification."""

@@ -1,0 +1,491 @@
+"""The rules that come with Stepscope: sober thresholds, and the remedy that one needs at three in the morning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.alerts.expression import POINTS, STEPS, TIME, Window
+from stepscope.alerts.rule import CRITICAL, INFO, Escalation, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+THRESHOLDS: dict[str, float] = {
+    "loss_increase": 0.1,
+    "training_speed": 0.5,
+    "grad_norm_exploded": 10.0,
+    "grad_norm_vanished": 1e-7,
+    "learning_rate_too_high": 1.0,
+    "learning_rate_too_low": 1e-8,
+    "gpu_utilization": 0.5,
+    "gpu_memory": 0.95,
+    "gpu_temperature": 80.0,
+    "cpu_usage": 0.95,
+    "memory_usage": 0.9,
+    "io_wait": 0.3,
+    "disk_usage": 0.95,
+    "data_wait": 0.3,
+    "straggler": 0.1,
+    "plateau_points": 2000,
+    "gpu_idle_seconds": 300,
+    "machine_seconds": 60,
+}
+"""What the default profile has; ratios are 0 to 1, temperatures degrees Celsius. A profile changes some, a setting
+`alerting.thresholds.<name>` any."""
+
+RESTART = "restart from the checkpoint before it, past that data or with a lower learning rate"
+LOSSES = ("loss", "*/loss")
+ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
+HOUR = 3600.0
+
+
+def rules(thresholds: Mapping[str, float] | None = None) -> list[Rule]:
+    """Return all rules with these thresholds in place of the defaults."""
+    given = {**THRESHOLDS, **(thresholds or {})}
+    return [
+        *_loss(given),
+        *_gradients(given),
+        *_learning_rate(given),
+        *_speed(given),
+        *_gpu(given),
+        *_load(given),
+        *_memory(),
+        *_ends(),
+        *_faults(),
+        *_own(),
+    ]
+
+
+def _loss(given: Mapping[str, float]) -> list[Rule]:
+    return [
+        Rule(
+            "loss_spike",
+            detect="spike",
+            metric=LOSSES,
+            over="mean",
+            cooldown=0.0,
+            remedy="look at the data of that step and at the gradient norm before it; if it does not come "
+            f"back {RESTART}",
+            help="The loss rises at once above what its own noise explains; known with the same or the next point.",
+        ),
+        Rule(
+            "loss_divergence",
+            detect="divergence",
+            metric=LOSSES,
+            over="mean",
+            severity=CRITICAL,
+            cooldown=HOUR,
+            remedy=f"stop and {RESTART}; clip gradients, lengthen the warm-up",
+            help="The loss is 50 % above its best level and does not come back.",
+        ),
+        Rule(
+            "not_finite",
+            when="not finite(value)",
+            metric=ALL_LOSSES,
+            over="mean",
+            severity=CRITICAL,
+            cooldown=HOUR,
+            message="{metric} is {shown} at step {step}",
+            remedy="stop: every later step is lost; find the first operation that overflows "
+            "(torch.autograd.detect_anomaly), lower the learning rate, clip gradients, check the data of that step",
+            help="A loss is NaN or infinite.",
+        ),
+        Rule(
+            "loss_increase",
+            when=f"median(value, 20) > {1 + given['loss_increase']:g} * baseline(value, 200, 20)",
+            metric=LOSSES,
+            over="mean",
+            hysteresis=0.02,
+            cooldown=HOUR,
+            message="{metric} is {shown} (median of 20 points), more than "
+            f"{given['loss_increase']:.0%} above what it was before",
+            remedy="compare with the learning rate and the data of these steps; lower the learning rate or go back to "
+            "a checkpoint",
+            help="The loss lies above its baseline, the median of the 200 points before, by the given share.",
+        ),
+        Rule(
+            "loss_plateau",
+            detect="plateau",
+            metric=("loss",),
+            over="mean",
+            severity=INFO,
+            options={"points": given["plateau_points"]},
+            cooldown=6 * HOUR,
+            remedy="if it should still fall: check that gradients flow and that the learning rate is not too low; else "
+            "stop and save the time",
+            help="The loss has not decreased for thousands of points.",
+        ),
+    ]
+
+
+def _gradients(given: Mapping[str, float]) -> list[Rule]:
+    exploded = given["grad_norm_exploded"]
+    return [
+        Rule(
+            "gradient_exploding",
+            when=f"grad_norm > {exploded:g} and grad_norm > 4 * baseline(grad_norm, 200, 5)",
+            over="mean",
+            lasting=Window(3, POINTS),
+            clear=f"median(grad_norm, 20) < {exploded:g} or median(grad_norm, 20) < 2 * baseline(grad_norm, 200, 5)",
+            cooldown=600.0,
+            message=f"the gradient norm is {{shown}} for three points: above {exploded:g} and four times what it was",
+            remedy="clip gradients (max_norm=1.0), lower the learning rate, lengthen the warm-up; look at the data of "
+            "these steps",
+            help="The gradient norm is above the threshold and four times its baseline, for three points.",
+        ),
+        Rule(
+            "gradient_not_finite",
+            when="not finite(grad_norm)",
+            over="mean",
+            lasting=Window(5, POINTS),
+            severity=CRITICAL,
+            cooldown=HOUR,
+            message="the gradient norm is {shown} for five points, at step {step}",
+            remedy="no step changes the model any more: lower the learning rate or the loss scale, look for an "
+            "operation that overflows (torch.autograd.detect_anomaly)",
+            help="The gradient norm is NaN or infinite for five points: longer than a loss scaler needs.",
+        ),
+        Rule(
+            "gradient_vanishing",
+            when=f"max(grad_norm, 100) < {given['grad_norm_vanished']:g}",
+            over="mean",
+            cooldown=HOUR,
+            message="the gradient norm has not exceeded {shown} for 100 points: the model no longer learns",
+            remedy="check that the loss depends on the parameters (detach, frozen layers, loss scale), and for dead "
+            "activations",
+            help="The gradient norm is practically zero for 100 points.",
+        ),
+    ]
+
+
+def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
+    low = given["learning_rate_too_low"]
+    return [
+        Rule(
+            "learning_rate_too_high",
+            when=f"learning_rate > {given['learning_rate_too_high']:g}",
+            over="max",
+            lasting=Window(10, POINTS),
+            cooldown=HOUR,
+            message="the learning rate is {shown}",
+            remedy="check its unit and the schedule; optimizers such as Adam diverge far below",
+            help="The learning rate is above any that trains.",
+        ),
+        Rule(
+            "learning_rate_too_low",
+            when=f"max(learning_rate, 100) < {low:g}",
+            over="max",
+            cooldown=HOUR,
+            message=f"the learning rate has been below {low:g} for 100 points: {{shown}}",
+            remedy="check the schedule: its number of steps, its warm-up, and how often scheduler.step() is called",
+            help="The learning rate is too low to change anything, for 100 points.",
+        ),
+        Rule(
+            "learning_rate_frozen",
+            when="max(learning_rate, 1000) == min(learning_rate, 1000) and "
+            "max(learning_rate, 1000) < 0.01 * highest(learning_rate)",
+            over="max",
+            severity=INFO,
+            cooldown=HOUR,
+            message="the learning rate stands at {shown}, below a hundredth of its highest, for 1 000 points",
+            remedy="the schedule may have ended before the training: set its steps to those of the run, or stop here",
+            help="The learning rate no longer moves and is below a hundredth of its highest value.",
+        ),
+    ]
+
+
+def _speed(given: Mapping[str, float]) -> list[Rule]:
+    left = 1 - given["training_speed"]
+    return [
+        Rule(
+            "training_speed",
+            when=f"baseline(step_seconds, 200, 20) / median(step_seconds, 20) < {left:g}",
+            over="max",
+            clear=f"baseline(step_seconds, 200, 20) / median(step_seconds, 20) > {(1 + left) / 2:g}",
+            lasting=Window(20, STEPS),
+            cooldown=1800.0,
+            message="training runs at {value:.0%} of its speed: a step takes {step_seconds:.3g} s",
+            remedy="stepscope diagnose tells which phase grew; look for other jobs, throttled GPUs, a slow file system",
+            help="Steps take longer than before by the given loss of speed, for 20 steps.",
+        ),
+        Rule(
+            "data_starvation",
+            when=f"mean(phase/data, 100) / mean(step_seconds, 100) > {given['data_wait']:g}",
+            over="max",
+            hysteresis=0.2,
+            lasting=Window(100, STEPS),
+            cooldown=HOUR,
+            message="the training waits for data {value:.0%} of the time",
+            remedy="more DataLoader workers, pin_memory, prefetch_factor; decode beforehand, or move the data to "
+            "faster storage",
+            help="Waiting for the next batch takes the given share of the step, over 100 steps.",
+        ),
+        Rule(
+            "straggler",
+            detect="straggler",
+            metric=("step_seconds",),
+            options={"share": given["straggler"]},
+            lasting=Window(2, POINTS),
+            cooldown=HOUR,
+            remedy="look at that rank's GPU (clocks, temperature, other processes), its processors and its data; "
+            "move it to another node if it stays",
+            help="One rank works longer in a step than the others, who wait for it.",
+        ),
+    ]
+
+
+def _gpu(given: Mapping[str, float]) -> list[Rule]:
+    span = Window(given["machine_seconds"], TIME)
+    idle = given["gpu_idle_seconds"]
+    harmful = ("hw_thermal", "sw_thermal", "hw_slowdown", "power_brake")
+    throttled = " or ".join(f"mean(gpu/*/throttle_{why}, 60s) > 0.5" for why in harmful)
+    return [
+        Rule(
+            "gpu_underused",
+            when=f"mean(gpu/*/utilization_ratio, {idle:g}s) < {given['gpu_utilization']:g}",
+            hysteresis=0.1,
+            cooldown=HOUR,
+            message=f"GPU {{instance}} was busy {{shown}} of the last {idle / 60:g} min",
+            remedy="see which phase takes the time (stepscope diagnose): larger batches, more data workers, fewer "
+            "synchronisations",
+            help="A GPU is used less than the given share for minutes.",
+        ),
+        Rule(
+            "gpu_memory",
+            when=f"gpu/*/memory_used_bytes / gpu/*/memory_total_bytes > {given['gpu_memory']:g}",
+            lasting=span,
+            hysteresis=0.02,
+            cooldown=HOUR,
+            message="GPU {instance} has {value:.0%} of its memory in use",
+            remedy="a smaller batch, activation checkpointing, sharding; an allocator that caches may hold more than "
+            "it needs",
+            help="Memory of a card in use, as a share of its capacity.",
+        ),
+        Rule(
+            "gpu_temperature",
+            when=f"gpu/*/temperature_celsius > {given['gpu_temperature']:g}",
+            lasting=span,
+            hysteresis=0.05,
+            cooldown=HOUR,
+            message="GPU {instance} is at {shown}",
+            remedy="check fans, air flow and neighbours; lower the power limit (nvidia-smi -pl) until it is fixed",
+            help="A GPU is hot for a minute.",
+        ),
+        Rule(
+            "gpu_throttled",
+            when=throttled,
+            cooldown=HOUR,
+            message="GPU {instance} runs with lowered clocks most of the time: heat or power",
+            remedy="check cooling and the power supply of the node; nvidia-smi -q -d PERFORMANCE tells the reason",
+            help="A GPU lowers its clocks for heat or power in more than half of the samples of a minute.",
+        ),
+    ]
+
+
+def _load(given: Mapping[str, float]) -> list[Rule]:
+    span = Window(given["machine_seconds"], TIME)
+    return [
+        Rule(
+            "cpu_usage",
+            when=f"mean(cpu/usage_ratio, 60s) > {given['cpu_usage']:g}",
+            lasting=span,
+            hysteresis=0.05,
+            severity=INFO,
+            cooldown=HOUR,
+            message="the processors are {shown} busy",
+            remedy="fewer or lighter DataLoader workers, OMP_NUM_THREADS=1 in them; look for other jobs on the machine",
+            help="All processors are busy for minutes.",
+        ),
+        Rule(
+            "memory_pressure",
+            when=f"memory/used_ratio > {given['memory_usage']:g}",
+            lasting=Window(min(30.0, span.size), TIME),
+            hysteresis=0.03,
+            cooldown=1800.0,
+            escalate=Escalation(1800.0),
+            message="{shown} of the memory (of the container's limit, if there is one) is in use",
+            remedy="fewer DataLoader workers, a smaller prefetch; free caches before the kernel kills the training",
+            help="Memory of the machine or of the container in use.",
+        ),
+        Rule(
+            "io_wait",
+            when=f"mean(cpu/iowait_ratio, 60s) > {given['io_wait']:g}",
+            lasting=span,
+            hysteresis=0.2,
+            cooldown=HOUR,
+            message="the processors wait for disks {shown} of the time",
+            remedy="move the data to local or faster storage, read larger pieces, cache decoded samples",
+            help="Processors wait for disks.",
+        ),
+        Rule(
+            "io_pressure",
+            when=f"mean(pressure/io_full_ratio, 60s) > {given['io_wait']:g}",
+            lasting=span,
+            hysteresis=0.2,
+            cooldown=HOUR,
+            message="everything on the machine waited for disks {shown} of the last minute",
+            remedy="move the data to local or faster storage, read larger pieces, cache decoded samples",
+            help="All tasks at once wait for disks (the kernel's pressure figures).",
+        ),
+        Rule(
+            "disk_usage",
+            when=f"disk/used_ratio > {given['disk_usage']:g}",
+            lasting=Window(10, TIME),
+            hysteresis=0.01,
+            cooldown=HOUR,
+            escalate=Escalation(1800.0),
+            message="the disk of the run is {shown} full",
+            remedy="delete old checkpoints and runs (stepscope gc), or move them, before the next checkpoint fails",
+            help="The file system of the run is nearly full.",
+        ),
+    ]
+
+
+def _memory() -> list[Rule]:
+    return [
+        Rule(
+            "memory_leak",
+            detect="leak",
+            metric=("process/*/tree_memory_bytes",),
+            cooldown=2 * HOUR,
+            help="Memory of a rank's processes grows without end; tells the time that is left, critical below 2 hours.",
+        ),
+        Rule(
+            "gpu_memory_leak",
+            detect="gpu_leak",
+            metric=("gpu/*/memory_allocated_bytes",),
+            cooldown=2 * HOUR,
+            help="Memory that the framework has allocated on a GPU grows without end; tells the time until it is full.",
+        ),
+        Rule(
+            "disk_filling",
+            detect="disk_full",
+            metric=("disk/free_bytes",),
+            cooldown=HOUR,
+            help="The file system of the run will be full within 2 hours at the present rate.",
+        ),
+    ]
+
+
+def _ends() -> list[Rule]:
+    return [
+        Rule(
+            "death",
+            event=("ended",),
+            where={"state": ("failed", "killed", "oom-killed", "lost")},
+            until=("running",),
+            severity=CRITICAL,
+            cooldown=0.0,
+            message="rank {rank} has ended: {state}, {cause}",
+            remedy="stepscope show tells the last rows and stacks; fix the cause and resume from the last checkpoint",
+            help="A rank died; the message has the cause: exception, signal, out of memory.",
+        ),
+        Rule(
+            "preempted",
+            event=("ended",),
+            where={"state": ("preempted",)},
+            until=("running",),
+            cooldown=0.0,
+            message="rank {rank} was preempted: {cause}",
+            remedy="the scheduler took the job; it goes on where it is queued again, from the last checkpoint",
+            help="The scheduler ended the job.",
+        ),
+        Rule(
+            "hang",
+            event=("hung",),
+            until=("recovered", "ended", "running"),
+            severity=CRITICAL,
+            cooldown=0.0,
+            message="rank {rank} hangs: {why}",
+            remedy="the stacks of all ranks are in the events of the run (stepscope show); a rank that is missing in a "
+            "collective is the usual cause",
+            help="No step ends any more and nothing moves.",
+        ),
+        Rule(
+            "stall",
+            event=("stalled",),
+            until=("recovered", "ended", "running"),
+            cooldown=600.0,
+            message="rank {rank} stands still: {why}",
+            remedy="wait for the verdict: it recovers, or is called a hang; the stacks are in the events of the run",
+            help="No step has ended for much longer than usual.",
+        ),
+    ]
+
+
+def _faults() -> list[Rule]:
+    return [
+        Rule(
+            "gpu_lost",
+            event=("gpu_lost",),
+            until=("gpu_back",),
+            same=("gpu",),
+            severity=CRITICAL,
+            cooldown=0.0,
+            message="GPU {gpu} is lost: {reason}",
+            remedy="drain the node and reset or replace the GPU",
+            help="A GPU has fallen off the bus.",
+        ),
+        Rule(
+            "gpu_xid",
+            event=("xid",),
+            same=("gpu", "xid"),
+            severity=CRITICAL,
+            cooldown=600.0,
+            message="GPU {gpu} reports Xid {xid}: {meaning}",
+            remedy="look up the Xid in NVIDIA's table; drain the node if it comes again",
+            help="The driver reports an error of a GPU.",
+        ),
+        Rule(
+            "gpu_ecc",
+            event=("ecc_uncorrected",),
+            same=("gpu",),
+            severity=CRITICAL,
+            cooldown=600.0,
+            message="GPU {gpu} has {errors} uncorrected memory errors",
+            remedy="results since then may be wrong: go back to the checkpoint before it, and have the GPU reset",
+            help="Memory of a GPU has errors that could not be corrected.",
+        ),
+        Rule(
+            "oom_kill",
+            event=("cgroup_oom_kill",),
+            severity=CRITICAL,
+            cooldown=60.0,
+            message="the kernel killed {count} processes for memory",
+            remedy="fewer DataLoader workers, a smaller prefetch, or a higher limit for the container",
+            help="The kernel killed a process of the container: often a worker.",
+        ),
+    ]
+
+
+def _own() -> list[Rule]:
+    return [
+        Rule(
+            "sampler_blind",
+            event=("sampler_failed",),
+            until=("sampler_back",),
+            same=("sampler",),
+            cooldown=600.0,
+            message="{sampler} cannot be sampled: {error}",
+            remedy="stepscope doctor tells what is missing; alerts on these metrics are blind until it is back",
+            help="A source of the machine fails.",
+        ),
+        Rule(
+            "gpu_driver_hung",
+            event=("gpu_driver_hung",),
+            until=("gpu_driver_back",),
+            severity=CRITICAL,
+            cooldown=0.0,
+            message="the GPU driver does not answer for {waited_seconds:.0f} s",
+            remedy="look at dmesg; the node may need a reset",
+            help="The GPU driver does not answer.",
+        ),
+        Rule(
+            "rows_dropped",
+            when="rate(stepscope/drops_total, 30s) > 0",
+            cooldown=1800.0,
+            message="rows are lost: they come faster than the disk takes them",
+            remedy="log fewer values, or set recorder.high_frequency; the run's own metrics stepscope/* tell how many",
+            help="Rows were overwritten before they were written to disk.",
+        ),
+    ]

@@ -1,0 +1,158 @@
+"""What people ask of the alerts of a live run from outside: small files in its folder, taken by its watchers.
+
+Every watcher of a run sees every request and does what concerns it; doing it twice changes nothing. A request is
+written once, under a name of its own that says until when it counts: an hour, or as long as a silence. A watcher that
+is started again takes those that still count once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FOLDER = "requests"
+ACKNOWLEDGE, SILENCE, UNSILENCE, TEST = KINDS = ("acknowledge", "silence", "unsilence", "test")
+MAX_BYTES = 4096
+MOST = 1000
+"""Requests that are looked at; more than that is a mistake of somebody."""
+LASTS = 3600.0
+"""Seconds that a request counts, at least."""
+LONGEST_SILENCE = 30 * 24 * 3600.0
+"""Seconds."""
+
+
+class Request(NamedTuple):
+    """Something that is asked for."""
+
+    id: str
+    do: str
+    time: float
+    """Unix seconds of when it was asked."""
+    facts: dict[str, Any]
+    """alert (an id or the name of a rule) to acknowledge; rule (a pattern) and until to silence; channel to test."""
+
+
+def ask(run: str | os.PathLike[str], facts: Mapping[str, Any], now: float | None = None) -> str:
+    """Put a request into a run's folder and return its id; its watchers take it within about a second.
+
+    Args:
+        run: the run's folder.
+        facts: `{"do": "acknowledge", "alert": ID}`; `{"do": "silence", "rule": "gpu_*", "seconds": 3600}`;
+            `{"do": "unsilence", "rule": ...}`; `{"do": "test"}`, of one channel with `"channel": NAME`. `by` says who.
+        now: unix seconds.
+
+    Raises:
+        UsageError: it is no request.
+        OSError: it cannot be written.
+    """
+    when = time.time() if now is None else now
+    checked = check(facts, when)
+    folder = Path(run) / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    until = max(when + LASTS, float(checked.get("until", 0.0)))
+    name = f"{int(when * 1000)}-{int(until * 1000)}-{os.urandom(4).hex()}"
+    data = json.dumps({**checked, "time": when}).encode()
+    if len(data) > MAX_BYTES:
+        raise UsageError("ask that", "it is too long", "use shorter names")
+    part = folder / f".{name}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)
+    part.replace(folder / f"{name}.json")
+    return name
+
+
+def check(facts: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Return a request that is complete; UsageError if it is none."""
+    do = facts.get("do")
+    if do not in KINDS:
+        raise UsageError(f"ask for {str(do)[:40]!r}", "there is no such request", f"known are {', '.join(KINDS)}")
+    found: dict[str, Any] = {"do": do, "by": str(facts.get("by", ""))[:100]}
+    if do == ACKNOWLEDGE:
+        return found | {"alert": _text(facts, "alert")}
+    if do == TEST:
+        return found | {"channel": str(facts.get("channel", ""))[:100]}
+    found["rule"] = _text(facts, "rule")
+    if do == SILENCE:
+        seconds = facts.get("seconds", 3600.0)
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= LONGEST_SILENCE:
+            raise UsageError("silence a rule", "its seconds are no number up to 30 days", "give some, such as 3600")
+        found["until"] = now + float(seconds)
+    return found
+
+
+def _text(facts: Mapping[str, Any], key: str) -> str:
+    value = facts.get(key)
+    if not isinstance(value, str) or not value or len(value) > 200:
+        raise UsageError(f"ask to {facts.get('do')}", f"it names no {key}", f"give the {key}")
+    return value
+
+
+class Inbox:
+    """The requests to one run, each taken once by each of its watchers."""
+
+    def __init__(self, run: Path) -> None:
+        """Look into the folder of `run`; most runs have none."""
+        self._folder = run / FOLDER
+        self._taken: set[str] = set()
+        self._seen = -1
+
+    def new(self, now: float) -> list[Request]:
+        """Return what has come since the last call, oldest first; never raises. `now` in unix seconds."""
+        try:
+            changed = self._folder.stat().st_mtime_ns
+            if changed == self._seen and not self._taken:
+                return []
+            names = sorted(entry.name for entry in os.scandir(self._folder) if entry.name.endswith(".json"))[:MOST]
+        except OSError:  # almost always: nobody has asked for anything
+            return []
+        self._seen = changed
+        found = []
+        for name in names:
+            if _is_over(name, now):
+                self._clear(name)
+            elif name not in self._taken:
+                self._taken.add(name)
+                request = self._read(name)
+                found += [] if request is None else [request]
+        return found
+
+    def _read(self, name: str) -> Request | None:
+        try:
+            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                facts = json.loads(os.read(descriptor, MAX_BYTES))
+            finally:
+                os.close(descriptor)
+            when = float(facts["time"])
+            if facts.get("do") == SILENCE and not isinstance(facts.get("until"), (int, float)):
+                return None
+            checked = check({**facts, "seconds": 1.0}, when)
+            if "until" in checked:
+                checked["until"] = float(facts["until"])
+            return Request(name.removesuffix(".json"), checked["do"], when, checked)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError):
+            return None  # whoever asked gets no answer, and says so
+
+    def _clear(self, name: str) -> None:
+        """Remove a request that no longer counts."""
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink()
+        self._taken.discard(name)
+
+
+def _is_over(name: str, now: float) -> bool:
+    """Say whether a request of that name no longer counts; one with another name was not written by `ask`."""
+    stamp = name.split("-")[1] if name.count("-") == 2 else ""
+    return not (stamp.isdecimal() and stamp.isascii() and now < int(stamp[:15]) / 1000)

@@ -1,0 +1,237 @@
+"""The series that rules look at: windows by rank and name, only of what is wanted, and of all ranks together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.alerts import expression
+from stepscope.alerts.detectors import DETECTORS, need_of
+from stepscope.alerts.expression import POINTS, STEPS, Call, Node
+from stepscope.alerts.intake import Part, merged
+from stepscope.alerts.rule import EACH, VALUE
+from stepscope.alerts.window import Need, SeriesWindow
+from stepscope.core.vocabulary import aliases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from stepscope.alerts.intake import Parts
+    from stepscope.alerts.rule import Rule
+
+    Numbers = NDArray[np.float64]
+
+SILENT = 60.0
+"""Seconds after which a rank that no longer logs a metric is not waited for."""
+Name = tuple[int, str]
+
+
+def bind(pattern: str, name: str) -> tuple[str, ...] | None:
+    """Return what the parts with a `*` stand for in a name; None if it is not one of the pattern's."""
+    if "*" not in pattern:
+        return () if pattern == name else None
+    parts, given = pattern.split("/"), name.split("/")
+    if len(parts) != len(given) or not all(fnmatchcase(own, part) for part, own in zip(parts, given, strict=True)):
+        return None
+    return tuple(own for part, own in zip(parts, given, strict=True) if "*" in part)
+
+
+def fill_in(pattern: str, binding: tuple[str, ...]) -> str:
+    """Return the name that a pattern becomes for one instance."""
+    if "*" not in pattern:
+        return pattern
+    waiting = iter(binding)
+    return "/".join(next(waiting, part) if "*" in part else part for part in pattern.split("/"))
+
+
+def needs_of(rule: Rule) -> dict[str, Need]:
+    """Return how much a rule looks at of each of its metrics, by name or pattern."""
+    found: dict[str, Need] = {}
+    if rule.detect:
+        detector = DETECTORS[rule.detect]
+        need = need_of(detector, {**detector.options, **rule.options})
+        found = dict.fromkeys(rule.metric or detector.metric, need)
+        most = need.points if detector.across else 1
+        return {**dict.fromkeys(detector.others, Need(most)), **found}
+    for node in (rule.condition, rule.clearing):
+        if node is not None:
+            for name, need in _needs(node).items():
+                for each in rule.metric if name == VALUE else (name,):
+                    found[each] = found.get(each, Need()).both(need)
+    return found
+
+
+def _needs(node: Node) -> dict[str, Need]:
+    found: dict[str, Need] = dict.fromkeys(expression.metrics_of(node), Need(2))
+    for part in expression.walk(node):
+        if isinstance(part, Call):
+            need = _need(part)
+            for name in expression.metrics_of(part):
+                found[name] = found[name].both(need)
+    return found
+
+
+def _need(call: Call) -> Need:
+    if call.name == "first":
+        return Need(head=True)
+    points = 2 + sum(int(window.size) for window in call.windows if window.unit == POINTS)
+    seconds = max((window.size for window in call.windows if window.unit == expression.TIME), default=0.0)
+    steps = max((window.size for window in call.windows if window.unit == STEPS), default=0.0)
+    return Need(points, seconds * 1.1, steps * 1.1)
+
+
+@dataclass
+class Together:
+    """One metric of all ranks as one series, by step."""
+
+    window: SeriesWindow
+    how: str
+    done: float = -np.inf
+    members: dict[int, SeriesWindow] = field(default_factory=dict)
+
+    def advance(self) -> None:
+        """Take the steps that every rank has logged by now."""
+        members = [member for member in self.members.values() if len(member)]
+        newest = max(float(member.time[-1]) for member in members)
+        members = [member for member in members if newest - float(member.time[-1]) <= SILENT]
+        upto = min(float(member.step[-1]) for member in members)
+        parts = []
+        for member in members:
+            step = member.step
+            mine = (step > self.done) & (step <= upto)
+            parts.append((step[mine], member.time[mine], member.value[mine]))
+        common = parts[0][0]
+        for step, _, _ in parts[1:]:
+            common = common[np.isin(common, step)]
+        common = np.unique(common)
+        if len(common):
+            self._take(common, parts)
+        if np.isfinite(upto):
+            self.done = max(self.done, upto)
+
+    def _take(self, common: Numbers, parts: list[tuple[Numbers, Numbers, Numbers]]) -> None:
+        places = []
+        for step, _, _ in parts:
+            order = np.argsort(step, kind="stable")
+            places.append(order[np.searchsorted(step[order], common)])
+        values = np.stack([value[at] for (_, _, value), at in zip(parts, places, strict=True)])
+        times = np.stack([time[at] for (_, time, _), at in zip(parts, places, strict=True)])
+        with np.errstate(all="ignore"):
+            value = np.asarray(_WAYS[self.how](values))
+        self.window.extend(common, np.maximum.accumulate(times.max(axis=0)), value, hash(common.tobytes()))
+
+
+_WAYS: dict[str, Callable[[Numbers], Any]] = {
+    "max": lambda values: values.max(axis=0),
+    "min": lambda values: values.min(axis=0),
+    "mean": lambda values: values.mean(axis=0),
+    "sum": lambda values: values.sum(axis=0),
+    "spread": lambda values: values.max(axis=0) / np.median(values, axis=0),
+}
+"""How the values of several ranks, in rows, become one."""
+
+
+class Store:
+    """Windows of everything that a rule wants."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        """Learn from the rules what is wanted."""
+        self._needs: list[tuple[str, Need]] = []
+        self._ways: list[tuple[str, str]] = []
+        for rule in rules:
+            needs = needs_of(rule)
+            self._needs += needs.items()
+            across = bool(rule.detect) and DETECTORS[rule.detect].across
+            if rule.over != EACH or across:
+                self._ways += [(pattern, rule.over) for pattern in needs]
+        self.windows: dict[Name, SeriesWindow] = {}
+        self._targets: dict[Name, list[tuple[SeriesWindow, float]]] = {}
+        self._together: dict[tuple[str, str], Together] = {}
+        self._machine: list[int] = []
+        """Numbers under which watchers write their own rows."""
+        self.version = 0
+        """Grows with every new series."""
+
+    def wants(self, rank: int, name: str) -> bool:
+        """Say whether a metric of a rank is wanted by a rule, under its name or the canonical one."""
+        key = (rank, name)
+        if key not in self._targets:
+            self._targets[key] = self._meet(rank, name)
+        return bool(self._targets[key])
+
+    def _meet(self, rank: int, name: str) -> list[tuple[SeriesWindow, float]]:
+        found = []
+        alias = aliases.get(name)
+        spellings = [(name, 1.0)]
+        if alias is not None:
+            spellings.append((alias.canonical.replace("*", "0"), alias.factor))
+        for spelling, factor in spellings:
+            wanted = [need for pattern, need in self._needs if bind(pattern, spelling) is not None]
+            if not wanted or (rank, spelling) in self.windows:  # of two spellings the first one counts
+                continue
+            need = Need()
+            for each in wanted:
+                need = need.both(each)
+            window = self.windows[rank, spelling] = SeriesWindow(need)
+            found.append((window, factor))
+            self.version += 1
+            if rank < 0 and rank not in self._machine:
+                self._machine.append(rank)
+            for pattern, how in self._ways:
+                if rank >= 0 and bind(pattern, spelling) is not None:
+                    whole = self._together.setdefault((how, spelling), Together(SeriesWindow(need), how))
+                    whole.members[rank] = window
+        return found
+
+    def take(self, parts: Parts) -> None:
+        """Add new points."""
+        for key, several in parts.items():
+            part = merged(several)
+            for window, factor in self._targets.get(key, ()):
+                value = part.value if factor == 1.0 else part.value * factor
+                window.extend(part.step, part.time, value, part.axis)
+        for whole in self._together.values():
+            if whole.how != EACH and len(whole.members) > 1 and any(each.fresh for each in whole.members.values()):
+                whole.advance()
+
+    def find(self, rank: int | None, name: str, how: str = EACH) -> SeriesWindow | None:
+        """Return the series of a metric: of a rank, or of the machine if the rank has none, or of all ranks."""
+        whole = self._together.get((how, name)) if rank is None else None
+        if whole is not None:
+            alone = how == EACH or len(whole.members) == 1
+            return whole.members[min(whole.members)] if alone else whole.window
+        for each in (rank, *(() if rank is not None and rank < 0 else self._machine)):
+            found = self.windows.get((each, name)) if each is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def of_ranks(self, name: str, how: str) -> dict[int, SeriesWindow]:
+        """Return the series of a metric by rank."""
+        whole = self._together.get((how, name))
+        return whole.members if whole is not None else {}
+
+    def settle(self) -> None:
+        """Take all new points for seen."""
+        for window in self.windows.values():
+            window.fresh = 0
+        for whole in self._together.values():
+            whole.window.fresh = 0
+
+    def forget(self, rank: int) -> None:
+        """Let go of a rank."""
+        self.windows = {key: window for key, window in self.windows.items() if key[0] != rank}
+        self._targets = {key: targets for key, targets in self._targets.items() if key[0] != rank}
+        for whole in self._together.values():
+            whole.members.pop(rank, None)
+        self._together = {key: whole for key, whole in self._together.items() if whole.members}
+        self.version += 1
+
+
+__all__ = ["Part", "Store", "bind", "fill_in", "needs_of"]

@@ -1,0 +1,127 @@
+"""What a step is made of, as it would be on a machine of its own.
+
+Where other programs use the same processors, a pass that is computed by several threads takes ten to fifty times as
+long: at every operation the threads wait for the one that does not run. Waiting for a disk, a lock or a timer takes no
+longer than before. So on a busy machine the phases that compute are taken as they are in the steps that were not
+disturbed, and the verdict is the same as on a quiet one; a run that was not disturbed is taken as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
+
+if TYPE_CHECKING:
+    from stepscope.analysis.diagnosis.evidence import Evidence, Steps
+
+PASSES = ("forward", "backward", "optimizer")
+"""Phases that compute in several threads."""
+ELSE = ("data", "copy", "other", "logging", "gc", "communication")
+"""Phases that wait or use one thread, which a neighbour slows down less, but also computes in between."""
+CALM = 0.05
+"""Quantile of a phase over the steps that stands for an undisturbed step."""
+BURST, LEAST_BURST = 5.0, 1e-3
+"""Medians, and at least so many seconds, from which on a step's share of a phase is a burst."""
+FLOOR = 3e-3
+"""Seconds a step below which no share matters for the phases of every step: at such a pace the interpreter itself is
+what costs, and collating a batch in the trainer takes 1 to 2 ms."""
+SURE = 0.5
+"""Share from which on half of the floor suffices."""
+OTHERS, PRESSED = 0.25, 0.15
+"""Share of the processors that other programs must take, or of the time in which something must wait for a processor,
+for a run to count as disturbed."""
+FEWEST = 20
+"""Measured steps without which nothing is corrected."""
+WARM_UP, SHORTEST = 2, 20
+"""Steps at the beginning that are left out of a run with more than so many."""
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The seconds of all steps by phase, those of a disturbed run corrected."""
+
+    spent: dict[str, float]
+    total: float
+    """Their sum: the seconds that all steps would have taken."""
+    disturbed: float = 0.0
+    """Seconds that were taken off."""
+
+    def share(self, phase: str) -> float:
+        """Return the share of a phase."""
+        return self.spent.get(phase, 0.0) / self.total if self.total > 0 else 0.0
+
+    def without(self, excess: dict[str, float]) -> Composition:
+        """Return it with less time in some phases, but the same total."""
+        spent = {name: max(0.0, seconds - excess.get(name, 0.0)) for name, seconds in self.spent.items()}
+        return replace(self, spent=spent)
+
+
+def others_use(evidence: Evidence) -> float | None:
+    """Return how many processors other programs took during the run; None if nobody knows."""
+    used = evidence.mean("cpu/usage_ratio")
+    own = [track.mean for by in evidence.matching("process/", "/tree_cpu_ratio").values() for track in by.values()]
+    if used is None or not own or not evidence.processors:
+        return None
+    return used * evidence.processors - float(np.nansum(own))
+
+
+def is_disturbed(evidence: Evidence) -> bool:
+    """Say whether other programs, or too many threads of the run's own, made it wait for processors."""
+    others = others_use(evidence)
+    pressed = evidence.mean("pressure/cpu_some_stalled_ratio") or 0.0
+    return (others is not None and others >= OTHERS * (evidence.processors or 1.0)) or pressed >= PRESSED
+
+
+def settled(steps: Steps | None) -> Steps | None:
+    """Return the steps without warm-up: without the first ones, and without the time of compiling."""
+    if steps is None or len(steps) < SHORTEST:
+        return steps
+    kept = slice(0 if steps.weight is not None else WARM_UP, None)
+    phases = {name: seconds[kept] for name, seconds in steps.phases.items()}
+    compiling = np.nan_to_num(phases.pop("compile", np.zeros(len(steps.seconds[kept]))))
+    weight = None if steps.weight is None else steps.weight[kept]
+    seconds = np.maximum(0.0, steps.seconds[kept] - compiling)
+    return replace(steps, step=steps.step[kept], end=steps.end[kept], seconds=seconds, phases=phases, weight=weight)
+
+
+def _undisturbed(steps: Steps, name: str) -> float:
+    """Return the seconds of a phase of one thread: as it is in most steps, and what comes on top of that in a rhythm.
+
+    A neighbour stops any phase now and then, for 10 ms and more, but without a rhythm.
+    """
+    each = steps.phase(name)
+    usual, middle = (float(value) for value in np.quantile(each, [CALM, 0.5]))
+    bursts = each > BURST * max(middle, LEAST_BURST)
+    own = 0.0
+    if bursts.any() and even(steps.step[steps.measured][bursts].astype(np.float64), EVERY_OTHER) is not None:
+        own = float((each[bursts] - usual).sum()) * steps.count / len(each)
+    return usual * steps.count + own
+
+
+def composition(steps: Steps, evidence: Evidence) -> Composition:
+    """Return what the steps of a rank are made of."""
+    spent = {name: steps.spent(name) for name in steps.phases}
+    workers = "data/load_seconds" in evidence.series  # whose batches come in bursts anyway
+    if not is_disturbed(evidence) or int(steps.measured.sum()) < FEWEST or steps.weight is not None:
+        return Composition(spent, steps.total)
+    slowed = 1.0
+    for name, seconds in list(spent.items()):
+        if name in PASSES:
+            calm = float(np.quantile(steps.phase(name), CALM)) * steps.count
+            if name == "forward" and calm > 0:
+                slowed = max(1.0, seconds / calm)
+            spent[name] = min(seconds, calm)
+        elif name in ELSE:
+            spent[name] = seconds if name == "data" and workers else min(seconds, _undisturbed(steps, name))
+    if "evaluation" in spent:
+        # Passes as well, of which no undisturbed one may be left. Slowed down like the passes at most, and its share of
+        # all that was slowed down is the least that it would have had.
+        rest = sum(seconds for name, seconds in spent.items() if name != "evaluation")
+        share = min(0.95, spent["evaluation"] / steps.total)
+        spent["evaluation"] = max(spent["evaluation"] / slowed, rest * share / (1 - share))
+    total = sum(spent.values())
+    return Composition(spent, total, max(0.0, steps.total - total))

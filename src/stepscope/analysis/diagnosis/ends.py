@@ -1,0 +1,129 @@
+"""How a run ended or stood still: crash, hang, memory that ran out, workers that died."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.core.remedies import remedy
+from stepscope.core.vocabulary import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from stepscope.analysis.diagnosis.evidence import Evidence
+
+CRASHED = ("failed", "killed")
+MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
+WORKER_SIGNS = ("dataloader worker", "worker (pid")
+
+
+def ends(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what ended the run, or held it up for good."""
+    memory = _memory(evidence)
+    workers = _workers(evidence)
+    yield from memory
+    yield from workers
+    hung = _hang(evidence)
+    yield from hung
+    if evidence.state in CRASHED and not memory and not workers:
+        yield _crash(evidence, bool(hung))
+
+
+def _rank(event: Mapping[str, Any]) -> int | None:
+    rank = event.get("rank")
+    return rank if isinstance(rank, int) and rank >= 0 else None
+
+
+def _memory(evidence: Evidence) -> list[Finding]:
+    told = evidence.of_kind("out_of_memory")
+    says = any(sign in evidence.cause.lower() for sign in MEMORY_SIGNS) and evidence.state in CRASHED
+    if evidence.state != "oom-killed" and not told and not says:
+        return []
+    if told:
+        event = told[-1]
+        where = "".join(f", {what} {event[key]}" for key, what in (("module", "in"), ("place", "at")) if event.get(key))
+        wanted = event.get("wanted_bytes")
+        size = f" when {format_value(float(wanted), 'bytes')} were wanted" if isinstance(wanted, (int, float)) else ""
+        text = f"memory ran out{size}{where}"
+        facts = {key: event.get(key) for key in ("cause", "place", "module", "wanted_bytes", "step", "tensors")}
+        cause = "" if event.get("allocator") else "host"
+        return [_ended("oom", f"{text} ({len(told)} times)" if len(told) > 1 else text, facts, cause, _rank(event))]
+    text = f"the process was killed because memory ran out: {evidence.cause}" if evidence.state == "oom-killed" else ""
+    return [_ended("oom", text or f"memory ran out: {evidence.cause}", {"state": evidence.state}, "host")]
+
+
+def _ended(kind: str, text: str, facts: dict[str, Any], cause: str = "", rank: int | None = None) -> Finding:
+    return Finding(kind, text[:600], CRITICAL, remedy(kind, cause), facts, confidence=0.98, rank=rank)
+
+
+def _workers(evidence: Evidence) -> list[Finding]:
+    found = evidence.of_kind("worker_died")
+    lowered = evidence.cause.lower()
+    if not found:
+        if (
+            evidence.state in CRASHED
+            and any(sign in lowered for sign in WORKER_SIGNS)
+            and "exited unexpectedly" in lowered
+        ):
+            return [_ended("dead_worker", f"a data loader worker died: {evidence.cause}", {"state": evidence.state})]
+        return []
+    event = found[0]
+    dead = event.get("workers")
+    codes = ", ".join(
+        f"worker {one.get('worker', '?')} with exit code {one.get('exit_code', one.get('code', '?'))}"
+        for one in (dead if isinstance(dead, list) else [])
+        if isinstance(one, dict)
+    )
+    text = f"a data loader worker died at step {event.get('step', '?')}{': ' + codes if codes else ''}"
+    facts = {"workers": dead, "error": event.get("error"), "step": event.get("step"), "times": len(found)}
+    return [_ended("dead_worker", text, facts, rank=_rank(event))]
+
+
+def _hang(evidence: Evidence) -> list[Finding]:
+    """Return a hang that nobody saw end, which is critical, and stalls that ended, which have cost their seconds."""
+    found: list[Finding] = []
+    open_since: dict[int | None, Mapping[str, Any]] = {}
+    for event in evidence.of_kind("stalled", "hung", "recovered"):
+        rank = _rank(event)
+        if event.get("kind") == "recovered":
+            begun = open_since.pop(rank, None)
+            if begun is not None:
+                found.append(_stood(begun, float(event["time"]), over=True))
+        elif rank not in open_since or event.get("kind") == "hung":
+            first = open_since.get(rank, event)
+            open_since[rank] = {**event, "time": first["time"]}
+    end = max((float(event["time"]) for event in evidence.events), default=0.0)
+    found += [_stood(event, end, over=False) for event in open_since.values()]
+    return sorted(found, key=lambda one: -(one.cost_seconds or 0.0))[:3]
+
+
+def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
+    begun = float(event["time"]) - float(event.get("seconds") or 0.0)
+    lasted = max(float(event.get("seconds") or 0.0), end - begun)
+    phase = event.get("phase")
+    where = f" in {phase}" if phase else ""
+    step = event.get("step")
+    text = f"the training stood still for {format_value(lasted, 'seconds')} after step {step}{where}"
+    text += ", then went on" if over else ", and did not go on"
+    facts = {
+        "seconds": lasted,
+        "step": step,
+        "phase": phase,
+        "why": event.get("why"),
+        "hung": event.get("kind") == "hung",
+    }
+    severity = WARNING if over else CRITICAL
+    sure = 0.9 if event.get("kind") == "hung" or not over else 0.7
+    return Finding(
+        "hang", text, severity, remedy("hang"), facts, confidence=sure, cost_seconds=lasted, rank=_rank(event)
+    )
+
+
+def _crash(evidence: Evidence, hung: bool) -> Finding:  # noqa: FBT001 - one caller
+    told = evidence.of_kind("exception", "ended")
+    event = told[-1] if told else {}
+    why = evidence.cause or str(event.get("error") or event.get("cause") or "nobody knows why")
+    text = f"the run ended before its time ({evidence.state}): {why}"
+    facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": hung}
+    return _ended("crash", text, facts, rank=_rank(event))

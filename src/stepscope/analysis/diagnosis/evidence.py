@@ -1,0 +1,158 @@
+"""What a diagnosis is made from: the steps of every rank, series, events and the machine, as plain arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+RARE = ("checkpoint", "evaluation", "compile")
+"""Phases that are always measured where they happen: a step without them has had none."""
+NO_STEP = np.iinfo(np.int64).min
+"""The step of a point that belongs to none."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one rank, in the order in which they ended. A row is one step, or `weight` of them in a long run."""
+
+    rank: int
+    step: NDArray[np.int64]
+    end: Numbers
+    """When it ended, in seconds since 1970, or since the beginning."""
+    seconds: Numbers
+    """How long it took; of several steps their mean."""
+    phases: Mapping[str, Numbers] = field(default_factory=dict)
+    """Seconds of each phase in it, a mean as well; NaN where nobody measured."""
+    weight: Numbers | None = None
+    """Steps of each row; None if it is one each."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.seconds)
+
+    @cached_property
+    def weights(self) -> Numbers:
+        """Return the steps of each row."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @cached_property
+    def count(self) -> int:
+        """Return the number of steps."""
+        return int(self.weights.sum())
+
+    @cached_property
+    def total(self) -> float:
+        """Return the seconds of all steps."""
+        return float(np.nansum(self.seconds * self.weights))
+
+    @cached_property
+    def measured(self) -> NDArray[np.bool_]:
+        """Return in which rows the phases were measured."""
+        found = np.zeros(len(self), bool)
+        for seconds in self.phases.values():
+            found |= np.isfinite(seconds)
+        return found
+
+    def phase(self, name: str) -> Numbers:
+        """Return the seconds of a phase in each measured row; 0 in a step that did not have it."""
+        found = self.phases.get(name)
+        return np.zeros(int(self.measured.sum())) if found is None else np.nan_to_num(found[self.measured])
+
+    def spent(self, name: str) -> float:
+        """Return the seconds of a phase over all steps; what was not measured is taken to be like the rest."""
+        kept = self.measured
+        inside = float((self.phase(name) * self.weights[kept]).sum())
+        if name in RARE or kept.all() or not kept.any():
+            return inside
+        rare = sum(self.phase(other) for other in RARE)
+        known = float(((np.nan_to_num(self.seconds[kept]) - rare) * self.weights[kept]).sum())
+        unknown = float(np.nansum((self.seconds * self.weights)[~kept]))
+        return inside * (1 + unknown / known) if known > 0 else inside
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the phases that were seen, those that took the most first."""
+        return sorted(self.phases, key=lambda name: -self.spent(name))
+
+
+@dataclass(frozen=True)
+class Track:
+    """One metric of one rank, in the order in which it was recorded; ranks below 0 are samples of a node."""
+
+    step: NDArray[np.int64]
+    time: Numbers
+    value: Numbers
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.value)
+
+    def finite(self) -> Track:
+        """Return its finite points."""
+        kept = np.isfinite(self.value)
+        return self if kept.all() else Track(self.step[kept], self.time[kept], self.value[kept])
+
+    def within(self, start: float, end: float) -> Track:
+        """Return its points between two moments."""
+        kept = (self.time >= start) & (self.time <= end)
+        return Track(self.step[kept], self.time[kept], self.value[kept])
+
+    @property
+    def mean(self) -> float:
+        """Return the mean of its finite values; NaN if it has none."""
+        value = self.finite().value
+        return float(value.mean()) if len(value) else float("nan")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known of one run, or of its last attempt."""
+
+    ranks: Sequence[Steps] = ()
+    series: Mapping[str, Mapping[int, Track]] = field(default_factory=dict)
+    """Metrics by their canonical name, then by rank."""
+    events: Sequence[Mapping[str, Any]] = ()
+    state: str = "finished"
+    cause: str = ""
+    seconds: float | None = None
+    """From the start to the end, or to now."""
+    processors: float | None = None
+    """Processors that the run may use."""
+    foreign: str = ""
+    """Format of the source, if it is not our own."""
+
+    def track(self, name: str, rank: int | None = None) -> Track | None:
+        """Return a metric: of a rank, or of the lowest rank that has it."""
+        found = self.series.get(name)
+        if not found:
+            return None
+        return found.get(rank) if rank is not None else found[min(found)]
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a metric over all its finite values; None if it has none."""
+        values = [track.finite().value for track in self.series.get(name, {}).values()]
+        whole = np.concatenate(values) if values else np.empty(0)
+        return float(whole.mean()) if len(whole) else None
+
+    def of_kind(self, *kinds: str) -> list[Mapping[str, Any]]:
+        """Return the events of some kinds, in order of time."""
+        return [event for event in self.events if event.get("kind") in kinds]
+
+    def matching(self, first: str, last: str) -> dict[str, Mapping[int, Track]]:
+        """Return the metrics whose names begin and end so."""
+        return {name: by for name, by in self.series.items() if name.startswith(first) and name.endswith(last)}
+
+    @property
+    def leader(self) -> Steps | None:
+        """Return the steps of the rank that stands for all: the one with the most time in steps."""
+        return max(self.ranks, key=lambda steps: steps.total, default=None)

@@ -1,0 +1,107 @@
+"""Waiting for data, and why it comes late: in the trainer itself, too few workers, transforms, collating, the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.tell import slow, time
+
+if TYPE_CHECKING:
+    from stepscope.analysis.diagnosis.evidence import Steps
+    from stepscope.analysis.diagnosis.tell import Case
+    from stepscope.analysis.finding import Finding
+
+DISK = 0.3
+"""Share of the time in which something waited for a disk, from which on that is why: S3-037's threshold."""
+MOST_OF_IT = 0.5
+STARTS = 0.6
+"""Share of the waiting in the first steps of epochs from which on it is the start of workers."""
+SPARE = 1.2
+KEEPS_UP, UNDISTURBED = 0.7, 0.25
+"""Share of the computing of a step that a worker's share of a batch may take to keep up; and the quantile of its time
+that stands for an undisturbed one."""
+MOST_WORKERS = 64
+
+
+class _Why(NamedTuple):
+    """Why data comes late."""
+
+    cause: str
+    text: str
+    facts: dict[str, Any]
+    fields: dict[str, Any]
+
+
+def input_bound(case: Case, threshold: float) -> Finding | None:
+    """Return the finding that a run waits for its data; None if it is the busy machine that its workers wait for."""
+    if case.made.disturbed > 0 and _keep_up(case):
+        return None
+    why = _why(case)
+    text = f"{case.share('data'):.0%} of the time goes into waiting for data: {time(case.each('data'))} of a step of "
+    text += f"{time(case.step)}{why.text}"
+    facts = {"phase": "data", "phase_seconds": case.spent("data"), **why.facts}
+    condition = "if loading keeps up"
+    return slow(
+        *("input_bound", case, case.spent("data"), text),
+        threshold=threshold,
+        condition=condition,
+        cause=why.cause,
+        evidence=facts,
+        **why.fields,
+    )
+
+
+def workers_of(case: Case) -> int:
+    """Return how many workers the loader of the training has, as it says itself, or as many as were seen."""
+    told = [one.get("workers") for one in case.evidence.of_kind("loader") if not one.get("evaluates")]
+    known = [one for one in told if isinstance(one, int)]
+    return max(known) if known else round(case.evidence.mean(f"process/{case.steps.rank}/workers") or 0.0)
+
+
+def _keep_up(case: Case) -> bool:
+    """Say whether the workers could make batches as fast as the model takes them, on a machine of their own."""
+    workers, whole = workers_of(case), 0.0
+    for name in ("load", "collate"):
+        track = case.evidence.track(f"data/{name}_seconds")
+        if track is not None and len(track.finite()):
+            whole += float(np.quantile(track.finite().value, UNDISTURBED))
+    rest = case.step - case.each("data")
+    return workers > 0 and whole > 0 and whole / workers < KEEPS_UP * rest
+
+
+def _why(case: Case) -> _Why:
+    evidence = case.evidence
+    workers = workers_of(case)
+    load, collate, transform = (evidence.mean(f"data/{name}_seconds") for name in ("load", "collate", "transform"))
+    facts = {"workers": workers, "load_seconds": load, "collate_seconds": collate, "transform_seconds": transform}
+    waiting = evidence.mean("pressure/io_some_stalled_ratio") or evidence.mean("cpu/iowait_ratio") or 0.0
+    if waiting > DISK:
+        facts["io_waiting_ratio"] = waiting
+        return _Why("disk", f"; disks were waited for {waiting:.0%} of the time", facts, {})
+    if load is None:
+        wanted = max(1, min(8, int(evidence.processors or 2)))
+        return _Why("in_process", ", made in the training process itself", facts, {"workers": wanted})
+    whole = load + (collate or 0.0)
+    if transform is not None and transform > MOST_OF_IT * whole:
+        return _Why("transform", f"; {transform / whole:.0%} of loading are transforms", facts, {})
+    if collate is not None and collate > MOST_OF_IT * whole:
+        return _Why("collate", f"; {collate / whole:.0%} of making a batch is collating", facts, {})
+    starts = _starts(case.steps)
+    if starts > STARTS * case.steps.spent("data"):
+        facts["start_seconds"] = starts
+        return _Why("start", "; most of it at the start of epochs, when workers start", facts, {})
+    rest = max(0.0, case.step - case.each("data"))
+    wanted = min(MOST_WORKERS, int(np.ceil(SPARE * whole / rest))) if rest > 0 else MOST_WORKERS
+    fields = {"workers": workers, "load": time(whole), "rest": time(rest), "wanted": max(wanted, workers + 1)}
+    return _Why("workers", f"; {workers} workers take {time(whole)} for each batch", facts, fields)
+
+
+def _starts(steps: Steps) -> float:
+    """Return the seconds of data in the steps that wait far longer than most, and are few: starts of epochs."""
+    data = steps.phase("data")
+    if not len(data):
+        return 0.0
+    few = data > 10 * max(float(np.quantile(data, 0.75)), 1e-3)
+    return float(data[few].sum()) if few.mean() < 0.1 else 0.0

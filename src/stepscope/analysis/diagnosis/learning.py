@@ -1,0 +1,258 @@
+"""What the numbers of a training do: non-finite values, divergence, spikes, plateaus, gradients, learning rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.course import course_of
+from stepscope.analysis.diagnosis.progress import progress
+from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.analysis.spikes import spikes
+from stepscope.core.remedies import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.diagnosis.evidence import Evidence, Track
+    from stepscope.analysis.spikes import Spike
+
+    Numbers = NDArray[np.float64]
+
+FEWEST = 40
+"""Values of a loss below which its course is not judged."""
+LEARNED, LOST, TIMES_BEST = 0.7, 0.9, 2.0
+"""A loss that had fallen below the first of where it began, and ends above the second of it and so many times its
+best, has lost what was learned."""
+LASTING = 3
+"""Parts at the end, of twenty, in which it must be high."""
+MOST_TOLD = 3
+GRADIENTS = {
+    "exploding_gradient": "exploding_gradients",
+    "vanishing_gradient": "vanishing_gradients",
+    "dead_gradient": "dead_gradients",
+}
+OUTGROWN = 0.7
+"""Growth of the gradients by that of the loss, both as logarithms, from which on the gradients are the cause."""
+CALM_VALUES, CALM_REACH, SUDDEN = 3, 0.1, 1.5
+"""With fewer values than that: how many must lie within which share of their median before one that is so many times
+as high is a spike."""
+THIN, MOSTLY_DEAD, FEWEST_LOOKS = 1e-6, 0.5, 2
+"""Gradient per element of the weakest layer by that of the strongest from which on it has vanished (healthy ones have
+0.001 to 0.2); share of the weights that must have none; and looks that must say so."""
+MOST_SPIKES = 0.02
+"""Share of the values that may be spikes; more are how this loss is."""
+ROLLING, CLEAR = 41, 3.0
+"""Values around a point whose median is its level; and times the distance that 99 % of all others keep from theirs, by
+which a spike must stand out."""
+PUSHED = 5.0
+"""Times its median in the first half that a learning rate must have at the end to be the cause."""
+EXPLOSIONS = 3
+"""Episodes of exploding gradients that are a finding; a single one is a hard batch."""
+
+
+def learning(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what is wrong with loss, gradients and learning rate."""
+    loss = evidence.track("loss")
+    course = loss.finite() if loss is not None else None
+    broken = list(_non_finite(evidence))
+    long = course is not None and len(course) >= FEWEST
+    diverged = list(_diverged(course)) if course is not None and long else []
+    found = [*broken, *diverged]
+    later = list(progress(evidence, broken=bool(found)))
+    yield from found
+    yield from _gradients(evidence, next(iter(found), None), course)
+    if not broken:
+        yield from _layers(evidence)
+    yield from later
+    jumped = min((one.evidence["step"] for one in later if one.evidence.get("cause") == "jump"), default=None)
+    if course is None or found:
+        return
+    for spike in _spikes(course) if long else _sudden(course):
+        if jumped is None or spike.evidence["step"] < jumped:
+            yield spike
+
+
+def _non_finite(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the first of the training's numbers that was no number any more."""
+    found = [*_broken_series(evidence), *_broken_gradients(evidence)]
+    if not found:
+        return
+    _, name, step, rank = min(found)
+    loss = evidence.track("loss")
+    share = float((~np.isfinite(loss.value)).mean()) if loss is not None and len(loss) else None
+    text = f"{name} is not finite from step {step} on" if share else f"{name} was not finite at step {step}"
+    facts = {"first": name, "step": step, "loss_share": share, "range": [max(0, step - 20), step + 20]}
+    advice = remedy("non_finite", step=step)
+    yield Finding("non_finite", text, CRITICAL, advice, facts, confidence=0.97, rank=rank if rank >= 0 else None)
+
+
+def _broken_series(evidence: Evidence) -> Iterator[tuple[float, str, int, int]]:
+    """Yield when, in which metric, at which step and rank a value was not finite for the first time."""
+    for name, by_rank in evidence.series.items():
+        for rank, track in by_rank.items() if _is_number(name) else ():
+            bad = np.flatnonzero(~np.isfinite(track.value))
+            if len(bad):
+                yield float(track.time[bad[0]]), name, int(track.step[bad[0]]), rank
+
+
+def _broken_gradients(evidence: Evidence) -> Iterator[tuple[float, str, int, int]]:
+    for event in evidence.of_kind("nonfinite_gradient"):
+        name = f"gradient {event.get('name', '')}".strip()
+        yield float(event["time"]), name, int(event.get("step") or 0), int(event.get("rank") or 0)
+
+
+def _is_number(name: str) -> bool:
+    """Say whether a metric is one of the training's own numbers."""
+    last = name.rsplit("/", 1)[-1]
+    return (
+        last.endswith("loss")
+        or last in ("grad_norm", "perplexity", "objective")
+        or name.startswith(("grad_norm", "loss"))
+    )
+
+
+def _diverged(loss: Track) -> Iterator[Finding]:
+    """Yield a loss that leaves what it had reached for good: far above its best, and above where it began."""
+    level, spread = course_of(loss)
+    lowest = int(np.argmin(level))
+    best, begun = float(level[lowest]), float(np.median(loss.value[: max(3, len(loss) // 50)]))
+    last = float(min(level[-2:]))  # both of the last parts
+    rise, noise = last - best, float(np.median(spread))
+    if lowest >= len(level) - 2 or rise <= 6 * max(noise, 1e-9):
+        return
+    lost = best < LEARNED * begun and last > LOST * begun and last > TIMES_BEST * best > 0
+    grown = last > begun + 0.5 * abs(begun)
+    if not (lost or grown) or float(min(level[-LASTING:])) < best + 0.3 * rise:
+        return
+    low = np.flatnonzero(loss.value <= best + 0.25 * rise)
+    at = min(len(loss) - 1, int(low[-1]) + 1) if len(low) else 0
+    start = int(loss.step[at])
+    text = f"the loss rose from {best:.4g} to {last:.4g} since step {start}, and stays there"
+    facts = {"best": best, "last": last, "step": start, "range": [start, int(loss.step[-1])]}
+    yield Finding("divergence", text, CRITICAL, remedy("divergence", step=start), facts, confidence=0.9)
+
+
+def _clear(loss: Track) -> list[Spike]:
+    """Return the spikes that stand clear of what the whole series does besides: afterwards it is all known.
+
+    The losses of reinforcement learning and of adversaries have heavy tails, in which every detector that only knows
+    the past finds spikes.
+    """
+    found = spikes(loss.value).spikes
+    if not found or len(found) > MOST_SPIKES * len(loss):
+        return []
+    width = min(ROLLING, len(loss) // 4 * 2 + 1)
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(loss.value, width // 2, mode="edge"), width)
+    away = np.abs(loss.value - np.median(windows, axis=1))
+    calm = np.ones(len(loss), bool)
+    for one in found:
+        calm[max(0, one.index - 1) : one.end + 2] = False
+    reach = float(np.quantile(away[calm], 0.99)) if calm.any() else 0.0
+    return [one for one in found if one.top - one.level >= CLEAR * reach]
+
+
+def _spikes(loss: Track) -> Iterator[Finding]:
+    found = sorted(_clear(loss), key=lambda one: -one.height)
+    if not found:
+        return
+    steps = [int(loss.step[one.index]) for one in found]
+    one = found[0]
+    many = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    back = "and came back" if one.recovered else "and has not come back"
+    text = f"the loss rose at once from {one.level:.4g} to {one.top:.4g} at step {steps[0]}, {back}{many}"
+    facts: dict[str, Any] = {
+        "step": steps[0],
+        "steps": sorted(steps)[:20],
+        "height": one.height,
+        "level": one.level,
+        "top": one.top,
+    }
+    facts["range"] = [max(0, steps[0] - 50), steps[0] + 50]
+    severity = WARNING if one.recovered else CRITICAL
+    yield Finding("loss_spike", text, severity, remedy("loss_spike", step=steps[0]), facts, confidence=0.85)
+
+
+def _sudden(loss: Track) -> Iterator[Finding]:
+    """Yield a rise of a loss with few values that nobody needs statistics for."""
+    for at in range(CALM_VALUES, len(loss)):
+        before = loss.value[max(0, at - 10) : at]
+        level, reach = float(np.median(before)), float(before.max() - before.min())
+        if level > 0 and loss.value[at] > SUDDEN * level and reach < CALM_REACH * level:
+            step = int(loss.step[at])
+            text = f"the loss rose at once from {level:.4g} to {loss.value[at]:.4g} at step {step}"
+            facts = {
+                "step": step,
+                "level": level,
+                "top": float(loss.value[at]),
+                "range": [int(loss.step[0]), step + 50],
+            }
+            yield Finding("loss_spike", text, WARNING, remedy("loss_spike", step=step), facts, confidence=0.75)
+            return
+
+
+def _gradients(evidence: Evidence, broken: Finding | None, loss: Track | None) -> Iterator[Finding]:
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for event in evidence.of_kind(*GRADIENTS):
+        by_kind.setdefault(str(event["kind"]), []).append(event)
+    for kind, told in by_kind.items():
+        if kind == "exploding_gradient" and len(told) < EXPLOSIONS and broken is None:
+            continue
+        first = told[0]
+        name = GRADIENTS[kind]
+        text = f"{first.get('name', 'grad_norm')} at step {first.get('step')}: {first.get('cause', '')}"
+        facts = {key: first.get(key) for key in ("step", "value", "compared")} | {"times": len(told)}
+        sure = 0.9 if len(told) > 1 or kind != "exploding_gradient" else 0.7
+        severity = WARNING
+        if broken is not None and broken.kind == "divergence" and _outgrows(evidence, loss) and not _pushed(evidence):
+            severity, sure = CRITICAL, 0.9
+        yield Finding(name, text, severity, remedy(name), facts, confidence=sure, rank=first.get("rank"))
+
+
+def _layers(evidence: Evidence) -> Iterator[Finding]:
+    """Yield layers that get next to no gradient, or none, though others do: the norm of all hides them."""
+    looks = evidence.of_kind("gradient_layers")
+    thin = [one for one in looks if isinstance(one.get("ratio"), float) and one["ratio"] < THIN]
+    dead = [one for one in looks if one.get("weights") and one.get("zero", 0) >= MOSTLY_DEAD * one["weights"]]
+    told = {one.get("kind") for one in evidence.of_kind(*GRADIENTS)}
+    if len(thin) >= FEWEST_LOOKS and len(thin) > len(looks) / 2 and "vanishing_gradient" not in told:
+        last = thin[-1]
+        text = f"the gradient of {last.get('layer') or 'a layer'} is {last['ratio']:.1g} of that of the strongest layer"
+        facts = {key: last.get(key) for key in ("layer", "ratio", "weakest", "strongest", "step")} | {
+            "looks": len(thin)
+        }
+        yield Finding("vanishing_gradients", text, WARNING, remedy("vanishing_gradients"), facts, confidence=0.9)
+    if len(dead) >= FEWEST_LOOKS and len(dead) > len(looks) / 2 and "dead_gradient" not in told:
+        last = dead[-1]
+        text = f"{last['zero']} of {last['weights']} weights have a gradient of exactly zero"
+        facts = {key: last.get(key) for key in ("zero", "weights", "step")} | {"looks": len(dead)}
+        yield Finding("dead_gradients", text, WARNING, remedy("dead_gradients"), facts, confidence=0.9)
+
+
+def _outgrows(evidence: Evidence, loss: Track | None) -> bool:
+    """Say whether gradients grew beyond what a growing loss brings with it: they are its cause, not its effect.
+
+    Where a model only fits worse, the gradient of a squared error grows as the root of the loss, of others less.
+    """
+    norm = evidence.track("grad_norm")
+    if norm is None or loss is None or len(norm.finite()) < 10:
+        return False
+    before, after = (_grown(track.finite().value) for track in (norm, loss))
+    return before > 0 and after > 0 and before > OUTGROWN * after
+
+
+def _pushed(evidence: Evidence) -> bool:
+    """Say whether the learning rate has grown many times over: then it is what drove the loss away."""
+    rate = evidence.track("learning_rate")
+    value = rate.finite().value if rate is not None else np.empty(0)
+    half = value[: len(value) // 2]
+    return bool(len(half)) and float(value[-1]) > PUSHED * float(np.median(half)) > 0
+
+
+def _grown(values: Numbers) -> float:
+    """Return the logarithm of how many times a series has grown, from its usual level to its highest."""
+    usual, highest = float(np.median(values[: max(5, len(values) // 2)])), float(np.quantile(values, 0.98))
+    return float(np.log(highest / usual)) if usual > 0 and highest > usual else 0.0

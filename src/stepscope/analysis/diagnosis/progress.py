@@ -1,0 +1,197 @@
+"""Does it learn: plateaus, overfitting, and learning rates that hinder it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.course import course_of
+from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.core.remedies import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.analysis.diagnosis.evidence import Evidence, Track
+
+HELD_OUT = re.compile(r"(^|[/_.])(val|valid|validation|eval|evaluation|test|dev|held_out)([/_.]|$)", re.IGNORECASE)
+FEWEST, FEWEST_PART, FEWEST_STEPS = 20, 5, 150
+"""Values of a loss, in all and in its first and last third, and steps, below which nobody can say that it does not
+fall."""
+FALLEN = 0.03
+"""Fall of the loss, relative to where it began, below which nothing was learned."""
+CERTAIN, FLAT = 3.0, 0.003
+"""Standard errors, and share of the level, by which first and last third must differ to count as progress."""
+NOISY = 0.15
+"""Spread of a loss, relative to its level, beyond which nothing is said: of adversaries and rewards it means little."""
+FEWEST_EVALUATIONS = 5
+RISEN = 0.1
+"""Rise of the evaluation's loss above its best, relative to it, from which on the model overfits."""
+STALLED_RATE, STALLED_SHARE = 1e-3, 0.3
+"""Learning rate relative to its highest that is none any more, and the share of the run that is trained with it."""
+JUMP = 5.0
+"""Times by which a learning rate may rise from one step to the next after the start without a word."""
+BEYOND = 2.0
+"""Times its highest so far that it must reach by that."""
+WARM_UP = 0.1
+"""Share of the run in which a learning rate may do what it wants."""
+RISES = 0.1
+"""Rise of the loss after a jump, relative to the level before, that makes it a fault: warm restarts rise less."""
+CYCLES, CYCLE_LOW = 3, 0.1
+"""Falls of the learning rate to this share of its highest, with a slow rise in between, that make it swing."""
+
+
+def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
+    """Yield what keeps a model from learning; of one that is broken only a learning rate that broke it."""
+    rates = list(learning_rate(evidence, broken=broken))
+    yield from rates
+    if broken:
+        return
+    fitted = list(overfitting(evidence))
+    yield from fitted
+    loss = evidence.track("loss")
+    several = len([name for name in evidence.series if name.startswith("loss/")])  # adversaries hold each other up
+    if loss is not None and not rates and not fitted and not several:
+        yield from plateau(loss.finite())
+
+
+def plateau(loss: Track) -> Iterator[Finding]:
+    """Yield that a loss has not fallen at all. One that fell and then stays has converged, which is no fault."""
+    if len(loss) < FEWEST or loss.step[-1] - loss.step[0] < FEWEST_STEPS:
+        return
+    edges = loss.step[0] + (loss.step[-1] - loss.step[0]) * np.array([1, 2]) / 3
+    first, last = loss.value[loss.step <= edges[0]], loss.value[loss.step >= edges[1]]
+    if min(len(first), len(last)) < FEWEST_PART:
+        return
+    level, _ = course_of(loss)
+    begun, ended, best = float(np.median(first)), float(np.median(last)), float(np.min(level))
+    spread = float(np.std(loss.value - np.median(loss.value)))
+    error = spread * float(np.sqrt(1 / len(first) + 1 / len(last))) * 1.25
+    start = float(np.median(loss.value[:3]))
+    if spread > NOISY * abs(begun) or abs(ended - begun) > max(CERTAIN * error, FLAT * abs(begun)):
+        return  # noise around nothing is how some losses are; what falls or rises a little, surely, is none
+    if start - best > FALLEN * abs(start) and start - best > 3 * spread:
+        return  # it has fallen at the very beginning
+    text = f"the loss has stayed at {ended:.4g} for {int(loss.step[-1] - loss.step[0])} steps: nothing is learned"
+    facts = {"begin": begun, "last": ended, "best": best, "noise": spread, "range": _range(loss)}
+    yield Finding("plateau", text, WARNING, remedy("plateau"), facts, confidence=0.75)
+
+
+def _range(track: Track) -> list[int]:
+    return [int(track.step[0]), int(track.step[-1])]
+
+
+def overfitting(evidence: Evidence) -> Iterator[Finding]:
+    """Yield that the loss on held-out data rises while that on the training data falls."""
+    training = evidence.track("loss")
+    for name, by_rank in evidence.series.items():
+        if not name.endswith("loss") or not HELD_OUT.search(name):
+            continue
+        held = by_rank[min(by_rank)].finite()
+        if len(held) < FEWEST_EVALUATIONS:
+            continue
+        at = int(np.argmin(held.value))
+        best, last = float(held.value[at]), float(np.median(held.value[-3:]))
+        steps_apart = np.abs(np.diff(held.value))
+        noise = 1.4826 * float(np.median(np.abs(steps_apart - np.median(steps_apart)))) if len(steps_apart) > 2 else 0.0
+        later = held.value[at:]
+        rises = len(later) >= 3 and float((np.diff(later) > 0).mean()) >= 0.6
+        if best <= 0 or last < best * (1 + RISEN) or last - best < 3 * noise or not rises:
+            continue
+        if training is not None and not _falls(training.finite(), int(held.step[at])):
+            continue
+        step = int(held.step[at])
+        text = f"{name} rose from {best:.4g} at step {step} to {last:.4g}"
+        text += " while the training loss went on falling" if training is not None else ""
+        facts = {"metric": name, "best": best, "last": last, "step": step, "range": [step, int(held.step[-1])]}
+        yield Finding("overfitting", text, WARNING, remedy("overfitting", step=step), facts, confidence=0.85)
+        return
+
+
+def _falls(loss: Track, since: int) -> bool:
+    """Say whether a loss went on falling, or stayed low, after a step."""
+    before, after = loss.value[loss.step <= since], loss.value[loss.step > since]
+    if len(before) < 3 or len(after) < 3:
+        return True
+    return float(np.median(after[-max(3, len(after) // 5) :])) <= float(np.median(before[-max(3, len(before) // 5) :]))
+
+
+def learning_rate(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
+    """Yield what is odd about the schedule: none left, a jump, or a swing."""
+    track = evidence.track("learning_rate")
+    if track is None or len(track.finite()) < FEWEST_EVALUATIONS:
+        return
+    rate = track.finite()
+    if broken:
+        yield from _jump(evidence, rate, broken=True)
+        return
+    highest = float(rate.value.max())
+    if highest <= 0:
+        text = f"the learning rate is {highest:g} throughout: nothing can be learned"
+        yield _rate(text, {"highest": highest, "range": _range(rate)}, "zero", 0.95)
+        return
+    gone = _gone(rate, highest)
+    if gone is not None:
+        yield gone
+        return
+    yield from _swing(rate, highest)
+    yield from _jump(evidence, rate)
+
+
+def _gone(rate: Track, highest: float) -> Finding | None:
+    """Return that a schedule has brought the learning rate to nothing long before the end."""
+    span = float(rate.step[-1] - rate.step[0])
+    last = int(np.flatnonzero(rate.value > STALLED_RATE * highest)[-1])
+    end = int(rate.step[min(len(rate) - 1, last + 1)])
+    share = float(rate.step[-1] - end) / span if span > 0 else 0.0
+    if share <= STALLED_SHARE:
+        return None
+    text = f"the learning rate fell below {STALLED_RATE:.1%} of its highest ({highest:.3g}) at step {end}: "
+    text += f"the last {share:.0%} of the steps change nothing"
+    facts = {"step": end, "share": share, "highest": highest, "range": [end, int(rate.step[-1])]}
+    return _rate(text, facts, "zero", 0.9)
+
+
+def _rate(text: str, facts: dict[str, Any], cause: str, sure: float, severity: str = WARNING) -> Finding:
+    told = facts | ({"cause": cause} if cause else {})
+    return Finding("learning_rate", text, severity, remedy("learning_rate", cause), told, confidence=sure)
+
+
+def _swing(rate: Track, highest: float) -> Iterator[Finding]:
+    """Yield a cosine that was given the number of epochs and is stepped with every batch: it swings again and again."""
+    low, high = rate.value < CYCLE_LOW * highest, rate.value > (1 - CYCLE_LOW) * highest
+    marks = np.where(high, 1, np.where(low, -1, 0))
+    turns = marks[marks != 0]
+    down = int(((turns[1:] == -1) & (turns[:-1] == 1)).sum()) if len(turns) > 1 else 0
+    rises = np.diff(rate.value)
+    if down >= CYCLES and len(rises) and float(rises.max()) < 0.5 * highest:
+        text = f"the learning rate swings between {highest:.3g} and nearly 0, {down} times: "
+        text += "the schedule is stepped too often"
+        yield _rate(text, {"cycles": down, "highest": highest, "range": _range(rate)}, "", 0.85)
+
+
+def _jump(evidence: Evidence, rate: Track, *, broken: bool = False) -> Iterator[Finding]:
+    """Yield a learning rate that rises at once, after which the loss is higher than before, or no number any more."""
+    before, after = rate.value[:-1], rate.value[1:]
+    highest = np.maximum.accumulate(before)  # a warm restart goes back to where the rate was, not beyond
+    jumps = np.flatnonzero((after > JUMP * before) & (after > BEYOND * highest) & (before > 0))
+    jumps = jumps[jumps >= WARM_UP * len(rate)]
+    loss = evidence.track("loss")
+    if not len(jumps) or loss is None:
+        return
+    at = int(jumps[0]) + 1
+    step = int(rate.step[at])
+    earlier = loss.finite().value[loss.finite().step < step][-20:]
+    later = loss.value[loss.step >= step][1:21]
+    if len(earlier) < 5 or len(later) < 3:
+        return
+    level = float(np.median(np.where(np.isfinite(later), later, np.inf)))
+    if level < float(np.median(earlier)) + RISES * abs(float(np.median(earlier))):
+        return
+    became = f"{level:.4g}" if np.isfinite(level) else "no number"
+    text = f"the learning rate jumped from {rate.value[at - 1]:.3g} to {rate.value[at]:.3g} at step {step}, "
+    text += f"and the loss from {np.median(earlier):.4g} to {became}"
+    facts = {"step": step, "range": [max(0, step - 50), step + 50]}
+    yield _rate(text, facts, "jump", 0.9, CRITICAL if broken else WARNING)

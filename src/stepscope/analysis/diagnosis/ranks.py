@@ -1,0 +1,176 @@
+"""Many ranks: who is late and makes the others wait, and what they all spend on talking to each other.
+
+Ranks of one job meet at every update: in a collective, or inside the backward pass where DDP reduces gradients. What a
+rank does before that is its own; the one whose own time is longest waits least, and all others wait for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.composition import FLOOR, SURE, composition, settled
+from stepscope.analysis.diagnosis.tell import Case, confidence, slow, time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.diagnosis.evidence import Evidence, Steps
+    from stepscope.analysis.finding import Finding
+
+    Numbers = NDArray[np.float64]
+
+MEETING = ("backward", "communication")
+"""Phases in which a rank may wait for others."""
+LATE = 0.15
+"""Share of a step by which a rank's own time must exceed that of the others."""
+MOSTLY = 0.6
+"""Share of the steps in which it must be the slowest."""
+CALM = 0.15
+"""Quantile of a rank's own time over the steps that stands for it."""
+FEWEST = 10
+COMMUNICATES = 0.25
+"""Share of the time in collectives from which on it is a finding."""
+HIDDEN_RATIO, HIDDEN_SHARE = 5.0, 0.4
+"""A backward pass that is so many times its forward pass, and the share of the time beyond three times, from which on
+the reduction inside of it is what takes the time: it is twice as long by itself."""
+
+
+def ranks(evidence: Evidence) -> list[Finding]:
+    """Return what is wrong between the ranks of a run."""
+    found = straggler(evidence)
+    return [found] if found is not None else list(communication(evidence))
+
+
+def straggler(evidence: Evidence) -> Finding | None:
+    """Return the rank that the others wait for; None if there is none."""
+    some = [steps for steps in evidence.ranks if steps.measured.any()]
+    common = _common(some)
+    if len(some) < 2 or len(common) < FEWEST:
+        return None
+    own = np.stack([_aligned(steps, _own(steps), common) for steps in some])
+    # A low quantile: a neighbour on the machine makes now this, now that rank late, but leaves some steps alone.
+    typical = np.quantile(own, CALM, axis=1)
+    late = int(np.argmax(typical))
+    cost = float(typical[late] - np.median(np.delete(typical, late)))
+    whole = np.stack([_aligned(steps, steps.seconds[steps.measured], common) for steps in some])
+    usual = float(np.median(np.quantile(whole, CALM, axis=1)))
+    slowest = float((own.argmax(axis=0) == late).mean())
+    if usual <= 0 or cost / usual < LATE or slowest < MOSTLY:
+        return None
+    return _late(evidence, some, late, cost, _where(some, late, common), usual, slowest)
+
+
+def _late(
+    evidence: Evidence,
+    some: Sequence[Steps],
+    late: int,
+    cost: float,
+    extra: dict[str, float],
+    usual: float,
+    often: float,
+) -> Finding:
+    """Return the finding about a rank that is late by `cost` seconds in a step of `usual`."""
+    first = some[late]
+    where = max(extra, key=lambda name: extra[name])
+    text = f"rank {first.rank} is late by {time(cost)} in a step of {time(usual)}, most of it in {where}; "
+    text += f"the other {len(some) - 1} wait for it"
+    waits = {str(steps.rank): float(np.median(_waited(steps))) for steps in some}
+    facts = {"late_rank": first.rank, "late_seconds": cost, "phase": where, "phases": extra, "waiting_seconds": waits}
+    mine = settled(first) or first
+    case = Case(mine, composition(mine, evidence), evidence)
+    made = slow(
+        *("straggler", case, min(cost, case.step) * mine.count, text),
+        threshold=LATE,
+        condition=f"if rank {first.rank} keeps up",
+        cause="data" if where == "data" else "compute" if where in ("forward", "optimizer") else where,
+        evidence=facts | {"steps_slowest": often},
+        rank=first.rank,
+    )
+    return replace(made, confidence=confidence(cost / usual, LATE, mine.count))
+
+
+def _where(some: Sequence[Steps], late: int, common: NDArray[np.int64]) -> dict[str, float]:
+    """Return by how many seconds a rank is late in each phase of its own."""
+    names = sorted({name for steps in some for name in steps.phases if name not in MEETING})
+    return {name: _extra(some, late, name, common) for name in names}
+
+
+def _own(steps: Steps) -> Numbers:
+    """Return a rank's own time in each measured step: without what it may have waited for others."""
+    return np.asarray(np.nan_to_num(steps.seconds[steps.measured]) - _waited(steps))
+
+
+def _waited(steps: Steps) -> Numbers:
+    return np.asarray(sum((steps.phase(name) for name in MEETING), np.zeros(int(steps.measured.sum()))))
+
+
+def _common(every: Sequence[Steps]) -> NDArray[np.int64]:
+    """Return the steps that all ranks have measured, without the first."""
+    if not every:
+        return np.empty(0, np.int64)
+    found = every[0].step[every[0].measured]
+    for steps in every[1:]:
+        found = np.intersect1d(found, steps.step[steps.measured])
+    return np.unique(found)[1:]
+
+
+def _aligned(steps: Steps, values: Numbers, common: NDArray[np.int64]) -> Numbers:
+    """Return the values of the common steps; of a step that was done twice the last."""
+    step = steps.step[steps.measured]
+    order = np.argsort(step, kind="stable")
+    place = np.searchsorted(step[order], common, "right") - 1
+    return np.asarray(values[order][place])
+
+
+def _extra(every: Sequence[Steps], late: int, name: str, common: NDArray[np.int64]) -> float:
+    values = [float(np.quantile(_aligned(steps, steps.phase(name), common), CALM)) for steps in every]
+    return values[late] - float(np.median(np.delete(values, late)))
+
+
+def _inside_backward(case: Case) -> float:
+    """Return the seconds of reductions inside the backward pass that no computing hides.
+
+    By DDP's own clock where that is known: the rank that waits least has what the network takes, the others wait for
+    it. Else by how much longer than usual the backward pass is.
+    """
+    tracks = [track.finite() for track in case.evidence.series.get("communication/exposed_seconds", {}).values()]
+    known = [_usual(track.value, disturbed=case.made.disturbed > 0) for track in tracks if len(track)]
+    if known:
+        return max(0.0, min(known)) * case.steps.count
+    forward, backward = case.spent("forward"), case.spent("backward")
+    if len(case.evidence.ranks) < 2 or forward <= 0 or backward <= HIDDEN_RATIO * forward:
+        return 0.0
+    return backward - 2 * forward if backward - 3 * forward > HIDDEN_SHARE * case.total else 0.0
+
+
+def _usual(values: Numbers, *, disturbed: bool) -> float:
+    return float(np.quantile(values, 0.05)) if disturbed else float(values.mean())
+
+
+def communication(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what the ranks spend on collectives, those inside a backward pass as far as they can be told."""
+    steps = settled(evidence.leader)
+    if steps is None or steps.count < FEWEST or steps.total <= 0:
+        return
+    case = Case(steps, composition(steps, evidence), evidence)
+    total = case.spent("communication")
+    hidden = min(_inside_backward(case), max(0.0, case.total - total))
+    cost = total + hidden
+    share = cost / case.total
+    if share < COMMUNICATES or cost / steps.count < (FLOOR / 2 if share >= SURE else FLOOR):
+        return
+    inside = f", {time(hidden / steps.count)} of it inside the backward pass" if hidden else ""
+    text = f"{cost / case.total:.0%} of the time goes into talking to other ranks: {time(cost / steps.count)}"
+    text += f" of a step of {time(case.step)}{inside}"
+    facts = {"phase": "communication", "phase_seconds": total, "inside_backward_seconds": hidden}
+    yield slow(
+        *("communication_bound", case, cost, text),
+        threshold=COMMUNICATES,
+        condition="if it overlaps with computing or happens less often",
+        evidence=facts,
+    )

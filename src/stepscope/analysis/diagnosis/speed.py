@@ -1,0 +1,245 @@
+"""What a run's time goes to that it need not go to: data, copies, the host, checkpoints, evaluation and more.
+
+The seconds of every phase over all steps are compared with the seconds of all steps. Stalls that come at regular
+intervals are told apart first, and taken out: a step that is slow now and then is another matter than one that always
+is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.composition import CALM, FLOOR, PASSES, SURE, composition, settled
+from stepscope.analysis.diagnosis.inputs import input_bound
+from stepscope.analysis.diagnosis.stalls import stalls
+from stepscope.analysis.diagnosis.tell import Case, confidence, slow, time
+from stepscope.analysis.finding import INFO
+from stepscope.core.remedies import remedy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.analysis.diagnosis.evidence import Evidence
+    from stepscope.analysis.finding import Finding
+
+FEWEST = 8
+"""Steps below which nothing is said of the speed."""
+SHARES = {
+    "data": 0.25,
+    "copy": 0.2,
+    "other": 0.3,
+    "checkpoint": 0.2,
+    "evaluation": 0.33,
+    "logging": 0.15,
+    "gc": 0.1,
+}
+"""Share of the time of all steps from which on a phase is a finding. A loop that is well made has 1 to 15 % of data
+(collating in the trainer), up to 28 % of evaluation where the held-out set is as large as the training set, and a few
+per cent of the others; a cause that is worth its remedy is well beyond that."""
+COMPUTING, HEAVY = 0.8, 0.02
+"""Share of passes and optimizer from which on a run computes and does little else; and the seconds that a step must
+compute even where nothing disturbs it for that to be worth a word."""
+BUSY_GPU = 0.7
+"""Utilisation of the GPUs from which on a run with GPUs can be compute-bound."""
+PADDED = 0.6
+"""Share of padding from which on it is a finding: batches of even lengths from 1 to n, put together by chance, have up
+to one half."""
+MANY_OPERATIONS, TINY, FUSED = 2000, 25e-6, 0.2
+"""Operations of a step's graph, and seconds that each takes there and back, from which on they are too many and too
+small: torch needs 5 to 20 µs to launch one and go back through it. And what a fifth of them would take."""
+MOSTLY = 0.6
+LEAST_RECOMPILES, RECOMPILE_SHARE = 3, 0.15
+"""Compilations after the first of their code, and their share of the time, that are a finding: the first ones of a run
+are its warm-up, however long they take."""
+
+
+def speed(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what makes the steps of the leading rank slow."""
+    case = case_of(evidence)
+    if case is None:
+        return
+    periodic, excess = stalls(case)
+    yield from periodic
+    if case.made.disturbed <= 0:
+        case = replace(case, made=case.made.without(excess))
+    waiting = input_bound(case, SHARES["data"]) if _reaches(case, "data") else None
+    if waiting is not None:
+        yield waiting
+    yield from _copy(case)
+    yield from _host(case)
+    yield from _rare(case, "checkpoint_heavy", "checkpoint", "saving checkpoints")
+    yield from _rare(case, "evaluation_heavy", "evaluation", "evaluation")
+    yield from _logging(case)
+    yield from _garbage(case)
+    yield from _compile(case)
+    yield from _padding(case)
+    yield from _small(case)
+    yield from _compute(case)
+
+
+def case_of(evidence: Evidence) -> Case | None:
+    """Return the rank that stands for all; None if its steps are too few."""
+    steps = settled(evidence.leader)
+    if steps is None or steps.count < FEWEST or steps.total <= 0:
+        return None
+    return Case(steps, composition(steps, evidence), evidence)
+
+
+def _reaches(case: Case, phase: str) -> bool:
+    """Say whether a phase of every step takes enough to matter."""
+    share = case.share(phase)
+    return share >= SHARES[phase] and case.each(phase) >= (FLOOR / 2 if share >= SURE else FLOOR)
+
+
+def _copy(case: Case) -> Iterator[Finding]:
+    device = (case.evidence.mean("device/copy_seconds") or 0.0) * case.steps.count
+    if device > case.spent("copy"):
+        case = replace(case, made=replace(case.made, spent={**case.made.spent, "copy": device}))
+    if _reaches(case, "copy"):
+        text = (
+            f"{case.share('copy'):.0%} of the time goes into copies between devices: {time(case.each('copy'))} a step"
+        )
+        yield _plain("copy_bound", case, "copy", text, "if copies overlap with computing")
+
+
+def _plain(kind: str, case: Case, phase: str, text: str, condition: str) -> Finding:
+    facts = {"phase": phase, "phase_seconds": case.spent(phase)}
+    threshold = SHARES[phase]
+    return slow(kind, case, case.spent(phase), text, threshold=threshold, condition=condition, evidence=facts)
+
+
+def _host(case: Case) -> Iterator[Finding]:
+    if not _reaches(case, "other") or "forward" not in case.steps.phases:
+        return
+    text = f"{case.share('other'):.0%} of the time is the program's own, outside of data, passes and optimizer: "
+    text += f"{time(case.each('other'))} of a step of {time(case.step)}"
+    yield _plain("host_bound", case, "other", text, "without it")
+
+
+def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
+    """Yield what happens now and then and takes too much in all."""
+    share, total = case.share(phase), case.spent(phase)
+    if share < SHARES[phase]:
+        return
+    happened = max(1, int((case.steps.phase(phase) > 0).sum()))
+    cost = total * (1 - 1 / happened) if happened > 1 else total
+    every = case.steps.count / happened
+    text = (
+        f"{share:.0%} of the time goes into {what}: {happened} times {time(total / happened)}, every {every:.0f} steps"
+    )
+    facts = {"phase": phase, "phase_seconds": total, "times": happened, "every_steps": every}
+    yield slow(kind, case, cost, text, threshold=SHARES[phase], condition="if it happens once", evidence=facts)
+
+
+def _logging(case: Case) -> Iterator[Finding]:
+    if _reaches(case, "logging"):
+        text = f"{case.share('logging'):.0%} of the time goes into logging and printing: "
+        text += f"{time(case.each('logging'))} of a step of {time(case.step)}"
+        yield _plain("logging_heavy", case, "logging", text, "without it")
+
+
+def _garbage(case: Case) -> Iterator[Finding]:
+    if case.share("gc") < SHARES["gc"] or case.each("gc") < FLOOR / 2:
+        return
+    pauses = case.steps.phase("gc")
+    some = pauses[pauses > 0]
+    text = f"{case.share('gc'):.0%} of the time goes into garbage collection: {len(some)} pauses of "
+    text += time(float(some.mean()))
+    yield _plain("gc_pauses", case, "gc", text, "without them")
+
+
+def _compile(case: Case) -> Iterator[Finding]:
+    """Yield compilations that come again: those of the first steps are the price of a compiled model."""
+    events = case.evidence.of_kind("compile")
+    again = [one for one in events if one.get("recompiled") and one.get("rank", 0) == case.steps.rank]
+    cost = sum(float(one.get("seconds") or 0.0) for one in again)
+    whole = case.total + sum(float(one.get("seconds") or 0.0) for one in events)
+    if len(again) < LEAST_RECOMPILES or cost / whole < RECOMPILE_SHARE:
+        return
+    text = (
+        f"{cost / whole:.0%} of the time goes into compiling again: {len(again)} times, {time(cost / len(again))} each"
+    )
+    facts = {"phase": "compile", "phase_seconds": cost, "recompilations": len(again)}
+    wide = replace(case, made=replace(case.made, total=whole))
+    yield slow(
+        *("compile_heavy", wide, cost, text),
+        threshold=RECOMPILE_SHARE,
+        condition="once it is compiled",
+        evidence=facts,
+    )
+
+
+def _padding(case: Case) -> Iterator[Finding]:
+    share = case.evidence.mean("padding_ratio")
+    if share is None or share < PADDED:
+        return
+    cost = share * case.spent("forward", "backward")
+    text = f"{share:.0%} of the places in a batch hold padding: so much of the passes is spent on nothing"
+    facts = {"padding_ratio": share, "passes_seconds": case.spent("forward", "backward")}
+    found = slow(
+        *("padding_waste", case, cost, text),
+        threshold=PADDED,
+        condition="if batches hold no padding",
+        evidence=facts,
+    )
+    yield replace(found, confidence=confidence(share, PADDED, case.steps.count))
+
+
+def _small(case: Case) -> Iterator[Finding]:
+    """Yield that the passes are made of so many tiny operations that launching them is what takes the time."""
+    graphs = [one for one in case.evidence.of_kind("graph") if isinstance(one.get("nodes"), int)]
+    nodes = max((int(one["nodes"]) for one in graphs), default=0)
+    passes = case.each("forward", "backward")
+    if nodes < MANY_OPERATIONS or passes <= 0 or passes / nodes > TINY or case.share("forward", "backward") < MOSTLY:
+        return
+    text = f"the passes are {nodes} operations of {time(passes / nodes)}: their launch takes longer than their work"
+    facts = {"operations": nodes, "seconds_each": passes / nodes, "phase": "forward"}
+    cost = (1 - FUSED) * case.spent("forward", "backward")
+    found = slow(
+        *("host_bound", case, cost, text),
+        threshold=MOSTLY,
+        condition=f"if they are {1 / FUSED:.0f} times fewer",
+        cause="small_operations",
+        evidence=facts,
+        operations=nodes,
+        each=time(passes / nodes),
+    )
+    yield replace(found, confidence=0.7)
+
+
+def _compute(case: Case) -> Iterator[Finding]:
+    """Yield that a run computes, if it does and little else: no fault, but what remains to be made faster."""
+    share = case.share(*PASSES)
+    if share < COMPUTING:
+        return
+    least = sum(float(np.quantile(case.steps.phase(name), CALM)) for name in PASSES)
+    used = case.evidence.mean("gpu/mean_utilization_ratio") or case.evidence.mean("gpu/0/utilization_ratio")
+    if least < HEAVY or (used is not None and used < BUSY_GPU):  # a host that queues work for a GPU computes nothing
+        return
+    spent = {name: case.spent(name) for name in PASSES}
+    parts = ", ".join(f"{name} {case.share(name):.0%}" for name in PASSES)
+    text = f"{share:.0%} of the time is computing ({parts}): the model is what takes {time(case.step)} a step"
+    cause, fields = _remaining(case, spent)
+    mfu = case.evidence.mean("mfu_ratio")
+    if mfu is not None:
+        text += f"; it reaches {mfu:.1%} of the peak (MFU)"
+    facts = {"passes": spent, "least_seconds": least, "mfu_ratio": mfu, **fields}
+    found = slow("compute_bound", case, 0.0, text, threshold=COMPUTING, evidence=facts, severity=INFO)
+    advice = remedy("compute_bound", cause, **fields)
+    sure = confidence(share, COMPUTING, case.steps.count)
+    yield replace(found, remedy=advice, gain_ratio=None, cost_seconds=None, expected_gain="", confidence=sure)
+
+
+def _remaining(case: Case, spent: dict[str, float]) -> tuple[str, dict[str, object]]:
+    """Return what can still be made faster: unused processors, too much precision, or the pass that takes the most."""
+    setup = next(iter(case.evidence.of_kind("torch_setup")), {})
+    threads, processors = setup.get("threads"), case.evidence.processors
+    if isinstance(threads, int) and processors and threads < int(processors) and setup.get("device", "cpu") == "cpu":
+        return "threads", {"threads": threads, "processors": int(processors)}
+    if "float64" in str(setup.get("dtype", "")):
+        return "precision", {"dtype": "float64"}
+    most = max(spent, key=lambda name: spent[name])
+    return (most if spent[most] > MOSTLY * sum(spent.values()) else ""), {}

@@ -1,0 +1,76 @@
+"""The verdict of a run: every finding, the primary one, and what could not be known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stepscope.analysis import grpo
+from stepscope.analysis.diagnosis.composition import PASSES
+from stepscope.analysis.diagnosis.ends import ends
+from stepscope.analysis.diagnosis.learning import learning
+from stepscope.analysis.diagnosis.machine import machine
+from stepscope.analysis.diagnosis.ranks import ranks
+from stepscope.analysis.diagnosis.speed import speed
+from stepscope.analysis.finding import CRITICAL, INFO, WARNING
+
+if TYPE_CHECKING:
+    from stepscope.analysis.diagnosis.evidence import Evidence
+    from stepscope.analysis.finding import Finding
+
+NONE = "none"
+SEVERITIES = {CRITICAL: 0, WARNING: 1, INFO: 2}
+ENDED = ("oom", "dead_worker", "learning_rate", "non_finite", "hang", "exploding_gradients", "divergence", "crash")
+"""What ended or ruined a run comes first, in this order: the later ones often follow from the earlier."""
+
+HARMFUL = (
+    *("memory_leak", "loss_spike", "exploding_gradients", "vanishing_gradients", "dead_gradients", "learning_rate"),
+    *("overfitting", "fragmentation"),
+    *(kind for kind in grpo.KINDS if kind != "reward_flat"),
+)
+"""What harms the result comes before what only costs time: a model that is not learned is not worth a faster step."""
+LAST = ("plateau", "reward_flat", "gpu_idle")
+"""What may be meant to be so, or follows from the others, comes last."""
+
+
+def findings(evidence: Evidence) -> list[Finding]:
+    """Return everything that was found, the primary finding first."""
+    between = ranks(evidence)
+    late = {one.rank for one in between if one.kind == "straggler"}
+    others = replace(evidence, ranks=[steps for steps in evidence.ranks if steps.rank not in late])
+    slow = [*between, *speed(others if others.ranks else evidence)]
+    policy = grpo.findings({name: tracks[min(tracks)].value for name, tracks in evidence.series.items() if tracks})
+    found = [*ends(evidence), *learning(evidence), *policy, *machine(evidence), *slow]
+    return sorted(found, key=_order)
+
+
+def _order(finding: Finding) -> tuple[float, ...]:
+    """Return what a finding is ranked by: what ruined the run, severity, what harms the result, then cost in time."""
+    ruined = finding.severity == CRITICAL and finding.kind in ENDED
+    place = ENDED.index(finding.kind) if ruined else len(ENDED)
+    group = 2 if finding.kind in LAST else 0 if finding.kind in HARMFUL else 1
+    cost = finding.cost_seconds or 0.0
+    return (place, SEVERITIES.get(finding.severity, 3), group, -cost, -(finding.confidence or 0.0))
+
+
+def primary(found: list[Finding]) -> str:
+    """Return the kind of the primary finding; `none` if there is none."""
+    return found[0].kind if found else NONE
+
+
+def summary(found: list[Finding], evidence: Evidence) -> str:
+    """Return the verdict in one sentence."""
+    if found:
+        return found[0].text
+    steps = evidence.leader
+    if steps is None or not len(steps):
+        return "nothing was found; no steps are known"
+    passes = sum(steps.spent(name) for name in PASSES)
+    share = f"; {passes / steps.total:.0%} of the time is computing" if passes > 0 and steps.total > 0 else ""
+    return f"nothing was found in {steps.count} steps{share}"
+
+
+def limited(finding: Finding, most: int = 40) -> Finding:
+    """Return a finding whose evidence holds no long lists."""
+    short = {key: value[:most] if isinstance(value, list) else value for key, value in finding.evidence.items()}
+    return replace(finding, evidence=short)

@@ -1,0 +1,253 @@
+"""What the metrics of a group-relative policy optimisation (GRPO) tell: rewards, groups, divergence, answers.
+
+Pure functions over the values of a run by name, in the order of its steps. Names are those of TRL's trainer, of verl,
+of `GRPOMetricsTracker` and of some home-made logs; a run that has no reward is no such training, and nothing is found.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+ENOUGH = 10
+"""Values below which nothing is judged."""
+MANY = 40
+"""Values below which a reward is not said to stand still: 50 steps of grpo-rookworld are judged, noise of 20 is not."""
+FLAT_GROUPS, MOST_FLAT_GROUPS = 0.3, 0.7
+"""Share of groups without variance that is told, and that is critical: one prompt of four in grpo-rookworld 1324 has
+four equal answers at most steps, and that is not told."""
+DOMINATES = 0.9
+"""Share of one component in what moves the reward, from which on the others teach nothing."""
+KL_GROWTH, KL_LARGE = 5.0, 0.2
+"""A divergence that is so many times what it was in the first third, and at least so large, runs away."""
+KL_SHARE = 0.8
+"""Share of the loss that is the penalty on divergence, from which on it drowns the reward: 0.88 in grpo-rookworld 1324,
+whose authors say so in their log, 0.38 in 1950."""
+LENGTH_RATIO = 2.0
+"""Answers so many times as long, or as short, as at the beginning have drifted."""
+CLIPPED = 0.3
+"""Share of answers cut at the limit that is told."""
+ENTROPY_FALL, ENTROPY_RISE = 0.2, 3.0
+"""Entropy below, or above, so many times that of the beginning."""
+INVALID, MOSTLY_INVALID = 0.2, 0.5
+"""Share of invalid answers that is told, and that is critical."""
+
+REWARD = ("reward", "critic/rewards/mean", "critic/score/mean", "mean_reward", "train/reward", "table/pre")
+FLAT = ("frac_reward_zero_std", "zero_variance_ratio", "train/frac_reward_zero_std")
+SPREAD = ("reward_std", "train/reward_std")
+KL = ("kl", "kl_divergence", "actor/kl_loss", "actor/ppo_kl", "train/kl", "table/kl", "kl_loss_(with_gradients)")
+PENALTY = ("kl_penalty_ratio", "table/kl%")
+LENGTH = (
+    *("completions/mean_length", "completion_length", "response_length/mean", "response_length", "completions/length"),
+    "train/completions/mean_length",
+)
+CUT = ("completions/clipped_ratio", "response_length/clip_ratio", "train/completions/clipped_ratio")
+ENTROPY = ("entropy", "actor/entropy", "actor/entropy_loss", "train/entropy", "policy_entropy")
+WRONG = ("invalid_ratio", "invalid_rate", "invalid_answers_ratio")
+COMPONENT = re.compile(r"(?:train/)?rewards?/(?P<name>[^/].*?)(?:/mean)?")
+COMPONENT_SPREAD = "/std"
+
+REMEDIES = {
+    "reward_zero_variance": "leave out prompts whose answers all get one reward, sample hotter or more answers a prompt, "
+    "or grade the reward more finely",
+    "reward_component": "scale the parts of the reward to like ranges, or drop the ones that do not move",
+    "kl_runaway": "raise beta, lower the learning rate, or renew the reference model",
+    "kl_dominates": "lower beta, or let it grow from 0",
+    "kl_negative": "use an estimator that cannot be negative (ratio - log ratio - 1), and check which way round the "
+    "log probabilities are subtracted",
+    "length_drift": "punish overlong answers, normalise the loss by a fixed length, and look at some answers",
+    "entropy_drift": "sample hotter, add a term for entropy or clip the upper side wider if it falls; lower the "
+    "learning rate if it rises",
+    "invalid_answers": "look at some invalid answers: give a reward for the format, more room to answer, or mend the verifier",
+    "reward_flat": "check that the reward can be reached from here: rewards of single groups, size of the gradient, "
+    "learning rate and beta",
+}
+"""What to do, by kind."""
+KINDS = {
+    "reward_zero_variance": "the answers of many groups all get the same reward",
+    "reward_component": "one part of the reward decides alone",
+    "kl_runaway": "the policy runs away from its reference",
+    "kl_dominates": "the penalty on divergence drowns the reward",
+    "kl_negative": "the estimated divergence is below zero",
+    "length_drift": "answers grow, shrink, or are cut",
+    "entropy_drift": "the policy's entropy collapses or explodes",
+    "invalid_answers": "many answers are invalid",
+    "reward_flat": "the reward has not risen",
+}
+"""Every kind of finding here, and what it means."""
+
+
+def findings(curves: Mapping[str, Numbers]) -> list[Finding]:
+    """Return what is wrong with a GRPO training, the gravest first; nothing for any other run.
+
+    Args:
+        curves: values of each metric of one rank, in the order of their steps; NaN is absent.
+    """
+    known = {name: value[np.isfinite(value)] for name, value in curves.items() if value.dtype == np.float64}
+    reward = _first(known, REWARD)
+    if reward is None and _first(known, FLAT) is None:
+        return []
+    found = [
+        _flat_groups(known),
+        _component(known),
+        _kl(known),
+        _penalty(known),
+        _length(known),
+        _entropy(known),
+        _invalid(known),
+        _reward_flat(reward),
+    ]
+    order = {CRITICAL: 0, WARNING: 1}
+    return sorted((one for one in found if one is not None), key=lambda one: order.get(one.severity, 2))
+
+
+def _first(known: Mapping[str, Numbers], names: Sequence[str]) -> Numbers | None:
+    """Return the first metric of some that has enough values."""
+    return next((known[name] for name in names if name in known and len(known[name]) >= ENOUGH), None)
+
+
+def _ends(value: Numbers) -> tuple[float, float]:
+    """Return the medians of the first and of the last fifth."""
+    part = max(ENOUGH // 3, len(value) // 5)
+    return float(np.median(value[:part])), float(np.median(value[-part:]))
+
+
+def _finding(kind: str, text: str, severity: str = WARNING, confidence: float = 0.8, **evidence: object) -> Finding:
+    return Finding(kind, text, severity, REMEDIES[kind], dict(evidence), confidence=confidence)
+
+
+def _flat_groups(known: Mapping[str, Numbers]) -> Finding | None:
+    share = _first(known, FLAT)
+    if share is None:
+        spread = _first(known, SPREAD)
+        if spread is None:
+            return None
+        share = (np.abs(spread) <= 1e-8).astype(np.float64)
+    late = share[len(share) // 2 :]
+    mean = float(late.mean())
+    if mean < FLAT_GROUPS:
+        return None
+    text = f"{mean:.0%} of the groups have answers of one reward only: nothing is learned from them"
+    severity = CRITICAL if mean >= MOST_FLAT_GROUPS else WARNING
+    return _finding("reward_zero_variance", text, severity, 0.9, share=mean, at_first=float(share[: len(late)].mean()))
+
+
+def _component(known: Mapping[str, Numbers]) -> Finding | None:
+    """Judge by the spread within the batches where it is logged, else by how much each part moves over the run."""
+    within: dict[str, float] = {}
+    over: dict[str, float] = {}
+    for name, value in known.items():
+        match = COMPONENT.fullmatch(name.removesuffix(COMPONENT_SPREAD))
+        if match is None or len(value) < ENOUGH:
+            continue
+        if name.endswith(COMPONENT_SPREAD):
+            within[match["name"]] = float(np.mean(np.abs(value)))
+        else:
+            over[match["name"]] = float(np.std(value))
+    spread = within if len(within) > 1 else over
+    total = sum(spread.values())
+    if len(spread) < 2 or not total > 0:
+        return None
+    name, most = max(spread.items(), key=lambda pair: pair[1])
+    if most / total < DOMINATES:
+        return None
+    text = f"{name} makes up {most / total:.0%} of what moves the reward; the other {len(spread) - 1} hardly count"
+    shares = {part: value / total for part, value in sorted(spread.items())}
+    return _finding("reward_component", text, component=name, shares=shares)
+
+
+def _kl(known: Mapping[str, Numbers]) -> Finding | None:
+    value = _first(known, KL)
+    if value is None:
+        return None
+    first, last = _ends(value)
+    if float(np.mean(value < 0)) > 0.9:
+        text = f"the divergence from the reference is estimated below zero throughout (median {np.median(value):.3g}): "
+        text += "as a penalty it pays for running away"
+        return _finding("kl_negative", text, confidence=0.85, median=float(np.median(value)))
+    early = float(np.median(value[max(1, len(value) // 20) : max(2, len(value) // 3)]))
+    if last > KL_LARGE and last > KL_GROWTH * max(early, 1e-12):
+        text = f"the divergence from the reference has grown from {early:.3g} to {last:.3g}"
+        severity = CRITICAL if last > 10 * KL_LARGE * KL_GROWTH else WARNING
+        return _finding("kl_runaway", text, severity, first=first, early=early, last=last)
+    return None
+
+
+def _penalty(known: Mapping[str, Numbers]) -> Finding | None:
+    value = _first(known, PENALTY)
+    if value is None:
+        return None
+    share = float(np.median(value))
+    share = share / 100 if share > 1 else share
+    if share < KL_SHARE:
+        return None
+    text = f"the penalty on divergence makes up {share:.0%} of the loss: the reward hardly counts"
+    return _finding("kl_dominates", text, confidence=0.85, share=share)
+
+
+def _length(known: Mapping[str, Numbers]) -> Finding | None:
+    cut = _first(known, CUT)
+    if cut is not None:
+        _, last = _ends(cut)
+        if last >= CLIPPED:
+            return _finding("length_drift", f"{last:.0%} of the answers are cut at the limit", clipped=last)
+    value = _first(known, LENGTH)
+    if value is None:
+        return None
+    first, last = _ends(value)
+    if not first > 0 or 1 / LENGTH_RATIO < last / first < LENGTH_RATIO:
+        return None
+    word = "longer" if last > first else "shorter"
+    text = f"answers have become {word}: {first:.0f} tokens at first, {last:.0f} at last"
+    return _finding("length_drift", text, first=first, last=last)
+
+
+def _entropy(known: Mapping[str, Numbers]) -> Finding | None:
+    value = _first(known, ENTROPY)
+    if value is None:
+        return None
+    first, last = _ends(value)
+    if not first > 0 or ENTROPY_FALL < last / first < ENTROPY_RISE:
+        return None
+    text = f"the policy's entropy has {'fallen' if last < first else 'risen'} from {first:.3g} to {last:.3g}"
+    why = ": its answers are all alike" if last < first else ": it answers at random"
+    return _finding("entropy_drift", text + why, first=first, last=last)
+
+
+def _invalid(known: Mapping[str, Numbers]) -> Finding | None:
+    value = _first(known, WRONG)
+    if value is None:
+        return None
+    late = float(value[-max(ENOUGH // 2, len(value) // 3) :].mean())
+    if late < INVALID:
+        return None
+    first, _ = _ends(value)
+    severity = CRITICAL if late >= MOSTLY_INVALID else WARNING
+    text = f"{late:.0%} of the answers are invalid ({first:.0%} at first)"
+    return _finding("invalid_answers", text, severity, 0.9, rate=late, first=first)
+
+
+def _reward_flat(reward: Numbers | None) -> Finding | None:
+    if reward is None or len(reward) < MANY:
+        return None
+    third = len(reward) // 3
+    first, last = reward[:third], reward[-third:]
+    change = float(last.mean() - first.mean())
+    noise = float(np.sqrt(first.var() / third + last.var() / third))
+    if change > 2 * noise and change > 0:
+        return None
+    fell = change < -2 * noise
+    text = f"the reward has {'fallen' if fell else 'not risen'} in {len(reward)} values: "
+    text += f"{first.mean():.3g} in the first third, {last.mean():.3g} in the last"
+    return _finding("reward_flat", text, confidence=0.7 if fell else 0.6, change=change, noise=noise)

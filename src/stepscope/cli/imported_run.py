@@ -1,0 +1,240 @@
+"""What an importer has read, as a run of ours on disk: the same files as a watcher leaves, sealed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.identity import check_run_id
+from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
+from stepscope.store.points import NO_NS, Points
+from stepscope.store.sealed import write_sealed
+from stepscope.store.states import NodeState, RankState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from stepscope.importers.imported import Imported, ImportedSeries
+
+NODE = "imported"
+PORTION = 1_000_000
+"""Points of one sealed file, about."""
+SECOND = 1_000_000
+EARLIEST = 1e8
+"""Seconds since 1970 before which a time counts from the beginning of its run (it would be in 1973)."""
+LATEST = 2**62 // SECOND
+STATES = ("finished", "failed", "killed", "oom-killed", "preempted", "lost")
+OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "events")
+"""Facts of our own exports, which become those of the run; all others are kept as what the source said."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run that was imported."""
+
+    path: Path
+    id: str
+    project: str
+    points: int
+    metrics: int
+    format: str
+    source: str
+    notes: tuple[str, ...]
+    existed: bool = False
+    """Whether a run with this id and content was there already, and nothing was written."""
+
+
+def store(run: Imported, root: Path, project: str = "", run_id: str | None = None) -> Stored:
+    """Write a run below `root`, whole or not at all.
+
+    Args:
+        run: what was read.
+        root: folder that holds the runs.
+        project: its project; without, the one that an export of ours names, else "imported".
+        run_id: its id; without, that of an export of ours, else one made of its time and content.
+
+    Raises:
+        StepscopeError: it has no points, or a run of that id is there and is another one.
+    """
+    count = sum(map(len, run.columns.values()))
+    if not count:
+        raise StepscopeError(f"import {run.path!r}", "there is no number in it", "give a file with metrics")
+    base = _base(run)
+    digest = _digest(run)
+    chosen = check_run_id(run_id or run.facts.get("id") or _new_id(base / SECOND, digest))
+    home = project or str(run.facts.get("project") or "") or "imported"
+    target = root / _folder_name(home) / chosen
+    found = Stored(target, chosen, home, count, len(run.columns), run.format, run.path, run.notes)
+    if target.exists():
+        return _existing(found, target, digest)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        _write(run, RunFolder(draft), base, {"id": chosen, "project": home, "digest": digest})
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return found
+
+
+def _existing(found: Stored, target: Path, digest: int) -> Stored:
+    try:
+        known = json.loads((target / "run.json").read_bytes()).get("imported", {}).get("digest")
+    except (OSError, ValueError, AttributeError):
+        known = None
+    if known != digest:
+        cause = f"another run {found.id} is in {target.parent}"
+        raise StepscopeError(f"import {found.source!r}", cause, "give it an id with --id, or another --dir")
+    return Stored(**{**found.__dict__, "existed": True})
+
+
+def _folder_name(project: str) -> str:
+    return "".join(sign if sign.isalnum() or sign in "._- " else "_" for sign in project).strip(". ")[:100] or NODE
+
+
+def _new_id(seconds: float, digest: int) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(max(0.0, seconds)))}-{digest & 0xFFFF:04x}"
+
+
+def _digest(run: Imported) -> int:
+    """Return a number that two different contents hardly share."""
+    value = 0
+    for name in run.names():
+        series = run.columns[name]
+        value = zlib.crc32(name.encode("utf-8", "replace"), value)
+        for column in (series.step, series.time, series.value, series.rank, series.attempt):
+            value = zlib.crc32(np.ascontiguousarray(column).data, value)
+    return value
+
+
+def _base(run: Imported) -> int:
+    """Return when the run began, in microseconds since 1970: told, by its first point, or before its file was done."""
+    told = run.facts.get("created")
+    if isinstance(told, (int, float)) and not isinstance(told, bool) and EARLIEST < told < LATEST:
+        return round(told * SECOND)
+    times = [series.time[np.isfinite(series.time)] for series in run.columns.values()]
+    known = np.concatenate(times) if times else np.empty(0)
+    absolute = known[(known >= EARLIEST) & (known < LATEST)]
+    if len(absolute):
+        return round(float(absolute.min()) * SECOND)
+    lasted = float(known.max()) if len(known) and known.max() < EARLIEST else 0.0
+    try:
+        changed = os.stat(run.path).st_mtime
+    except OSError:
+        changed = time.time()
+    return round((changed - max(0.0, lasted)) * SECOND)
+
+
+def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any]) -> None:
+    folder.make()
+    said = {key: value for key, value in run.facts.items() if key not in OWN_FACTS}
+    source = {"path": run.path, "format": run.format, "facts": said, "notes": list(run.notes)}
+    config = run.facts.get("config", run.facts.get("hparams"))
+    folder.describe(
+        {
+            "format": FORMAT_VERSION,
+            "id": about["id"],
+            "name": str(run.facts.get("name") or os.path.basename(os.path.normpath(run.path))),
+            "project": about["project"],
+            "created": max(0, base),
+            "config": config,
+            "imported": {**source, "digest": about["digest"]},
+        }
+    )
+    nodes: dict[int, NodeState] = {}
+    for attempt, number, points in _portions(run, base):
+        writer = Writer(NODE, attempt)
+        last = {str(rank): int(points.seq[points.rank == rank].max()) for rank in np.unique(points.rank).tolist()}
+        write_sealed(folder.path / "metrics", folder.unit_stem(writer, number, number), points, last_seq=last)
+        _note_ranks(nodes.setdefault(attempt, NodeState(NODE, attempt, ended=True)), points, run)
+    for node in nodes.values():
+        node.save(folder)
+    _write_events(run, folder, max(nodes))
+
+
+def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
+    """Write down how far the ranks of an attempt came; samples of a machine alone belong to a rank 0."""
+    told = run.facts.get("state")
+    state, cause = (told, str(run.facts.get("cause") or "")) if told in STATES else ("finished", "")
+    ranks = [rank for rank in np.unique(points.rank).tolist() if rank >= 0]
+    for rank in ranks or ([] if node.ranks else [0]):
+        part = points.select(points.rank == rank) if ranks else points
+        known = node.ranks.setdefault(rank, RankState(state, cause, started=int(part.time.min())))
+        known.rows += len(part)
+        steps = part.step[part.step >= 0]
+        known.step = max([int(steps.max())] if len(steps) else [], default=known.step) if len(steps) else known.step
+        known.started = min(known.started, int(part.time.min()))
+        known.ended = max(known.ended or 0, int(part.time.max()))
+    node.time = max(node.time, int(points.time.max()))
+
+
+def _portions(run: Imported, base: int) -> Iterator[tuple[int, int, Points]]:
+    """Yield the points of each attempt in parts that a file may hold: attempt, number of the part, points."""
+    attempts = sorted({int(one) for series in run.columns.values() for one in np.unique(series.attempt)})
+    for attempt in attempts:
+        number, waiting, size = 0, [], 0
+        for name in run.names():
+            series = run.columns[name]
+            if (series.attempt == attempt).any():
+                waiting.append(_points(name, series, attempt, base))
+                size += len(waiting[-1])
+            if size >= PORTION:
+                yield attempt, number, Points.concat(waiting)
+                number, waiting, size = number + 1, [], 0
+        if waiting:
+            yield attempt, number, Points.concat(waiting)
+
+
+def _points(name: str, series: ImportedSeries, attempt: int, base: int) -> Points:
+    chosen = np.flatnonzero(series.attempt == attempt)
+    rank = series.rank[chosen]
+    return Points(
+        [name],
+        np.zeros(len(chosen), np.int32),
+        rank,
+        np.full(len(chosen), attempt, np.int32),
+        _counted(rank) if series.seq is None else series.seq[chosen],
+        series.step[chosen],
+        _microseconds(series.time[chosen], base),
+        series.value[chosen],
+        np.full(len(chosen), NO_NS, np.int64),
+    )
+
+
+def _counted(rank: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the place of each point among those of its rank."""
+    found = np.empty(len(rank), np.int64)
+    for one in np.unique(rank):
+        mine = rank == one
+        found[mine] = np.arange(np.count_nonzero(mine))
+    return found
+
+
+def _microseconds(seconds: NDArray[np.float64], base: int) -> NDArray[np.int64]:
+    """Return times since 1970; a small one counts from the beginning, one that is not known is the beginning."""
+    with np.errstate(invalid="ignore"):
+        relative = np.abs(seconds) < EARLIEST
+        wrong = ~np.isfinite(seconds) | (np.abs(seconds) >= LATEST)
+    found = np.rint(np.where(wrong, 0.0, seconds) * SECOND).astype(np.int64)
+    return np.where(wrong, base, np.where(relative, base + found, found))
+
+
+def _write_events(run: Imported, folder: RunFolder, attempt: int) -> None:
+    lines = []
+    for number, event in enumerate(run.facts.get("events") or []):
+        if isinstance(event, dict) and math.isfinite(event.get("time", math.nan)):
+            kept = {"sequence": number, **event, "time": round(event["time"] * SECOND)}
+            lines.append(json.dumps(kept, separators=(",", ":")) + "\n")
+    folder.events_file(Writer(NODE, attempt)).write_text("".join(lines), encoding="utf-8")

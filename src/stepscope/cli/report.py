@@ -1,0 +1,272 @@
+"""Report a run: HTML in one file, PNG, JSON or Markdown, with charts, diagnosis, alerts and environment.
+
+The HTML file works offline and from a mail: its charts zoom, its numbers are in it, nothing is loaded from anywhere.
+Without any of the options the report is printed as Markdown. A file that exists is replaced only with --force.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_root, json_text
+from stepscope.cli.progress import progress
+from stepscope.core.errors import UsageError
+from stepscope.exporters.output import open_output
+from stepscope.store.catalog import open_run
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from stepscope.exporters.report_png import Drawn, Picture
+    from stepscope.store.curves import Curves
+    from stepscope.store.reader import Past
+    from stepscope.views.report_page import Bundle, Slot
+
+EXAMPLES = """\
+examples:
+  stepscope report latest --html report.html
+  stepscope report latest --html r.html --png pictures --json r.json --markdown r.md
+  stepscope report --compare 20260101-aa 20260102-bb --html compare.html
+  stepscope report latest --baseline"""
+POINTS = 1000
+"""Buckets of a curve, unless there are so many curves that the file would get too large."""
+FEWEST = 60
+MOST_BYTES = 1_150_000
+"""Compressed numbers of a file; a third more as text, and with drawings and script still less than 2 MB."""
+MOST_RANKS = 8
+"""Ranks that have a line each; more are folded into one with its band."""
+BASELINES = "docs/performance"
+"""Where --baseline puts its files, unless it names another folder."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.epilog = EXAMPLES
+    text = "folder of a run, its id, a unique start of its id, or 'latest'"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
+    add_root(parser)
+    add = parser.add_argument
+    add("--html", metavar="F", help="one file that works offline, with charts that zoom; - is standard output")
+    add("--png", metavar="D", help="pictures into this folder; needs the extra png")
+    add("--json", metavar="F", help="everything that the report says, as JSON; - is standard output")
+    add("--markdown", metavar="F", help="as Markdown; - is standard output")
+    add("--compare", metavar="RUN", nargs="+", default=[], help="compare with these runs, in every format")
+    words = f"HTML, Markdown and JSON as FOLDER/<run id>.*, to keep in a repository (default: {BASELINES})"
+    add("--baseline", metavar="FOLDER", nargs="?", const=BASELINES, help=words)
+    add("--force", action="store_true", help="replace files that exist")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the report in the formats that are asked for."""
+    names = [*([options.run] if options.run else []), *options.compare]
+    if not names:
+        raise UsageError("report a run", "none is named", "write: stepscope report latest --html report.html")
+    if options.png:
+        from stepscope.exporters.report_png import check
+
+        check()
+    runs = [open_run(name, options.dir) for name in names]
+    from stepscope.views.report import report
+
+    with progress("report", 4) as advance:
+        advance(0, "reading and diagnosing the run")
+        facts = report(runs[0], runs[1:])
+        written = _write(options, runs, facts, advance)
+    for path in written:
+        print(path, file=sys.stderr)
+    return FINE
+
+
+def _write(options: argparse.Namespace, runs: Sequence[Past], facts: dict[str, Any], advance: Any) -> list[str]:
+    from stepscope.exporters.report_markdown import markdown
+
+    written: list[str] = []
+    html, pages, words = _paths(options, runs[0].id)
+    advance(1, "html")
+    for path in html:
+        written += _put(path, html_of(runs, facts), options)
+    advance(1, "pictures")
+    if options.png:
+        written += _pictures(Path(options.png), runs, facts, options)
+    advance(1, "text")
+    for path in pages:
+        written += _put(path, json_text(facts) + "\n", options)
+    for path in words:
+        written += _put(path, markdown(facts), options)
+    return written
+
+
+def _paths(options: argparse.Namespace, name: str) -> tuple[list[str], list[str], list[str]]:
+    """Return where HTML, JSON and Markdown go; with no wish at all, Markdown to standard output."""
+    asked = [[path] if path else [] for path in (options.html, options.json, options.markdown)]
+    if options.baseline:
+        folder = Path(options.baseline)
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, end in enumerate((".html", ".json", ".md")):
+            asked[place].append(str(folder / f"{name}{end}"))
+    if not any(asked) and not options.png:
+        asked[2] = ["-"]
+    return asked[0], asked[1], asked[2]
+
+
+def _put(path: str, text: str, options: argparse.Namespace) -> list[str]:
+    with open_output(path, force=options.force) as stream:
+        stream.write(text.encode("utf-8", "replace"))
+    return [] if path == "-" else [path]
+
+
+def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
+    """Return the HTML file of a report; `runs` are those that `facts` were made from."""
+    from stepscope.views.report_page import page
+
+    labels = [past.name for past in runs]
+    machine = [] if len(runs) > 1 else [name for one in facts["resources"]["charts"] for name in one["names"]]
+    names = [*facts["training"]["charts"], *machine]
+    points = POINTS
+    while True:
+        found = [_curves(past, names, points, fold=len(runs) > 1) for past in runs]
+        bundle = _bundle(runs, labels, found, facts)
+        if bundle is None or len(bundle.series) <= MOST_BYTES or points <= FEWEST:
+            break
+        points = max(FEWEST, int(points * min(0.7, MOST_BYTES / len(bundle.series))))
+    training, machines = _slots(facts, labels, found, machine=len(runs) == 1)
+    return page(facts, training, machines, bundle)
+
+
+def _curves(past: Past, names: Sequence[str], points: int, *, fold: bool = False) -> Curves:
+    from stepscope.store.curves import Ask, curves
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.states import read_nodes
+
+    ranks = {rank for node in read_nodes(RunFolder(past.path))[0] for rank in node.ranks}
+    return curves(past, Ask(tuple(names), points, fold=fold or len(ranks) > MOST_RANKS))
+
+
+def _bundle(
+    runs: Sequence[Past], labels: Sequence[str], found: Sequence[Curves], facts: dict[str, Any]
+) -> Bundle | None:
+    """Return the page's charts with the numbers; None where the page was not built."""
+    from importlib.resources import files
+
+    from stepscope.views.report import markers
+    from stepscope.views.report_page import Bundle
+    from stepscope.web.encoding import encode_curves
+
+    folder = files("stepscope.web").joinpath("static").joinpath("report")
+    script, style = folder.joinpath("report.js"), folder.joinpath("report.css")
+    if not script.is_file() or not style.is_file():
+        return None
+    keys = [str(place) for place in range(len(runs))]
+    series = gzip.compress(
+        encode_curves([(key, _short(one)) for key, one in zip(keys, found, strict=True)]), 9, mtime=0
+    )
+    embedded = {
+        "runs": keys,
+        "labels": list(labels),
+        "origin": facts["run"]["created"],
+        "markers": markers(facts),
+    }
+    return Bundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
+
+
+def _short(found: Curves) -> Curves:
+    """Return curves whose values have seven digits, as a float32 has: half of the bytes are zeros then and compress."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    def cut(values: Any) -> Any:
+        with np.errstate(over="ignore"):
+            short = values.astype(np.float32).astype(np.float64)
+        return np.where(np.isfinite(short) | ~np.isfinite(values), short, values)
+
+    columns = {key: cut(getattr(found.blocks, key)) for key in ("min", "max", "mean", "last")}
+    points = replace(found.points, value=cut(found.points.value))
+    return replace(found, blocks=replace(found.blocks, **columns), points=points)
+
+
+def _slots(
+    facts: dict[str, Any], labels: Sequence[str], found: Sequence[Curves], *, machine: bool
+) -> tuple[list[Slot], list[Slot]]:
+    from stepscope.views.report_drawing import drawing, lines_of
+    from stepscope.views.report_page import Slot
+
+    units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
+    labels = labels if len(found) > 1 else [""]
+    training = []
+    for name in facts["training"]["charts"]:
+        lines = [
+            line for one, label in zip(found, labels, strict=True) for line in lines_of(one, name, label, by_time=False)
+        ]
+        unit = units.get(name, "")
+        legend = [line.label for line in lines]
+        training.append(Slot(name, unit, [name], "step", drawing(lines, unit, by_time=False), legend))
+    machines = []
+    for chart in facts["resources"]["charts"] if machine else ():
+        lines = [line for name in chart["names"] for line in lines_of(found[0], name, name, by_time=True)]
+        drawn = drawing(lines, chart["unit"], by_time=True)
+        machines.append(
+            Slot(chart["title"], chart["unit"], chart["names"], "time", drawn, [line.label for line in lines])
+        )
+    return training, machines
+
+
+def _pictures(folder: Path, runs: Sequence[Past], facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
+    """Write training.png, resources.png and step.png into a folder, as far as there is something to draw."""
+    from stepscope.exporters import report_png
+    from stepscope.exporters.output import new_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    title = " and ".join(past.name for past in runs)
+    training, machine = _drawn(runs, facts)
+    written = []
+    for name, pictures in (("training.png", training), ("resources.png", machine)):
+        if pictures:
+            with new_file(folder / name, force=options.force) as path:
+                report_png.charts(path, title, pictures)
+            written.append(str(folder / name))
+    if facts["performance"]["time"] and facts["performance"]["time"]["phases"]:
+        with new_file(folder / "step.png", force=options.force) as path:
+            report_png.step(path, f"{title}: where the time of a step goes", facts["performance"]["time"])
+        written.append(str(folder / "step.png"))
+    return written
+
+
+def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[Picture], list[Picture]]:
+    """Return the pictures of the training and of the machine."""
+    from stepscope.exporters.report_png import Picture
+
+    names = facts["training"]["charts"]
+    charts = facts["resources"]["charts"] if len(runs) == 1 else []
+    wanted = [*names, *(name for chart in charts for name in chart["names"])]
+    found = [_curves(past, wanted, POINTS, fold=len(runs) > 1) for past in runs]
+    labels = [past.name for past in runs] if len(runs) > 1 else [""]
+    units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
+    begun = facts["run"]["created"] or 0.0
+    training = [Picture(name, units.get(name, ""), "step", _lines(found, [name], labels)) for name in names]
+    machine = [
+        Picture(chart["title"], chart["unit"], "time", _lines(found, chart["names"], chart["names"], begun))
+        for chart in charts
+    ]
+    return [one for one in training if one.lines], [one for one in machine if one.lines]
+
+
+def _lines(
+    found: Sequence[Curves], names: Sequence[str], labels: Sequence[str], since: float | None = None
+) -> list[Drawn]:
+    """Return the lines of one chart: of one metric in every run, or of several in one; over time from `since`."""
+    from stepscope.exporters.report_png import Drawn
+    from stepscope.views.report_drawing import lines_of
+
+    pairs = [(one, names[0]) for one in found] if since is None else [(found[0], name) for name in names]
+    made = [
+        line
+        for (one, name), label in zip(pairs, labels, strict=True)
+        for line in lines_of(one, name, label, by_time=since is not None)
+    ]
+    zero = since or 0.0
+    return [Drawn(one.label, one.x - zero, one.mean, one.low, one.high, one.bad - zero) for one in made]

@@ -1,0 +1,46 @@
+"""Show the runs of a folder as a page in the browser, live while they go on.
+
+Only this machine reaches the page, unless --host names another address; the page then asks for a token, which is part
+of the address that is printed. --port 0 takes any free port.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from stepscope.cli.command import FINE
+from stepscope.cli.text import plain
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    text = "folder that holds the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
+    parser.add_argument("dir", metavar="DIR", nargs="?", help=text)
+    parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: web.host, 127.0.0.1)")
+    parser.add_argument("--port", metavar="PORT", type=int, help="port to listen on (default: web.port, 8080)")
+    parser.add_argument("--token", action="store_true", help="ask for a token on this machine too")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    from stepscope.web.server import Server
+    from stepscope.web.settings import serving
+
+    server = Server(serving(options.dir, options.host, options.port, token=options.token))
+
+    def ready() -> None:
+        for notice in server.notices():
+            stream = sys.stderr if notice.startswith("warning") else sys.stdout
+            print(plain(notice), file=stream, flush=True)
+        if options.open:
+            import webbrowser
+
+            webbrowser.open(server.address)
+
+    server.run(ready)
+    return FINE

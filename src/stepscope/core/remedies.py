@@ -1,0 +1,205 @@
+"""What to do about each finding: one place for the words that diagnosis, alerts, callbacks and reports print.
+
+A key is the kind of a finding, or `kind/cause` where the cause is known; `remedy` falls back from the second to the
+first. Fields in braces are filled in by whoever tells the finding.
+"""
+
+from __future__ import annotations
+
+REMEDIES: dict[str, str] = {
+    "input_bound": (
+        "load in other processes: DataLoader(num_workers=N, persistent_workers=True, pin_memory=True); "
+        "cache or prepare samples once instead of in every epoch"
+    ),
+    "input_bound/in_process": (
+        "the batches are made in the training process itself: DataLoader(num_workers={workers}, "
+        "persistent_workers=True) makes them while the model computes; what is the same in every epoch, prepare once"
+    ),
+    "input_bound/workers": (
+        "the {workers} loader workers need {load} for a batch and the model only {rest}: {wanted} workers would keep "
+        "up, or make a batch cheaper (decode and resize once beforehand, read larger records)"
+    ),
+    "input_bound/transform": (
+        "most of a batch's time goes into transforms: do the fixed ones once and store the result, use faster ones "
+        "(torchvision.transforms.v2 on tensors, on the device), or take more workers"
+    ),
+    "input_bound/collate": (
+        "most of a batch's time goes into putting samples together: return tensors of one size from the dataset, or "
+        "collate with one torch.stack / pad_sequence instead of Python loops"
+    ),
+    "input_bound/disk": (
+        "the disk is the limit: read larger files in order (tar shards, WebDataset, Parquet), copy the data to a "
+        "local disk or to memory, or compress it"
+    ),
+    "input_bound/start": (
+        "the workers are started anew in every epoch: DataLoader(persistent_workers=True) keeps them"
+    ),
+    "copy_bound": (
+        "pin_memory=True in the DataLoader and .to(device, non_blocking=True) let copies overlap with computing; "
+        "move fewer, larger tensors, convert types on the device, and leave results there"
+    ),
+    "host_bound": (
+        "find what runs between the passes: `stepscope profile RUN` shows it; take per-sample Python loops, "
+        ".item(), .cpu() and conversions to NumPy out of the step, or do them every N steps"
+    ),
+    "host_bound/place": (
+        "most of it is spent at {place}: take it out of the step, do it every N steps, or write it as operations on "
+        "whole tensors"
+    ),
+    "host_bound/small_operations": (
+        "the passes are made of {operations} tiny operations at {each} each, which is their launch and not their "
+        "work: use whole-sequence modules instead of loops over time steps, larger batches, or torch.compile"
+    ),
+    "compute_bound": (
+        "the device computes nearly all the time: lower precision (bfloat16 autocast), torch.compile, a larger batch, "
+        "a smaller model or more devices are what remains"
+    ),
+    "compute_bound/threads": (
+        "torch computes with {threads} of {processors} processors: torch.set_num_threads({processors}), or unset "
+        "OMP_NUM_THREADS"
+    ),
+    "compute_bound/precision": (
+        "the model computes in float64: float32 (torch.set_default_dtype, model.float()) takes about half, "
+        "bfloat16 autocast less"
+    ),
+    "compute_bound/forward": (
+        "the forward pass takes most of it: `stepscope profile RUN` names the operations; fuse them (torch.compile), "
+        "use scaled_dot_product_attention, channels_last and bfloat16"
+    ),
+    "compute_bound/backward": (
+        "the backward pass takes most of it: freeze what need not learn, use fewer recomputed activations, "
+        "torch.compile, and bfloat16"
+    ),
+    "compute_bound/optimizer": (
+        "the optimizer takes most of it: fused=True or foreach=True, a larger batch with fewer updates, or an "
+        "optimizer with less state"
+    ),
+    "communication_bound": (
+        "accumulate gradients over several batches (DDP's no_sync()), compress them (bfloat16 communication hook), "
+        "use larger buckets (bucket_cap_mb), and check the network interface that is used (NCCL_SOCKET_IFNAME)"
+    ),
+    "checkpoint_heavy": (
+        "save less often, only what is needed, and in the background (torch.distributed.checkpoint.async_save, or a "
+        "copy to the host and a thread)"
+    ),
+    "evaluation_heavy": (
+        "evaluate less often or on a fixed part of the data; use torch.inference_mode(), a larger batch and loader "
+        "workers for it, too"
+    ),
+    "compile_heavy": (
+        "the model is compiled again and again: find out why with TORCH_LOGS=recompiles; mark what changes as "
+        "dynamic (torch.compile(dynamic=True), mark_dynamic), pad to a few lengths, keep Python numbers out of it"
+    ),
+    "logging_heavy": "log every N steps, gather several values into one call, and write files in the background",
+    "gc_pauses": (
+        "call gc.freeze() once model and data are there, take gc.collect() out of the loop, keep fewer small Python "
+        "objects (lists of dicts: use arrays), or collect by hand between epochs"
+    ),
+    "periodic_stall": (
+        "look at what your program does every {every}: saving, flushing, uploading, opening the next file; do it in "
+        "the background, in smaller parts, or less often"
+    ),
+    "straggler": (
+        "look at rank {rank}: its data, its device (`nvidia-smi -q -d PERFORMANCE,ECC`), and what else runs on its "
+        "host; all others wait for it"
+    ),
+    "straggler/data": "rank {rank} waits for its data while the others have theirs: balance shards and their storage",
+    "straggler/stage": (
+        "the last stage of the pipeline has too much to do: give it fewer layers, or move the loss and the embedding"
+    ),
+    "cpu_throttled": (
+        "the control group's processor quota holds the training down: raise the limit (cpu.max, --cpus, "
+        "resources.limits.cpu), or use as many threads and workers as it allows"
+    ),
+    "cpu_throttled/own": (
+        "processes and threads that the training has started itself take its processors: use fewer loader workers or "
+        "threads (torch.set_num_threads, OMP_NUM_THREADS) than processors, and end what is not needed"
+    ),
+    "gpu_throttled": (
+        "the GPU is slowed down by {why}: improve its cooling, raise its power limit (nvidia-smi -pl), or spread the "
+        "load"
+    ),
+    "gpu_idle": (
+        "the GPU waits: look at data, host and communication first; then a larger batch, CUDA graphs or torch.compile"
+    ),
+    "swapping": "memory does not suffice: fewer workers, a smaller batch, smaller caches, or more memory",
+    "padding_waste": (
+        "sort samples into batches of like length (bucketing), pad to the longest of the batch and not to a fixed "
+        "length, or pack several sequences into one"
+    ),
+    "memory_leak": (
+        "look for tensors that are kept with their graph (append loss.item() or loss.detach() to lists, not loss), "
+        "caches without a bound, and workers that keep data"
+    ),
+    "fragmentation": (
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, keep batches of few sizes, and free large tensors "
+        "before larger ones are made"
+    ),
+    "disk_full": "keep fewer checkpoints, or move them elsewhere before that",
+    "oom": (
+        "use a smaller batch with gradient accumulation, activation checkpointing or a narrower type; "
+        "if much is reserved but free, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    ),
+    "oom/host": "fewer loader workers, smaller caches, memory-mapped data, or a machine with more memory",
+    "divergence": (
+        "lower the learning rate, warm it up, clip gradients (clip_grad_norm_), and start again from a checkpoint "
+        "before step {step}"
+    ),
+    "loss_spike": (
+        "look at the batch of step {step} and at the gradient norm before it; clip gradients, or skip the batch and "
+        "restart from the checkpoint before it"
+    ),
+    "plateau": (
+        "nothing is learned any more: change the learning rate (a schedule, or higher if it never fell), check that "
+        "labels belong to inputs and that gradients reach all layers; if it is good enough, stop"
+    ),
+    "non_finite": (
+        "run once under torch.autograd.detect_anomaly() from a checkpoint before step {step}; look for logarithms, "
+        "divisions and roots of 0, lower the learning rate, clip gradients, and prefer bfloat16 to float16"
+    ),
+    "exploding_gradients": (
+        "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, or look at the batch of this step"
+    ),
+    "vanishing_gradients": (
+        "check initialisation, normalisation and residual paths; under float16 use a GradScaler or bfloat16"
+    ),
+    "dead_gradients": (
+        "check that its output reaches the loss: no detach, no frozen or unused branch, no ReLU that is always off"
+    ),
+    "learning_rate": "check the schedule: its total number of steps, that scheduler.step() is called once an update",
+    "learning_rate/zero": (
+        "the schedule has brought the learning rate to (nearly) 0 while the training goes on: give it the real number "
+        "of steps, or stop there"
+    ),
+    "learning_rate/jump": (
+        "look at the milestones and at what a resumed run sets: a learning rate may rise slowly (warm-up), not at "
+        "once; go back to a checkpoint before it"
+    ),
+    "learning_rate/high": "the loss swings instead of falling: lower the learning rate by a factor of 3 to 10",
+    "overfitting": (
+        "stop at the best evaluation (step {step}), and use more data or augmentation, dropout, weight decay, or a "
+        "smaller model"
+    ),
+    "dead_worker": (
+        "look at the exit code: -9 and 'Bus error' mean memory (fewer workers, a larger /dev/shm), others an error in "
+        "the dataset; run with num_workers=0 to see its traceback"
+    ),
+    "hang": (
+        "`stepscope show RUN` has the stacks of where it stood still; ranks that wait in a collective wait for the one "
+        "that does not"
+    ),
+    "crash": "the traceback is in `stepscope show RUN`; resume from the last checkpoint once its cause is mended",
+}
+
+
+def remedy(kind: str, cause: str = "", **fields: object) -> str:
+    """Return what to do about a finding, with the fields filled in; the text of the kind alone where one is missing."""
+    for key in (f"{kind}/{cause}", kind):
+        text = REMEDIES.get(key)
+        if text is None:
+            continue
+        try:
+            return text.format(**fields)
+        except KeyError:
+            continue  # a field is not known here: the text of the kind alone has none, or none is told
+    return ""

@@ -1,0 +1,197 @@
+"""A report as Markdown: for a pull request, a wiki, a terminal."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.names import REPLACEMENT, UNSAFE
+from stepscope.core.vocabulary import format_value, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+METRICS, MACHINE, ALERTS, CONFIG = 40, 40, 40, 60
+_ACTIVE = re.compile(r"([\\`*_{}\[\]<>|#~!])")
+
+
+def markdown(facts: Mapping[str, Any]) -> str:
+    """Return the report of `views.report.report`."""
+    parts = [
+        _head(facts),
+        _comparison(facts["comparison"]),
+        _performance(facts),
+        _training(facts),
+        _resources(facts),
+        _diagnosis(facts),
+        _alerts(facts),
+        _environment(facts),
+    ]
+    return "\n".join(line for part in parts for line in part) + "\n"
+
+
+def text(value: object, limit: int = 500) -> str:
+    """Return text of a run on one line that Markdown takes as text: no markup, no link, no cell of its own."""
+    plain = UNSAFE.sub(REPLACEMENT, " ".join(str(value)[:limit].split()))
+    return _ACTIVE.sub(r"\\\1", plain)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(titles) + " |"
+    yield "|" + "|".join("---" if not place else "---:" for place in range(len(titles))) + "|"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+    yield ""
+
+
+def moment(seconds: float | None) -> str:
+    """Return a time in UTC."""
+    return "unknown" if not seconds else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def _head(facts: Mapping[str, Any]) -> Iterator[str]:
+    about, status = facts["run"], facts["status"]
+    yield f"# {text(about['name'] or about['id'])}"
+    yield ""
+    cause = f": {text(status['cause'])}" if status["cause"] else ""
+    yield f"Run `{about['id']}` of project {text(about['project'] or '-')}, **{status['state']}**{cause}."
+    yield f"Began {moment(about['created'])}; report of {moment(facts['made'])} by stepscope {facts['stepscope']}."
+    yield ""
+    yield f"**{facts['diagnosis']['primary']}**: {text(facts['diagnosis']['summary'])}"
+    yield ""
+    yield from _table(["", "value"], [[text(one["label"]), one["text"]] for one in facts["numbers"]])
+
+
+def _comparison(facts: Mapping[str, Any] | None) -> Iterator[str]:
+    if not facts:
+        return
+    yield "## Comparison"
+    yield ""
+    rows = []
+    for one in facts["numbers"]:
+        cells = [text(one["name"])]
+        for value, change in zip(one["values"], one["differences"], strict=True):
+            shown = format_value(None if value is None else value["value"], one["unit"])
+            ratio = (
+                ""
+                if change is None or change["ratio"] is None
+                else f" ({change['ratio'] * 100:+.1f} %, {change['verdict']})"
+            )
+            cells.append(shown + ratio)
+        rows.append(cells)
+    yield from _table(["quantity", *(text(one["name"] or one["id"]) for one in facts["runs"])], rows)
+
+
+def _performance(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Performance Summary"
+    yield ""
+    taken, own = facts["performance"]["time"], facts["performance"]["own_cost"]
+    if taken is None:
+        yield "No steps were recorded."
+        yield ""
+    else:
+        keys = ("mean", "p50", "p95", "max")
+        rows = [
+            [text(one["phase"]), _share(one["share"]), *(format_value(one[key], "seconds") for key in keys)]
+            for one in taken["phases"]
+        ]
+        whole = ["**the step**", "", *(format_value(taken["step"][key], "seconds") for key in keys)]
+        yield from _table(["phase", "share", "per step", "p50", "p95", "max"], [*rows, whole])
+    cost = f", {format_value(own['cost_ratio'], 'ratio')} of the time" if own["cost_ratio"] is not None else ""
+    yield f"Watching: {own['rows']:,} rows, {own['lost']:,} lost, {own['refused']:,} refused{cost}."
+    yield ""
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.1f} %"
+
+
+def _training(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Training Progress"
+    yield ""
+    found = facts["training"]["metrics"]
+    keys = ("last", "best", "min", "max", "mean")
+    rows = [
+        [
+            text(one["name"]),
+            *(format_value(one[key], one["unit"]) for key in keys),
+            f"{one['count']:,}",
+            f"{one['nonfinite']:,}",
+        ]
+        for one in found[:METRICS]
+    ]
+    if rows:
+        yield from _table(["metric", "last", "best", "min", "max", "mean", "points", "NaN, ∞"], rows)
+    rest = facts["training"]["total"] - len(rows)
+    if rest > 0 or not rows:
+        yield f"And {rest} more." if rows else "No metrics were recorded."
+        yield ""
+
+
+def _resources(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Resource Utilization"
+    yield ""
+    found = [one for one in facts["resources"]["metrics"] if not matches("cpu/*/usage_ratio", one["name"])]
+    rows = [
+        [text(one["name"]), *(format_value(one[key], one["unit"]) for key in ("mean", "min", "max", "last"))]
+        for one in found[:MACHINE]
+    ]
+    if rows:
+        yield from _table(["metric", "mean", "min", "max", "last"], rows)
+    if len(found) > len(rows) or not rows:
+        yield f"And {len(found) - len(rows)} more." if rows else "The machine was not sampled."
+        yield ""
+
+
+def _diagnosis(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Diagnosis and Recommendations"
+    yield ""
+    for one in facts["diagnosis"]["findings"]:
+        yield f"- **{one['kind']}** ({one['severity']}): {text(one['text'], 1000)}"
+        if one.get("expected_gain"):
+            yield f"  Gain: {text(one['expected_gain'])}"
+        if one.get("remedy"):
+            yield f"  Do: {text(one['remedy'], 1000)}"
+    if not facts["diagnosis"]["findings"]:
+        yield text(facts["diagnosis"]["summary"])
+    yield ""
+
+
+def _alerts(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Alerts"
+    yield ""
+    rows = [
+        [text(one["rule"]), one["severity"], one["state"], moment(one["since"]), text(one["text"])]
+        for one in facts["alerts"][:ALERTS]
+    ]
+    if rows:
+        yield from _table(["alert", "severity", "state", "began", "what"], rows)
+    else:
+        yield "No alert fired."
+        yield ""
+
+
+def _environment(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield "## Environment"
+    yield ""
+    about = facts["run"]
+    keys = ("host", "platform", "python", "cpu", "memory", "git", "command", "world_size")
+    rows = [[key, text(_words(about[key]))] for key in keys if about.get(key) not in (None, "", {})]
+    rows += [[f"config {text(key)}", text(value)] for key, value in _flat(about.get("config"))][:CONFIG]
+    yield from _table(["", ""], rows)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items() if item not in (None, "", {}))
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _flat(config: Any, above: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(config, dict):
+        for key, value in config.items():
+            yield from _flat(value, f"{above}.{key}" if above else str(key))
+    elif above:
+        yield above, _words(config)

@@ -1,0 +1,95 @@
+"""Points that carry their own numbers, as Stepscope's exports do: kept by name, within limits, nothing tidied."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.core.names import clean
+from stepscope.importers.imported import ImportedSeries
+from stepscope.importers.points import MOST_NAMES, MOST_POINTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TYPES = "iiqqdd"
+
+
+class Row(NamedTuple):
+    """One point: time in seconds since 1970, NaN if unknown."""
+
+    name: str
+    rank: int
+    attempt: int
+    seq: int
+    step: int
+    time: float
+    value: float
+
+
+class Numbered:
+    """The points that were read, and notes of what was left out."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[array[int] | array[float]]] = {}
+        self._left = MOST_POINTS
+        self._notes: Counter[str] = Counter()
+
+    def add(self, row: Row) -> None:
+        """Keep one point, unless there are too many already; raises ValueError or OverflowError for what is none."""
+        if not -(2**31) <= row.rank < 2**31 or not 0 <= row.attempt < 2**31 or not row.name:
+            raise ValueError("rank, attempt or name")
+        columns = self._columns.get(row.name)
+        if columns is None:
+            columns = [array(kind) for kind in _TYPES]
+            if len(self._columns) < MOST_NAMES:
+                self._columns[row.name] = columns
+            else:
+                self._left = 0
+        if self._left <= 0:
+            self.note("points beyond the limit, left out")
+            return
+        checked = array("q", (row.seq, row.step))  # raises before anything is added
+        self._left -= 1
+        for column, value in zip(columns, (row.rank, row.attempt, *checked, row.time, row.value), strict=True):
+            column.append(value)  # type: ignore[arg-type]
+
+    def clear(self) -> None:
+        """Forget all points."""
+        self._columns.clear()
+        self._left = MOST_POINTS
+
+    def note(self, text: str) -> None:
+        """Keep a note; the same one twice is counted."""
+        self._notes[text] += 1
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes; those that came more than once with their count."""
+        return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items())
+
+    def series(self) -> dict[str, ImportedSeries]:
+        """Return the points by name; names are cleaned as those of a recorder are."""
+        found: dict[str, ImportedSeries] = {}
+        for source, columns in self._columns.items():
+            name, _ = clean(source)
+            if name in found:
+                self.note(f"a second metric that reads {name}, left out")
+                continue
+            found[name] = _series(name, columns)
+        return found
+
+
+def _series(name: str, columns: Sequence[array[int] | array[float]]) -> ImportedSeries:
+    rank, attempt, seq, step, time, value = columns
+    return ImportedSeries(
+        name,
+        np.array(step, np.int64),
+        np.array(time, np.float64),
+        np.array(value, np.float64),
+        np.array(rank, np.int32),
+        np.array(attempt, np.int32),
+        np.array(seq, np.int64),
+    )

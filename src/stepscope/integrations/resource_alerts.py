@@ -1,0 +1,95 @@
+"""The resource callback's alerts: what lasts for some batches is told once, and again only after it was well."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+BATCHES = 30
+"""Batches that something has to last: the documents' "extended period"."""
+SAMPLES = 3
+"""Different samples among them at least: batches may be much faster than the machine is looked at."""
+HYSTERESIS = 0.05
+"""Share by which a value has to be better than its threshold before it counts as well again."""
+HOT = 80.0
+"""Degrees Celsius."""
+
+
+class Judged(NamedTuple):
+    """One value held against its threshold."""
+
+    name: str
+    text: str
+    """What is said of it, but for how long it lasted."""
+    bad: bool
+    well: bool
+
+
+@dataclass
+class _Lasting:
+    """For how long something has been bad."""
+
+    batches: int = 0
+    samples: int = 0
+    told: bool = False
+
+
+@dataclass
+class ResourceAlerts:
+    """Counts batches; for one thread."""
+
+    options: Mapping[str, bool | float]
+    """As the callback has them: `alert_gpu_underutilization`, `gpu_util_threshold` and so on."""
+    batches: int = BATCHES
+    hysteresis: float = HYSTERESIS
+    _lasting: dict[str, _Lasting] = field(default_factory=dict)
+    _last: Mapping[str, float] | None = None
+
+    def look(self, values: Mapping[str, float]) -> list[str]:
+        """Take the newest sample at the end of a batch, the same again if there is no newer; return what to tell."""
+        is_new, self._last = values is not self._last, values
+        found = []
+        for judged in self._judge(values):
+            state = self._lasting.setdefault(judged.name, _Lasting())
+            if not judged.bad:
+                state.batches = state.samples = 0
+                state.told = state.told and not judged.well
+                continue
+            state.batches += 1
+            state.samples += is_new
+            if state.batches >= self.batches and state.samples >= min(SAMPLES, self.batches) and not state.told:
+                state.told = True
+                found.append(f"{judged.text} for {state.batches} batches")
+        return found
+
+    def _judge(self, values: Mapping[str, float]) -> Iterator[Judged]:
+        yield from self._gpus(values)
+        used, total = values.get("memory/used_bytes"), values.get("memory/total_bytes")
+        ratio = values.get("memory/used_ratio", used / total if used is not None and total else None)
+        if self.options["alert_memory_pressure"] and ratio is not None:
+            yield self._above("memory", "memory usage", ratio, float(self.options["memory_threshold"]))
+        waiting = values.get("cpu/iowait_ratio")
+        if self.options["alert_io_bottleneck"] and waiting is not None:
+            yield self._above("io", "time waiting on disk", waiting, float(self.options["io_wait_threshold"]))
+
+    def _gpus(self, values: Mapping[str, float]) -> Iterator[Judged]:
+        """Judge each GPU; one of several is called by its number."""
+        least = float(self.options["gpu_util_threshold"])
+        numbers = sorted(
+            {int(name.split("/")[1]) for name in values if name.startswith("gpu/") and name[4].isdecimal()}
+        )
+        for number in numbers:
+            which = f"GPU {number}" if len(numbers) > 1 else "GPU"
+            busy, heat = (values.get(f"gpu/{number}/{name}") for name in ("utilization_ratio", "temperature_celsius"))
+            if busy is not None and self.options["alert_gpu_underutilization"]:
+                text = f"{which} utilization below {least * 100:.0f}%"
+                yield Judged(f"busy {number}", text, busy < least, busy >= min(1.0, least * (1 + self.hysteresis)))
+            if heat is not None:
+                cool = heat <= HOT * (1 - self.hysteresis)
+                yield Judged(f"heat {number}", f"{which} temperature above {HOT:.0f}°C", heat > HOT, cool)
+
+    def _above(self, name: str, what: str, value: float, most: float) -> Judged:
+        return Judged(name, f"{what} above {most * 100:.0f}%", value > most, value <= most * (1 - self.hysteresis))

@@ -1,0 +1,163 @@
+"""The card that a run leaves in the terminal when it ends: what it did, what was wrong, and where to look.
+
+Made from what is at hand (the clock, the end of the run's tail, its events): nothing is waited for, and nothing here
+can keep the program from ending.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from stepscope.core.names import REPLACEMENT, UNSAFE
+from stepscope.core.vocabulary import canonical, format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from stepscope.store.points import Points
+
+RECENT = 50
+"""Steps over which the parts of the step are averaged."""
+MOST_TAIL = 2 << 20
+"""Bytes of a tail that are read: a longer one would take too long."""
+SHOWN = ("loss", "accuracy")
+PHASE, STEP = "phase/", "step_seconds"
+LABEL = 9
+WIDEST = 100
+
+
+def show(
+    path: Path, name: str, steps: int, error: object = None, *, rank: int = 0, stream: TextIO | None = None
+) -> None:
+    """Print the card of a run that has ended: on its first rank, on a terminal, and never raising.
+
+    Args:
+        path: the run's folder.
+        name: as people know it.
+        steps: that it made.
+        error: what ended it, if anything did.
+        rank: of this process.
+        stream: standard error by default.
+    """
+    stream = sys.stderr if stream is None else stream
+    try:
+        if rank or not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+            return
+        width = min(WIDEST, shutil.get_terminal_size((80, 24)).columns)
+        colour = not os.environ.get("NO_COLOR")
+        stream.write("\n".join(drawn(list(lines(path, name, steps, error)), width, colour=colour)) + "\n")
+        stream.flush()
+    except Exception:  # noqa: BLE001, S110 - a card is a courtesy: whatever is wrong with it, the program goes on
+        pass
+
+
+def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool) -> Iterator[str]:
+    """Yield rows of label and text in a frame; the first is the title."""
+    title = f" {rows[0][0]} {rows[0][1]} "[: width - 6]
+    dim, bold, off = ("\x1b[2m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "")
+    yield f"{dim}╭─{off}{bold}{title}{off}{dim}{'─' * (width - 4 - len(title))}─╮{off}"
+    for label, text in rows[1:]:
+        room = width - LABEL - 5
+        shown = text if len(text) <= room else f"{text[: room - 1]}…"
+        yield f"{dim}│{off} {dim}{label:<{LABEL}}{off} {shown:<{room}} {dim}│{off}"
+    yield f"{dim}╰{'─' * (width - 2)}╯{off}"
+
+
+def lines(
+    path: Path, name: str, steps: int, error: object = None, now: float | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield label and text of what a card says, the title first."""
+    ended = "failed" if isinstance(error, BaseException) else "ended"
+    yield "stepscope", f"{_plain(name)} {ended}"
+    seconds = (time.time() if now is None else now) - _created(path)
+    rate = f", {format_value(steps / seconds, 'steps/second')}" if steps and seconds > 0 else ""
+    yield "training", f"{steps:,} steps in {_span(seconds)}{rate}".replace(",", " ", steps >= 1000)
+    recent = _recent(path)
+    values = [f"{shown} {format_value(value)}" for shown, value in recent.get("values", {}).items()]
+    if values:
+        yield "last", ", ".join(values)
+    phases = recent.get("phases", {})
+    if phases:
+        yield "step", ", ".join(f"{_plain(phase)} {share * 100:.0f} %" for phase, share in list(phases.items())[:5])
+    yield from _alerts(path)
+    where = _shell(path)
+    yield "look", f"stepscope show {where}"
+    yield "", f"stepscope report {where} --html report.html"
+
+
+def _shell(path: Path) -> str:
+    """Return the run's folder as one types it here."""
+    near, far = os.path.relpath(path), str(path)
+    return shlex.quote(_plain(near if len(near) < len(far) else far))
+
+
+def _created(path: Path) -> float:
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.meta import read_meta
+
+    return float(read_meta(RunFolder(path)).get("created", 0)) / 1e6
+
+
+def _span(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return format_value(seconds, "seconds")
+    minutes, hours = whole // 60, whole // 3600
+    return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {whole % 60} s"
+
+
+def _alerts(path: Path) -> Iterator[tuple[str, str]]:
+    from stepscope.store.layout import RunFolder
+    from stepscope.views.event_count import EventCount
+
+    events = EventCount(RunFolder(path))
+    events.look()
+    if events.last is not None:
+        firing = f"{len(events.firing)} firing; " if events.firing else ""
+        yield "alerts", f"{firing}last: {_plain(events.last.get('text') or events.last.get('rule', ''))}"
+
+
+def _recent(path: Path) -> dict[str, Mapping[str, float]]:
+    """Return last values and the shares of the phases, from the end of the newest tail; nothing without NumPy."""
+    if "numpy" not in sys.modules:  # loading it takes longer than a card is worth
+        return {}
+    from stepscope.store.decode import decode_tail
+    from stepscope.store.layout import RunFolder
+
+    tails = [span.path for span in RunFolder(path).all_tails()]
+    newest = max(tails, key=lambda tail: tail.stat().st_mtime, default=None)
+    if newest is None or newest.stat().st_size > MOST_TAIL:
+        return {}
+    points = decode_tail(newest.read_bytes(), {}).points
+    return {"values": _last_values(points), "phases": _phases(points)}
+
+
+def _last_values(points: Points) -> dict[str, float]:
+    found = {}
+    for code, name in enumerate(points.names):
+        known = canonical(name)
+        own = points.value[(points.name == code) & (points.rank == 0)] if known in SHOWN else points.value[:0]
+        if len(own):
+            found[known] = float(own[-1])
+    return {name: found[name] for name in SHOWN if name in found}
+
+
+def _phases(points: Points) -> dict[str, float]:
+    sums = {}
+    for code, name in enumerate(points.names):
+        if name.startswith(PHASE):
+            own = points.value[(points.name == code) & (points.rank == 0)][-RECENT:]
+            sums[name.removeprefix(PHASE)] = float(own.sum())
+    total = sum(sums.values())
+    ordered = sorted(sums.items(), key=lambda entry: -entry[1])
+    return {name: seconds / total for name, seconds in ordered if total > 0 and seconds / total >= 0.01}
+
+
+def _plain(text: object) -> str:
+    return UNSAFE.sub(REPLACEMENT, " ".join(str(text)[:200].split()))

@@ -1,0 +1,102 @@
+"""Serve the page beside a training: one process for all runs of a folder, which ends when nobody needs it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from stepscope.core.errors import StepscopeError
+from stepscope.core.places import find_places
+from stepscope.core.spawn import SpawnError, start_detached
+from stepscope.recorder.complaints import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODULE = "stepscope.web.beside"
+PORTS = 10
+"""Ports that are tried, from the one asked for; then any."""
+
+
+def lock_path(root: Path) -> Path:
+    """Return the file that the server of a folder of runs holds a lock on, and writes its address to."""
+    return find_places().of_run(str(root), find_places().disk).with_suffix(".page")
+
+
+def serve_beside(
+    root: Path,
+    host: str,
+    port: int,
+    *more: str,
+    start: Callable[..., None] = start_detached,
+    say: Callable[[str], None] = tell,
+) -> None:
+    """Start a server for the runs below `root`, unless there is one; say where the page is. Never raises.
+
+    Args:
+        root: folder of the projects.
+        host: address to listen on.
+        port: the first to try.
+        *more: further arguments of the server: seconds between updates, metrics shown first.
+        start: starts one of our programs.
+        say: tells the user.
+    """
+    try:
+        lock = lock_path(root)
+        there = address_in(lock)
+        if there is None:
+            chosen = free_port(host, port)
+            start(MODULE, str(root), host, str(chosen), str(lock), *more)
+            there = f"http://{f'[{host}]' if ':' in host else host}:{chosen}/"
+    except (OSError, SpawnError, StepscopeError) as error:
+        say(f"cannot serve the page: {error}; `stepscope serve {root}` does it in a terminal of its own")
+        return
+    token = "" if _is_loopback(host) else " (its token is in ~/.config/stepscope/token)"
+    say(f"the page is at {there}{token}")
+
+
+def address_in(lock: Path) -> str | None:
+    """Return the address of a server that holds this lock; None if there is none."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in {errno.EACCES, errno.EAGAIN}:
+            raise
+        return os.read(descriptor, 300).decode("utf-8", "replace").strip() or None
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def free_port(host: str, port: int) -> int:
+    """Return the first free port from `port` on, or any.
+
+    Raises:
+        OSError: the address is not of this machine.
+        StepscopeError: no port is free.
+    """
+    for candidate in [*range(port, min(port + PORTS, 65536)), 0] if port else [0]:
+        family, kind, _, _, place = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(place)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise
+            return int(probe.getsockname()[1])
+    raise StepscopeError("serve the page", "no port is free", "end a program that listens")
+
+
+def _is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")

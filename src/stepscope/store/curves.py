@@ -1,0 +1,309 @@
+"""The query of every chart: names, ranks, attempts, a range and a number of points -> the curves that a chart draws.
+
+A curve is one metric of one rank in one attempt. It comes whole where it has no more points than were asked for, else
+as buckets with their extremes, so that no spike is lost. The cost follows the number of buckets, not that of points:
+a range picks the level of the pyramid that has just enough blocks in it, and points are read one by one only at its
+edges or where the range holds few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.store.points import NO_STEP, Points, distinct, series_starts
+from stepscope.store.pyramid import LEVELS, Blocks, build
+from stepscope.store.sealed import read_blocks, read_points
+from stepscope.store.series import reduced
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    from stepscope.store.reader import Past
+    from stepscope.store.sealed import Sealed
+    from stepscope.store.snapshot import Snapshot
+
+    Ends = tuple[int, int]
+
+SLACK = 2
+"""Points are read one by one while they are no more than this times the buckets that level 1 of the pyramid has."""
+ROOM = 1 << 16
+"""Buckets of all curves of one metric together: beyond, each gets fewer."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a chart wants. None lets all pass."""
+
+    names: tuple[str, ...]
+    points: int = 800
+    """About how many buckets each curve may have."""
+    ranks: tuple[int, ...] | None = None
+    attempts: tuple[int, ...] | None = None
+    steps: Ends | None = None
+    """First and last step, both included."""
+    times: Ends | None = None
+    """First and last time, both included, in microseconds since 1970 UTC."""
+    fold: bool = False
+    """Whether the ranks of an attempt become one curve: the band between their extremes, and their mean."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What was found: every curve stands in one of the two, in order of name, rank and attempt."""
+
+    points: Points
+    """Curves that have no more points than were asked for."""
+    blocks: Blocks
+    folded: bool = False
+
+
+def curves(past: Past, ask: Ask) -> Curves:
+    """Return the curves of a run that are there; a name that it does not have is left out."""
+
+    def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:
+        points, blocks, problems = select(snapshot, connection, ask)
+        whole, cut = _divided(points, ask.points)
+        parts = [part for part in (cut, blocks) if len(part)]
+        joined = Blocks.concat(parts)
+        joined = joined.select(_order(joined))
+        if ask.fold:
+            return Curves(Points.empty(), fold(_joined(whole, joined), ask), folded=True), problems
+        return Curves(whole, thinned(joined, ask.points)), problems
+
+    return past.read(read)
+
+
+def select(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask) -> tuple[Points, Blocks, list[str]]:
+    """Return what of the run answers a question: points of some names, blocks of the others, and what was unreadable.
+
+    Both stand in order. Blocks are of the coarsest level that has enough of them in the range.
+    """
+    reading = _Reading(snapshot, connection, ask)
+    return *reading.read(), reading.problems
+
+
+class _Reading:
+    """One reading of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask) -> None:
+        self._snapshot, self._connection, self._ask = snapshot, connection, ask
+        self.problems: list[str] = []
+
+    def read(self) -> tuple[Points, Blocks]:
+        """Return the points of the names whose points are few, and blocks of the others."""
+        known = self._snapshot.counts()
+        names = {name for name in self._ask.names if name in known}
+        fine, levels = self._levels(names)
+        points = self._points(fine) if fine else Points.empty()
+        blocks = Blocks.concat([self._blocks(level, some) for level, some in levels.items()])
+        return points, blocks.select(_order(blocks))
+
+    def _levels(self, names: set[str]) -> tuple[set[str], dict[int, set[str]]]:
+        """Return the names whose points are read one by one, and those of each level of the pyramid."""
+        counts = {name: self._snapshot.sealed_count(name) for name in names}
+        long = {name for name, count in counts.items() if count > self._ask.points * LEVELS[0]}
+        inside = self._inside(long, counts) if long else {}
+        fine, levels = names - long, dict[int, set[str]]()
+        for name in long:
+            fit = [size for size in LEVELS if inside[name] / size >= self._ask.points]
+            if fit:
+                levels.setdefault(max(fit), set()).add(name)
+            elif inside[name] > SLACK * self._ask.points * LEVELS[0]:
+                levels.setdefault(LEVELS[0], set()).add(name)
+            else:
+                fine.add(name)
+        return fine, levels
+
+    def _inside(self, names: set[str], counts: dict[str, int]) -> dict[str, float]:
+        """Return about how many points of each name lie in the range, by the coarsest blocks."""
+        if self._ask.steps is None and self._ask.times is None:
+            return {name: float(counts[name]) for name in names}
+        blocks = self._read_blocks(max(LEVELS), names)
+        share = blocks.count * _overlap(blocks, self._ask)
+        sums = np.bincount(blocks.name, weights=share, minlength=len(blocks.names))
+        return dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))
+
+    def _units(self, names: Collection[str]) -> list[Sealed]:
+        units = self._snapshot.holding(names)
+        if self._ask.times is None:
+            return units
+        first, last = self._ask.times
+        return [unit for unit in units if unit.last_time >= first and unit.first_time <= last]
+
+    def _read_blocks(self, level: int, names: Collection[str]) -> Blocks:
+        ask = self._ask
+        blocks, problems = read_blocks(
+            self._units(names),
+            level,
+            names,
+            ask.ranks,
+            ask.attempts,
+            ask.steps,
+            time_range=ask.times,
+            connection=self._connection,
+        )
+        self.problems += map(str, problems)
+        return blocks
+
+    def _read_points(self, names: Collection[str], steps: Ends | None, times: Ends | None) -> Points:
+        ask, units = self._ask, self._units(names)
+        if not units:
+            return Points.empty()
+        found, problems = read_points(
+            units, names, ask.ranks, ask.attempts, steps, time_range=times, connection=self._connection
+        )
+        self.problems += map(str, problems)
+        return found
+
+    def _points(self, names: set[str]) -> Points:
+        ask = self._ask
+        sealed = self._read_points(names, ask.steps, ask.times)
+        tail = self._snapshot.tail_points(names, ask.ranks, ask.attempts, ask.steps, ask.times)
+        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed)
+
+    def _blocks(self, level: int, names: set[str]) -> Blocks:
+        """Return the blocks inside the range, and at its edges a block for each point."""
+        ask = self._ask
+        blocks = self._read_blocks(level, names)
+        parts = [blocks]
+        if ask.steps is not None or ask.times is not None:
+            inside = _inside(blocks, ask)
+            parts = [blocks.select(inside), *self._edges(blocks.select(~inside), names)]
+        tail = self._snapshot.tail_points(names, ask.ranks, ask.attempts, ask.steps, ask.times)
+        if len(tail):
+            parts.append(build(distinct(tail), level))
+        return Blocks.concat(parts)
+
+    def _edges(self, cut: Blocks, names: set[str]) -> Iterator[Blocks]:
+        """Yield a block of its own for each point in the range whose block the range cuts, end by end."""
+        ask = self._ask
+        low, high = (cut.low_step, cut.high_step) if ask.steps is not None else (cut.low_time, cut.high_time)
+        first, last = ask.steps or ask.times or (0, 0)
+        left = low < first
+        for some, ends in ((left, (first, int(high[left].max(initial=first)))), (~left, (0, last))):
+            if not some.any():
+                continue
+            span = (max(first, int(low[some].min())), min(last, ends[1]))
+            found = self._read_points(names, *((span, None) if ask.steps is not None else (None, span)))
+            part = cut.select(some)
+            yield build(found.select(_of_blocks(found, part)), 1)
+
+
+def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:
+    """Return which points, in order, lie in any of these blocks."""
+    keep = np.zeros(len(points), bool)
+    place = {name: code for code, name in enumerate(points.names)}
+    codes = np.array([place.get(name, -1) for name in blocks.names], np.int64)
+    starts = series_starts(points)
+    keys = zip(*(getattr(points, key)[starts].tolist() for key in ("name", "rank", "attempt")), strict=True)
+    spans = dict(zip(keys, zip(starts.tolist(), [*starts[1:].tolist(), len(points)], strict=True), strict=True))
+    columns = (codes[blocks.name], blocks.rank, blocks.attempt, blocks.first_seq, blocks.last_seq)
+    for name, rank, attempt, low, high in zip(*(column.tolist() for column in columns), strict=True):
+        first, last = spans.get((name, rank, attempt), (0, 0))
+        seq = points.seq[first:last]
+        keep[first + np.searchsorted(seq, low) : first + np.searchsorted(seq, high, "right")] = True
+    return keep
+
+
+def _inside(blocks: Blocks, ask: Ask) -> NDArray[np.bool_]:
+    keep = np.ones(len(blocks), bool)
+    for ends, low, high in (
+        (ask.steps, blocks.low_step, blocks.high_step),
+        (ask.times, blocks.low_time, blocks.high_time),
+    ):
+        if ends is not None:
+            keep &= (low >= ends[0]) & (high <= ends[1])
+    return keep
+
+
+def _overlap(blocks: Blocks, ask: Ask) -> NDArray[np.float64]:
+    """Return the share of each block that lies in the range, as if its points were evenly spaced."""
+    share = np.ones(len(blocks))
+    for ends, low, high in (
+        (ask.steps, blocks.low_step, blocks.high_step),
+        (ask.times, blocks.low_time, blocks.high_time),
+    ):
+        if ends is not None:
+            length = np.maximum(high.astype(np.float64) - low, 1.0)
+            inside = np.minimum(high, ends[1]).astype(np.float64) - np.maximum(low, ends[0])
+            share *= np.clip(inside / length, 0.0, 1.0)
+    return share
+
+
+def _series(columns: Points | Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each curve begins, and how long it is; the columns stand in order."""
+    if not len(columns):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    change = (np.diff(columns.name) != 0) | (np.diff(columns.rank) != 0) | (np.diff(columns.attempt) != 0)
+    starts = np.concatenate(([0], np.flatnonzero(change) + 1)).astype(np.int64)
+    return starts, np.diff(starts, append=len(columns))
+
+
+def spans(columns: Points | Blocks) -> Iterator[tuple[int, int]]:
+    """Yield first and last row (not included) of each curve."""
+    starts, lengths = _series(columns)
+    yield from zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+
+
+def _per_curve(columns: Points | Blocks, points: int) -> NDArray[np.int64]:
+    """Return how many buckets each curve may have: as asked, fewer where a metric has very many curves."""
+    starts, _ = _series(columns)
+    names = columns.name[starts]
+    many = np.bincount(names, minlength=len(columns.names))[names] if len(names) else names
+    each: NDArray[np.int64] = np.minimum(points, np.maximum(ROOM // np.maximum(many, 1), 16)).astype(np.int64)
+    return each
+
+
+def _divided(points: Points, most: int) -> tuple[Points, Blocks]:
+    """Return the curves that have few enough points, and buckets of the others."""
+    _, lengths = _series(points)
+    # Sizes are powers of two: all curves of one size are made at once.
+    ratio = np.maximum(-(-lengths // np.maximum(_per_curve(points, most), 1)), 1)
+    sizes = 2 ** np.ceil(np.log2(ratio)).astype(np.int64) if len(ratio) else ratio
+    each = np.repeat(sizes, lengths)
+    parts = [build(points.select(each == size), int(size)) for size in np.unique(sizes).tolist() if size > 1]
+    return points.select(each == 1), Blocks.concat(parts)
+
+
+def thinned(blocks: Blocks, points: int) -> Blocks:
+    """Join neighbouring blocks of each curve, which stand in order, until it has no more than `points`."""
+    starts, lengths = _series(blocks)
+    every = np.maximum(-(-lengths // np.maximum(_per_curve(blocks, points), 1)), 1)
+    if not len(blocks) or every.max() <= 1:
+        return blocks
+    within = np.arange(len(blocks)) - np.repeat(starts, lengths)
+    return reduced(blocks, np.flatnonzero(within % np.repeat(every, lengths) == 0))
+
+
+def _order(blocks: Blocks) -> NDArray[np.int64]:
+    rank = np.argsort(np.argsort(np.array(blocks.names, dtype=object))) if blocks.names else np.empty(0, np.int64)
+    order: NDArray[np.int64] = np.lexsort((blocks.first_seq, blocks.attempt, blocks.rank, rank[blocks.name]))
+    return order
+
+
+def _joined(whole: Points, blocks: Blocks) -> Blocks:
+    return Blocks.concat([build(whole, 1), blocks]) if len(whole) else blocks
+
+
+def fold(blocks: Blocks, ask: Ask) -> Blocks:
+    """Join the ranks of each attempt on a grid of steps, or of time where there are none."""
+    if not len(blocks):
+        return blocks
+    by_time = (blocks.last_step == NO_STEP) | (ask.times is not None)
+    place = np.where(by_time, blocks.last_time, blocks.last_step)
+    sorted_names = np.argsort(np.argsort(np.array(blocks.names, dtype=object)))
+    order = np.lexsort((place, blocks.attempt, sorted_names[blocks.name]))
+    blocks, place = replace(blocks.select(order), rank=np.zeros(len(order), np.int32)), place[order]
+    starts, lengths = _series(blocks)
+    first = np.repeat(place[starts], lengths)
+    width = np.repeat(np.maximum((place[starts + lengths - 1] - place[starts]) / ask.points, 1.0), lengths)
+    cell = ((place - first) / width).astype(np.int64)
+    change = np.concatenate(([True], cell[1:] != cell[:-1]))
+    change[starts] = True
+    return reduced(blocks, np.flatnonzero(change))

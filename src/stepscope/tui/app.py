@@ -1,0 +1,377 @@
+"""The terminal dashboard: keys, mouse, size and colour by Textual; what stands on the screen by `screen.draw`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from rich.segment import Segment
+from textual.app import App
+from textual.binding import Binding
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from stepscope.alerts.requests import ask
+from stepscope.core.errors import StepscopeError
+from stepscope.tui.draw_alerts import listed
+from stepscope.tui.draw_head import views
+from stepscope.tui.frame import Frame, Look
+from stepscope.tui.request import SECONDS, command, environment, opened
+from stepscope.tui.saving import save
+from stepscope.tui.screen import draw
+from stepscope.tui.theme import style_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from textual import events
+    from textual.app import ComposeResult
+
+    from stepscope.tui.request import Request
+    from stepscope.tui.text import Line
+    from stepscope.views.terminal import Scene
+
+NOTE_SECONDS = 4.0
+"""How long a note stands."""
+FOLLOW_SECONDS = 2.0
+"""Between two looks for a newer run."""
+
+
+class Feed(Protocol):
+    """What is shown: a run, or this machine."""
+
+    scene: Scene
+
+    def poll(self) -> None:
+        """Take in what has come."""
+
+    def wanted(self) -> Request | None:
+        """Return what is to be read of the past, once."""
+
+    def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
+        """Take in the past."""
+
+    def failed(self, why: str) -> None:
+        """Note that the past could not be read."""
+
+    def show(self, names: list[str]) -> None:
+        """Choose the graphs."""
+
+    def known(self) -> Iterable[tuple[str, str]]:
+        """Return the metrics that can have a graph, each with its source."""
+
+    def ask_diagnosis(self) -> None:
+        """Have the run diagnosed."""
+
+    def reset(self) -> None:
+        """Forget the past."""
+
+    def close(self) -> None:
+        """Let go of files and processes."""
+
+
+class Canvas(Widget, can_focus=True):
+    """All of the screen; only the lines that changed are drawn again, which keeps a slow link usable."""
+
+    DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
+
+    def __init__(self) -> None:
+        """Begin blank."""
+        super().__init__()
+        self._lines: list[Line] = []
+        self._strips: list[Strip] = []
+        self.frame = Frame()
+
+    def show(self, frame: Frame) -> None:
+        """Take another screen."""
+        self.frame = frame
+        changed = [
+            place for place, line in enumerate(frame.lines) if place >= len(self._lines) or self._lines[place] != line
+        ]
+        strips = self._strips[: len(frame.lines)]
+        strips += [Strip.blank(0)] * (len(frame.lines) - len(strips))
+        for place in changed:
+            segments = [Segment(text, style_of(style)) for text, style in frame.lines[place]]
+            strips[place] = Strip(segments)
+        self._lines, self._strips = frame.lines, strips
+        if changed:
+            self.refresh(*[Region(0, place, self.size.width, 1) for place in changed])
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line."""
+        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+
+
+class TopApp(App[None]):
+    """The dashboard."""
+
+    CSS = "Screen { background: ansi_default; }"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", priority=True),
+        Binding("tab", "next", "next view", priority=True),
+        Binding("shift+tab", "next(-1)", "view before", priority=True),
+        *(Binding(str(number), f"go({number})", "view") for number in range(1, 6)),
+        Binding("slash", "pick", "choose metrics"),
+        Binding("s", "save", "save"),
+        Binding("r", "reset", "reset history"),
+        Binding("l", "log", "logarithmic"),
+        Binding("d", "diagnose", "diagnose"),
+        Binding("a", "acknowledge", "acknowledge"),
+        Binding("space", "pause", "pause"),
+        Binding("question_mark", "help", "help"),
+        Binding("down,j", "move(1)", "down"),
+        Binding("up,k", "move(-1)", "up"),
+        Binding("pagedown", "move(10)", "page down"),
+        Binding("pageup", "move(-10)", "page up"),
+        Binding("escape", "home", "back"),
+    ]
+
+    def __init__(
+        self,
+        feed: Feed,
+        interval: float = 0.5,
+        look: Look | None = None,
+        newer: Callable[[Feed], Feed | None] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Show `feed` every `interval` seconds.
+
+        Args:
+            feed: what is shown; closed at the end, as all that follow it.
+            interval: seconds.
+            look: how to begin.
+            newer: returns what to show from now on, None to go on; asked every two seconds.
+            folder: where `s` saves; the working directory by default.
+        """
+        super().__init__(ansi_color=True)
+        self.feed, self._interval, self._newer, self._folder = feed, interval, newer, folder
+        self.look = look or Look(view=views(feed.scene)[0])
+        self._canvas = Canvas()
+        self._diagnosed: object = None
+        self._reader: asyncio.subprocess.Process | None = None
+
+    def compose(self) -> ComposeResult:
+        """Put the canvas on the screen."""
+        yield self._canvas
+
+    def on_mount(self) -> None:
+        """Begin."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):  # so that the terminal is put back
+            with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
+                loop.add_signal_handler(number, self.exit)
+        self._canvas.focus()
+        self.set_interval(self._interval, self._tick)
+        if self._newer is not None:
+            self.set_interval(FOLLOW_SECONDS, self._follow)
+        self.call_after_refresh(self._tick)
+
+    def on_unmount(self) -> None:
+        """Let go of everything."""
+        if self._reader is not None and self._reader.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._reader.kill()
+        self.feed.close()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Draw for another size."""
+        self.call_after_refresh(self.draw)
+
+    def _tick(self) -> None:
+        """Take in what has come, and show it."""
+        if not self.look.paused:
+            try:
+                self.feed.poll()
+            except (StepscopeError, OSError) as error:
+                self.feed.scene.note = str(error)
+        asked = self.feed.wanted() if self._reader is None else None
+        if asked is not None:
+            self.run_worker(self._read(self.feed, asked), exit_on_error=False)
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the screen anew."""
+        width, height = self._canvas.size
+        if width and height:
+            self._canvas.show(draw(self.feed.scene, self.look, width, height))
+
+    async def _read(self, feed: Feed, asked: Request) -> None:
+        """Have the past of a run read by another process."""
+        path = getattr(feed, "path", None)
+        if path is None:
+            return
+        pipe = asyncio.subprocess.PIPE
+        self._reader = await asyncio.create_subprocess_exec(
+            *command(path, asked), stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment()
+        )
+        try:
+            out, complaint = await asyncio.wait_for(self._reader.communicate(), SECONDS)
+            if self._reader.returncode:
+                last = complaint.decode(errors="replace").strip().splitlines()[-1:]
+                feed.failed(last[0] if last else "the reading process ended")
+            else:
+                feed.answered(*opened(out))
+        except (asyncio.TimeoutError, OSError, ValueError) as error:
+            feed.failed(str(error) or f"it took longer than {SECONDS:.0f} s")
+        finally:
+            if self._reader.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    self._reader.kill()
+            self._reader = None
+        self.draw()
+
+    def _follow(self) -> None:
+        """Go over to a newer run, if there is one."""
+        if self._newer is None or self.look.paused:
+            return
+        found = self._newer(self.feed)
+        if found is not None:
+            self.feed.close()
+            self.feed = found
+            view = self.look.view if self.look.view in views(found.scene) else views(found.scene)[0]
+            self.look = replace(self.look, view=view, scroll=0, chosen=0)
+            self._tick()
+
+    def say(self, text: str) -> None:
+        """Show a note for some seconds."""
+        scene = self.feed.scene
+        scene.note = text
+        self.draw()
+
+        def clear() -> None:
+            if scene.note == text:
+                scene.note = ""
+                self.draw()
+
+        self.set_timer(NOTE_SECONDS, clear)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let the keys of a dialogue be its own."""
+        del parameters
+        return len(self.screen_stack) <= 1 or action in {"quit", "focus_next", "focus_previous"}
+
+    def action_next(self, by: int = 1) -> None:
+        """Show the next view."""
+        known = views(self.feed.scene)
+        self._go(known[(known.index(self.look.view) + by) % len(known)])
+
+    def action_go(self, number: int) -> None:
+        """Show a view by its number."""
+        known = views(self.feed.scene)
+        if number <= len(known):
+            self._go(known[number - 1])
+
+    def _go(self, view: str) -> None:
+        self.look = replace(self.look, view=view, scroll=0)
+        if view == "alerts" and self._diagnosed is not self.feed:
+            self.action_diagnose()
+        self.draw()
+
+    def action_diagnose(self) -> None:
+        """Diagnose the run, now."""
+        self._diagnosed = self.feed
+        self.feed.ask_diagnosis()
+        if self.feed.scene.is_run:
+            self.feed.scene.loading = True
+
+    def action_move(self, by: int) -> None:
+        """Scroll, or choose an alert."""
+        if self.look.view == "alerts":
+            most = max(0, len(listed(self.feed.scene)) - 1)
+            self.look = replace(self.look, chosen=max(0, min(most, self.look.chosen + by)))
+        else:
+            self.look = replace(self.look, scroll=max(0, self.look.scroll + by))
+        self.draw()
+
+    def action_home(self) -> None:
+        """Go back to the first view."""
+        self._go(views(self.feed.scene)[0])
+
+    def action_log(self) -> None:
+        """Change the scale: as it fits, logarithmic, linear."""
+        after: dict[bool | None, bool | None] = {None: True, True: False, False: None}
+        self.look = replace(self.look, log=after[self.look.log])
+        self.say({None: "scale: as it fits", True: "scale: logarithmic", False: "scale: linear"}[self.look.log])
+
+    def action_pause(self) -> None:
+        """Hold the screen, or go on."""
+        self.look = replace(self.look, paused=not self.look.paused)
+        self.draw()
+
+    def action_reset(self) -> None:
+        """Forget the past."""
+        self.feed.reset()
+        self.say("history begins anew")
+
+    def action_save(self) -> None:
+        """Save what is shown."""
+        try:
+            paths = save(self.feed.scene, self._folder)
+        except OSError as error:
+            self.say(f"cannot save: {error.strerror or error}")
+        else:
+            self.say(f"saved {paths[0].name} and .csv")
+
+    def action_acknowledge(self) -> None:
+        """Acknowledge the alert that is chosen."""
+        path, rows = getattr(self.feed, "path", None), listed(self.feed.scene)
+        if path is None or not rows or self.look.view != "alerts":
+            return
+        row = rows[min(self.look.chosen, len(rows) - 1)]
+        if self.feed.scene.state != "running" or row["state"] != "firing":
+            self.say("only an alert that is firing in a live run can be acknowledged")
+            return
+        try:
+            ask(path, {"do": "acknowledge", "alert": row["alert"], "by": os.environ.get("USER", "")})
+        except (OSError, StepscopeError) as error:
+            self.say(str(error))
+        else:
+            self.say("acknowledged; its watcher takes note within a second")
+
+    def action_pick(self) -> None:
+        """Choose which metrics have a graph."""
+        from stepscope.tui.dialogues import Pick
+
+        if self.feed.scene.is_run:
+            names = [(name, source) for name, source in self.feed.known() if source != "own"]
+            self.push_screen(Pick(names, self.feed.scene.shown), self._picked)
+
+    def _picked(self, names: list[str] | None) -> None:
+        if names:
+            self.feed.show(names)
+            if self.look.view not in {"overview", "metrics"}:
+                self._go("metrics")
+            self._tick()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        from stepscope.tui.dialogues import Help
+
+        self.push_screen(Help())
+
+    def on_click(self, event: events.Click) -> None:
+        """Do what stands where the mouse points."""
+        hit = next((one for one in self._canvas.frame.hits if one.at(event.x, event.y)), None)
+        if hit is None or len(self.screen_stack) > 1:
+            return
+        action, _, rest = hit.action.partition(" ")
+        if action == "view":
+            self._go(rest)
+        else:
+            self.call_later(self.run_action, action)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Scroll by the wheel."""
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Scroll by the wheel."""
+        self.action_move(-1)

@@ -1,0 +1,88 @@
+"""Graphs of metrics: boxes with the name, the newest value and the best in the border, and the course as braille."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.tui.braille import picture, short
+from stepscope.tui.frame import beside, box, widths
+from stepscope.tui.text import plain, right, width_of
+from stepscope.tui.theme import LINES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.tui.frame import Look
+    from stepscope.tui.text import Line
+    from stepscope.views.terminal import Curve, Scene
+
+NARROWEST, LOWEST = 34, 6
+"""Columns and rows of the smallest graph, its box included."""
+LABEL = 7
+"""Columns of the labels at the left of a graph."""
+
+
+def curve_box(curve: Curve, width: int, height: int, look: Look, place: int = 0) -> list[Line]:
+    """Return one graph in its box."""
+    history = curve.history
+    last = history.last
+    broken = last is not None and last != last  # noqa: PLR0124 - NaN
+    value = short(last, curve.unit)
+    end: Line = [(value, "bad" if broken else "bold")]
+    best = curve.best
+    if best is not None and width >= 44:
+        end = [(f"best {short(best, curve.unit)}  ", "dim"), *end]
+    title: Line = [(plain(curve.name, 80), f"line{place % LINES}")]
+    room = width_of(value) + 8
+    if width_of(curve.name) > width - room:
+        title = [(plain(curve.name)[-(width - room) :], f"line{place % LINES}")]
+    body = _body(curve, width - 2, height - 2, look, f"line{place % LINES}")
+    return box(title, body, width, height, end)
+
+
+def _body(curve: Curve, width: int, height: int, look: Look, style: str) -> list[Line]:
+    if not len(curve.history):
+        return [[]] * (height // 2) + [[(" nothing yet", "dim")]]
+    how = look.log if look.log is not None else None if curve.spans_decades else False
+    drawn = picture(curve.history, width - LABEL - 1, height, style, log=how)
+    texts = [short(drawn.top, curve.unit), *[""] * (height - 2), short(drawn.bottom, curve.unit)][:height]
+    if drawn.log and height > 2:
+        texts[1] = "log"
+    return [[(f"{right(text, LABEL)} ", "dim"), *line] for text, line in zip(texts, drawn.lines, strict=True)]
+
+
+def grid(width: int, height: int, number: int) -> tuple[int, int]:
+    """Return how many graphs stand beside and above each other in so much room."""
+    across = max(1, min(width // NARROWEST, 4))
+    rows = max(1, min(height // LOWEST, -(-number // across)))
+    while rows > 1 and across > 1 and across * (rows - 1) >= number:
+        rows -= 1
+    across = min(across, max(1, -(-number // rows)))
+    return across, rows
+
+
+def graphs(scene: Scene, names: Sequence[str], width: int, height: int, look: Look, first: int = 0) -> list[Line]:
+    """Return as many graphs as fit, filling the room."""
+    known = [name for name in names if name in scene.curves]
+    if not known:
+        text = "reading the past …" if scene.loading else "no metric of the training yet"
+        return box([("metrics", "title")], [[], [(f" {text}", "dim")]], width, height)
+    across, rows = grid(width, height, len(known))
+    lines: list[Line] = []
+    for row in range(rows):
+        own = known[row * across : (row + 1) * across]
+        tall = height * (row + 1) // rows - height * row // rows
+        parts = [
+            curve_box(scene.curves[name], wide, tall, look, first + row * across + place)
+            for place, (name, wide) in enumerate(zip(own, widths(width, len(own)), strict=True))
+        ]
+        lines += beside(parts)
+    return lines
+
+
+def metrics_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+    """Return every chosen graph; those that do not fit come by scrolling."""
+    across, rows = grid(width, height, len(scene.shown))
+    page = across * rows
+    first = min(look.scroll * across, max(0, len(scene.shown) - page))
+    return graphs(scene, scene.shown[first : first + page], width, height, look, first)

@@ -1,0 +1,152 @@
+"""The first two lines of every view, its progress, and the last line with the keys."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from stepscope.core.vocabulary import format_value
+from stepscope.tui.frame import Hit
+from stepscope.tui.text import apart, cut, fitted, length, plain, width_of
+from stepscope.tui.theme import state_style
+
+if TYPE_CHECKING:
+    from stepscope.tui.frame import Look
+    from stepscope.tui.text import Line
+    from stepscope.views.terminal import Scene
+
+VIEWS = {
+    "overview": "Overview",
+    "metrics": "Metrics",
+    "machine": "Machine",
+    "ranks": "Ranks",
+    "alerts": "Alerts",
+}
+STALE_SECONDS = 5.0
+KEYS = (
+    ("tab", "view", "next"),
+    ("/", "metrics", "pick"),
+    ("l", "log", "log"),
+    ("s", "save", "save"),
+    ("r", "reset", "reset"),
+    ("space", "pause", "pause"),
+    ("?", "help", "help"),
+    ("q", "quit", "quit"),
+)
+MACHINE_KEYS = frozenset(("save", "reset", "pause", "help", "quit"))
+
+
+def views(scene: Scene) -> list[str]:
+    """Return the views that a scene has."""
+    return list(VIEWS) if scene.is_run else ["machine"]
+
+
+def title(scene: Scene, look: Look, width: int) -> Line:
+    """Return who this is and how it stands."""
+    clock = time.strftime("%H:%M:%S", time.localtime(scene.now))
+    end: Line = [*([("paused ", "warn")] if look.paused else []), (f"{clock} ", "dim")]
+    if not scene.is_run:
+        return apart([(" stepscope ", "accent"), (plain(scene.title), "bold"), ("  this machine", "dim")], end, width)
+    start: Line = [(" stepscope ", "accent"), (plain(scene.title, 80), "bold")]
+    if scene.project:
+        start.append((f"  {plain(scene.project, 60)}", "dim"))
+    if scene.id != scene.title and width >= 100:
+        start.append((f"  {plain(scene.id, 60)}", "dim"))
+    mark: Line = [("● ", state_style(scene.state)), (scene.state or "reading", state_style(scene.state)), ("  ", "")]
+    quiet = silence(scene)
+    if quiet is not None:
+        mark = [(f"● silent for {format_value(quiet, 'seconds')}  ", "warn")]
+    return apart(start, [*mark, *end], width)
+
+
+def silence(scene: Scene) -> float | None:
+    """Return for how many seconds a run that should be alive has said nothing; None if that is usual."""
+    heard = scene.status.get("heard")
+    if scene.state != "running" or heard is None:
+        return None
+    quiet = scene.now - float(heard)
+    return quiet if quiet > STALE_SECONDS else None
+
+
+def tabs(scene: Scene, look: Look, width: int) -> tuple[Line, list[Hit]]:
+    """Return the names of the views, the present one marked, and where they can be clicked."""
+    line: Line = [(" ", "")]
+    hits = []
+    for number, name in enumerate(views(scene), 1):
+        text = f" {number} {VIEWS[name]} "
+        if name == "alerts" and scene.firing():
+            text = f" {number} {VIEWS[name]} {len(scene.firing())} "
+        style = "tab" if name == look.view else "bad" if name == "alerts" and scene.firing() else "dim"
+        hits.append(Hit(1, length(line), width_of(text), 1, f"view {name}"))
+        line.append((text, style))
+    note = plain(scene.note) if scene.note else "reading the past …" if scene.loading else ""
+    note = cut(note, max(0, width - length(line) - 3))
+    return apart(line, [(f"{note} ", "warn" if scene.note else "dim")] if note else [], width), hits
+
+
+def progress(scene: Scene, width: int) -> Line:
+    """Return step, share, speed and time left on one line, with a bar that takes the room they leave."""
+    told, total, share = scene.status, scene.status.get("total_steps"), scene.status.get("progress")
+    step = told.get("step")
+    number = "-" if step is None else f"{step + 1:,}".replace(",", " ")
+    start: Line = [(" step ", "dim"), (number, "bold")]
+    if total:
+        start.append((f" of {total:,} ".replace(",", " "), "dim"))
+    parts = [text for text in (_rate(scene), _samples(scene), _epoch(scene), _time(scene)) if text]
+    end: Line = [] if share is None else [(f" {share * 100:.1f} %", "bold")]
+    for text in parts:
+        if length(start) + length(end) + len(text) + 3 <= width - 1:
+            end.append((f"   {text}", ""))
+    room = width - length(start) - length(end) - 2
+    if share is None or room < 8:
+        return fitted([*start, *end], width)
+    whole = int(share * room)
+    bar: Line = [(" ", ""), ("━" * whole, "accent"), ("─" * (room - whole), "faint")]
+    return fitted([*start, *bar, *end], width)
+
+
+def _rate(scene: Scene) -> str:
+    rate = scene.status.get("rate")
+    if not rate:
+        return ""
+    return f"{rate:.3g} steps/s" if rate >= 1 else f"{format_value(1 / rate, 'seconds')}/step"
+
+
+def _samples(scene: Scene) -> str:
+    rate = scene.samples_per_second
+    return f"{format_value(rate, 'samples/second')}" if rate else ""
+
+
+def _epoch(scene: Scene) -> str:
+    epoch = scene.last.get("epoch", scene.status.get("epoch"))
+    return f"epoch {epoch:.3g}" if epoch is not None else ""
+
+
+def _time(scene: Scene) -> str:
+    left, spent = scene.status.get("left"), scene.status.get("duration")
+    if left is not None:
+        return f"{span(left)} left"
+    return f"{'for' if scene.state == 'running' else 'took'} {span(spent)}" if spent is not None else ""
+
+
+def span(seconds: float) -> str:
+    """Return a duration in two units: "3 h 12 min", "42 s"."""
+    whole = round(seconds)
+    for factor, unit, lower, low_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= factor:
+            return f"{whole // factor} {unit} {whole % factor // lower} {low_unit}"
+    return f"{whole} s" if seconds >= 10 else format_value(seconds, "seconds")
+
+
+def keys(scene: Scene, y: int, width: int) -> tuple[Line, list[Hit]]:
+    """Return the keys that matter, and where they can be clicked."""
+    line: Line = [(" ", "")]
+    hits = []
+    for key, text, action in KEYS:
+        if not scene.is_run and action not in MACHINE_KEYS:
+            continue
+        if length(line) + len(key) + len(text) + 3 > width:
+            break
+        hits.append(Hit(y, length(line), len(key) + len(text) + 1, 1, action))
+        line += [(key, "key"), (f" {text}  ", "dim")]
+    return fitted(line, width), hits

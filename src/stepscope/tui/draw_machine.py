@@ -1,0 +1,304 @@
+"""The machine: GPUs, processors, memory, disks, network, processes, with colour by threshold."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from stepscope.core.vocabulary import SIZES, format_value, unit_of
+from stepscope.tui.frame import beside, box, widths
+from stepscope.tui.text import cut, left, meter, plain, right, spark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepscope.tui.frame import Look
+    from stepscope.tui.text import Line
+    from stepscope.views.terminal import Node, Rank, Scene
+
+FULL, NEARLY = 0.97, 0.9
+"""Shares of a memory or a disk from which on it is bad, and worth a warning."""
+HOT, WARM = 90.0, 80.0
+"""Temperatures in °C, likewise."""
+IDLE = 0.3
+"""A GPU of a running training that is used less than this is worth a warning."""
+WAITING = 0.2
+"""Share of the time that something waited (pressure, iowait) from which on it is worth a warning."""
+GAUGE = 12
+
+
+def percent(value: float | None) -> str:
+    """Return a share in whole percents, four columns wide."""
+    return "   -" if value is None or not math.isfinite(value) else f"{value * 100:3.0f}%"
+
+
+def share_style(share: float | None) -> str:
+    """Return the colour of how full something is."""
+    if share is None:
+        return "dim"
+    return "bad" if share >= FULL else "warn" if share >= NEARLY else "good"
+
+
+def heat_style(celsius: float | None) -> str:
+    """Return the colour of a temperature."""
+    if celsius is None:
+        return "dim"
+    return "bad" if celsius >= HOT else "warn" if celsius >= WARM else ""
+
+
+def portion(used: float | None, total: float | None) -> str:
+    """Return `22.0/24.0 GiB`, in one unit."""
+    if used is None:
+        return "-"
+    if not total:
+        return format_value(used, "bytes")
+    factor, label = next(((factor, label) for factor, label in SIZES if total >= factor), (1.0, "B"))
+    return f"{used / factor:.1f}/{total / factor:.1f} {label}"
+
+
+def gpu_line(index: int, card: Mapping[str, float], node: Node, width: int, *, running: bool) -> Line:
+    """Return one GPU on one line: use, memory, temperature, power, and its recent past where there is room."""
+    use, used, total = card.get("utilization_ratio"), card.get("memory_used_bytes"), card.get("memory_total_bytes")
+    share = used / total if used is not None and total else None
+    style = "warn" if running and use is not None and use < IDLE else "good"
+    wide = GAUGE if width >= 76 else 8
+    line: Line = [(f" gpu {index:<2}", "bold"), *meter(use, wide, style), (f"{percent(use)} ", style)]
+    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {portion(used, total):<14}", "")]
+    line += [*_heat_and_power(card, width), *throttled(card)]
+    rest = width - sum(len(text) for text, _ in line) - 2
+    if rest >= 8:
+        trend = node.trends.get(f"gpu/{index}/utilization_ratio", ())
+        line.append(("  " + spark(list(trend), min(rest - 1, 60), 1.0), "line0"))
+    return line
+
+
+def _heat_and_power(card: Mapping[str, float], width: int) -> Line:
+    heat, power, limit = (card.get(key) for key in ("temperature_celsius", "power_watts", "power_limit_watts"))
+    most = f"/{limit:.0f}" if limit and width >= 90 else ""
+    watts = "-" if power is None else f"{power:.0f}{most}W"
+    at_limit = bool(limit and power and power > limit * 0.98)
+    return [
+        (right("-" if heat is None else f"{heat:.0f}°C", 5), heat_style(heat)),
+        (right(watts, 9 if width >= 90 else 6), "warn" if at_limit else ""),
+    ]
+
+
+def throttled(card: Mapping[str, float]) -> Line:
+    """Return a mark where the GPU is slowed down by its heat or its power."""
+    for key, value in card.items():
+        if "throttle" in key and value and ("thermal" in key or "power" in key):
+            return [(" slowed", "bad")]
+    return []
+
+
+def cpu_line(node: Node, width: int) -> Line:
+    """Return the processors on one line."""
+    values = node.values
+    use, waiting = values.get("cpu/usage_ratio"), values.get("cpu/iowait_ratio")
+    line: Line = [(" cpu   ", "bold"), *meter(use, GAUGE if width >= 76 else 8, "good"), (f"{percent(use)} ", "")]
+    load, stolen = values.get("cpu/load_1m"), values.get("cpu/steal_ratio")
+    facts: list[tuple[str, str]] = []
+    cores = node.cores()
+    if cores:
+        facts.append((f"{len(cores)} cores", "dim"))
+    if load is not None:
+        facts.append((f"load {load:.2f}", ""))
+    if waiting is not None and waiting >= 0.005:
+        facts.append((f"iowait {waiting * 100:.0f}%", "warn" if waiting >= WAITING else ""))
+    if stolen is not None and stolen >= 0.02:
+        facts.append((f"stolen {stolen * 100:.0f}%", "warn"))
+    return _with_facts(line, facts, node.trends.get("cpu/usage_ratio", ()), width)
+
+
+def memory_line(node: Node, width: int) -> Line:
+    """Return the memory on one line: that of the container where it has a limit."""
+    values = node.values
+    limit, total = values.get("cgroup/memory_limit_bytes"), values.get("memory/total_bytes")
+    used = values.get("memory/used_bytes")
+    if limit is not None and (total is None or limit < total):
+        used, total = values.get("cgroup/memory_used_bytes"), limit
+    share = used / total if used is not None and total else values.get("memory/used_ratio")
+    line: Line = [(" mem   ", "bold"), *meter(share, GAUGE if width >= 76 else 8, share_style(share))]
+    line.append((f"{percent(share)} ", share_style(share)))
+    facts = [(portion(used, total), "")]
+    swap = values.get("swap/used_bytes")
+    if swap:
+        facts.append((f"swap {format_value(swap, 'bytes')}", "warn"))
+    return _with_facts(line, facts, node.trends.get("memory/used_ratio", ()), width)
+
+
+def _with_facts(line: Line, facts: Sequence[tuple[str, str]], trend: Sequence[float], width: int) -> Line:
+    for text, style in facts:
+        line += [(f" {text} ", style)]
+    rest = width - sum(len(text) for text, _ in line) - 3
+    if rest >= 10:
+        line += [(" " * max(0, rest - 60), ""), ("  " + spark(list(trend), min(rest, 60) - 1, 1.0), "line0")]
+    return line
+
+
+def traffic_line(node: Node, width: int) -> Line:
+    """Return disks and network on one line."""
+    values = node.values
+    read, write = values.get("disk/read_bytes_per_second"), values.get("disk/write_bytes_per_second")
+    down, up = values.get("network/received_bytes_per_second"), values.get("network/sent_bytes_per_second")
+    busy, used = values.get("disk/busy_ratio"), values.get("disk/used_ratio")
+    line: Line = [(" disk  ", "bold"), (f"r {_rate(read)} w {_rate(write)} ", "")]
+    if busy is not None:
+        line.append((f" busy {percent(busy).strip()} ", "warn" if busy >= NEARLY else "dim"))
+    if used is not None and width >= 90:
+        line.append((f" full {percent(used).strip()} ", share_style(used) if used >= NEARLY else "dim"))
+    line += [("  net  ", "bold"), (f"↓ {_rate(down)} ↑ {_rate(up)}", "")]
+    waits = [(part, values.get(f"pressure/{part}_some_ratio")) for part in ("cpu", "memory", "io")]
+    told = [f"{part} {value * 100:.0f}%" for part, value in waits if value is not None and value >= WAITING]
+    if told and width >= 76:
+        line.append((f"   waits for {', '.join(told)}", "warn"))
+    return line
+
+
+def _rate(value: float | None) -> str:
+    return left("-" if value is None else format_value(value, "bytes/second").replace(" ", ""), 11)
+
+
+def machine_lines(scene: Scene, look: Look, width: int, rows: int) -> list[Line]:
+    """Return the machine in at most so many lines: GPUs as far as they fit, then processors, memory, traffic."""
+    lines: list[Line] = []
+    running = scene.state == "running"
+    for number, (_, node) in enumerate(sorted(scene.nodes.items(), reverse=True)):
+        if len(scene.nodes) > 1:
+            lines.append([(f" {plain(node.name) or f'node {number}'}", "dim")])
+        cards = node.gpus(look.gpus)
+        room = max(1, rows - len(lines) - 3)
+        shown = list(cards.items())[: room if len(cards) <= room else room - 1]
+        lines += [gpu_line(index, card, node, width, running=running) for index, card in shown]
+        if len(shown) < len(cards):
+            lines.append([(f"       and {len(cards) - len(shown)} more GPUs: tab to Machine", "dim")])
+        lines += [cpu_line(node, width), memory_line(node, width), traffic_line(node, width)]
+        if len(lines) >= rows:
+            break
+    return lines[:rows]
+
+
+def machine_rows(scene: Scene, look: Look) -> int:
+    """Return how many lines the machine would like to have."""
+    cards = sum(len(node.gpus(look.gpus)) for node in scene.nodes.values())
+    return cards + 3 * len(scene.nodes) + (len(scene.nodes) if len(scene.nodes) > 1 else 0)
+
+
+def machine_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+    """Return everything that is known of the machine: the lines, its cores, its courses, its processes."""
+    rows = machine_lines(scene, look, width - 2, 1000)
+    lines = box([("machine", "title")], rows[look.scroll :], width, min(len(rows) + 2, max(5, height // 2)))
+    node = max(scene.nodes.items(), default=(0, None))[1]
+    if node is None:
+        return lines
+    cores = node.cores()
+    if len(cores) > 1 and height - len(lines) >= 6:
+        lines += core_box(cores, width)
+    ranks = [rank for _, rank in sorted(scene.ranks.items()) if rank.values]
+    table = process_box(ranks, width, min(len(ranks) + 3, max(4, (height - len(lines)) // 2))) if ranks else []
+    room = height - len(lines) - len(table)
+    if room >= 5:
+        lines += courses(node, width, room)
+    lines += table
+    if not scene.is_run and height - len(lines) >= 3 and node.absent:
+        lines += absent_box(node, width, height - len(lines))
+    return lines
+
+
+def core_box(cores: Sequence[float], width: int) -> list[Line]:
+    """Return a cell for each processor, darker to brighter by its use."""
+    inner = width - 4
+    rows: list[Line] = []
+    each = max(2, min(9, inner // max(1, len(cores))))
+    per_row = max(1, inner // each)
+    for start in range(0, min(len(cores), per_row * 4), per_row):
+        line: Line = [(" ", "")]
+        for use in cores[start : start + per_row]:
+            line.append(("▁▂▃▄▅▆▇█"[max(0, min(7, round(use * 7)))] * (each - 1), core_style(use)))
+            line.append((" ", ""))
+        rows.append(line)
+    busy = sum(use >= NEARLY for use in cores)
+    return box([("cores", "title")], rows, width, len(rows) + 2, [(f"{busy} of {len(cores)} busy", "dim")])
+
+
+def core_style(use: float) -> str:
+    """Return the colour of a processor's use."""
+    return "heat4" if use >= NEARLY else "heat2" if use >= 0.6 else "heat0"
+
+
+COURSES = (
+    ("cpu", ("cpu/usage_ratio",), 1.0),
+    ("memory", ("memory/used_ratio",), 1.0),
+    ("disk", ("disk/read_bytes_per_second", "disk/write_bytes_per_second"), None),
+    ("network", ("network/received_bytes_per_second", "network/sent_bytes_per_second"), None),
+)
+"""Courses of the machine's recent past: title, what is added up, and the top of the scale."""
+
+
+def courses(node: Node, width: int, height: int) -> list[Line]:
+    """Return GPUs, processors, memory, disk and network over the last minutes, as areas."""
+    wanted = list(COURSES)
+    cards = [name for name in node.trends if name.startswith("gpu/") and name.endswith("/utilization_ratio")]
+    if cards:
+        wanted.insert(0, ("gpu", tuple(cards), float(len(cards))))
+    wanted = [one for one in wanted if any(name in node.trends for name in one[1])]
+    down = max(1, min(-(-len(wanted) // max(1, width // 30)), height // 5))
+    across = max(1, min(-(-len(wanted) // down), width // 30))
+    lines: list[Line] = []
+    for row in range(down):
+        own = wanted[row * across : (row + 1) * across]
+        tall = height * (row + 1) // down - height * row // down
+        parts = [_course(node, one, wide, tall) for one, wide in zip(own, widths(width, len(own)), strict=True)]
+        lines += beside(parts) if parts else []
+    return lines
+
+
+def _course(node: Node, wanted: tuple[str, tuple[str, ...], float | None], width: int, height: int) -> list[Line]:
+    name, sources, top = wanted
+    trends = [list(node.trends[source]) for source in sources if source in node.trends]
+    size = min(len(trend) for trend in trends)
+    sums = [sum(parts) for parts in zip(*(trend[len(trend) - size :] for trend in trends), strict=True)]
+    shown = sums[-(width - 2) :]
+    highest = top or max(shown, default=0.0) or 1.0
+    unit = unit_of(sources[0])
+    last = shown[-1] / (top or 1.0) if shown and unit == "ratio" else shown[-1] if shown else None
+    end: Line = [(percent(last).strip() if unit == "ratio" else format_value(last, unit), "bold")]
+    return box([(name, "title")], area(shown, width - 2, height - 2, highest), width, height, end)
+
+
+def area(values: Sequence[float], width: int, height: int, top: float) -> list[Line]:
+    """Return a filled curve from 0 to `top`, the newest at the right."""
+    marks = " ▁▂▃▄▅▆▇█"
+    levels = [
+        max(0, min(height * 8, round(value / top * height * 8))) if math.isfinite(value) else 0 for value in values
+    ]
+    lines: list[Line] = []
+    for row in range(height):
+        base = (height - 1 - row) * 8
+        lines.append([("".join(marks[max(0, min(8, level - base))] for level in levels).rjust(width), "line0")])
+    return lines
+
+
+def process_box(ranks: Sequence[Rank], width: int, height: int) -> list[Line]:
+    """Return the processes of the training."""
+    titles = f" {'rank':>4} {'pid':>8} {'state':<10} {'cpu':>6} {'memory':>11} {'threads':>8}"
+    rows: list[Line] = [[(titles, "dim")]]
+    for rank in ranks:
+        memory = rank.values.get("tree_memory_bytes", rank.values.get("memory_bytes"))
+        cpu = rank.values.get("tree_cpu_ratio", rank.values.get("cpu_ratio"))
+        threads = rank.values.get("threads")
+        text = f" {rank.rank:>4} {rank.pid or '-':>8} {cut(plain(rank.state), 10):<10} {percent(cpu):>6} "
+        text += f"{format_value(memory, 'bytes'):>11} {'-' if threads is None else f'{threads:.0f}':>8}"
+        rows.append([(text, "" if rank.state in {"running", "finished"} else "bad")])
+    return box(
+        [("processes", "title")], rows, width, height, [(f"{len(ranks)} rank{'s' if len(ranks) > 1 else ''}", "dim")]
+    )
+
+
+def absent_box(node: Node, width: int, height: int) -> list[Line]:
+    """Return what this machine does not tell, and why."""
+    rows: list[Line] = [
+        [(f" {cut(plain(what), 24):<24} ", ""), (cut(plain(why), width - 30), "dim")]
+        for what, why in sorted(node.absent.items(), key=lambda item: not item[0].startswith("gpu"))
+    ]
+    return box([("not known here", "title")], rows, width, min(height, len(rows) + 2))

@@ -1,0 +1,129 @@
+"""The ranks of a run: a heat map of their recent steps, and what each is doing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.core.vocabulary import format_value
+from stepscope.tui.draw_machine import percent
+from stepscope.tui.frame import box
+from stepscope.tui.text import cut, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.tui.frame import Look
+    from stepscope.tui.text import Line
+    from stepscope.views.terminal import Rank, Scene
+
+SLOW = (1.05, 1.15, 1.3, 1.6, 2.0)
+"""Times the usual step from which on a cell takes the next colour."""
+LEGEND: Line = [
+    ("■", "heat0"),
+    (" usual ", "dim"),
+    ("■", "heat2"),
+    (" +15 % ", "dim"),
+    ("■", "heat4"),
+    (" +60 % ", "dim"),
+    ("■", "heat5"),
+    (" twice", "dim"),
+]
+
+
+def heat_of(seconds: float, usual: float) -> str:
+    """Return the colour of a step that takes so long where it usually takes `usual`."""
+    ratio = seconds / usual if usual > 0 else 1.0
+    return f"heat{sum(ratio >= limit for limit in SLOW)}"
+
+
+def usual_step(ranks: Sequence[Rank]) -> float:
+    """Return the median of all recent steps, in seconds."""
+    every = sorted(seconds for rank in ranks for seconds in rank.steps if seconds == seconds)  # noqa: PLR0124 - NaN
+    return every[len(every) // 2] if every else 0.0
+
+
+def ranks_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+    """Return the view: the map above, the table below."""
+    ranks = [rank for _, rank in sorted(scene.ranks.items())]
+    if not ranks:
+        return box([("ranks", "title")], [[(" no rank has written yet", "dim")]], width, height)
+    usual = usual_step(ranks)
+    table_rows = min(len(ranks) + 3, max(5, height // 2))
+    upper = height - table_rows
+    lines = heat_box(ranks, usual, width, upper, look) if upper >= 4 else []
+    return [*lines, *table_box(ranks, usual, width, height - len(lines), look)]
+
+
+def heat_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look: Look) -> list[Line]:
+    """Return a row for each rank and a column for each recent step; two ranks to a line where they are many."""
+    inner, rows = width - 2, height - 2
+    fold = len(ranks) > rows
+    if len(ranks) > rows * 2:
+        body = _cells(ranks, usual, inner, rows)
+    elif fold:
+        body = [
+            _pair(ranks[at], ranks[at + 1] if at + 1 < len(ranks) else None, usual, inner)
+            for at in range(0, len(ranks), 2)
+        ]
+    else:
+        body = [_row(rank, usual, inner) for rank in ranks[look.scroll :]]
+    title: Line = [("step time of the ranks, recent steps", "title")]
+    return box(title, body, width, min(height, len(body) + 2), LEGEND if width >= 90 else ())
+
+
+def _row(rank: Rank, usual: float, width: int) -> Line:
+    label = f" {rank.rank:>5} "
+    shown = list(rank.steps)[-(width - len(label) - 12) :]
+    wide = max(1, (width - len(label) - 12) // max(1, rank.steps.maxlen or 1))
+    line: Line = [(label, "dim")]
+    line += [("■" * wide, heat_of(seconds, usual)) for seconds in shown]
+    mean = rank.step_seconds
+    return [*line, (f"  {format_value(mean, 'seconds')}", "")]
+
+
+def _pair(first: Rank, second: Rank | None, usual: float, width: int) -> Line:
+    """Return two ranks on one line, by half blocks."""
+    label = f" {first.rank:>5} "
+    size = width - len(label) - 1
+    upper, lower = list(first.steps)[-size:], list(second.steps)[-size:] if second else []
+    line: Line = [(label, "dim")]
+    for place in range(max(len(upper), len(lower))):
+        top = heat_of(upper[place], usual) if place < len(upper) else ""
+        bottom = heat_of(lower[place], usual) if place < len(lower) else ""
+        line.append(("▀", f"{top} on_{bottom}") if bottom else ("▀", top))
+    return line
+
+
+def _cells(ranks: Sequence[Rank], usual: float, width: int, rows: int) -> list[Line]:
+    """Return a cell for each rank: very many of them."""
+    per_row = max(1, width - 9)
+    lines: list[Line] = []
+    for start in range(0, min(len(ranks), per_row * rows), per_row):
+        line: Line = [(f" {ranks[start].rank:>5} ", "dim")]
+        for rank in ranks[start : start + per_row]:
+            mean = rank.step_seconds
+            line.append(("■", heat_of(mean, usual) if mean is not None else "faint"))
+        lines.append(line)
+    return lines
+
+
+def table_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look: Look) -> list[Line]:
+    """Return the ranks as a table, the slowest first."""
+    titles = f" {'rank':>5} {'state':<9} {'step':>9} {'step time':>10} {'against':>8} {'data':>6}"
+    titles += f" {'cpu':>6} {'memory':>11}"
+    rows: list[Line] = [[(titles, "dim")]]
+    order = sorted(ranks, key=lambda rank: -(rank.step_seconds or 0.0))
+    for rank in order[look.scroll : look.scroll + height - 3]:
+        mean = rank.step_seconds
+        ratio = "" if mean is None or not usual else f"{(mean / usual - 1) * 100:+.0f}%"
+        total = sum(sum(recent) for recent in rank.phases.values())
+        data = sum(rank.phases.get("data", ())) / total if total > 0 else None
+        memory = rank.values.get("tree_memory_bytes", rank.values.get("memory_bytes"))
+        cpu = rank.values.get("tree_cpu_ratio", rank.values.get("cpu_ratio"))
+        bad = rank.state not in {"running", "finished"}
+        line: Line = [(f" {rank.rank:>5} ", "bold"), (f"{cut(plain(rank.state), 9):<9} ", "bad" if bad else "")]
+        line += [(f"{rank.step if rank.step is not None else '-':>9} {format_value(mean, 'seconds'):>10} ", "")]
+        line += [(f"{ratio:>8} ", heat_of(mean or usual, usual)), (f"{percent(data):>6} {percent(cpu):>6} ", "")]
+        rows.append([*line, (f"{format_value(memory, 'bytes'):>11}", ""), (f"  {plain(rank.node, 40)}", "dim")])
+    tall = min(height, len(rows) + 2)
+    return box([("ranks", "title")], rows, width, tall, [(f"{len(ranks)}, the slowest first", "dim")])

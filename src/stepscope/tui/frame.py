@@ -1,0 +1,143 @@
+"""Parts of a screen: boxes with a title in their border, parts beside each other, bars of several colours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stepscope.tui.text import apart, cut, fitted, length, width_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.tui.text import Line, Span
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a person looks at a scene."""
+
+    view: str = "overview"
+    log: bool | None = None
+    """Whether curves are drawn on a logarithmic scale; None: where it fits."""
+    gpus: tuple[int, ...] | None = None
+    """GPUs that are shown; None: all."""
+    scroll: int = 0
+    """Rows, or graphs, that are above the first shown."""
+    chosen: int = 0
+    """Alert that is chosen."""
+    paused: bool = False
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A part of the screen that can be clicked."""
+
+    y: int
+    x: int
+    width: int
+    height: int
+    action: str
+
+    def at(self, x: int, y: int) -> bool:
+        """Say whether a place lies in it."""
+        return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
+
+
+@dataclass
+class Frame:
+    """A drawn screen: lines of one width, and where it can be clicked."""
+
+    lines: list[Line] = field(default_factory=list)
+    hits: list[Hit] = field(default_factory=list)
+
+
+def box(title: Sequence[Span], body: Sequence[Line], width: int, height: int, end: Sequence[Span] = ()) -> list[Line]:
+    """Return a box of exactly so many columns and rows, its title and a note in the border."""
+    inner = width - 2
+    head = _border(title, end, inner)
+    rows = [*body[: height - 2], *([[]] * max(0, height - 2 - len(body)))]
+    lines: list[Line] = [[("╭", "border"), *head, ("╮", "border")]]
+    lines += [[("│", "border"), *fitted(row, inner), ("│", "border")] for row in rows]
+    lines.append([("╰" + "─" * inner + "╯", "border")])
+    return lines
+
+
+def _border(title: Sequence[Span], end: Sequence[Span], inner: int) -> Line:
+    """Return the line of a border with a text at the left and one at the right, as far as they fit."""
+    spare = inner - 4
+    first = _cut_line(title, spare)
+    line: Line = [("─ ", "border"), *first, (" ", "")] if first else []
+    room = inner - length(line)
+    last = list(end)
+    if last and length(last) + 4 <= room:
+        fill = room - length(last) - 3
+        return [*line, ("─" * fill, "border"), (" ", ""), *last, (" ", ""), ("─", "border")]
+    return [*line, ("─" * room, "border")]
+
+
+def _cut_line(line: Sequence[Span], width: int) -> Line:
+    found: Line = []
+    for text, style in line:
+        room = width - length(found)
+        if width_of(text) > room:
+            if room > 1:
+                found.append((cut(text, room), style))
+            return found
+        found.append((text, style))
+    return found
+
+
+def beside(parts: Sequence[Sequence[Line]], gap: int = 0) -> list[Line]:
+    """Return parts of equal height beside each other."""
+    between: Line = [(" " * gap, "")] if gap else []
+    rows: list[Line] = []
+    for lines in zip(*parts, strict=True):
+        row: Line = []
+        for place, line in enumerate(lines):
+            row += [*(between if place else []), *line]
+        rows.append(row)
+    return rows
+
+
+def widths(total: int, number: int) -> list[int]:
+    """Return the widths of so many parts that fill `total` columns."""
+    return [total * (place + 1) // number - total * place // number for place in range(number)]
+
+
+def filled(lines: Sequence[Line], width: int, height: int) -> list[Line]:
+    """Return exactly `height` lines of `width` columns."""
+    kept = [fitted(line, width) for line in lines[:height]]
+    return kept + [[(" " * width, "")]] * (height - len(kept))
+
+
+def stacked(parts: Sequence[tuple[float, str]], width: int) -> Line:
+    """Return one bar of several parts: (share, style) each; together they fill it as far as they sum to 1."""
+    line: Line = []
+    done, at = 0.0, 0
+    for share, style in parts:
+        done += share
+        end = min(width, round(done * width))
+        if end > at:
+            line.append(("█" * (end - at), style))
+            at = end
+    return fitted(line, width) if at < width else line
+
+
+def flowed(items: Sequence[Line], width: int, rows: int, gap: int = 3) -> list[Line]:
+    """Return items one after the other, on as many rows as they take, at most `rows`; what does not fit is left out."""
+    lines: list[Line] = [[]]
+    for item in items:
+        need = length(item) + (gap if lines[-1] else 0)
+        if lines[-1] and length(lines[-1]) + need > width:
+            if len(lines) == rows:
+                break
+            lines.append([])
+        lines[-1] += [(" " * gap, "")] if lines[-1] else []
+        lines[-1] += item
+    return lines
+
+
+def heading(text: str, width: int, end: Sequence[Span] = ()) -> Line:
+    """Return a line that begins a part without a box."""
+    return apart([(text, "bold")], end, width)

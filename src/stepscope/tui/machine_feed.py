@@ -1,0 +1,94 @@
+"""Follow this machine alone, without a run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.core.vocabulary import unit_of
+from stepscope.views.terminal import Node, Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from stepscope.tui.request import Request
+
+
+class Moment(Protocol):
+    """What a machine tells at one moment."""
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """By canonical name, in base units."""
+
+    @property
+    def events(self) -> Sequence[Mapping[str, object]]:
+        """What happened since the moment before."""
+
+
+class Machine(Protocol):
+    """The machine we are on, as `watcher.machine.Machine` has it."""
+
+    def look(self) -> Moment:
+        """Ask all sources."""
+
+    def absent(self) -> dict[str, str]:
+        """Return what the machine does not tell, and why."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class MachineFeed:
+    """A machine that is followed; `scene` is what it shows."""
+
+    def __init__(self, machine: Machine, host: str, note: str = "", clock: Callable[[], float] = time.time) -> None:
+        """Look for the first time; rates come with the second."""
+        self._machine, self._clock = machine, clock
+        self.scene = Scene(host, is_run=False, note=note)
+        self.scene.nodes[-1] = Node(host)
+        self.poll()
+
+    def close(self) -> None:
+        """End what was started."""
+        self._machine.close()
+
+    def wanted(self) -> Request | None:
+        """Return nothing: a machine has no past."""
+        return None
+
+    def show(self, names: list[str]) -> None:
+        """Do nothing: the machine's view has no choice of graphs."""
+
+    def ask_diagnosis(self) -> None:
+        """Do nothing: there is no run."""
+
+    def failed(self, why: str) -> None:
+        """Do nothing: nothing is read."""
+
+    def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
+        """Do nothing: nothing is read."""
+
+    def reset(self) -> None:
+        """Forget the past of every graph."""
+        self.scene.nodes[-1].reset()
+
+    def poll(self) -> None:
+        """Ask the machine."""
+        moment = self._machine.look()
+        self.scene.now = self._clock()
+        node = self.scene.nodes[-1]
+        gone = node.values.keys() - moment.values.keys()
+        for name in gone:
+            del node.values[name]
+        node.take(moment.values)
+        node.absent = self._machine.absent()
+        for event in moment.events:
+            kind = str(event.get("kind", "event"))
+            text = ", ".join(f"{key} {value}" for key, value in event.items() if key != "kind")
+            self.scene.events.append({"time": self.scene.now, "kind": kind, "step": None, "text": text})
+        del self.scene.events[:-200]
+
+    def known(self) -> Iterable[tuple[str, str]]:
+        """Return every metric with its source."""
+        return [(name, "machine") for name in self.scene.nodes[-1].values if unit_of(name) is not None]

@@ -1,0 +1,133 @@
+"""Read the past of a run in a process of its own, so that the dashboard never holds what reading takes.
+
+The answer is one NumPy archive (no pickle): "facts" is JSON, the rest are columns.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.vocabulary import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.store.curves import Curves
+    from stepscope.store.reader import Past
+    from stepscope.tui.request import Request
+
+POINTS = 512
+"""Buckets of a graph."""
+MACHINE_SECONDS = 240
+"""Seconds of the machine's past that are read."""
+STEPS = 64
+"""Recent steps that are read of each rank."""
+GRAPHS = 8
+COUNTERS = frozenset(("epoch", "samples", "steps_total"))
+"""What only goes up says nothing as a graph."""
+MOST_MACHINE_NAMES = 4000
+PREFIXES = ("points", "blocks", "recent", "machine")
+
+
+def main(arguments: list[str]) -> int:
+    """Read the run in the folder `arguments[0]` as the JSON `arguments[1]` asks; write the answer to stdout."""
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.reader import Past
+
+    request: Request = json.loads(arguments[1])
+    sys.stdout.buffer.write(answer(Past(RunFolder(Path(arguments[0]))), request))
+    return 0
+
+
+def answer(past: Past, request: Request) -> bytes:
+    """Return what is asked for as an archive."""
+    from stepscope.store.curves import Ask, curves
+    from stepscope.views.metric_list import metric_list
+
+    listed = metric_list(past)
+    metrics = listed["metrics"]
+    facts: dict[str, Any] = {"metrics": [[one["name"], one["unit"], one["source"]] for one in metrics]}
+    names = request["names"] or first_names(metrics)
+    facts["names"] = names
+    columns = _columns(curves(past, Ask(tuple(names), POINTS)))
+    if request["everything"]:
+        facts |= about(past)
+        columns |= _recent(past, [one["name"] for one in metrics if one["source"] == "phase"], facts["step"])
+        sampled = [one["name"] for one in metrics if one["source"] == "machine"][:MOST_MACHINE_NAMES]
+        columns |= _machine(past, sampled)
+    if request["diagnosis"]:
+        facts["diagnosis"] = past.diagnose()
+    return packed(facts, columns)
+
+
+def first_names(metrics: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the metrics that have a graph unless others are chosen: the best known of the training."""
+    own = [one for one in metrics if one["source"] == "training" and canonical(one["name"]) not in COUNTERS]
+    best = [one["name"] for one in own if one["important"]]
+    return list(dict.fromkeys([*best, *(one["name"] for one in own)]))[:GRAPHS]
+
+
+def about(past: Past) -> dict[str, Any]:
+    """Return what a run is, and what is known from its points."""
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.states import read_nodes
+    from stepscope.views.run_card import card
+    from stepscope.views.run_list import standing
+
+    known = card(past)
+    kept = ("rate", "samples_per_second", "epoch", "total_steps")
+    stands = standing(read_nodes(RunFolder(past.path))[0])
+    return {**{key: known[key] for key in kept}, "step": stands["step"]}
+
+
+def _recent(past: Past, phases: list[str], last: int | None) -> dict[str, Any]:
+    from stepscope.store.curves import Ask, curves
+
+    if last is None:
+        return {}
+    found = curves(past, Ask(("step_seconds", *phases), STEPS * 64, steps=(max(0, last - STEPS + 1), last)))
+    return _of_points("recent", found.points)
+
+
+def _machine(past: Past, names: list[str]) -> dict[str, Any]:
+    """Return the last minutes of the samples."""
+    from stepscope.store.curves import Ask, curves
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.states import read_nodes
+
+    nodes, _ = read_nodes(RunFolder(past.path))
+    end = max((rank.ended or node.time for node in nodes for rank in node.ranks.values()), default=0)
+    if not names or not end:
+        return {}
+    times = (end - MACHINE_SECONDS * 1_000_000, end + 60_000_000)
+    found = curves(past, Ask(tuple(names), MACHINE_SECONDS * 2, times=times))
+    return _of_points("machine", found.points)
+
+
+def _of_points(prefix: str, points: Any) -> dict[str, Any]:
+    kept = ("name", "rank", "attempt", "seq", "step", "time", "value")
+    return {f"{prefix}_names": np.array(points.names, str), **{f"{prefix}_{key}": getattr(points, key) for key in kept}}
+
+
+def _columns(found: Curves) -> dict[str, Any]:
+    kept = ("name", "rank", "attempt", "last_seq", "last_step", "last_time", "min", "max", "mean", "last")
+    blocks = {f"blocks_{key}": getattr(found.blocks, key) for key in (*kept, "count", "nonfinite")}
+    return {**_of_points("points", found.points), "blocks_names": np.array(found.blocks.names, str), **blocks}
+
+
+def packed(facts: dict[str, Any], columns: dict[str, Any]) -> bytes:
+    """Return facts and columns as one archive."""
+    buffer = io.BytesIO()
+    told = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    np.savez(buffer, facts=told, **columns)
+    return buffer.getvalue()
+
+
+if __name__ == "__main__":  # pragma: no cover - runs in a process of its own
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""What the dashboard asks of the process that reads a run, and how the answer is opened."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULE = "stepscope.tui.reading"
+SECONDS = 120.0
+"""How long reading may take."""
+
+
+class Request(TypedDict):
+    """What is to be read."""
+
+    names: list[str]
+    """Metrics whose past is wanted; empty: those that are shown first."""
+    everything: bool
+    """Whether also the recent steps and the machine are wanted."""
+    diagnosis: bool
+
+
+def request(names: list[str] | None = None, *, everything: bool = False, diagnosis: bool = False) -> Request:
+    """Return a request."""
+    return {"names": names or [], "everything": everything, "diagnosis": diagnosis}
+
+
+def command(path: Path, asked: Request) -> list[str]:
+    """Return the command that answers; never `-m` from the working directory, whose files may have our names."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = f"import sys; sys.path.insert(0, {root!r}); from {MODULE} import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-c", code, str(path), json.dumps(asked)]
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the reading process: one thread is enough for it."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def opened(data: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return facts and columns of an answer."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        columns = {key: archive[key] for key in archive.files if key != "facts"}
+        return json.loads(archive["facts"].tobytes()), columns

@@ -1,0 +1,317 @@
+"""Follow one run: its past by a reading process, what comes after by its tails, its state by its small files."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.alerts.history import alerts_of
+from stepscope.core.vocabulary import unit_of
+from stepscope.store.events import read_events
+from stepscope.store.following import Follower
+from stepscope.store.layout import RunFolder
+from stepscope.store.machine import read_machines
+from stepscope.store.meta import read_meta
+from stepscope.store.points import NO_NS, NO_STEP, Points
+from stepscope.store.series import by_name
+from stepscope.store.states import read_nodes
+from stepscope.tui.request import Request, request
+from stepscope.views.event_count import EventCount
+from stepscope.views.event_list import QUIET, line_of
+from stepscope.views.status import status
+from stepscope.views.terminal import Curve, Node, Rank, Scene
+from stepscope.views.terminal_history import Buckets, History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+OWN, PHASE, STEP, SAMPLES, PROCESS = "stepscope/", "phase/", "step_seconds", "samples", "process/"
+STATUS_SECONDS = 1.0
+"""Between two looks at the small files."""
+EVENTS = 200
+"""Events that are kept for the screen."""
+MOST_RANKS = 4096
+MOST_WAITING = 400_000
+"""Points that are kept while the past is being read."""
+
+
+class RunFeed:
+    """A run that is followed; `scene` is what it shows."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Begin at the present; the past comes with the answer to `wanted`.
+
+        Raises:
+            StepscopeError: there is no run, or it cannot be read.
+        """
+        self.path = path
+        self._clock = clock
+        self._folder = RunFolder(path)
+        meta = read_meta(self._folder)
+        name = meta.get("name") or meta["id"]
+        self.scene = Scene(str(name), is_run=True, project=str(meta.get("project") or ""), id=str(meta["id"]))
+        self.scene.loading = True
+        self._facts: dict[str, Any] = {}
+        self._events = EventCount(self._folder)
+        self._told = -1
+        self._due = 0.0
+        self._follower = Follower(self._folder)
+        self._sources: dict[str, str] = {}
+        self._waiting: list[Points] | None = []
+        self._wanted: Request | None = request(everything=True)
+        self._speed: tuple[float, int] | None = None
+        self._look_at_files(clock())
+
+    def close(self) -> None:
+        """Close the files that are followed."""
+        self._follower.close()
+
+    def wanted(self) -> Request | None:
+        """Return what is to be read now, once; None if nothing is."""
+        asked, self._wanted = self._wanted, None
+        return asked
+
+    def show(self, names: list[str]) -> None:
+        """Choose the metrics that have a graph; the past of new ones is read."""
+        self.scene.shown = list(names)
+        new = [name for name in names if name not in self.scene.curves]
+        for name in new:
+            self.scene.curves[name] = Curve(name, self._unit(name), History(self._step_width(name)))
+        self.scene.curves = {name: self.scene.curves[name] for name in names}
+        if new:
+            self._waiting = self._waiting if self._waiting is not None else []
+            self._wanted = request(names=new)
+
+    def ask_diagnosis(self) -> None:
+        """Have the run diagnosed."""
+        self._wanted = request(names=self.scene.shown[:1], diagnosis=True)
+
+    def reset(self) -> None:
+        """Forget the past of every graph; they begin anew with the next point."""
+        for curve in self.scene.curves.values():
+            curve.history = History(self._step_width(curve.name))
+        for node in self.scene.nodes.values():
+            node.reset()
+        for rank in self.scene.ranks.values():
+            rank.steps.clear()
+            rank.phases.clear()
+
+    def poll(self) -> None:
+        """Take in what has come."""
+        now = self.scene.now = self._clock()
+        new = self._follower.look()
+        if len(new):
+            if self._waiting is not None and sum(map(len, self._waiting)) < MOST_WAITING:
+                self._waiting.append(new)
+            self._take(new, self.scene.curves if self._waiting is None else {})
+        if now >= self._due:
+            self._look_at_files(now)
+
+    def failed(self, why: str) -> None:
+        """Say that the past could not be read, and go on with what comes."""
+        self.scene.loading, self.scene.note, self._waiting = False, f"the past cannot be read: {why}", None
+
+    def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
+        """Take in the past."""
+        self.scene.loading, self.scene.note = False, ""
+        self.scene.diagnosis = facts.get("diagnosis", self.scene.diagnosis)
+        for name, unit, source in facts["metrics"]:
+            self._sources[name], self.scene.units[name] = source, unit
+        if "total_steps" in facts:
+            self._begin(facts, columns)
+        self._fill(facts["names"], columns)
+        waiting, self._waiting = self._waiting or [], None
+        asked = set(facts["names"])
+        for part in waiting:
+            self._replay(part, asked, columns)
+        self._look_at_files(self._clock())
+
+    def _begin(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
+        """Take in the first answer: what to show, the recent steps, the machine."""
+        self._facts = {key: facts[key] for key in ("rate", "epoch", "total_steps")}
+        self._facts["names"] = len(facts["metrics"])
+        self.scene.samples_per_second = facts["samples_per_second"]
+        if not self.scene.shown:
+            self.scene.shown = list(facts["names"])
+        for name in self.scene.shown:
+            self.scene.curves.setdefault(name, Curve(name, self._unit(name), History(self._step_width(name))))
+        for prefix in ("recent", "machine"):
+            if f"{prefix}_names" in columns:
+                past = _points(prefix, columns)
+                self._take(past.select(np.argsort(past.time, kind="stable")), {}, live=False)
+
+    def _fill(self, names: list[str], columns: dict[str, Any]) -> None:
+        """Build the histories of some metrics anew from an answer."""
+        points, codes = _points("points", columns), columns["blocks_names"].tolist()
+        of_blocks = columns["blocks_name"]
+        for name in names:
+            curve = self.scene.curves.get(name)
+            if curve is None:
+                continue
+            curve.history = History(self._step_width(name))
+            code = codes.index(name) if name in codes else -1
+            place = np.flatnonzero(of_blocks == code)
+            if len(place):
+                curve.history.add(*_of_blocks(columns, place, by_time=self._by_time(name)))
+        for name, part in by_name(points):
+            curve = self.scene.curves.get(name)
+            if curve is not None and name in names:
+                self._grow(curve, part)
+                self.scene.last[name] = float(part.value[int(part.time.argmax())])
+
+    def _replay(self, part: Points, names: set[str], columns: dict[str, Any]) -> None:
+        """Take in points of some metrics that came while their past was read, but for those that the past has."""
+        seen = _last_seen(columns)
+        for name, own in by_name(part):
+            curve = self.scene.curves.get(name)
+            if curve is None:
+                continue
+            if name in names:
+                keys = zip(own.rank.tolist(), own.attempt.tolist(), strict=True)
+                limit = np.array([seen.get((name, *key), -1) for key in keys])
+                own = own.select(own.seq > limit)  # noqa: PLW2901 - the rest is known
+            self._grow(curve, own)
+
+    def _take(self, new: Points, curves: Mapping[str, Curve], *, live: bool = True) -> None:
+        """Take in points: newest values, recent steps, samples, and the histories of `curves`."""
+        ordered = new if live else _by_name_order(new)
+        for name, part in by_name(ordered):
+            if name.startswith(OWN):
+                continue
+            if part.rank[0] < 0:
+                self._sample(name, part)
+                continue
+            if live:
+                self.scene.last[name] = float(part.value[-1])
+            curve = curves.get(name)
+            if curve is not None:
+                self._grow(curve, part)
+            if name == STEP or name.startswith(PHASE):
+                self._recent(name, part)
+            elif name == SAMPLES and live:
+                self._count_samples(part)
+
+    def _grow(self, curve: Curve, part: Points) -> None:
+        x = part.time / 1e6 if self._by_time(curve.name) else part.step.astype(np.float64)
+        known = np.ones(len(part), bool) if self._by_time(curve.name) else part.step != NO_STEP
+        if known.any():
+            buckets = Buckets.of_points(x[known], part.value[known], part.attempt[known].astype(np.int64))
+            curve.history.add(buckets, float(part.value[-1]))
+
+    def _sample(self, name: str, part: Points) -> None:
+        """Take in samples of the machine, node by node; those of processes belong to their ranks."""
+        for node in np.unique(part.rank).tolist():
+            values = part.value[part.rank == node].tolist()
+            rank, _, metric = name.removeprefix(PROCESS).partition("/")
+            if name.startswith(PROCESS) and rank.isdecimal() and "/" not in metric:
+                self._rank(int(rank)).values[metric] = values[-1]
+                continue
+            for value in values:
+                self._node(node).take({name: value})
+
+    def _recent(self, name: str, part: Points) -> None:
+        for number in np.unique(part.rank).tolist():
+            rank = self._rank(number)
+            values = part.value[part.rank == number].tolist()
+            if name == STEP:
+                rank.steps.extend(values)
+            else:
+                from collections import deque
+
+                phase = name.removeprefix(PHASE)
+                rank.phases.setdefault(phase, deque(maxlen=rank.steps.maxlen)).extend(values)
+
+    def _count_samples(self, part: Points) -> None:
+        seconds = self.scene.step_seconds()
+        if seconds:
+            ranks = len(np.unique(part.rank))
+            self.scene.samples_per_second = float(part.value.mean()) * ranks / seconds
+
+    def _node(self, number: int) -> Node:
+        return self.scene.nodes.setdefault(number, Node())
+
+    def _rank(self, number: int) -> Rank:
+        if number not in self.scene.ranks and len(self.scene.ranks) >= MOST_RANKS:
+            return Rank(number)
+        return self.scene.ranks.setdefault(number, Rank(number))
+
+    def _look_at_files(self, now: float) -> None:
+        """Look at state, ranks, alerts and events."""
+        self._due = now + STATUS_SECONDS
+        scene = self.scene
+        scene.now = now
+        seconds = scene.step_seconds()
+        if seconds:
+            self._facts["rate"] = 1 / seconds
+        scene.status = status(self._folder, self._facts, self._events, now)
+        nodes, _ = read_nodes(self._folder)
+        newest = max((node.attempt for node in nodes), default=0)
+        for node in nodes:
+            for number, state in node.ranks.items() if node.attempt == newest else ():
+                rank = self._rank(number)
+                rank.state, rank.node, rank.pid, rank.step = state.state, node.node, state.pid, state.step
+        if self._told != self._events.total:
+            self._told = self._events.total
+            found, _ = read_events(self._folder)
+            scene.alerts = alerts_of(found)
+            scene.events = [_event(one) for one in found if one.get("kind") not in QUIET][-EVENTS:]
+            self._look_at_machines()
+
+    def _look_at_machines(self) -> None:
+        machines, _ = read_machines(self._folder)
+        for place, machine in enumerate(machines):
+            node = self._node(-1 - place)
+            node.name, node.devices, node.absent = machine.node, dict(machine.devices), machine.absent
+
+    def _by_time(self, name: str) -> bool:
+        return self._sources.get(name) in {"machine", "own"}
+
+    def _step_width(self, name: str) -> float:
+        return 0.5 if self._by_time(name) else 1.0
+
+    def _unit(self, name: str) -> str:
+        return self.scene.units.get(name) or unit_of(name)
+
+    def known(self) -> Iterable[tuple[str, str]]:
+        """Return every metric that can have a graph, with its source."""
+        return self._sources.items()
+
+
+def _event(event: dict[str, Any]) -> dict[str, Any]:
+    kind = str(event.get("kind", "other"))[:60]
+    return {"time": event.get("time"), "kind": kind, "step": event.get("step"), "text": line_of(event)}
+
+
+def _points(prefix: str, columns: dict[str, Any]) -> Points:
+    kept = {key: columns[f"{prefix}_{key}"] for key in ("name", "rank", "attempt", "seq", "step", "time", "value")}
+    return Points(columns[f"{prefix}_names"].tolist(), **kept, ns=np.full(len(kept["name"]), NO_NS, np.int64))
+
+
+def _by_name_order(points: Points) -> Points:
+    return points.select(np.argsort(points.name, kind="stable"))
+
+
+def _of_blocks(columns: dict[str, Any], place: Any, *, by_time: bool) -> tuple[Buckets, float]:
+    """Return blocks of an answer as buckets, and the newest value."""
+    own = {key: columns[f"blocks_{key}"][place] for key in ("min", "max", "mean", "nonfinite", "attempt", "last_time")}
+    bad = own["nonfinite"].astype(np.int64)
+    count = columns["blocks_count"][place].astype(np.int64) - bad
+    x = own["last_time"] / 1e6 if by_time else columns["blocks_last_step"][place].astype(np.float64)
+    newest = float(columns["blocks_last"][place][int(own["last_time"].argmax())])
+    attempt = own["attempt"].astype(np.int64)
+    return Buckets(x, own["min"], own["max"], own["mean"], count, bad, attempt), newest
+
+
+def _last_seen(columns: dict[str, Any]) -> dict[tuple[str, int, int], int]:
+    """Return the highest sequence of each curve of an answer."""
+    seen: dict[tuple[str, int, int], int] = {}
+    for prefix, which in (("points", "seq"), ("blocks", "last_seq")):
+        names = columns[f"{prefix}_names"].tolist()
+        parts = [columns[f"{prefix}_{key}"].tolist() for key in ("name", "rank", "attempt", which)]
+        for code, rank, attempt, seq in zip(*parts, strict=True):
+            key = (names[code], rank, attempt)
+            seen[key] = max(seq, seen.get(key, -1))
+    return seen

@@ -1,0 +1,39 @@
+"""A whole screen of any size, as plain data: pure in what is shown and how it is looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.tui.draw_alerts import alerts_view
+from stepscope.tui.draw_graphs import metrics_view
+from stepscope.tui.draw_head import keys, tabs, title
+from stepscope.tui.draw_machine import machine_view
+from stepscope.tui.draw_overview import overview
+from stepscope.tui.draw_ranks import ranks_view
+from stepscope.tui.frame import Frame, filled
+from stepscope.tui.text import fitted
+
+if TYPE_CHECKING:
+    from stepscope.tui.frame import Look
+    from stepscope.views.terminal import Scene
+
+SMALLEST = (40, 10)
+DRAWN = {
+    "overview": overview,
+    "metrics": metrics_view,
+    "machine": machine_view,
+    "ranks": ranks_view,
+    "alerts": alerts_view,
+}
+
+
+def draw(scene: Scene, look: Look, width: int, height: int) -> Frame:
+    """Return the screen: exactly `height` lines of `width` columns."""
+    if width < SMALLEST[0] or height < SMALLEST[1]:
+        text = f"{SMALLEST[0]}x{SMALLEST[1]} needed"
+        return Frame(filled([title(scene, look, width), [(text, "warn")]], width, height))
+    line, hits = tabs(scene, look, width)
+    last, more = keys(scene, height - 1, width)
+    body = DRAWN[look.view](scene, width, height - 3, look)
+    lines = [fitted(title(scene, look, width), width), fitted(line, width), *filled(body, width, height - 3), last]
+    return Frame(lines, [*hits, *more])

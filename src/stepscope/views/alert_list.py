@@ -1,0 +1,24 @@
+"""The alerts of a run for a screen: one row per occurrence, and how telling people went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.history import ACTIVE, alerts_of
+from stepscope.alerts.outbox import deliveries
+
+if TYPE_CHECKING:
+    from stepscope.store.reader import Past
+
+MOST = 1000
+"""Alerts that are told: the active ones first, then the newest."""
+CHANGES = 50
+"""Changes of one alert that are told: the newest."""
+
+
+def alert_list(past: Past) -> dict[str, Any]:
+    """Return the alerts of a run, those that last first, then the newest first."""
+    rows = alerts_of(past.events("alert"))
+    rows.sort(key=lambda row: row["state"] not in ACTIVE)
+    told = [{**row, "transitions": row["transitions"][-CHANGES:]} for row in rows[:MOST]]
+    return {"total": len(rows), "alerts": told, "deliveries": deliveries(past.path)[:MOST]}

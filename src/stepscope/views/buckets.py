@@ -1,0 +1,89 @@
+"""Figures over a whole series from its buckets: exact sums, extremes and counts, without reading every point again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.store.points import NO_STEP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.store.series import Series
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Columns of one series, whole or downsampled: a point is a bucket of one."""
+
+    rank: NDArray[np.int32]
+    attempt: NDArray[np.int32]
+    step: NDArray[np.int64]
+    """Of the last point."""
+    time: NDArray[np.float64]
+    """Of the last point, seconds since 1970 UTC."""
+    mean: NDArray[np.float64]
+    """Over the finite points; NaN where there is none."""
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    last: NDArray[np.float64]
+    finite: NDArray[np.int64]
+    """Points that are finite."""
+    count: NDArray[np.int64]
+
+    def select(self, keep: NDArray[np.bool_]) -> Buckets:
+        """Return the buckets where `keep` holds."""
+        return Buckets(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+
+    def last_attempt(self) -> Buckets:
+        """Return the buckets of the last attempt."""
+        return self.select(self.attempt == self.attempt.max()) if len(self.attempt) else self
+
+    def total(self) -> float:
+        """Return the sum of the finite points."""
+        some = self.finite > 0
+        return float((self.mean[some] * self.finite[some]).sum())
+
+    def average(self) -> float | None:
+        """Return the mean of the finite points; None if there is none."""
+        number = int(self.finite.sum())
+        return self.total() / number if number else None
+
+    def lowest(self) -> float | None:
+        """Return the lowest finite point."""
+        some = self.low[np.isfinite(self.low)]
+        return float(some.min()) if len(some) else None
+
+    def highest(self) -> float | None:
+        """Return the highest finite point."""
+        some = self.high[np.isfinite(self.high)]
+        return float(some.max()) if len(some) else None
+
+    def newest(self) -> float | None:
+        """Return the last point by time; None if it is not finite or there is none."""
+        if not len(self.time):
+            return None
+        value = float(self.last[int(np.argmax(self.time))])
+        return value if np.isfinite(value) else None
+
+    def top_step(self) -> int | None:
+        """Return the highest step; None if no point has one."""
+        steps = self.step[self.step != NO_STEP]
+        return int(steps.max()) if len(steps) else None
+
+
+def buckets_of(series: Series) -> Buckets:
+    """Return the buckets of a series; of one that came whole, a bucket for each point."""
+    blocks = series.buckets
+    if blocks is None:
+        fine = np.isfinite(series.value)
+        clean = np.where(fine, series.value, np.nan)
+        ones = np.ones(len(series), np.int64)
+        shape = (series.rank, series.attempt, series.step, series.time)
+        return Buckets(*shape, clean, clean, clean, series.value, fine.astype(np.int64), ones)
+    place = (blocks.rank, blocks.attempt, blocks.last_step, blocks.last_time / 1e6)
+    values = (blocks.mean, blocks.min, blocks.max, blocks.last)
+    return Buckets(*place, *values, blocks.count - blocks.nonfinite, blocks.count)

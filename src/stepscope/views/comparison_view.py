@@ -1,0 +1,100 @@
+"""Two to twenty runs side by side: configuration, summary numbers with their differences, and where the time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.comparison import compare
+from stepscope.analysis.quantity import kind_of
+from stepscope.analysis.recording import Group
+from stepscope.store.layout import RunFolder
+from stepscope.store.snapshot import take_snapshot
+from stepscope.views.recordings import flat, of_past
+from stepscope.views.run_head import step_time
+from stepscope.views.run_list import row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.analysis.comparison import Compared, Comparison
+    from stepscope.store.reader import Past
+
+SETTINGS = 500
+"""Settings of a configuration that are compared."""
+
+
+def comparison_view(runs: Sequence[Past]) -> dict[str, Any]:
+    """Return the comparison of some runs with the first of them."""
+    groups = [Group(past.id, (of_past(past),)) for past in runs]
+    found = [compare(groups[0], other) for other in groups[1:]]
+    return {
+        "runs": [_run(past) for past in runs],
+        "config": settings([past.config for past in runs]),
+        "numbers": numbers(found),
+        "phases": [_phases(past) for past in runs],
+        "notes": list(dict.fromkeys(note.text for one in found for note in one.findings))[:50],
+    }
+
+
+def _run(past: Past) -> dict[str, Any]:
+    kept = ("key", "id", "name", "project", "state", "cause", "created", "step", "duration")
+    told = row(past.path)
+    return {key: told[key] for key in kept}
+
+
+def settings(configs: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return every setting of the runs' configurations with its value in each; those that differ come first."""
+    flattened = [dict(flat(config)) for config in configs]
+    keys = list(dict.fromkeys(key for one in flattened for key in one))[:SETTINGS]
+    found = []
+    for key in keys:
+        values = [one.get(key) for one in flattened]
+        found.append({"key": key, "values": values, "same": all(value == values[0] for value in values)})
+    return sorted(found, key=lambda entry: (entry["same"], entry["key"]))
+
+
+def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return each quantity with its value in every run, and how each differs from the first."""
+    names = list(dict.fromkeys(item.quantity for one in found for item in one.quantities))
+    rows = []
+    for name in names:
+        items = [one.quantity(name) for one in found]
+        known = next(item for item in items if item is not None)
+        lower = kind_of(name).lower_is_better
+        first = next((item.found.a for item in items if item is not None and item.found.a is not None), None)
+        rows.append(
+            {
+                "name": name,
+                "unit": known.unit,
+                "definition": known.definition,
+                "better": None if lower is None else "lower" if lower else "higher",
+                "values": [_value(first), *(_value(None if item is None else item.found.b) for item in items)],
+                "differences": [None, *map(_difference, items)],
+            }
+        )
+    return rows
+
+
+def _value(number: float | None) -> dict[str, Any] | None:
+    return None if number is None else {"value": number}
+
+
+def _difference(item: Compared | None) -> dict[str, Any] | None:
+    if item is None:
+        return None
+    facts = item.found
+    return {
+        "ratio": facts.ratio,
+        "low": facts.low,
+        "high": facts.high,
+        "confidence": facts.confidence,
+        "verdict": facts.verdict,
+        "text": facts.why,
+    }
+
+
+def _phases(past: Past) -> list[dict[str, Any]]:
+    counts = take_snapshot(RunFolder(past.path)).counts()
+    found = step_time(past, counts)
+    kept = ("phase", "seconds", "share", "mean")
+    return [] if found is None else [{key: phase[key] for key in kept} for phase in found["phases"]]

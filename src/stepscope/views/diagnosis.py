@@ -1,0 +1,84 @@
+"""The diagnosis of a run as plain data: what page, terminal, report and command line show alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.changes import changes, slow_steps
+from stepscope.analysis.diagnosis.machine import busy
+from stepscope.analysis.diagnosis.missing import missing
+from stepscope.analysis.diagnosis.verdict import findings, limited, primary, summary
+from stepscope.analysis.pipeline import Operations, what_if
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
+from stepscope.views.diagnosis_evidence import evidence_of, evidence_of_imported, seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.diagnosis.evidence import Evidence
+    from stepscope.importers.imported import Imported
+    from stepscope.store.reader import Past
+
+
+def diagnose(past: Past) -> dict[str, Any]:
+    """Return the verdict of a recorded run: see docs/diagnosis.md for every key."""
+    about = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path), "state": past.state}
+    evidence = evidence_of(past)
+    return {**_told(about, evidence), "devices": _devices(past, evidence)}
+
+
+def _devices(past: Past, evidence: Evidence) -> int:
+    """Return what is paid for: GPUs of the run, or machines where it has none."""
+    cards = [name for name in evidence.series if name.startswith("gpu/") and name.endswith("/memory_total_bytes")]
+    nodes = {node.node for node in read_nodes(RunFolder(past.path))[0]}
+    return sum(len(evidence.series[name]) for name in cards) or max(1, len(nodes))
+
+
+def diagnose_imported(run: Imported) -> dict[str, Any]:
+    """Return the verdict of a run that another tool recorded."""
+    name = str(run.facts.get("name") or run.path)
+    about = {"id": run.path, "name": name, "project": "", "path": run.path, "state": "", "format": run.format}
+    return {**_told(about, evidence_of_imported(run)), "devices": 1}
+
+
+def diagnose_operations(path: str, columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the verdict on the operations of a pipelined training: who is late, and what that costs."""
+    step, replica, stage, sequence = (columns[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
+    start, seconds = (columns[name].astype(np.float64) for name in ("start_ts", "duration"))
+    kind = columns["optype"].astype(object)
+    found = what_if(Operations(step, replica, stage, kind, sequence, start, seconds))
+    finding = found.finding()
+    steps = len(np.unique(step))
+    text = f"no stage or replica is late: without stragglers it would be {found.slowdown:.3f} times as fast"
+    return {
+        "run": {"id": path, "name": path, "project": "", "path": path, "state": "", "format": "pipeline_trace"},
+        "primary": finding.kind if finding else "none",
+        "summary": finding.text if finding else text,
+        "findings": [finding.facts()] if finding else [],
+        **{key: [] for key in ("changes", "slow_steps", "missing", "notes")},
+        "steps": steps,
+        "seconds": found.seconds * steps,
+        "devices": 1,
+    }
+
+
+def _told(about: dict[str, Any], evidence: Evidence) -> dict[str, Any]:
+    found = [limited(one) for one in findings(evidence)]
+    steps = evidence.leader
+    return {
+        "run": about,
+        "primary": primary(found),
+        "summary": summary(found, evidence),
+        "findings": [one.facts() for one in found],
+        "changes": changes(evidence),
+        "slow_steps": slow_steps(evidence),
+        "missing": missing(evidence),
+        "notes": [note for note in (busy(evidence),) if note],
+        "steps": steps.count if steps is not None else 0,
+        "seconds": seconds_of(evidence),
+    }

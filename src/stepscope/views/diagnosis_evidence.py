@@ -1,0 +1,247 @@
+"""Read what a diagnosis needs: from a recorded run, however long, or from a run of another tool."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.diagnosis.evidence import NO_STEP, RARE, Evidence, Steps, Track
+from stepscope.core.vocabulary import aliases, canonical
+from stepscope.store.layout import RunFolder
+from stepscope.store.snapshot import take_snapshot
+from stepscope.views.ledger import attempts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.ledger import Attempt
+    from stepscope.importers.imported import Imported, ImportedSeries
+    from stepscope.store.pyramid import Blocks
+    from stepscope.store.reader import Past
+    from stepscope.store.series import Series
+
+    Numbers = NDArray[np.float64]
+
+STEP, PHASE = "step_seconds", "phase/"
+MOST_STEPS = 200_000
+"""Steps up to which every one is read with its phases; a longer run is read as blocks of steps."""
+BLOCKS = 10_000
+"""Blocks of steps of a longer run."""
+POINTS = 4000
+"""Points of a series; more are joined to means, those of a loss are not."""
+MOST_LOSS = 1_000_000
+"""Points of a loss that are read one by one."""
+USELESS = ("stepscope/", PHASE, STEP, "steps_total")
+"""Metrics that say nothing here, or are read otherwise."""
+
+
+def evidence_of(past: Past) -> Evidence:
+    """Return what is known of the last attempt of a run."""
+    counts = take_snapshot(RunFolder(past.path)).counts()
+    last = max(past.attempts, default=0)
+    few = counts.get(STEP, 0) <= MOST_STEPS
+    attempts = [one for one in attempts_of(past) if one.number == last] if few else []
+    ranks = [_steps(one) for one in attempts if len(one.end)] if few else _long(past, counts, last)
+    series = _series(past, counts, last)
+    started = [float(one.end[0] - one.seconds[0]) for one in ranks if len(one)]
+    ended = [float(one.end[-1]) for one in ranks if len(one)]
+    return Evidence(
+        ranks,
+        series,
+        [event for event in past.events() if event.get("attempt", last) == last],
+        past.state,
+        past.cause,
+        max(ended) - min(started) if ended else None,
+        _processors(past.meta, series),
+    )
+
+
+def _steps(one: Attempt) -> Steps:
+    order = np.argsort(one.end, kind="stable")
+    phases = {name: seconds[order] for name, seconds in one.phases.items()}
+    return Steps(one.rank, one.step[order], one.end[order], one.seconds[order], phases)
+
+
+def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[Steps]:
+    """Return the steps of a long run as blocks: each is the mean of some hundred steps."""
+    names = [name for name in counts if name == STEP or name.startswith(PHASE)]
+    blocks = {name: series.buckets for name, series in past.overview(names, points=BLOCKS).items()}
+    whole = blocks.get(STEP)
+    if whole is None:
+        return []
+    found = []
+    for rank in np.unique(whole.rank[whole.attempt == attempt]).tolist():
+        own = whole.select((whole.rank == rank) & (whole.attempt == attempt))
+        weight = own.count.astype(np.float64)
+        phases = {}
+        parts = {name: _of(part, rank, attempt) for name, part in blocks.items() if name != STEP and part is not None}
+        measured = max((int(part.count.sum()) for part in parts.values()), default=0)
+        scale = float(weight.sum()) / measured if measured else 1.0
+        for name, part in parts.items():
+            phase = name.removeprefix(PHASE)
+            phases[phase] = _spread(part, own) / weight * (1.0 if phase in RARE else scale)
+        found.append(Steps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
+    return found
+
+
+def _of(blocks: Blocks, rank: int, attempt: int) -> Blocks:
+    return blocks.select((blocks.rank == rank) & (blocks.attempt == attempt))
+
+
+def _spread(part: Blocks, rows: Blocks) -> Numbers:
+    """Return the seconds of a phase in each row of steps: those of its blocks, spread evenly over their steps."""
+    if not len(part):
+        return np.zeros(len(rows))
+    seconds = np.nan_to_num(part.mean) * (part.count - part.nonfinite)
+    after = np.cumsum(seconds)
+    order = np.argsort(part.low_step, kind="stable")
+    edges = np.stack([part.low_step[order] - 1, part.high_step[order]], axis=1).ravel().astype(np.float64)
+    sums = np.stack([after[order] - seconds[order], after[order]], axis=1).ravel()
+    edges = np.maximum.accumulate(edges)
+    until = np.interp(rows.high_step.astype(np.float64), edges, sums)
+    return np.asarray(np.maximum(0.0, np.diff(until, prepend=0.0)))
+
+
+def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, dict[int, Track]]:
+    names = [name for name in counts if not name.startswith(USELESS)]
+    exact = [name for name in names if is_loss(name) and POINTS < counts[name] <= MOST_LOSS]
+    found: dict[str, dict[int, Track]] = {}
+    read = past.overview([name for name in names if name not in exact], points=POINTS)
+    read |= {name: past.series(name) for name in exact}
+    for name, points in read.items():
+        main = canonical(name)
+        if main != name and main in counts:
+            continue
+        tracks = _tracks(points, attempt, aliases[name].factor if name in aliases else 1.0)
+        if tracks:
+            found[main] = tracks
+    return found
+
+
+def is_loss(name: str) -> bool:
+    """Say whether a metric is a loss, by the last part of its name."""
+    return name.replace("_", "/").rsplit("/", 1)[-1] == "loss" or name == "loss"
+
+
+def _tracks(points: Series, attempt: int, factor: float) -> dict[int, Track]:
+    """Return a series by rank, of one attempt: means of buckets where there are many points."""
+    step, when, value, rank, of = points.step, points.time, points.value, points.rank, points.attempt
+    blocks = points.buckets
+    if blocks is not None:
+        bad = blocks.bad_kind > 0
+        step = np.concatenate([blocks.last_step, blocks.bad_step[bad]])
+        when = np.concatenate([blocks.last_time, blocks.bad_time[bad]]) / 1e6
+        value = np.concatenate([blocks.mean, np.full(int(bad.sum()), np.nan)])
+        rank, of = (np.concatenate([column, column[bad]]) for column in (blocks.rank, blocks.attempt))
+        order = np.lexsort((when, of, rank))
+        step, when, value, rank, of = step[order], when[order], value[order], rank[order], of[order]
+    found = {}
+    for one in np.unique(rank).tolist():
+        kept = (rank == one) & (of == attempt)
+        if kept.any():
+            found[int(one)] = Track(step[kept], when[kept], value[kept] * factor)
+    return found
+
+
+def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track]]) -> float | None:
+    for name in ("cgroup/cpu_limit", "cpu/count"):
+        for track in series.get(name, {}).values():
+            value = track.finite().value
+            if len(value):
+                return float(value[-1])
+    cpu = meta.get("cpu")
+    usable = cpu.get("usable") if isinstance(cpu, dict) else None
+    return float(usable) if isinstance(usable, (int, float)) else None
+
+
+def evidence_of_imported(run: Imported) -> Evidence:
+    """Return what a run of another tool tells: of each rank its steps, where their durations are known, and series."""
+    columns = {canonical(name): run.columns[name] for name in reversed(run.names())}
+    series = {name: _by_rank(column) for name, column in columns.items() if not name.startswith(USELESS)}
+    series = {name: tracks for name, tracks in series.items() if tracks}
+    ranks = _imported_steps(columns)
+    status = str(run.facts.get("status") or "finished").lower()
+    state = "finished" if status in ("finished", "success", "completed") else "failed" if "fail" in status else status
+    spans = [(float(one.end[0] - one.seconds[0]), float(one.end[-1])) for one in ranks if np.isfinite(one.end).all()]
+    seconds = max(last for _, last in spans) - min(first for first, _ in spans) if spans else None
+    return Evidence(ranks, series, (), state, "", seconds, None, run.format)
+
+
+def _by_rank(column: ImportedSeries) -> dict[int, Track]:
+    found = {}
+    for rank in np.unique(column.rank).tolist():
+        kept = column.rank == rank
+        step, when = column.step[kept], column.time[kept]
+        if not np.isfinite(when).all():  # without a clock the order stands for it
+            when = np.arange(len(step), dtype=np.float64)
+        if len(step) and (step == NO_STEP).all():
+            step = np.arange(len(step))
+        found[int(rank)] = Track(step, when, column.value[kept])
+    return found
+
+
+def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[Steps]:
+    lasted = columns.get(STEP)
+    if lasted is None:
+        return []
+    found = []
+    for rank in np.unique(lasted.rank).tolist():
+        kept = (lasted.rank == rank) & np.isfinite(lasted.value) & (lasted.value >= 0)
+        if not kept.any():
+            continue
+        step, seconds, when = lasted.step[kept], lasted.value[kept], lasted.time[kept]
+        if (step == NO_STEP).all():
+            step = np.arange(len(step))
+        if not np.isfinite(when).all():
+            when = np.cumsum(seconds)
+        weight = _steps_of_rows(step, seconds, when)
+        phases = {name: each / weight for name, each in _imported_phases(columns, int(rank), step)}
+        for each in phases.values():
+            outside = np.nan_to_num(each)
+            if (outside > seconds).any():  # a tool that counts its steps without it
+                seconds = seconds + outside
+        several = weight if (weight > 1).any() else None
+        found.append(Steps(int(rank), step, when, seconds, phases, several))
+    return found
+
+
+def _steps_of_rows(step: NDArray[np.int64], seconds: Numbers, when: Numbers) -> Numbers:
+    """Return how many steps each row stands for: where a log has a mean of several, time passes as for them all."""
+    apart = np.diff(step).astype(np.float64)
+    passed = np.diff(when)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = float(np.median(passed / seconds[1:])) if len(passed) else 1.0
+    if not len(apart) or (apart <= 0).any() or not np.isfinite(each) or each < 0.5 * float(np.median(apart)):
+        return np.ones(len(step))
+    return np.concatenate([apart[:1], apart])
+
+
+def _imported_phases(
+    columns: Mapping[str, ImportedSeries], rank: int, step: NDArray[np.int64]
+) -> Iterable[tuple[str, Numbers]]:
+    order = np.argsort(step, kind="stable")
+    for name, column in columns.items():
+        if not name.startswith(PHASE):
+            continue
+        kept = (column.rank == rank) & np.isfinite(column.value)
+        values = np.full(len(step), np.nan)
+        place = np.searchsorted(step[order], column.step[kept])
+        same = place < len(step)
+        same[same] = step[order][place[same]] == column.step[kept][same]
+        values[order[place[same]]] = column.value[kept][same]
+        yield name.removeprefix(PHASE), values
+
+
+def rows_of(ranks: Sequence[Steps]) -> int:
+    """Return the number of steps of the rank that has the most."""
+    return max((steps.count for steps in ranks), default=0)
+
+
+def seconds_of(evidence: Evidence) -> float:
+    """Return how long the steps of the leading rank took together; 0 if there are none."""
+    leader = evidence.leader
+    return leader.total if leader is not None and math.isfinite(leader.total) else 0.0

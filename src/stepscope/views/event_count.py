@@ -1,0 +1,68 @@
+"""How many events a run has and which alerts are firing, counted as its files grow."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.store.layout import RunFolder
+
+ALERT = b'"alert"'
+MOST_BYTES = 1 << 24
+"""Bytes of events that one look takes; what is beyond waits for the next."""
+TEXT = 300
+"""Characters of an alert that are told."""
+
+
+class EventCount:
+    """How many events a run has and which alerts are firing, told from what was appended to its files."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Begin with none; `look` counts."""
+        self._folder = folder
+        self._at: dict[str, int] = {}
+        self.total = 0
+        self.firing: dict[str, str] = {}
+        """Severity of each alert that is firing, by its id."""
+        self.last: dict[str, str] | None = None
+        """The last alert in short."""
+
+    def look(self) -> None:
+        """Count what came since the last look."""
+        try:
+            with os.scandir(self._folder.path / "events") as entries:
+                files = [(entry.path, entry.stat().st_size) for entry in entries if entry.name.endswith(".jsonl")]
+        except OSError:  # no event yet, or a folder that cannot be read: the list of runs says so
+            return
+        for path, size in sorted(files):
+            if size > self._at.get(path, 0):
+                self._take(path)
+
+    def _take(self, path: str) -> None:
+        with open(path, "rb") as file:
+            file.seek(self._at.get(path, 0))
+            data = file.read(MOST_BYTES)
+        whole = data.rfind(b"\n") + 1
+        self._at[path] = self._at.get(path, 0) + whole
+        self.total += data.count(b"\n", 0, whole)
+        if ALERT in data:
+            for line in data[:whole].split(b"\n"):
+                if ALERT in line:
+                    self._note(line)
+
+    def _note(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            if event.get("kind") != "alert":
+                return
+            name, state = str(event.get("alert") or event.get("rule")), event.get("state")
+        except (ValueError, AttributeError, RecursionError):
+            return  # a damaged line counts as an event and says nothing
+        kept = ("rule", "severity", "state", "text")
+        self.last = {key: str(event.get(key) or "")[:TEXT] for key in kept}
+        if state == "firing":
+            self.firing[name] = str(event.get("severity", "info"))
+        elif state != "pending":
+            self.firing.pop(name, None)

@@ -1,0 +1,174 @@
+"""The machine of a run: its nodes and devices, their last values, and which samples belong on one chart."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.core.vocabulary import matches
+from stepscope.store.layout import RunFolder
+from stepscope.store.snapshot import take_snapshot
+from stepscope.store.states import read_nodes
+from stepscope.views.buckets import Buckets, buckets_of
+from stepscope.views.machine_facts import machine_names
+from stepscope.views.overview import attempts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.store.reader import Past
+
+POINTS = 10
+"""Buckets that the last value of a sample is read from."""
+MOST_NAMES = 64
+"""Metrics of one chart: as many as one question may ask for."""
+MOST_DEVICES = 1024
+
+
+class Chart(NamedTuple):
+    """What is drawn together."""
+
+    group: str
+    title: str
+    unit: str
+    patterns: tuple[str, ...]
+    """The first that the run has any metric of is drawn; with `all`, every one."""
+    limit: str | None = None
+    """Metric that bounds the others."""
+    every: bool = True
+
+
+CHARTS = (
+    Chart("gpu", "GPU use", "ratio", ("gpu/*/utilization_ratio",)),
+    Chart("gpu", "GPU memory", "bytes", ("gpu/*/memory_used_bytes",), "gpu/*/memory_total_bytes"),
+    Chart("gpu", "GPU temperature", "celsius", ("gpu/*/temperature_celsius", "gpu/*/memory_temperature_celsius")),
+    Chart("gpu", "GPU power", "watts", ("gpu/*/power_watts",), "gpu/*/power_limit_watts"),
+    Chart("gpu", "GPU clocks", "hertz", ("gpu/*/sm_clock_hertz", "gpu/*/memory_clock_hertz")),
+    Chart(
+        "gpu",
+        "PCIe",
+        "bytes/second",
+        ("gpu/*/pcie_received_bytes_per_second", "gpu/*/pcie_sent_bytes_per_second"),
+    ),
+    Chart("cpu", "CPU use", "ratio", ("cpu/usage_ratio", "cpu/iowait_ratio", "cpu/steal_ratio")),
+    Chart("cpu", "CPU per core", "ratio", ("cpu/*/usage_ratio",)),
+    Chart("cpu", "Load", "", ("cpu/load_1m", "cpu/load_5m", "cpu/load_15m"), "cpu/count"),
+    Chart("memory", "Memory", "bytes", ("cgroup/memory_used_bytes", "memory/used_bytes"), "memory/total_bytes"),
+    Chart("memory", "Swap", "bytes", ("swap/used_bytes",), "swap/total_bytes"),
+    Chart(
+        "memory",
+        "Memory of the processes",
+        "bytes",
+        ("process/*/tree_memory_bytes", "process/*/memory_bytes"),
+        every=False,
+    ),
+    Chart("cpu", "CPU of the processes", "ratio", ("process/*/tree_cpu_ratio", "process/*/cpu_ratio"), every=False),
+    Chart("disk", "Disk", "bytes/second", ("disk/read_bytes_per_second", "disk/write_bytes_per_second")),
+    Chart("disk", "Disk busy", "ratio", ("disk/busy_ratio",)),
+    Chart("disk", "Disk in use", "ratio", ("disk/used_ratio",)),
+    Chart(
+        "network",
+        "Network",
+        "bytes/second",
+        (
+            "network/received_bytes_per_second",
+            "network/sent_bytes_per_second",
+            "network/infiniband_received_bytes_per_second",
+            "network/infiniband_sent_bytes_per_second",
+        ),
+    ),
+    Chart("network", "Network errors", "packets/second", ("network/errors_per_second", "network/drops_per_second")),
+    Chart("pressure", "Pressure", "ratio", ("pressure/*",)),
+    Chart("power", "Power", "watts", ("power/machine_watts", "power/cpu_watts", "power/dram_watts", "power/*/watts")),
+    Chart("power", "Temperature", "celsius", ("temperature/cpu_celsius", "temperature/*/celsius")),
+)
+"""The charts of a machine, in order. A sample of another name stands alone, under its own name."""
+
+
+def machine_view(past: Past) -> dict[str, Any]:
+    """Return nodes, devices, processes with their last values, and the charts."""
+    folder = RunFolder(past.path)
+    counts = take_snapshot(folder).counts()
+    names = sorted(machine_names(past, counts))
+    last = {name: buckets_of(series) for name, series in past.overview(names, POINTS).items()} if names else {}
+    nodes, _ = read_nodes(folder)
+    machines = past.machines()
+    devices = {what: name for machine in machines for what, name in machine.devices.items()}
+    told = [
+        {"node": one.node, "attempt": one.attempt, "devices": one.devices, "absent": one.absent} for one in machines
+    ]
+    return {
+        "nodes": told,
+        "gpus": _gpus(last, devices, {-1 - at: one.node for at, one in enumerate(machines)}),
+        "processes": _processes(last, attempts(nodes)),
+        "groups": charts(names, last),
+    }
+
+
+def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any]]:
+    """Return which of the names are drawn together, in order; swap that is never used is left out."""
+    known = list(names)
+    used: set[str] = set()
+    found = []
+    for chart in CHARTS:
+        own, others = _of_chart(chart, [name for name in known if name not in used])
+        limits = [name for name in known if chart.limit and matches(chart.limit, name)]
+        used.update(own, others, limits)
+        if own and (chart.title != "Swap" or _is_used(own, last)):
+            found += _split(chart, own, limits)
+    rest = [name for name in known if name not in used]
+    return found + [_group(name.partition("/")[0], name, "", [name], None) for name in rest]
+
+
+def _of_chart(chart: Chart, names: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names that a chart draws, and those that it stands for."""
+    parts = [[name for name in names if matches(pattern, name)] for pattern in chart.patterns]
+    everything = list(dict.fromkeys(chain(*parts)))
+    return (everything if chart.every else next((part for part in parts if part), [])), everything
+
+
+def _is_used(names: list[str], last: dict[str, Buckets]) -> bool:
+    return any((last[name].highest() or 0) > 0 for name in names if name in last)
+
+
+def _split(chart: Chart, names: list[str], limits: list[str]) -> list[dict[str, Any]]:
+    """Return a chart, or several where it has more lines than one question may ask for."""
+    limit = limits[0] if limits else None
+    parts = [names[at : at + MOST_NAMES] for at in range(0, len(names), MOST_NAMES)]
+    return [_group(chart.group, chart.title, chart.unit, part, limit) for part in parts]
+
+
+def _group(group: str, title: str, unit: str, names: list[str], limit: str | None) -> dict[str, Any]:
+    return {"group": group, "title": title, "unit": unit, "names": names, "limit": limit}
+
+
+def _gpus(last: dict[str, Buckets], devices: dict[str, str], nodes: dict[int, str]) -> list[dict[str, Any]]:
+    """Return the last values of each GPU of each node."""
+    found: dict[tuple[int, str], dict[str, float | None]] = {}
+    for name, values in last.items():
+        parts = name.split("/", 2)
+        if parts[0] != "gpu" or len(parts) != 3 or not parts[1].isdecimal():
+            continue
+        for rank in sorted({int(rank) for rank in values.rank.tolist()}):
+            if len(found) < MOST_DEVICES or (rank, parts[1]) in found:
+                found.setdefault((rank, parts[1]), {})[parts[2]] = values.select(values.rank == rank).newest()
+    return [
+        {"index": int(index), "name": devices.get(f"gpu/{index}", ""), "node": nodes.get(rank, ""), "metrics": metrics}
+        for (rank, index), metrics in sorted(found.items(), key=lambda entry: (-entry[0][0], int(entry[0][1])))
+    ]
+
+
+def _processes(last: dict[str, Buckets], ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each rank of the last attempt with its last values."""
+    newest = max((rank["attempt"] for rank in ranks), default=0)
+    found = []
+    for rank in [one for one in ranks if one["attempt"] == newest][:MOST_DEVICES]:
+        start = f"process/{rank['rank']}/"
+        metrics = {
+            name.removeprefix(start): values.newest()
+            for name, values in last.items()
+            if name.startswith(start) and "/worker/" not in name
+        }
+        kept = {key: rank[key] for key in ("rank", "pid", "state", "node", "step")}
+        found.append({**kept, "metrics": metrics})
+    return found

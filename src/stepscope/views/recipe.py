@@ -1,0 +1,74 @@
+"""The Python, SQL and shell that give the same numbers as a chart."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.store.reader import Past
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of some metrics that is asked for."""
+
+    names: tuple[str, ...]
+    ranks: tuple[int, ...] | None = None
+    attempts: tuple[int, ...] | None = None
+    steps: tuple[int, int] | None = None
+    times: tuple[int, int] | None = None
+    """Microseconds since 1970 UTC."""
+
+
+def recipe(past: Past, part: Part) -> dict[str, str]:
+    """Return the texts; every name and path in them is quoted for its language."""
+    return {"python": _python(past, part), "sql": _sql(past, part), "shell": _shell(past, part)}
+
+
+def _python(past: Past, part: Part) -> str:
+    lines = ["import stepscope", "", f"past = stepscope.open({str(past.path)!a})"]
+    steps = f", step_range={part.steps!r}" if part.steps else ""
+    for name in part.names:
+        lines.append(f"series = past.series({name!a}{steps})  # series.step, series.time, series.value")
+        keep = []
+        if part.ranks is not None:
+            keep.append(f"np.isin(series.rank, {list(part.ranks)!r})")
+        if part.attempts is not None:
+            keep.append(f"np.isin(series.attempt, {list(part.attempts)!r})")
+        if part.times is not None:
+            first, last = (end / 1e6 for end in part.times)
+            keep.append(f"(series.time >= {first!r}) & (series.time <= {last!r})")
+        if keep:
+            lines.append(f"value = series.value[{' & '.join(keep)}]")
+    if any("np." in line for line in lines):
+        lines.insert(1, "import numpy as np")
+    return "\n".join(lines) + "\n"
+
+
+def sql_text(text: str) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _sql(past: Past, part: Part) -> str:
+    where = [f"run = {sql_text(past.id)}", f"name IN ({', '.join(map(sql_text, part.names))})"]
+    if part.ranks is not None:
+        where.append(f"rank IN ({', '.join(map(str, part.ranks))})")
+    if part.attempts is not None:
+        where.append(f"attempt IN ({', '.join(map(str, part.attempts))})")
+    if part.steps is not None:
+        where.append(f"step BETWEEN {part.steps[0]} AND {part.steps[1]}")
+    if part.times is not None:
+        where.append(f"epoch_us(time) BETWEEN {part.times[0]} AND {part.times[1]}")
+    wanted = "SELECT name, rank, attempt, step, time, value"
+    joined = "\n  AND ".join(where)
+    return f"{wanted}\nFROM points\nWHERE {joined}\nORDER BY name, rank, attempt, seq\n"
+
+
+def _shell(past: Past, part: Part) -> str:
+    names = " ".join(f"--metrics {shlex.quote(name)}" for name in part.names)
+    root = shlex.quote(str(past.path.parent.parent))
+    export = f"stepscope export {shlex.quote(str(past.path))} --format csv {names}"
+    return f"{export}\nstepscope sql --dir {root} {shlex.quote(_sql(past, part).strip())}\n"

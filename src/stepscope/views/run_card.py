@@ -1,0 +1,147 @@
+"""A run in one line of a list: how fast, how good, how far, and the shape of its loss. Cheap, however long the run is.
+
+Each figure is over the last attempt. What cannot be told is None, never 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.forecast import total_steps
+from stepscope.analysis.quantity import is_loss, is_score
+from stepscope.core.vocabulary import canonical
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
+from stepscope.views.buckets import Buckets, buckets_of
+from stepscope.views.event_count import EventCount
+from stepscope.views.pricing import cost
+from stepscope.views.run_list import standing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.store.reader import Past
+
+STEP, SAMPLES, EPOCH, GPU = "step_seconds", "samples", "epoch", "gpu/mean_utilization_ratio"
+SPARK = 40
+"""Points of the small curve."""
+POINTS = 200
+"""Buckets that a metric of the card is read in."""
+RECENT = 0.2
+"""Share of the attempt's buckets that the present speed is told from."""
+SOME = 8
+"""GPUs that are averaged where the run has no average of its own."""
+
+
+def card(past: Past) -> dict[str, Any]:
+    """Return rate, samples per second, loss, its curve, use of the GPUs, and how far the run is."""
+    return card_of(past, past.names())
+
+
+def card_of(past: Past, names: Iterable[str]) -> dict[str, Any]:
+    """Return the card of a run whose metrics are known already."""
+    known = list(names)
+    folder = RunFolder(past.path)
+    stands = standing(read_nodes(folder)[0])
+    events = EventCount(folder)
+    events.look()
+    loss = headline(known)
+    gpus = gpu_names(known)
+    wanted = [name for name in (STEP, SAMPLES, EPOCH, loss, *gpus) if name and name in known]
+    found = {name: buckets_of(series) for name, series in past.overview(wanted, POINTS).items()}
+    steps = found[STEP].last_attempt() if STEP in found else None
+    curve = found.get(loss) if loss else None
+    total = total_steps(past.config)
+    rate = _rate(steps) if steps is not None else None
+    return {
+        "rate": rate,
+        "samples_per_second": _samples(found.get(SAMPLES), steps),
+        "loss": None if curve is None else _headline(str(loss), curve.last_attempt()),
+        "spark": [] if curve is None else spark(curve),
+        "gpu": _average([found[name] for name in gpus if name in found]),
+        "step_seconds": None if steps is None else steps.average(),
+        "epoch": found[EPOCH].newest() if EPOCH in found else None,
+        "total_steps": total,
+        "left": left(stands["step"], total, rate) if stands["state"] == "running" else None,
+        "cost": cost(past, stands["duration"]),
+        "alert": events.last,
+        "problems": len(past.known_problems),
+    }
+
+
+def headline(names: Iterable[str]) -> str | None:
+    """Return the metric that a run is judged by first: its loss, else its best known score."""
+    ordered = sorted(names)
+    exact = [name for name in ordered if canonical(name) == "loss"]
+    losses = [name for name in ordered if is_loss(canonical(name))]
+    scores = [name for name in ordered if is_score(canonical(name))]
+    return next(iter([*exact, *losses, *scores]), None)
+
+
+def gpu_names(names: Iterable[str]) -> list[str]:
+    """Return the metrics that tell the use of the GPUs: their mean, else each."""
+    known = set(names)
+    if GPU in known:
+        return [GPU]
+    return sorted(name for name in known if name.startswith("gpu/") and name.endswith("/utilization_ratio"))[:SOME]
+
+
+def left(step: int | None, total: int | None, rate: float | None) -> float | None:
+    """Return the seconds until the last step at the present speed."""
+    if step is None or not total or not rate:
+        return None
+    return max(0.0, (total - step - 1) / rate)
+
+
+def _rate(steps: Buckets) -> float | None:
+    """Return steps per second of late, by rank, averaged over the ranks."""
+    rates = []
+    for rank in np.unique(steps.rank).tolist():
+        own = steps.select(steps.rank == rank)
+        recent = np.arange(len(own.time)) >= int(len(own.time) * (1 - RECENT)) - 1
+        late = own.select(recent)
+        seconds = late.total()
+        if seconds > 0:
+            rates.append(int(late.finite.sum()) / seconds)
+    return sum(rates) / len(rates) if rates else None
+
+
+def _samples(samples: Buckets | None, steps: Buckets | None) -> float | None:
+    """Return samples per second over the attempt, added up over the ranks."""
+    if samples is None or steps is None:
+        return None
+    own = samples.last_attempt()
+    rates = []
+    for rank in np.unique(own.rank).tolist():
+        seconds = steps.select(steps.rank == rank)
+        number, spent = int(seconds.finite.sum()), seconds.total()
+        given = own.select(own.rank == rank)
+        if number and spent > 0:  # a step without samples counts for neither
+            share = min(1.0, int(given.finite.sum()) / number)
+            rates.append(given.total() / (spent * share) if share else 0.0)
+    return sum(rates) if rates else None
+
+
+def _headline(name: str, curve: Buckets) -> dict[str, Any]:
+    best = curve.highest() if is_score(canonical(name)) else curve.lowest()
+    return {"name": name, "last": curve.newest(), "best": best}
+
+
+def _average(found: list[Buckets]) -> float | None:
+    values = [mean for one in found if (mean := one.last_attempt().average()) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def spark(curve: Buckets, points: int = SPARK) -> list[float | None]:
+    """Return the means of stretches of the first rank's values; None where a stretch has no finite point."""
+    first = curve.select(curve.rank == curve.rank.min()) if len(curve.rank) else curve
+    size = len(first.mean)
+    found: list[float | None] = []
+    for part in np.array_split(np.arange(size), min(points, size) or 1):
+        weight = first.finite[part]
+        number = int(weight.sum())
+        total = float(np.nansum(np.where(weight > 0, first.mean[part], 0.0) * weight))
+        found.append(total / number if number else None)
+    return found if size else []

@@ -1,0 +1,130 @@
+"""The first screen of a run: what it is, how it stands, where its time goes, what changed lately."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.vocabulary import format_value
+from stepscope.store.layout import RunFolder
+from stepscope.store.snapshot import take_snapshot
+from stepscope.store.states import read_nodes
+from stepscope.views import overview
+from stepscope.views.buckets import Buckets, buckets_of
+from stepscope.views.event_count import EventCount
+from stepscope.views.event_list import QUIET, line_of
+from stepscope.views.machine_facts import end as end_of
+from stepscope.views.metric_list import important
+from stepscope.views.run_card import card_of
+from stepscope.views.run_list import row
+from stepscope.views.status import status
+
+if TYPE_CHECKING:
+    from stepscope.store.reader import Past
+
+EXACT = 300_000
+"""Rows of steps and phases up to which percentiles are told; beyond, sums and means of all rows."""
+POINTS = 500
+CHANGES = 12
+"""Of what happened lately."""
+RANKS = 2000
+"""Ranks that are listed."""
+
+
+def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the head of a run as plain data; `first` are metrics to show before others."""
+    folder = RunFolder(past.path)
+    counts = take_snapshot(folder).counts()
+    names = list(counts)
+    nodes, _ = read_nodes(folder)
+    card = card_of(past, names)
+    now = status(folder, {**card, "names": len(names)}, EventCount(folder))
+    ranks = overview.attempts(nodes)
+    ended = now["state"] not in {"running", "finished"}
+    return {
+        "run": {"key": row(past.path)["key"], **overview.identity(past)},
+        "status": now,
+        "card": card,
+        "ranks": ranks[:RANKS],
+        "numbers": key_numbers(now, card),
+        "time": step_time(past, counts),
+        "throughput": overview.throughput(past, counts, None) if counts.get(overview.STEP, 0) <= EXACT else [],
+        "important": important(names, first),
+        "changes": changes(past),
+        "end": end_of(past, ranks, now["step"]) if ended else None,
+        "points": sum(counts.values()),
+        "problems": [*past.known_problems][:50],
+        "definitions": overview.DEFINITIONS,
+    }
+
+
+def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the numbers that stand at the top, with the text that shows each; what is unknown is left out."""
+    loss = card["loss"] or {}
+    wanted = (
+        ("step", "step", now["step"], ""),
+        ("loss", loss.get("name", "loss"), loss.get("last"), ""),
+        ("best", f"best {loss.get('name', 'loss')}", loss.get("best"), ""),
+        ("rate", "steps per second", card["rate"], ""),
+        ("samples_per_second", "samples per second", card["samples_per_second"], ""),
+        ("step_seconds", "mean step", card["step_seconds"], "seconds"),
+        ("gpu", "GPU use", card["gpu"], "ratio"),
+        ("epoch", "epoch", card["epoch"], ""),
+        ("duration", "duration", now["duration"], "seconds"),
+        ("left", "time left", now["left"], "seconds"),
+    )
+    return [
+        {"key": key, "label": label, "value": value, "unit": unit, "text": format_value(float(value), unit)}
+        for key, label, value, unit in wanted
+        if value is not None
+    ]
+
+
+def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
+    """Return how a step divides into phases: as `show` does while that is cheap, else by exact sums of buckets."""
+    if overview.STEP not in counts:
+        return None
+    phases = [name for name in counts if name.startswith(overview.PHASE)]
+    if sum(counts[name] for name in (overview.STEP, *phases)) <= EXACT:
+        return overview.step_time(past, counts, None)
+    found = {name: buckets_of(series) for name, series in past.overview([overview.STEP, *phases], POINTS).items()}
+    steps = found.pop(overview.STEP)
+    measured = sum(one.total() for one in found.values())
+    number = max((int(one.finite.sum()) for one in found.values()), default=0)
+    rows = [_phase(name.removeprefix(overview.PHASE), one, measured, number) for name, one in found.items()]
+    rows.sort(key=lambda phase: -phase["seconds"])
+    figures = {"mean": steps.average(), "p50": None, "p95": None, "max": steps.highest()}
+    return {
+        "steps": int(steps.count.sum()),
+        "seconds": steps.total(),
+        "window": None,
+        "step": figures,
+        "phases": rows,
+    }
+
+
+def _phase(name: str, one: Buckets, measured: float, number: int) -> dict[str, Any]:
+    seconds = one.total()
+    return {
+        "phase": name,
+        "seconds": seconds,
+        "share": seconds / measured if measured > 0 else None,
+        "mean": seconds / number if number else None,
+        "p50": None,
+        "p95": None,
+        "max": one.highest(),
+        "steps": int(one.finite.sum()),
+    }
+
+
+def changes(past: Past) -> list[dict[str, Any]]:
+    """Return what happened lately, the newest first."""
+    told = [one for one in past.events() if one.get("kind") not in QUIET][-CHANGES:]
+    return [
+        {
+            "time": one.get("time"),
+            "step": one.get("step"),
+            "kind": str(one.get("kind", "other"))[:100],
+            "text": line_of(one) or str(one.get("kind", "")),
+        }
+        for one in reversed(told)
+    ]

@@ -1,0 +1,65 @@
+"""The list of runs as plain data: what each run is and how it stands, from its small files alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import StepscopeError
+from stepscope.store.layout import RunFolder
+from stepscope.store.meta import read_meta
+from stepscope.store.states import NodeState, overall, read_nodes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CAUSE = 500
+"""Characters of a cause that are told."""
+NAME = 300
+
+
+def row(path: Path) -> dict[str, Any]:
+    """Return one run of the list; one that cannot be read is broken, with the reason."""
+    folder = RunFolder(path)
+    try:
+        meta = read_meta(folder)
+    except StepscopeError as error:
+        return {**_who(path, path.name, path.name, path.parent.name, _made(path)), **_broken(error.cause)}
+    nodes, problems = read_nodes(folder)
+    created = meta.get("created", 0) / 1e6
+    who = _who(path, meta["id"], meta.get("name") or meta["id"], meta.get("project") or "", created)
+    if not nodes and problems:
+        return {**who, **_broken(problems[0])}
+    return {**who, **standing(nodes)}
+
+
+def standing(nodes: list[NodeState]) -> dict[str, Any]:
+    """Return how a run stands, as its watchers say: state, cause, step, duration, last sign of life."""
+    state, cause = overall(nodes)
+    ranks = [(node, rank) for node in nodes for rank in node.ranks.values()]
+    started = min((rank.started for _, rank in ranks if rank.started), default=None)
+    ended = max((rank.ended or node.time for node, rank in ranks), default=0)
+    return {
+        "state": state,
+        "cause": cause[:CAUSE],
+        "duration": max(0.0, (ended - started) / 1e6) if started and ended else None,
+        "step": max((rank.step for _, rank in ranks if rank.step is not None), default=None),
+        "heard": max((node.time for node in nodes), default=0) / 1e6 or None,
+        "attempts": len({node.attempt for node in nodes}),
+    }
+
+
+def _who(path: Path, name: str, shown: str, project: str, created: float) -> dict[str, Any]:
+    key = f"{path.parent.name}/{path.name}"
+    return {"key": key, "id": name[:NAME], "name": shown[:NAME], "project": project[:NAME], "created": created}
+
+
+def _broken(cause: str) -> dict[str, Any]:
+    unknown = dict.fromkeys(("duration", "step", "heard"))
+    return {"state": "broken", "cause": cause[:CAUSE], **unknown, "attempts": 0}
+
+
+def _made(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

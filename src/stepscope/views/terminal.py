@@ -1,0 +1,194 @@
+"""What a terminal shows of a run or of a machine at one moment, as plain data: no colour, no size, no file."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.quantity import is_score
+from stepscope.core.vocabulary import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from stepscope.views.terminal_history import History
+
+TRENDS = 240
+"""Samples of the machine's recent past that are kept."""
+RECENT = 64
+"""Steps of the recent past that are kept of each rank."""
+
+
+@dataclass
+class Curve:
+    """One metric with its past."""
+
+    name: str
+    unit: str
+    history: History
+
+    @property
+    def best(self) -> float | None:
+        """The best value so far of a loss or a score; None of anything else."""
+        known = canonical(self.name)
+        if is_score(known):
+            return self.history.highest
+        return self.history.lowest if "loss" in known or "perplexity" in known else None
+
+    @property
+    def spans_decades(self) -> bool:
+        """Whether it is of a kind that is drawn on a logarithmic scale where it spans decades."""
+        return any(word in self.name for word in ("loss", "grad", "perplexity", "norm"))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of the step, over the recent steps of all ranks."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+@dataclass
+class Node:
+    """What is known of one machine: its newest samples and their recent past."""
+
+    name: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    trends: dict[str, deque[float]] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def take(self, values: Mapping[str, float]) -> None:
+        """Take in samples, each newer than those before."""
+        self.values.update(values)
+        for name, value in values.items():
+            trend = self.trends.get(name)
+            if trend is None:
+                trend = self.trends[name] = deque(maxlen=TRENDS)
+            trend.append(value)
+
+    def reset(self) -> None:
+        """Forget the past; the newest samples stay."""
+        for trend in self.trends.values():
+            trend.clear()
+
+    def gpus(self, only: Sequence[int] | None = None) -> dict[int, dict[str, float]]:
+        """Return the newest samples of each GPU, by its index."""
+        found: dict[int, dict[str, float]] = {}
+        for name, value in self.values.items():
+            first, _, rest = name.partition("/")
+            index, _, metric = rest.partition("/")
+            if first == "gpu" and metric and index.isdecimal() and (only is None or int(index) in only):
+                found.setdefault(int(index), {})[metric] = value
+        return dict(sorted(found.items()))
+
+    def cores(self) -> list[float]:
+        """Return the use of each processor, 0 to 1, in order."""
+        found = []
+        for name, value in self.values.items():
+            first, _, rest = name.partition("/")
+            index, _, metric = rest.partition("/")
+            if first == "cpu" and metric == "usage_ratio" and index.isdecimal():
+                found.append((int(index), value))
+        return [value for _, value in sorted(found)]
+
+
+@dataclass
+class Rank:
+    """One process of the training."""
+
+    rank: int
+    state: str = ""
+    node: str = ""
+    pid: int = 0
+    step: int | None = None
+    steps: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Seconds of its recent steps."""
+    phases: dict[str, deque[float]] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
+    """Newest samples of its process: memory_bytes, cpu_ratio and so on."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Mean of its recent steps."""
+        return sum(self.steps) / len(self.steps) if self.steps else None
+
+
+@dataclass
+class Scene:
+    """Everything that a screen shows."""
+
+    title: str
+    is_run: bool
+    now: float = 0.0
+    """Seconds since 1970 UTC."""
+    project: str = ""
+    id: str = ""
+    status: dict[str, Any] = field(default_factory=dict)
+    """As `views.status` has it; empty where there is no run, or none yet."""
+    samples_per_second: float | None = None
+    loading: bool = False
+    note: str = ""
+    """One line for people, such as why nothing is shown yet."""
+    shown: list[str] = field(default_factory=list)
+    """Metrics that have a graph, in order."""
+    curves: dict[str, Curve] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    """The newest value of every metric of the training."""
+    units: dict[str, str] = field(default_factory=dict)
+    nodes: dict[int, Node] = field(default_factory=dict)
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    alerts: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of `alerts_of`, the newest first."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """The newest last; each has time, kind, step, text."""
+    diagnosis: dict[str, Any] | None = None
+
+    @property
+    def moment(self) -> float:
+        """Now; of a run that is over, when it was last heard of."""
+        heard = self.status.get("heard")
+        return self.now if heard is None or self.state == "running" else float(heard)
+
+    @property
+    def state(self) -> str:
+        """How the run stands; empty without a run."""
+        return str(self.status.get("state", ""))
+
+    def phases(self) -> list[Phase]:
+        """Return the parts of the step in the order of their vocabulary, "other" last."""
+        sums: dict[str, float] = {}
+        number = 0
+        for rank in self.ranks.values():
+            for name, recent in rank.phases.items():
+                sums[name] = sums.get(name, 0.0) + sum(recent)
+            number += max((len(recent) for recent in rank.phases.values()), default=0)
+        total = sum(sums.values())
+        if total <= 0 or not number:
+            return []
+        found = [Phase(name, seconds / number, seconds / total) for name, seconds in sums.items()]
+        return sorted(found, key=lambda phase: (_place(phase.name), phase.name))
+
+    def step_seconds(self) -> float | None:
+        """Return the mean of the recent steps over all ranks."""
+        known = [seconds for rank in self.ranks.values() if (seconds := rank.step_seconds) is not None]
+        return sum(known) / len(known) if known else None
+
+    def firing(self) -> list[dict[str, Any]]:
+        """Return the alerts that are not over, the worst first."""
+        order = {"critical": 0, "warning": 1, "info": 2}
+        active = [row for row in self.alerts if row["state"] in {"firing", "acknowledged"}]
+        return sorted(active, key=lambda row: (row["state"] != "firing", order.get(row["severity"], 3), -row["since"]))
+
+
+PHASES = ("data", "copy", "forward", "backward", "optimizer", "communication", "evaluation", "checkpoint", "compile")
+"""Order in which phases are shown; others follow, "other" is last."""
+
+
+def _place(phase: str) -> int:
+    if phase == "other":
+        return len(PHASES) + 1
+    return PHASES.index(phase) if phase in PHASES else len(PHASES)

@@ -1,0 +1,171 @@
+"""Have people told: start the notifier when there is something in the outbox, and again whenever it was killed.
+
+The watcher never talks to the network and never waits for whoever does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.spawn import SpawnError, arguments, interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stepscope.alerts.notifier import Brief
+    from stepscope.alerts.outbox import Queue
+    from stepscope.watcher.journal import Journal
+
+MODULE = "stepscope.alerts.notifier"
+FIRST_WAIT, LONGEST_WAIT = 0.2, 60.0
+"""Seconds before a notifier that ended badly is started again; doubled each time until it did its work."""
+MAX_LINE = 1 << 16
+
+
+def start_notifier(run: str) -> subprocess.Popen[bytes]:
+    """Start the notifier of a run; it has a session of its own, so that it outlives whatever ends this process."""
+    return subprocess.Popen(
+        [interpreter(), *arguments(MODULE, run)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+class Notifying:
+    """The notifier of one node, as its watcher sees it."""
+
+    def __init__(
+        self,
+        brief: Brief,
+        queue: Queue,
+        journal: Journal,
+        start: Callable[[str], subprocess.Popen[bytes]] = start_notifier,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Start nothing yet."""
+        self._brief, self._queue, self._journal, self._start, self._wall = brief, queue, journal, start, wall
+        self._child: subprocess.Popen[bytes] | None = None
+        self._output = b""
+        self._seen = -1
+        """Number of the last entry that a notifier has dealt with."""
+        self._until: float | None = None
+        """When (unix seconds) the notifier that sleeps has to be started again."""
+        self._not_before, self._wait = 0.0, FIRST_WAIT
+        self._said_bye = False
+        self.reports: list[dict[str, Any]] = []
+        """What notifiers said of deliveries, to be taken."""
+        self._wants = True
+        """There may be something to do: at the start something that an earlier watcher left."""
+
+    def tell(self, events: Sequence[dict[str, Any]], only: str = "") -> None:
+        """Put alerts into the outbox, and have them sent."""
+        if not events:
+            return
+        self._queue.add(events, only)
+        self._wants = True
+        self._poke()
+
+    def poll(self, now: float) -> None:
+        """Hear what the notifier says, notice its end, start it if there is work; `now` is monotonic, in seconds."""
+        if self._child is not None:
+            self._hear()
+            if self._child.poll() is not None:
+                self._ended(now)
+        if self._queue.unwritten and self._queue.flush():
+            self._poke()
+        is_awake = self._until is None or self._wall() >= self._until or self._queue.last > self._seen
+        if self._child is None and self._wants and is_awake and now >= self._not_before:
+            self._begin(now)
+
+    def idle(self) -> bool:
+        """Say whether everything was told."""
+        return self._child is None and not self._wants
+
+    def _begin(self, now: float) -> None:
+        self._until, self._said_bye, self._output = None, False, b""
+        try:
+            self._child = self._start(self._brief.run)
+        except (OSError, SpawnError) as error:
+            self._back_off(now)
+            self._journal.note(f"cannot start the notifier: {error}; trying again", "notifier")
+            return
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+        self._write(self._brief.line())
+        self._brief.probe = False
+        if self._queue.unwritten:
+            self._poke()
+
+    def _poke(self) -> None:
+        """Say that there is something new; hand over what is on no disk."""
+        lines = [json.dumps(entry.row(), default=str).encode() + b"\n" for entry in self._queue.unwritten[:200]]
+        self._write(b"".join(lines) or b"\n")
+
+    def _write(self, data: bytes) -> None:
+        if self._child is not None and self._child.stdin is not None:
+            with contextlib.suppress(OSError):  # full or gone: it looks by itself every half a second
+                os.write(self._child.stdin.fileno(), data)
+
+    def _hear(self) -> None:
+        if self._child is None or self._child.stdout is None:
+            return
+        try:
+            data = os.read(self._child.stdout.fileno(), MAX_LINE)
+        except OSError:
+            return
+        *lines, self._output = (self._output + data)[-MAX_LINE:].split(b"\n")
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                facts = json.loads(line)
+                if isinstance(facts, dict):
+                    self._take(facts)
+
+    def _take(self, facts: dict[str, Any]) -> None:
+        state = facts.get("state")
+        if state in {"done", "sleeps"}:
+            self._said_bye, self._seen = True, int(facts.get("upto", -1))
+            self._until = float(facts["until"]) if state == "sleeps" else None
+        elif state == "busy":  # one of an earlier watcher is still at it
+            self._said_bye, self._until = True, self._wall() + 1.0
+        else:
+            self.reports.append(facts)
+
+    def _ended(self, now: float) -> None:
+        """Look how it went: done, asleep, or ended by somebody."""
+        assert self._child is not None  # noqa: S101 - poll() has checked
+        self._hear()
+        code = self._child.returncode
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._child = None
+        if self._said_bye and code == 0:
+            self._wait, self._not_before = FIRST_WAIT, now
+            self._wants = self._until is not None or self._queue.last > self._seen
+            return
+        self._journal.note(f"the notifier ended with code {code}; starting it again", "notifier ended")
+        self._back_off(now)
+
+    def _back_off(self, now: float) -> None:
+        self._not_before, self._wait = now + self._wait, min(LONGEST_WAIT, self._wait * 2)
+
+    def close(self) -> None:
+        """Let go: a notifier that still has something to tell goes on by itself."""
+        if self._child is not None:
+            for pipe in (self._child.stdin, self._child.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+            self._child.returncode = self._child.returncode or 0  # nobody waits for it
+            self._child = None
+        self._queue.close()

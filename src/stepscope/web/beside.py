@@ -1,0 +1,58 @@
+"""The server that a training starts: it ends when no run of its folder goes on and nobody has looked for a while."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepscope.web.server import Server
+
+IDLE = 900.0
+"""Seconds without a question, and without a run that goes on, after which the server ends."""
+LOOK = 5.0
+"""Seconds between two looks whether it is needed."""
+
+
+def main(arguments: list[str]) -> int:
+    """Serve a folder: its root, host, port, the file to lock, seconds between updates, metrics shown first."""
+    from stepscope.web.server import Options, Server
+
+    root, host, port, lock, refresh, metrics = (*arguments, "0.5", "")[:6]
+    descriptor = held(Path(lock))
+    if descriptor is None:
+        return 0  # somebody else serves this folder
+    first = tuple(name for name in metrics.split(",") if name)
+    options = Options(Path(root), host, int(port), refresh=float(refresh), first=first)
+    server = Server(options)
+    os.pwrite(descriptor, f"{server.address_for(None)}\n".encode(), 0)
+    threading.Thread(target=end_when_idle, args=(server,), daemon=True).start()
+    server.run()
+    return 0
+
+
+def held(path: Path) -> int | None:
+    """Return the open file with the lock held; None if another process holds it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    return descriptor
+
+
+def end_when_idle(server: Server, idle: float = IDLE, look: float = LOOK) -> None:
+    """Stop the server once nobody needs it."""
+    catalogue = server.site.catalogue
+    while True:
+        time.sleep(look)
+        if server.quiet_seconds > idle and not catalogue.any_running():
+            server.end()
+            return

@@ -1,0 +1,136 @@
+"""The dashboard of the documents: two graphs of figures that the program hands over itself, refreshed in the browser.
+
+For recorded runs there is the page of `stepscope serve`; this is the same server with two graphs and nothing to load
+from elsewhere.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvicorn
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from stepscope.core.errors import UsageError
+from stepscope.web.guard import Guard
+from stepscope.web.listening import listen, token_for
+from stepscope.web.protocol import protocol_for
+from stepscope.web.rules import Rules, bracketed
+from stepscope.web.static_files import StaticFiles
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+HEADING = "NeMo RL Training Monitor"
+PAGE = Path(__file__).parent / "dashboard_page"
+KEPT = 5000
+"""Rows that a graph shows: the newest."""
+SPELLINGS = {
+    "timestamp": ("timestamp", "time"),
+    "loss": ("loss", "training_loss", "train_loss"),
+    "cpu_percent": ("cpu_percent", "cpu_usage", "cpu_usage_percent"),
+    "gpu_memory": ("gpu_memory", "gpu_memory_mb", "gpu_memory_used_mb"),
+}
+"""Keys of a row that mean the same."""
+
+
+class MonitoringDashboard:
+    """Two graphs, of the loss and of the resources, over the rows in `metrics_data`."""
+
+    def __init__(self, heading: str = HEADING, *, token_file: Path | None = None) -> None:
+        """Begin without data.
+
+        Args:
+            heading: of the page.
+            token_file: where the token lies that any address but loopback asks for; by default among the user's
+                settings.
+        """
+        self.heading = heading
+        self.metrics_data: list[dict[str, Any]] = []
+        """Rows with `timestamp`, `loss`, `cpu_percent` and `gpu_memory` (MB); what is missing leaves a gap."""
+        self._files, self._token_file = StaticFiles(PAGE), token_file
+        self.app = Router([Route("/figures", self._figures), Route("/{rest:path}", self._page)])
+        """The ASGI application, to be served elsewhere; `run` puts a guard before it."""
+
+    def create_loss_graph(self) -> dict[str, Any]:
+        """Return the graph of the loss as a figure of plain values, in Plotly's form."""
+        time, loss = self._columns("timestamp", "loss")
+        trace = {"type": "scatter", "x": time, "y": loss, "mode": "lines+markers", "name": "Training Loss"}
+        layout = {"title": "Training Loss Over Time", "xaxis": {"title": "Time"}, "yaxis": {"title": "Loss"}}
+        return {"data": [trace], "layout": layout}
+
+    def create_resource_graph(self) -> dict[str, Any]:
+        """Return the graph of processor and GPU memory, the latter on an axis of its own at the right."""
+        time, cpu, memory = self._columns("timestamp", "cpu_percent", "gpu_memory")
+        processor = {"type": "scatter", "x": time, "y": cpu, "mode": "lines", "name": "CPU Usage"}
+        gpu = {"type": "scatter", "x": time, "y": memory, "mode": "lines", "name": "GPU Memory", "yaxis": "y2"}
+        layout = {
+            "title": "Resource Usage",
+            "xaxis": {"title": "Time"},
+            "yaxis": {"title": "CPU Usage (%)"},
+            "yaxis2": {"title": "GPU Memory (MB)", "overlaying": "y", "side": "right"},
+        }
+        return {"data": [processor, gpu], "layout": layout}
+
+    def run(self, host: str = "localhost", port: int = 8050) -> None:
+        """Serve the page until interrupted.
+
+        Raises:
+            StepscopeError: the port is taken; the message says by whom.
+        """
+        if not 0 <= port <= 65535:
+            raise UsageError(f"serve on {port}", "ports are 0 to 65535", "take port=8050")
+        token = token_for(host, wanted=False, path=self._token_file)
+        sockets = listen(host, port)
+        number = sockets[0].getsockname()[1]
+        print(f"{self.heading}: http://{bracketed(host)}:{number}/{f'?token={token}' if token else ''}")  # noqa: T201 - as the documents' dashboard does
+        self.server(Rules(host, token, number)).run(sockets=sockets)
+
+    def server(self, rules: Rules) -> uvicorn.Server:
+        """Return the server, which judges requests by these rules."""
+        config = uvicorn.Config(
+            Guard(self.app, rules),
+            http=protocol_for(None),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,
+        )
+        return uvicorn.Server(config)
+
+    def _columns(self, *names: str) -> list[list[float | None]]:
+        rows = list(self.metrics_data)[-KEPT:]
+        return [[_number(row, name) for row in rows] for name in names]
+
+    async def _figures(self, _request: Request) -> Response:
+        figures = {"loss": self.create_loss_graph(), "resources": self.create_resource_graph()}
+        body = msgspec.json.encode({"heading": self.heading, **figures})
+        return Response(body, media_type="application/json")
+
+    async def _page(self, request: Request) -> Response:
+        return self._files.answer(request.scope["path"], request.headers.get("accept-encoding", ""))
+
+
+def _number(row: Any, name: str) -> float | None:
+    """Return a value of a row under any of its spellings; None if it is missing or no finite number."""
+    if not isinstance(row, dict):
+        return None
+    value = next((row[key] for key in SPELLINGS[name] if row.get(key) is not None), None)
+    if isinstance(value, dt.datetime):
+        value = value.timestamp()
+    if isinstance(value, dict):  # by GPU: the sum
+        parts = [part for part in value.values() if isinstance(part, (int, float))]
+        value = sum(parts) if parts else None
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None

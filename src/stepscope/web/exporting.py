@@ -1,0 +1,142 @@
+"""Downloads: a thread writes into a pipe and the answer reads from it, so that no size of run needs memory or disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from stepscope.core.errors import UsageError
+from stepscope.web.answers import NotThereError, encoded
+from stepscope.web.readers import BusyError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from stepscope.exporters.selection import Metric
+    from stepscope.store.reader import Past
+    from stepscope.web.answers import Site
+    from stepscope.web.questions import Export
+
+AT_ONCE = 2
+"""Downloads under way (rule S28)."""
+CHUNK = 1 << 16
+STALLED = 60.0
+"""Seconds without a byte of a reader after which a download ends."""
+KINDS = {
+    "csv": "text/csv; charset=utf-8",
+    "jsonl": "application/x-ndjson",
+    "json": "application/json",
+    "parquet": "application/vnd.apache.parquet",
+}
+_UNDER_WAY = threading.BoundedSemaphore(AT_ONCE)
+
+
+async def begin(site: Site, asked: Export) -> tuple[str, str, AsyncIterator[bytes]]:
+    """Return file name, media type and content of a download.
+
+    Raises:
+        BusyError: as many as may be are under way.
+        NotThereError: there is no such run or metric.
+        StepscopeError: the run cannot be read.
+    """
+    path = site.folder(asked.run)
+    if not _UNDER_WAY.acquire(blocking=False):
+        raise BusyError
+    try:
+        past, metrics = await asyncio.get_running_loop().run_in_executor(None, _chosen, path, asked.name)
+    except BaseException:
+        _UNDER_WAY.release()
+        raise
+    name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', past.id)[:80]}.{asked.format}"
+    return name, KINDS[asked.format], _chunks(_writer(past, metrics, asked.format))
+
+
+def _chosen(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Metric]]:
+    from stepscope.exporters.selection import choose
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.reader import Past
+
+    past = Past(RunFolder(path))
+    try:
+        return past, choose(past, list(names) if names else None, "recorded")
+    except UsageError as error:
+        raise NotThereError(f"{error.cause}; {error.remedy}") from None
+
+
+def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[BinaryIO], None]:
+    """Return what writes the whole download to a stream."""
+    from stepscope.exporters.formats import FORMATS
+
+    if form == "json":
+        return lambda stream: _write_json(past, metrics, stream)
+    known = FORMATS[form]
+
+    def write(stream: BinaryIO) -> None:
+        if known.write is not None:
+            known.write(past, metrics, stream)
+        elif known.write_file is not None:
+            with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+                target = Path(folder) / "export"
+                known.write_file(past, metrics, target)
+                with target.open("rb") as file:
+                    while data := file.read(CHUNK):
+                        stream.write(data)
+
+    return write
+
+
+def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+    """Write the run and every point of its metrics as one JSON object, a metric at a time."""
+    from stepscope.store.points import NO_STEP
+    from stepscope.views.overview import identity
+
+    stream.write(b'{"run":' + encoded(identity(past)) + b',"metrics":{')
+    for number, metric in enumerate(metrics):
+        series = past.series(metric.recorded)
+        columns: dict[str, Any] = {
+            "step": [None if step == NO_STEP else step for step in series.step.tolist()],
+            "time": series.time.tolist(),
+            "value": series.value.tolist(),
+            "rank": series.rank.tolist(),
+            "attempt": series.attempt.tolist(),
+        }
+        text = (b"," if number else b"") + encoded(metric.written) + b":" + encoded(columns)
+        stream.write(text)
+    stream.write(b"}}\n")
+
+
+async def _chunks(write: Callable[[BinaryIO], None]) -> AsyncIterator[bytes]:
+    """Yield what a thread writes; when nobody reads any more, its next write fails and it ends."""
+    reading, writing = os.pipe()
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with open(writing, "wb", buffering=CHUNK) as stream:
+                write(stream)
+        except BrokenPipeError:
+            return  # nobody reads any more
+        except Exception as error:  # noqa: BLE001 - told to the reader, whose download must not look whole
+            failed.append(error)
+        finally:
+            _UNDER_WAY.release()
+
+    threading.Thread(target=work, name="stepscope-export", daemon=True).start()
+    loop = asyncio.get_running_loop()
+    stream = asyncio.StreamReader(limit=CHUNK)
+    pipe = os.fdopen(reading, "rb", buffering=0)
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), pipe)
+    try:
+        while data := await stream.read(CHUNK):
+            yield data
+        if failed:
+            raise failed[0]
+    finally:
+        with contextlib.suppress(OSError):
+            transport.close()

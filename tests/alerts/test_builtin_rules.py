@@ -1,0 +1,283 @@
+"""The rules that come with Stepscope: each fires on what it is for, and says what to do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepscope.alerts.builtin import rules
+from stepscope.alerts.detectors import DETECTORS
+from stepscope.alerts.expression import FUNCTIONS
+from stepscope.alerts.profiles import PROFILES, profile
+from tests.alerts.rows import Rig, records, states
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "alerts.md"
+GIB = 2.0**30
+
+
+def noise(count, level, width, seed=0):
+    """Return a level with noise."""
+    return np.random.default_rng(seed).normal(level, width, count).tolist()
+
+
+def rig_of(*names, profiled="default"):
+    """Return an engine with some of the built-in rules."""
+    return Rig(*[rule for rule in profile(profiled) if rule.name in names])
+
+
+def fired(changes):
+    """Return the names of the rules that fired."""
+    return [change.rule for change in changes if change.state == "firing"]
+
+
+def minutes(rig, count, **values):
+    """Sample the machine once a second for so long; return what fired."""
+    return fired(rig.machine(count * 60, **values))
+
+
+@pytest.mark.promise("S1-067")
+def test_loss_spike():
+    """A spike is told with its step, level and height, at most one point late, and is over when the loss is back."""
+    rig = rig_of("loss_spike")
+    assert rig.values("loss", *noise(300, 3, 0.02)) == []
+    told = rig.values("loss", 4.5, 4.2, *noise(20, 3, 0.02))
+    assert states(told) == [("loss_spike", "firing"), ("loss_spike", "resolved")]
+    assert told[0].step - 300 <= 1
+    assert told[0].evidence["level"] == pytest.approx(3, abs=0.05)
+    assert "gradient norm" in told[0].remedy
+
+
+def test_loss_divergence():
+    """A loss that leaves its best level and stays away is critical; one that comes back is not."""
+    rig = rig_of("loss_divergence")
+    assert fired(rig.values("loss", *noise(400, 2, 0.05))) == []
+    assert fired(rig.values("loss", *noise(5, 9, 0.5), *noise(200, 2, 0.05))) == []
+    assert fired(rig.values("loss", *(2 + np.linspace(0, 4, 300) + noise(300, 0, 0.05)).tolist())) == [
+        "loss_divergence"
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_not_finite(value):
+    """NaN and infinity in any loss are critical, at once."""
+    rig = rig_of("not_finite")
+    told = rig.log_many(
+        [{"loss": 1.0, "val_loss": 1.0, "grad_norm": 1.0}, {"loss": value, "val_loss": 1.0, "grad_norm": 1.0}]
+    )
+    assert [(change.key, change.severity, change.step) for change in told] == [("loss", "critical", 1)]
+    assert "at step 1" in told[0].text
+
+
+@pytest.mark.promise("S2-056")
+def test_loss_plateau():
+    """A loss that no longer falls is told; one that falls slowly through its noise is not."""
+    rig = rig_of("loss_plateau")
+    falling = np.linspace(3, 2.7, 4000) + noise(4000, 0, 0.05)
+    assert fired(rig.values("loss", *falling.tolist())) == []
+    assert fired(rig.values("loss", *noise(3000, 2.7, 0.05, 1))) == ["loss_plateau"]
+
+
+def test_loss_increase():
+    """A loss 10 % above what it was is told, and resolved when it is back."""
+    rig = rig_of("loss_increase")
+    assert fired(rig.values("loss", *noise(300, 2, 0.05))) == []
+    assert fired(rig.values("loss", *noise(40, 2.3, 0.05))) == ["loss_increase"]
+    assert states(rig.values("loss", *noise(30, 2, 0.05))) == [("loss_increase", "resolved")]
+
+
+@pytest.mark.promise("S1-064", "S2-057")
+def test_gradient_exploding():
+    """A gradient norm above 10 that is not usual is told; documents' profiles take 10 alone."""
+    rig = rig_of("gradient_exploding")
+    assert fired(rig.values("grad_norm", *noise(100, 1, 0.1))) == []
+    assert fired(rig.values("grad_norm", 60, 80, 90)) == ["gradient_exploding"]
+    usual = rig_of("gradient_exploding")
+    assert fired(usual.values("grad_norm", *noise(300, 25, 2))) == []
+    assert fired(rig_of("gradient_exploding", profiled="gpu-monitor").values("grad_norm", 1, 11)) == [
+        "gradient_exploding"
+    ]
+
+
+def test_gradient_not_finite():
+    """Gradients that stay infinite are told; a step that a loss scaler skips is not."""
+    rig = rig_of("gradient_not_finite")
+    assert fired(rig.values("grad_norm", 1.0, math.inf, 1.0, math.nan, math.inf, 1.0)) == []
+    told = rig.values("grad_norm", *[math.inf] * 6)
+    assert fired(told) == ["gradient_not_finite"]
+    assert "is ∞ for five points" in told[0].text
+
+
+def test_gradient_vanishing():
+    """A gradient norm of nothing for 100 points is told."""
+    assert fired(rig_of("gradient_vanishing").values("grad_norm", *[1e-12] * 120)) == ["gradient_vanishing"]
+
+
+@pytest.mark.promise("S1-065")
+def test_learning_rate():
+    """Too high, too low and frozen learning rates are told; a warm-up from 0 and a constant one are not."""
+    names = ("learning_rate_too_high", "learning_rate_too_low", "learning_rate_frozen")
+    assert fired(rig_of(*names).values("learning_rate", *[5.0] * 20)) == ["learning_rate_too_high"]
+    assert fired(rig_of(*names).values("learning_rate", *[1e-9] * 120)) == ["learning_rate_too_low"]
+    warm = rig_of(*names)
+    assert fired(warm.values("learning_rate", *np.linspace(0, 1e-3, 200).tolist(), *[1e-3] * 3000)) == []
+    assert fired(warm.values("learning_rate", *np.linspace(1e-3, 1e-6, 200).tolist(), *[1e-6] * 1200)) == [
+        "learning_rate_frozen"
+    ]
+
+
+def test_training_speed():
+    """Half of the speed for 20 steps is told with what a step takes now; the end of it, too."""
+    rig = rig_of("training_speed")
+    assert fired(rig.values("step_seconds", *noise(300, 0.1, 0.005), 3.0, *noise(20, 0.1, 0.005))) == []
+    told = rig.values("step_seconds", *noise(500, 0.25, 0.01))
+    assert states(told) == [("training_speed", "firing")]
+    assert "% of its speed" in told[0].text
+    assert states(rig.values("step_seconds", *noise(40, 0.1, 0.005))) == [("training_speed", "resolved")]
+
+
+def test_data_starvation():
+    """Waiting for data for a third of the step is told."""
+    rig = rig_of("data_starvation")
+    assert fired(rig.log_many([{"step_seconds": 0.1, "phase/data": 0.01}] * 300)) == []
+    told = rig.log_many([{"step_seconds": 0.1, "phase/data": 0.045}] * 300)
+    assert fired(told) == ["data_starvation"]
+    assert "workers" in told[0].remedy
+
+
+def test_straggler():
+    """The rank that the others wait for is named, although all steps take equally long."""
+    rig = rig_of("straggler")
+    for batch in range(4):
+        for rank in range(4):
+            own = 0.09 if rank == 2 else 0.06
+            row = {"step_seconds": 0.1, "phase/forward": own, "phase/data": 0.001}
+            rig.engine.rows(rank, *records([(at, at * 0.1, row) for at in range(batch * 50, batch * 50 + 50)]))
+        told = rig.engine.evaluate(batch)
+        if told:
+            break
+    assert fired(told) == ["straggler"]
+    assert told[0].evidence["rank"] == 2
+    assert told[0].text.startswith("rank 2 is behind the others")
+
+
+def test_even_ranks_have_no_straggler():
+    """Ranks that are alike are left alone."""
+    rig = rig_of("straggler")
+    random = np.random.default_rng(0)
+    for batch in range(6):
+        for rank in range(4):
+            rows = [
+                (at, at * 0.1, {"step_seconds": 0.1, "phase/forward": float(random.normal(0.06, 0.002))})
+                for at in range(batch * 50, batch * 50 + 50)
+            ]
+            rig.engine.rows(rank, *records(rows))
+        assert rig.engine.evaluate(batch) == []
+
+
+@pytest.mark.promise("S1-063", "S2-055", "S3-036")
+def test_processors_and_memory():
+    """Busy processors and full memory are told after a minute, not at once."""
+    rig = rig_of("cpu_usage", "memory_pressure")
+    assert minutes(rig, 1, cpu__usage_ratio=1.0, memory__used_ratio=0.5) == []
+    assert sorted(minutes(rig, 3, cpu__usage_ratio=1.0, memory__used_ratio=0.95)) == ["cpu_usage", "memory_pressure"]
+
+
+@pytest.mark.promise("S1-066", "S2-054", "S3-038")
+def test_gpu_temperature():
+    """More than 80 °C for a minute is told, per GPU; a moment is not."""
+    rig = rig_of("gpu_temperature")
+    assert minutes(rig, 2, gpu__0__temperature_celsius=79.0) == []
+    rig.sample(gpu__0__temperature_celsius=90.0)
+    assert minutes(rig, 1, gpu__0__temperature_celsius=79.0) == []
+    assert minutes(rig, 2, gpu__0__temperature_celsius=84.0) == ["gpu_temperature"]
+
+
+@pytest.mark.promise("S3-035", "S3-046")
+def test_gpu_underused():
+    """A GPU that idles for minutes is told once, with hysteresis; the span and the share are thresholds."""
+    rig = rig_of("gpu_underused")
+    assert minutes(rig, 6, gpu__0__utilization_ratio=0.9) == []
+    assert minutes(rig, 6, gpu__0__utilization_ratio=0.2) == ["gpu_underused"]
+    assert minutes(rig, 6, gpu__0__utilization_ratio=0.5) == []
+    short = Rig(*[rule for rule in profile("default", {"gpu_idle_seconds": 30}) if rule.name == "gpu_underused"])
+    assert minutes(short, 1, gpu__0__utilization_ratio=0.2) == ["gpu_underused"]
+
+
+def test_gpu_memory_and_throttling():
+    """A card that is full, and one that lowers its clocks, are told."""
+    rig = rig_of("gpu_memory", "gpu_throttled")
+    row = {"gpu__0__memory_used_bytes": 79 * GIB, "gpu__0__memory_total_bytes": 80 * GIB}
+    reasons = ("hw_thermal", "sw_thermal", "hw_slowdown", "power_brake")
+    row |= {f"gpu__0__throttle_{why}": float(why == "hw_thermal") for why in reasons}
+    assert sorted(minutes(rig, 2, **row)) == ["gpu_memory", "gpu_throttled"]
+
+
+@pytest.mark.promise("S3-037")
+def test_disks():
+    """Waiting for disks, a nearly full disk and one that fills up are told."""
+    rig = rig_of("io_wait", "io_pressure", "disk_usage")
+    told = minutes(rig, 3, cpu__iowait_ratio=0.4, pressure__io_full_ratio=0.4, disk__used_ratio=0.97)
+    assert sorted(told) == ["disk_usage", "io_pressure", "io_wait"]
+    filling = rig_of("disk_filling")
+    told = fired(filling.machine(1200, disk__free_bytes=lambda at: 20 * GIB - at * 0.01 * GIB))
+    assert told == ["disk_filling"]
+
+
+def test_memory_that_leaks_is_told_with_the_time_left():
+    """A process that grows without end is told with the time until its limit; a steady one is not."""
+    rig = rig_of("memory_leak", "gpu_memory_leak")
+    told = rig.machine(
+        1500,
+        process__0__tree_memory_bytes=lambda at: 4 * GIB + at * 2e6,
+        process__1__tree_memory_bytes=4 * GIB,
+        memory__total_bytes=16 * GIB,
+        gpu__0__memory_allocated_bytes=lambda at: GIB + at * 1e6,
+        gpu__0__memory_total_bytes=8 * GIB,
+    )
+    texts = {change.rule: change.text for change in told if change.state == "firing"}
+    assert texts["memory_leak"].startswith("memory of rank 0 grows by")
+    assert "full in" in texts["memory_leak"]
+    assert "GPU 0" in texts["gpu_memory_leak"]
+    assert len(told) == 2
+
+
+def test_rows_that_are_dropped():
+    """Lost rows are told."""
+    rig = rig_of("rows_dropped")
+    told = fired(rig.machine(60, stepscope__drops_total=lambda at: max(0, at - 40)))
+    assert told == ["rows_dropped"]
+
+
+def test_samplers_that_fail():
+    """A source that fails blinds the rules on it: that is told, until it is back."""
+    rig = rig_of("sampler_blind", "gpu_driver_hung", "oom_kill", "gpu_ecc")
+    assert fired(rig.event("sampler_failed", None, sampler="nvidia", error="no driver")) == ["sampler_blind"]
+    assert states(rig.event("sampler_back", None, sampler="nvidia")) == [("sampler_blind", "resolved")]
+    assert fired(rig.event("gpu_driver_hung", None, waited_seconds=12.0)) == ["gpu_driver_hung"]
+    assert fired(rig.event("cgroup_oom_kill", None, count=2, total=2)) == ["oom_kill"]
+    assert fired(rig.event("ecc_uncorrected", None, gpu=1, errors=3)) == ["gpu_ecc"]
+
+
+@pytest.mark.promise("S0-083", "S1-011")
+def test_every_rule_says_what_to_do():
+    """No built-in rule is without a remedy and a sentence that says what it is for."""
+    for rule in rules():
+        assert rule.help.endswith("."), rule.name
+        assert rule.remedy or rule.detect in {"leak", "gpu_leak", "disk_full"}, rule.name  # these bring their own
+        assert rule.message or rule.detect, rule.name
+
+
+def test_every_rule_function_detector_and_profile_is_documented():
+    """The page has a row for each rule, with its severity, and names every function, detector and profile."""
+    rows = {
+        line.split("`")[1]: line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")
+    }
+    for rule in rules():
+        assert rule.name in rows, rule.name
+        assert f"| {rule.severity} |" in rows[rule.name] or "warning or critical" in rows[rule.name]
+        assert rule.help.removesuffix(".") in rows[rule.name], rule.name
+    for name in (*FUNCTIONS, *DETECTORS, *PROFILES):
+        assert any(key.partition("(")[0] == name for key in rows), name

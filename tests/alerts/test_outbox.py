@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.alerts import outbox
+from stepscope.alerts.outbox import (
+    DONE,
+    FAILED,
+    TRY,
+    BusyError,
+    Ledger,
+    Note,
+    Queue,
+    Reading,
+    deliveries,
+    entries,
+    notes,
+)
+from tests.alerts.servers import alert
+
+
+def numbers(run):
+    return [entry.number for entry in entries(Reading(outbox.queue_path(run, "n")))]
+
+
+def test_a_queue_goes_on_where_the_last_one_stopped(tmp_path):
+    """Numbers never repeat, whoever writes; readers see what is new once."""
+    queue = Queue(tmp_path, "n")
+    assert queue.add([alert(), alert()])
+    reading = Reading(outbox.queue_path(tmp_path, "n"))
+    assert [entry.number for entry in entries(reading)] == [0, 1]
+    other = Queue(tmp_path, "n")
+    other.add([alert(number=7)], only="mail")
+    [entry] = entries(reading)
+    assert (entry.number, entry.only, entry.event["alert"]) == (2, "mail", "loss_spike-7")
+    assert entries(reading) == []
+
+
+def test_rule_s21_only_this_user_can_read_it(tmp_path):
+    """The folder and the files are private."""
+    Queue(tmp_path, "n").add([alert()])
+    path = outbox.queue_path(tmp_path, "n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@given(cut=st.integers(0, 400), rest=st.binary(max_size=40))
+def test_whatever_is_torn_the_whole_lines_are_read(tmp_path_factory, cut, rest):
+    """A line that was cut or damaged costs itself alone, and the next one stands on a line of its own."""
+    run = tmp_path_factory.mktemp("run")
+    queue = Queue(run, "n")
+    queue.add([alert(number=number) for number in range(5)])
+    path = outbox.queue_path(run, "n")
+    data = path.read_bytes()
+    path.write_bytes(data[: max(0, len(data) - cut)] + rest.replace(b"\n", b""))
+    before = numbers(run)
+    Queue(run, "n").add([alert()])
+    after = numbers(run)
+    assert after[: len(before)] == before
+    assert len(after) in {len(before) + 1, len(before) + 2}  # a line of which only its end was cut is whole again
+    queue.close()
+
+
+def test_a_full_disk_keeps_nobody_from_being_told(tmp_path, monkeypatch):
+    """What cannot be written waits for the notifier and for room; it is written with the same number then."""
+    queue = Queue(tmp_path, "n")
+    queue.add([alert()])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda *_: (_ for _ in ()).throw(OSError(28, "no space")))
+        assert not queue.add([alert(), alert()])
+        assert [entry.number for entry in queue.unwritten] == [1, 2]
+    assert numbers(tmp_path) == [0]
+    assert queue.flush()
+    assert numbers(tmp_path) == [0, 1, 2]
+
+
+def test_a_rule_that_never_stops_does_not_fill_the_disk(tmp_path, monkeypatch):
+    """Beyond its size the queue takes no more, and counts what it refused."""
+    queue = Queue(tmp_path, "n")
+    monkeypatch.setattr(outbox, "MAX_BYTES", 1000)
+    for number in range(100):
+        queue.add([alert(number=number)])
+    assert queue.refused > 90
+    assert outbox.queue_path(tmp_path, "n").stat().st_size < 2000
+
+
+def test_one_notifier_at_a_time(tmp_path):
+    """A second one finds the journal taken."""
+    ledger = Ledger(tmp_path, "n")
+    with pytest.raises(BusyError):
+        Ledger(tmp_path, "n")
+    ledger.close()
+    Ledger(tmp_path, "n").close()
+
+
+def test_deliveries_tell_how_it_went(tmp_path):
+    """For each channel: what was told, what waits, and why."""
+    Queue(tmp_path, "n").add([alert(number=number) for number in range(4)])
+    ledger = Ledger(tmp_path, "n")
+    for note in (
+        Note("k1", "g", TRY, (0, 1), 1.0, "", "mail"),
+        Note("k1", "g", DONE, (0, 1), 2.0, "", "mail"),
+        Note("k2", "g", FAILED, (0, 1), 3.0, "the server answered 500", "hook"),
+        Note("k2", "", outbox.SKIPPED, (3,), 3.0),
+    ):
+        ledger.write(note)
+    ledger.close()
+    assert len(notes(Reading(outbox.sent_path(tmp_path, "n")))) == 4
+    mail, hook = deliveries(tmp_path)
+    assert (mail["channel"], mail["state"], mail["sent"], mail["waiting"]) == ("mail", "sent", 2, 2)
+    assert (hook["state"], hook["waiting"], hook["why"]) == ("failing", 3, "the server answered 500")
+    assert deliveries(tmp_path / "nowhere") == []

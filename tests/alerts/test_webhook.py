@@ -1,0 +1,99 @@
+"""The signed webhook, against real servers on this machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import time
+
+import pytest
+
+from stepscope.alerts import webhook
+from stepscope.alerts.message import Message, Subject
+from stepscope.alerts.webhook import post, send, sign, wait_asked
+from tests.alerts.servers import Hook, alert
+
+MESSAGE = Message("alert_1", Subject("r1", "mnist"), [alert()])
+
+
+@pytest.fixture
+def hook(request):
+    """A server that behaves as the test says; it answers 200 if nothing is said."""
+    made = Hook(*([request.param] if hasattr(request, "param") else []))
+    yield made
+    made.close()
+
+
+def test_a_receiver_can_tell_who_speaks(hook):
+    """The signature is that of the Standard Webhooks: over id, time and body, with the shared secret."""
+    assert send(MESSAGE, f"{hook.url}/x?a=1", "s3cret").ok
+    [request] = hook.requests
+    headers = {name.lower(): value for name, value in request["headers"].items()}
+    assert headers["webhook-id"] == "alert_1"
+    signed = f"alert_1.{headers['webhook-timestamp']}.".encode() + request["body"]
+    digest = base64.b64encode(hmac.new(b"s3cret", signed, hashlib.sha256).digest()).decode()
+    assert headers["webhook-signature"] == f"v1,{digest}"
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+    assert json.loads(request["body"])["alerts"][0]["rule"] == "loss_spike"
+    assert request["path"] == "/x?a=1"
+
+
+def test_a_secret_of_the_standard_is_base64():
+    """The example of the specification gives its signature."""
+    body = b'{"test": 2432232314}'
+    found = sign("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
+    assert found == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+@pytest.mark.parametrize(
+    ("hook", "why"),
+    [
+        (500, "the server answered 500"),
+        (404, "the server answered 404"),
+        ((302, {"Location": "http://169.254.169.254/"}), "a redirect, which is not followed"),
+        ("reset", "Connection"),
+    ],
+    indirect=["hook"],
+)
+def test_rule_s19_what_a_server_does_wrong_is_a_short_cause(hook, why):
+    """No redirect is followed and no answer's body repeated; one request was made."""
+    outcome = send(MESSAGE, hook.url)
+    assert not outcome.ok
+    assert why in outcome.why
+    assert len(hook.requests) == 1
+
+
+@pytest.mark.parametrize("hook", ["hang"], indirect=True)
+def test_a_server_that_hangs_costs_a_timeout(hook):
+    """And no more."""
+    outcome = post(hook.url, b"{}", {}, timeout=0.3)
+    assert (outcome.ok, outcome.why) == (False, "no answer in time")
+
+
+@pytest.mark.parametrize("hook", [(429, {"Retry-After": "17"})], indirect=True)
+def test_retry_after_is_read(hook):
+    """As seconds here."""
+    assert send(MESSAGE, hook.url).retry_after == 17.0
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("120", 120.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 8.0), ("soon", None), ("", None), (None, None), ("-5", None)],
+)
+def test_retry_after_is_a_number_or_a_date(value, seconds):
+    """Anything else is nothing."""
+    assert wait_asked(value, now=1445412472.0) == seconds
+
+
+@pytest.mark.parametrize("url", ["ftp://x.y", "https://", "file:///etc/passwd", "gopher://x.y", "http://x.y:99999"])
+def test_rule_s19_other_schemes_are_no_web_addresses(url):
+    """They fail without a connection."""
+    assert not send(MESSAGE, url).ok
+
+
+def test_nobody_listens():
+    """A closed port is a cause, too."""
+    assert "refused" in post("http://127.0.0.1:1", b"", {}).why.lower()
+    assert webhook.describe(OSError()) == "OSError"

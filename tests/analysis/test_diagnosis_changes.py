@@ -1,0 +1,95 @@
+"""What changed, what else moved then, what could not be known, and that no numbers break any of it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.analysis.diagnosis.changes import changes, slow_steps
+from stepscope.analysis.diagnosis.evidence import Evidence, Steps, Track
+from stepscope.analysis.diagnosis.kinds import KINDS
+from stepscope.analysis.diagnosis.missing import missing
+from stepscope.analysis.diagnosis.rhythm import even
+from stepscope.analysis.diagnosis.verdict import findings, summary
+from tests.analysis.diagnosis_rig import HEALTHY, evidence, falling, steps, track
+
+
+def test_a_change_names_the_phase_the_sample_and_the_event_that_moved_with_it() -> None:
+    """Ranked: first what explains the seconds."""
+    data = np.full(400, 0.002)
+    data[250:] = 0.09
+    run = steps(HEALTHY | {"data": data}, count=400)
+    moment = float(run.end[250])
+    when = np.linspace(float(run.end[0]), float(run.end[-1]), 60)
+    disk = Track(np.arange(60), when, np.where(when < moment, 0.02, 0.9))
+    events = [{"kind": "worker_died", "time": moment - 0.01, "step": 250}]
+    (found,) = changes(evidence(run, series={"pressure/io_some_stalled_ratio": disk}, events=events))
+    assert found["metric"] == "step_seconds"
+    assert abs(found["step"] - 250) <= 1
+    assert [one["name"] for one in found["moved"][:2]] == ["phase/data", "pressure/io_some_stalled_ratio"]
+    assert found["events"][0]["kind"] == "worker_died"
+    assert "data 2 ms → 90 ms" in found["text"]
+
+
+def test_a_slow_step_is_told_with_what_it_did() -> None:
+    """One sentence has the step, its time, the phase and the disk."""
+    save = np.full(400, np.nan)
+    save[300] = 2.9
+    run = steps(HEALTHY | {"checkpoint": save}, count=400)
+    when = np.linspace(float(run.end[0]), float(run.end[-1]), 60)
+    slow = (when > float(run.end[299])) & (when < float(run.end[300]) + 0.2)
+    found = slow_steps(
+        evidence(run, series={"pressure/io_some_stalled_ratio": Track(np.arange(60), when, np.where(slow, 0.8, 0.0))})
+    )
+    assert found[0]["step"] == 300
+    assert "2.9 s in checkpoint while disks were waited for" in found[0]["text"]
+
+
+def test_what_is_not_known_is_named_with_how_to_know_it() -> None:
+    """An empty run misses everything, and finds nothing."""
+    empty = Evidence()
+    assert findings(empty) == []
+    assert changes(empty) == slow_steps(empty) == []
+    assert {"step_seconds", "loss", "memory", "machine"} <= {one["signal"] for one in missing(empty)}
+    known = evidence(steps(), series={"loss": falling(), "eval_loss": [1.0] * 9, "cpu/usage_ratio": [0.5] * 9})
+    assert {one["signal"] for one in missing(known)} == {"memory", "gpu"}
+    foreign = Evidence(foreign="mllog")
+    assert all("mllog" in one["remedy"] for one in missing(foreign) if one["signal"] == "loss")
+
+
+def test_a_rhythm_is_heard_with_some_beats_missing_or_added_and_not_in_noise() -> None:
+    """What chance sets evenly is rare."""
+    beat = np.arange(10.0, 400, 25)
+    assert even(beat, 2) == 25
+    assert even(np.delete(beat, [3, 8]), 2) == 25
+    assert even(np.sort(np.append(beat, [33, 301])), 2) == 25
+    assert even(np.arange(40.0), 2) is None
+    chance = np.random.default_rng(0)
+    heard = sum(even(np.sort(chance.choice(400, 6, replace=False)).astype(float), 2) is not None for _ in range(500))
+    assert heard < 25
+
+
+numbers = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seconds=numbers, data=numbers, loss=numbers, memory=numbers)
+def test_no_numbers_break_a_diagnosis(
+    seconds: list[float], data: list[float], loss: list[float], memory: list[float]
+) -> None:
+    """Empty, constant, short, huge and non-finite: never an exception, always known words and plain data."""
+    count = min(len(seconds), len(data))
+    values = np.abs(np.nan_to_num(np.array(seconds[:count]), posinf=1e9))
+    phases = {"data": np.array(data[:count]), "forward": values / 2}
+    run = Steps(0, np.arange(count), np.cumsum(values.clip(0, 1e12)), values, phases)
+    whole = evidence(
+        run, series={"loss": track(loss), "memory/resident_bytes": track(memory), "learning_rate": track(loss)}
+    )
+    with np.errstate(all="ignore"):
+        found = findings(whole)
+        told = [one.facts() for one in found], changes(whole), slow_steps(whole), missing(whole), summary(found, whole)
+    assert {one.kind for one in found} <= set(KINDS)
+    json.dumps(told)

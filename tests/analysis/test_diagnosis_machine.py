@@ -1,0 +1,102 @@
+"""Ends, stalls, memory and the machine, from the events and samples that tell of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepscope.analysis.diagnosis.machine import busy as busy_note
+from stepscope.analysis.diagnosis.verdict import findings, primary
+from tests.analysis.diagnosis_rig import busy, evidence, falling, steps, track
+
+GIB = 2**30
+
+
+def kinds(events: list[dict[str, Any]] | None = None, series: dict[str, Any] | None = None, **given: Any) -> list[str]:
+    """Return the kinds of what is found."""
+    found = findings(evidence(steps(), events=events or [], series={"loss": falling(), **(series or {})}, **given))
+    return [one.kind for one in found if one.severity != "info"]
+
+
+@pytest.mark.parametrize(
+    ("state", "events", "expected"),
+    [
+        ("finished", [], []),
+        ("running", [], []),
+        ("preempted", [], []),
+        ("failed", [{"kind": "exception", "error": "ValueError: no", "rank": 0}], ["crash"]),
+        ("killed", [], ["crash"]),
+        ("oom-killed", [], ["oom"]),
+        ("failed", [{"kind": "out_of_memory", "wanted_bytes": GIB, "place": "train.py:3", "rank": 1}], ["oom"]),
+        ("failed", [{"kind": "worker_died", "workers": [{"worker": 0, "exit_code": -9}], "rank": 0}], ["dead_worker"]),
+    ],
+)
+def test_how_a_run_ended_is_the_verdict(state: str, events: list[dict[str, Any]], expected: list[str]) -> None:
+    """What caused the end is told instead of the crash that follows from it."""
+    assert kinds([{"time": 1.7e9, **one} for one in events], state=state) == expected
+
+
+def test_a_cause_that_names_memory_is_out_of_memory() -> None:
+    """An error of the allocator in the exception alone is enough."""
+    assert kinds(state="failed", cause="RuntimeError: CUDA out of memory") == ["oom"]
+
+
+def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
+    """The seconds are those from the last step before it."""
+    stalled = {"kind": "stalled", "time": 1.7e9 + 20, "rank": 1, "seconds": 15.0, "step": 40}
+    over = {"kind": "recovered", "time": 1.7e9 + 30, "rank": 1}
+    for events, severity, lasted in (([stalled], "critical", 15.0), ([stalled, over], "warning", 25.0)):
+        (found,) = (one for one in findings(evidence(steps(), events=events)) if one.kind == "hang")
+        assert (found.severity, found.rank) == (severity, 1)
+        assert found.cost_seconds == pytest.approx(lasted)
+
+
+def test_memory_that_grows_all_the_time_is_a_leak_and_what_is_loaded_at_the_start_is_not() -> None:
+    """Readings from before the steps, and while a model is compiled, do not count."""
+    late = 200 + np.arange(60.0)
+    leak = GIB + late * 8 * 2**20
+    assert kinds(series={"memory/resident_bytes": track(leak, every=3, apart=0.5)}) == ["memory_leak"]
+    flat = np.full(60, 1.0 * GIB) + np.random.default_rng(0).normal(0, 2**20, 60)
+    assert kinds(series={"memory/resident_bytes": track(flat, every=3)}) == []
+    compiled = [{"kind": "compile", "time": 1.7e9 + 29, "recompiled": False, "seconds": 1.0, "rank": 0}]
+    assert kinds(compiled, {"memory/resident_bytes": track(leak, every=3, apart=0.5)}) == []
+
+
+def test_a_quota_swap_heat_and_fragments_are_told() -> None:
+    """Each from its own samples."""
+    assert kinds(series={"cgroup/throttled_ratio": [0.6] * 20, "cgroup/cpu_limit": [0.5] * 20}) == ["cpu_throttled"]
+    swap = {"swap/used_bytes": np.linspace(0, GIB, 20), "pressure/memory_some_stalled_ratio": [0.3] * 20}
+    assert kinds(series=swap) == ["swapping"]
+    assert kinds(series=swap | {"pressure/memory_some_stalled_ratio": [0.0] * 20}) == []
+    card = {"gpu/0/utilization_ratio": [0.95] * 20}
+    assert kinds(series=card | {"gpu/0/throttle_hw_thermal": [1.0] * 20}) == ["gpu_throttled"]
+    assert kinds(series=card | {"gpu/0/throttle_power_cap": [1.0] * 10 + [0.0] * 10}) == []
+    full = {
+        "memory_fragmentation_ratio": [0.4] * 20,
+        "memory_reserved_bytes": [72e9] * 20,
+        "memory_total_bytes": [80e9] * 20,
+    }
+    assert kinds(series=card | {f"gpu/0/{name}": value for name, value in full.items()}) == ["fragmentation"]
+
+
+def test_a_gpu_that_waits_is_told_last_and_for_information() -> None:
+    """It follows from something else."""
+    found = findings(evidence(steps(), series={"gpu/0/utilization_ratio": [0.2] * 20}))
+    assert [(one.kind, one.severity) for one in found] == [("gpu_idle", "info")]
+
+
+def test_a_disk_that_others_fill_is_not_the_runs_fault() -> None:
+    """Only what the run writes itself counts."""
+    free = track(np.linspace(20 * GIB, 10 * GIB, 60))
+    own = {"process/0/write_bytes_per_second": [GIB / 6] * 60}
+    assert kinds(series={"disk/free_bytes": free}) == []
+    assert kinds(series={"disk/free_bytes": free, **own}) == ["disk_full"]
+
+
+def test_a_neighbour_is_a_note_and_no_finding() -> None:
+    """The same run gives the same verdict on a busy machine."""
+    assert "other programs took 1.0 of 2 processors" in busy_note(evidence(steps(), series=busy()))
+    assert busy_note(evidence(steps())) == ""
+    assert primary(findings(evidence(steps(), series=busy()))) == primary(findings(evidence(steps())))

@@ -1,0 +1,166 @@
+"""What makes steps slow, on runs whose cause is known because it was put there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stepscope.analysis.diagnosis.evidence import Steps
+from stepscope.analysis.diagnosis.verdict import findings, primary, summary
+from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps
+
+PLANTED = {
+    "input_bound": {"data": 0.05},
+    "copy_bound": {"copy": 0.03},
+    "host_bound": {"other": 0.05},
+    "logging_heavy": {"logging": 0.02},
+    "gc_pauses": {"gc": 0.02},
+}
+COUNT = 200
+
+
+def rare(seconds: float, every: int, count: int = COUNT) -> np.ndarray:
+    """Return a phase that happens every so many steps."""
+    found = np.full(count, np.nan)
+    found[every - 1 :: every] = seconds
+    return found
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_phase_of_every_step_that_takes_too_long_is_the_verdict(kind: str) -> None:
+    """The phase that was made slow is named, with the step that remains without it."""
+    (phase, seconds) = next(iter(PLANTED[kind].items()))
+    found = findings(evidence(steps(HEALTHY | PLANTED[kind])))
+    assert primary(found) == kind
+    rest = sum(HEALTHY.values()) - HEALTHY.get(phase, 0.0)
+    assert found[0].evidence["expected_step_seconds"] == pytest.approx(rest, rel=0.05)
+    assert found[0].gain_ratio == pytest.approx(seconds / (rest + seconds), rel=0.05)
+    assert found[0].remedy
+    assert "→" in found[0].expected_gain
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_the_verdict_is_the_same_on_a_busy_machine(kind: str) -> None:
+    """Passes that take thirty times as long in most steps, because others use the processors, change no verdict."""
+    chance = np.random.default_rng(0)
+    slowed: dict[str, float | np.ndarray] = {
+        name: HEALTHY[name] * np.where(chance.random(COUNT) < 0.85, 30.0, 1.0) for name in ("forward", "backward")
+    }
+    found = findings(evidence(steps({**HEALTHY, **slowed, **PLANTED[kind]}), series=busy()))
+    assert primary(found) == kind
+    assert found[0].evidence["disturbed_seconds"] > 0
+    assert primary(findings(evidence(steps({**HEALTHY, **slowed}), series=busy()))) in ("none", "compute_bound")
+
+
+def test_a_healthy_run_has_no_finding_and_says_so() -> None:
+    """Nothing found is a verdict, too."""
+    run = evidence(steps(), series={"loss": falling()})
+    assert [one for one in findings(run) if one.severity != "info"] == []
+    assert "nothing was found in 200 steps" in summary([], run)
+
+
+def test_tiny_steps_are_not_called_input_bound() -> None:
+    """A millisecond of collating is no cause, though it is a third of a step of three."""
+    tiny = {"data": 0.001, "forward": 0.0006, "backward": 0.0008, "optimizer": 0.0005, "other": 0.0002}
+    assert findings(evidence(steps(tiny))) == []
+
+
+def test_checkpoints_and_evaluations_are_a_finding_only_if_they_take_much() -> None:
+    """Every phase that happens now and then is told by its share, with how often it happens."""
+    heavy = findings(evidence(steps(HEALTHY | {"checkpoint": rare(0.3, 5)})))
+    assert primary(heavy) == "checkpoint_heavy"
+    assert heavy[0].evidence["every_steps"] == pytest.approx(5, rel=0.1)
+    assert primary(findings(evidence(steps(HEALTHY | {"evaluation": rare(0.5, 10)})))) == "evaluation_heavy"
+    modest = HEALTHY | {"checkpoint": rare(0.1, 50), "evaluation": rare(0.3, 50)}
+    assert [one for one in findings(evidence(steps(modest))) if one.severity != "info"] == []
+
+
+def test_a_first_compilation_is_warm_up_and_many_are_a_finding() -> None:
+    """One long compilation is the price of a compiled model; those that come again are not."""
+    first = np.full(COUNT, np.nan)
+    first[0] = 20.0
+    once = [{"kind": "compile", "recompiled": False, "seconds": 20.0, "time": 1.7e9, "rank": 0}]
+    assert [
+        one for one in findings(evidence(steps(HEALTHY | {"compile": first}), events=once)) if one.severity != "info"
+    ] == []
+    again = [{**once[0], "recompiled": True, "seconds": 2.0} for _ in range(8)]
+    found = findings(evidence(steps(HEALTHY | {"compile": rare(2.0, 25)}), events=again))
+    assert primary(found) == "compile_heavy"
+    assert found[0].evidence["recompilations"] == 8
+
+
+def test_stalls_in_a_rhythm_are_told_apart_from_a_slow_host() -> None:
+    """Half a second every twenty steps is a periodic stall, and nothing else."""
+    other = np.full(COUNT, 0.001)
+    other[19::20] = 0.5
+    found = findings(evidence(steps(HEALTHY | {"other": other})))
+    assert [one.kind for one in found if one.severity != "info"] == ["periodic_stall"]
+    assert found[0].evidence["every_steps"] == 20
+    assert found[0].evidence["phase"] == "other"
+
+
+def test_stalls_by_chance_are_no_finding() -> None:
+    """A neighbour stops a step now and then, without a rhythm."""
+    chance = np.random.default_rng(3)
+    for _ in range(20):
+        other = np.full(COUNT, 0.001)
+        other[chance.choice(np.arange(5, COUNT), 6, replace=False)] = chance.uniform(0.1, 0.6, 6)
+        found = findings(evidence(steps(HEALTHY | {"other": other}), series=busy()))
+        assert [one.kind for one in found if one.severity != "info"] == []
+
+
+def test_why_data_is_late_is_told_from_what_the_workers_say() -> None:
+    """Too few workers, transforms, collating and the trainer itself have remedies of their own."""
+    slow = steps(HEALTHY | {"data": 0.08})
+    told = {"process/0/workers": [2.0] * 20}
+    few = told | {"data/load_seconds": [0.2] * 20, "data/collate_seconds": [0.001] * 20}
+    cases = {
+        "in_process": {},
+        "workers": few,
+        "transform": few | {"data/transform_seconds": [0.18] * 20},
+        "collate": few | {"data/collate_seconds": [0.4] * 20},
+        "disk": few | {"pressure/io_some_stalled_ratio": [0.6] * 20},
+    }
+    for cause, series in cases.items():
+        found = findings(evidence(slow, series=series))
+        assert (primary(found), found[0].evidence["cause"]) == ("input_bound", cause)
+    assert "workers would keep up" in findings(evidence(slow, series=few))[0].remedy
+
+
+def test_a_heavy_model_is_compute_bound_for_information() -> None:
+    """It is no fault; what remains is told: threads that are not used, too much precision."""
+    heavy = steps({name: seconds * 10 for name, seconds in HEALTHY.items() if name != "data"} | {"data": 0.001})
+    setup = [{"kind": "torch_setup", "threads": 1, "dtype": "torch.float32", "device": "cpu", "time": 1.7e9}]
+    found = findings(evidence(heavy, events=setup))
+    assert [(one.kind, one.severity) for one in found] == [("compute_bound", "info")]
+    assert "torch.set_num_threads(2)" in found[0].remedy
+
+
+def test_padding_is_a_finding_from_well_above_what_chance_makes() -> None:
+    """Batches of even lengths have up to one half."""
+    assert primary(findings(evidence(steps(), series={"padding_ratio": [0.85] * 20}))) == "padding_waste"
+    assert findings(evidence(steps(), series={"padding_ratio": [0.48] * 20, "loss": falling()})) == findings(
+        evidence(steps())
+    )
+
+
+def test_thinned_phases_and_blocks_of_steps_give_the_same_shares() -> None:
+    """Where one step of four is measured, or a row stands for a hundred steps, the share is the same."""
+    whole = steps(HEALTHY | {"data": 0.05}, count=2000)
+    thin = {name: np.where(np.arange(2000) % 4 == 0, seconds, np.nan) for name, seconds in whole.phases.items()}
+    blocks = {name: seconds.reshape(-1, 100).mean(axis=1) for name, seconds in whole.phases.items()}
+    joined = Steps(
+        *(0, whole.step[99::100], whole.end[99::100], whole.seconds.reshape(-1, 100).mean(axis=1), blocks),
+        weight=np.full(20, 100.0),
+    )
+    for one in (whole, replace(whole, phases=thin), joined):
+        (found,) = (each for each in findings(evidence(one)) if each.kind == "input_bound")
+        assert found.evidence["share"] == pytest.approx(0.05 / (0.05 + sum(HEALTHY.values()) - 0.001), rel=0.03)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+def test_few_steps_are_not_judged(count: int) -> None:
+    """No finding without data for it."""
+    assert findings(evidence(steps({"data": 1.0, "forward": 0.001, "other": 0.0}, count=count))) == []

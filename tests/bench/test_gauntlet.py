@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from bench.gauntlet import HEAD, Row, figures, line
+from bench.gauntlet.cases import CASES, HEALTHY, Case
+from bench.gauntlet.peer import is_right, with_lines
+from bench.gauntlet.trial import SCRIPTS, Verdict
+
+SCRIPT_FILES = sorted(SCRIPTS.glob("*.py"))
+
+
+def found(kind, severity="warning", **more):
+    return {"kind": kind, "severity": severity, **more}
+
+
+def test_gauntlet_is_as_long_as_promised():
+    """There are at least 30 planted causes and 15 healthy trainings, each with a name of its own."""
+    assert len([case for case in CASES if not case.is_healthy]) >= 30
+    assert len(HEALTHY) >= 15
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_every_script_is_in_a_case():
+    """No script lies about unused, and every case has one."""
+    assert {path.name for path in SCRIPT_FILES} == {case.script for case in CASES}
+
+
+@pytest.mark.parametrize("path", SCRIPT_FILES, ids=lambda path: path.stem)
+def test_scripts_are_what_anybody_writes(path):
+    """A script is plain torch: it imports nothing of ours and says in one line what it is."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert ast.get_docstring(tree)
+    assert not any(name.partition(".")[0] in {"stepscope", "bench"} for name in names)
+    assert "stepscope" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", SCRIPT_FILES, ids=lambda path: path.stem)
+def test_the_peer_gets_its_lines_into_every_script(path):
+    """The copy for traceml-ai is a valid program with a traced step inside the innermost loop that trains."""
+    text = with_lines(path.read_text(encoding="utf-8"))
+    compile(text, str(path), "exec")
+    assert text.count("traceml_ai.trace_step(") >= 1
+
+
+def test_verdict_must_name_the_rank():
+    """A straggler is found only if it is the right one."""
+    case = Case("slow", "a.py", ("straggler",), ranks=2, rank=1)
+    assert Verdict("straggler", [found("straggler", rank=1)]).is_right(case)
+    assert not Verdict("straggler", [found("straggler", rank=0)]).is_right(case)
+    assert not Verdict("none").is_right(case)
+
+
+def test_gain_is_compared_with_what_the_removal_brought():
+    """An expected gain of 50 % where 40 % came is wrong by a quarter."""
+    case = Case("slow", "a.py", ("input_bound",), without=("--fast",))
+    row = Row(case, Verdict("input_bound", [found("input_bound", gain_ratio=0.5)], 1.0), after=Verdict("none", [], 0.6))
+    assert row.measured == pytest.approx(0.4)
+    assert row.error == pytest.approx(25.0)
+    assert "50%" in line(row)
+    assert "40%" in line(row)
+
+
+def test_false_findings_are_counted_on_healthy_scripts_only(tmp_path):
+    """A warning on a healthy script is false, a remark is not; a wrong verdict shows in the figures and the table."""
+    from bench.figure import Options
+
+    healthy, sick = Case("healthy: a", "a.py"), Case("b", "b.py", ("gc_pauses",))
+    rows = [
+        Row(healthy, Verdict("none", [found("compute_bound", "info")])),
+        Row(healthy, Verdict("plateau", [found("plateau")])),
+        Row(sick, Verdict("gc_pauses", [found("gc_pauses")]), loaded=Verdict("none")),
+    ]
+    told = {figure.key: figure for figure in figures(rows, Options(tmp_path, loaded=True))}
+    assert told["gauntlet_false"].value == 1.0
+    assert told["gauntlet_wrong"].value == pytest.approx(100 / 3)
+    assert told["gauntlet_loaded"].beside == "b"
+    assert "**" in line(rows[1])
+    assert "**" not in line(rows[0])
+    assert "verdict" in HEAD
+
+
+def test_peer_is_right_in_its_own_words():
+    """The words of traceml-ai count as ours where they mean the same."""
+    assert is_right(Case("a", "a.py", ("input_bound",)), "input_bound")
+    assert is_right(Case("healthy: a", "a.py"), "compute_bound")
+    assert not is_right(Case("a", "a.py", ("gc_pauses",)), "compute_bound")

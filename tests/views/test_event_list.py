@@ -1,0 +1,67 @@
+"""Events and alerts for a screen."""
+
+from __future__ import annotations
+
+from stepscope.store.reader import Past
+from stepscope.views.alert_list import alert_list
+from stepscope.views.event_count import EventCount
+from stepscope.views.event_list import event_list, line_of
+from tests.exporters.recorded import make_run, tell
+
+
+def test_events_have_a_readable_line(tmp_path):
+    """The newest events come in order, each with a line; data of other views is left out unless it is asked for."""
+    folder = make_run(tmp_path)
+    for number in range(5):
+        tell(folder, "checkpoint", text=f"saved {number}", sequence=number)
+    tell(folder, "histogram", name="w", sequence=9)
+    past = Past(folder)
+    found = event_list(past, limit=2)
+    assert found["total"] == 5
+    assert [event["text"] for event in found["events"]] == ["saved 3", "saved 4"]
+    assert event_list(past, "histogram")["total"] == 1
+
+
+def test_long_fields_are_cut(tmp_path):
+    """A field of a megabyte does not reach the page."""
+    folder = make_run(tmp_path)
+    tell(folder, "text", text="x" * 10**6, more={"deep": ["y" * 10**5]})
+    (event,) = event_list(Past(folder))["events"]
+    assert len(event["text"]) == 500
+    assert len(str(event["data"])) < 10_000
+
+
+def test_an_alert_names_its_rule():
+    """The line of an alert says which rule, and in which state it is."""
+    event = {"kind": "alert", "rule": "loss-nan", "state": "firing", "text": "loss is NaN"}
+    assert line_of(event) == "loss-nan firing: loss is NaN"
+    assert line_of({"kind": "other"}) == ""
+
+
+def test_alerts_that_last_come_first(tmp_path):
+    """One row per alert; those that last stand before those that are over."""
+    folder = make_run(tmp_path)
+    common = {"severity": "warning", "text": "x"}
+    tell(folder, "alert", alert="a", rule="old", state="firing", sequence=1, **common)
+    tell(folder, "alert", alert="b", rule="new", state="firing", sequence=2, **common)
+    tell(folder, "alert", alert="b", rule="new", state="resolved", sequence=3, **common)
+    found = alert_list(Past(folder))
+    assert [(row["alert"], row["state"]) for row in found["alerts"]] == [("a", "firing"), ("b", "resolved")]
+    assert (found["total"], found["deliveries"]) == (2, [])
+
+
+def test_events_are_counted_as_they_come(tmp_path):
+    """Only what was appended is read; damaged lines count and say nothing."""
+    folder = make_run(tmp_path)
+    count = EventCount(folder)
+    count.look()
+    assert (count.total, count.last) == (0, None)
+    tell(folder, "alert", alert="a", rule="r", state="firing", severity="critical", text="help")
+    count.look()
+    assert (count.total, count.firing, count.last["text"]) == (1, {"a": "critical"}, "help")
+    (file,) = (folder.path / "events").iterdir()
+    with file.open("ab") as stream:
+        stream.write(b'{"kind": "alert"\n[1]\n"alert"\n{"half')
+    count.look()
+    count.look()
+    assert count.total == 4

@@ -1,0 +1,146 @@
+"""The threads that read: equal questions once, a bounded queue, and nobody reads for who has left (rule S28)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import duckdb
+import pytest
+
+from stepscope.web import routes
+from stepscope.web.readers import BusyError, Readers
+from tests.web.served import RUN, Client, ready, started
+
+
+@pytest.fixture
+def readers():
+    found = Readers(threads=1, waiting=2)
+    yield found
+    found.close()
+
+
+def test_equal_questions_are_read_once(readers):
+    """Whoever asks the same meanwhile waits for the same answer."""
+    read, go = [], threading.Event()
+
+    async def ask():
+        def how(_connection):
+            read.append(1)
+            go.wait(10)
+            return "answer"
+
+        waiting = [asyncio.ensure_future(readers.ask("same", how)) for _ in range(20)]
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(ask()) == ["answer"] * 20
+    assert len(read) == 1
+
+
+def test_s28_a_full_queue_refuses(readers):
+    """Beyond the bound a question is refused at once, and those under way are answered."""
+    go = threading.Event()
+
+    async def ask():
+        waiting = [asyncio.ensure_future(readers.ask(number, lambda _: go.wait(10))) for number in range(2)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(BusyError):
+            await readers.ask("more", lambda _: None)
+        go.set()
+        return await asyncio.gather(*waiting)
+
+    assert asyncio.run(ask()) == [True, True]
+    assert (readers.refused, readers.under_way) == (1, 0)
+
+
+def test_s28_a_question_that_nobody_waits_for_is_interrupted(readers):
+    """DuckDB is interrupted when the last who waits has left, and the thread reads for others again."""
+    ended = threading.Event()
+    begun = threading.Event()
+
+    def slow(connection):
+        begun.set()
+        try:
+            connection.execute("SELECT count(*) FROM range(100000000000) a, range(100000) b").fetchall()
+        except duckdb.InterruptException:
+            ended.set()
+
+    async def ask():
+        waiting = [asyncio.ensure_future(readers.ask("slow", slow)) for _ in range(2)]
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+        waiting[0].cancel()
+        await asyncio.sleep(0.05)
+        assert not ended.is_set()
+        waiting[1].cancel()
+        assert await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)
+        return await readers.ask("next", lambda _: "answer")
+
+    assert asyncio.run(ask()) == "answer"
+    assert readers.cancelled == 1
+
+
+def test_s28_a_client_that_leaves_ends_its_question(root, monkeypatch):
+    """A browser that goes away while its question is read has it interrupted."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def slow(_site, _asked, connection):
+        begun.set()
+        try:
+            connection.execute("SELECT count(*) FROM range(100000000000) a, range(100000) b").fetchall()
+        finally:
+            ended.set()
+
+    server = started(root)
+    try:
+        ready(server)
+        slow_route = routes.JsonRoute("/api/run", "", routes.ask.OfRun, None, slow)
+        monkeypatch.setattr(routes, "read_json", routes.read_json)
+        monkeypatch.setattr(
+            "stepscope.web.app.read_json", lambda site, _route, *rest: routes.read_json(site, slow_route, *rest)
+        )
+        head = f"GET /api/run?run={RUN.replace('/', '%2F')} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall(head)
+            assert begun.wait(10)
+        assert ended.wait(10)
+        assert Client(server.port).get("/healthz").status == 200
+    finally:
+        server.stop()
+
+
+def test_s28_a_question_has_a_deadline(root, monkeypatch):
+    """A question that takes too long is answered by 503 with when to ask again."""
+    monkeypatch.setattr(routes, "DEADLINE", 0.1)
+    server = started(root)
+    try:
+        ready(server)
+        go = threading.Event()
+        monkeypatch.setattr(server.site, "open", lambda *_words: go.wait(5))
+        answer = Client(server.port).get("/api/names", query={"run": RUN})
+        go.set()
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "5"
+    finally:
+        server.stop()
+
+
+def test_s28_many_questions_at_once(server):
+    """Many questions at a time are all answered, or told to come again; the server lives on."""
+    client = Client(server.port)
+    found = []
+
+    def ask(number):
+        query = {"run": RUN, "name": "loss", "points": 10 + number % 300}
+        found.extend(client.get("/api/series", query=query).status for _ in range(3))
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 60
+    assert set(found) <= {200, 503}
+    assert client.get("/healthz").status == 200
