@@ -32,6 +32,7 @@ GROUPS = (
         "alerting",
         "notifying",
         "gauntlet",
+        "diagnosing",
     ),
 )
 

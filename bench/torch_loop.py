@@ -161,6 +161,7 @@ class Hooks:
 
         self.run = stepscope.init(project="torch_loop", dir=folder)
         self.run.watch(training.net, training.optimizer)
+        self.run.instrument.listen()
         self.block = training.plain
         self.block(100)
         self.off()

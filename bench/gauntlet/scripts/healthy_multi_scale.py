@@ -12,8 +12,13 @@ labels = torch.randint(0, 4, (1600,))
 images = 0.5 * torch.randn(1600, 3, 32, 32) + labels[:, None, None, None] * 0.4
 loader = DataLoader(TensorDataset(images, labels), batch_size=16, shuffle=True)
 model = nn.Sequential(
-    nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4),
+    nn.Conv2d(3, 16, 3, stride=2, padding=1),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3, padding=1),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(32, 4),
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 size = 32

@@ -30,7 +30,9 @@ for epoch in range(4):
     for (x,) in loader:
         optimizer.zero_grad()
         output, mu, logvar = model(x)
-        loss = F.binary_cross_entropy(output, x, reduction="sum") - 0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
+        loss = F.binary_cross_entropy(output, x, reduction="sum") - 0.5 * torch.sum(
+            1 + logvar - mu.pow(2) - logvar.exp()
+        )
         loss.backward()
         optimizer.step()
     print(f"====> Epoch: {epoch} loss per sample: {loss.item() / len(x):.4f}")

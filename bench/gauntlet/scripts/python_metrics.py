@@ -30,9 +30,7 @@ def main():
     masks = torch.randint(0, CLASSES, (480, 64, 64))
     images = masks[:, None].float() + 0.3 * torch.randn(480, 1, 64, 64)
     loader = DataLoader(TensorDataset(images, masks), batch_size=8, shuffle=True)
-    model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, CLASSES, 3, padding=1)
-    )
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, CLASSES, 3, padding=1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     matrix = [[0] * CLASSES for _ in range(CLASSES)]
     for epoch in range(2):

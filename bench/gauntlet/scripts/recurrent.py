@@ -16,7 +16,11 @@ args = parser.parse_args()
 class Recurrent(nn.Module):
     def __init__(self, width=64):
         super().__init__()
-        self.inputs, self.state, self.out = nn.Linear(4, width), nn.Linear(width, width, bias=False), nn.Linear(width, 1)
+        self.inputs, self.state, self.out = (
+            nn.Linear(4, width),
+            nn.Linear(width, width, bias=False),
+            nn.Linear(width, 1),
+        )
         nn.init.orthogonal_(self.state.weight, args.gain if not args.clip else 1.0)
 
     def forward(self, x):

@@ -19,7 +19,9 @@ class Recommender(nn.Module):
     def __init__(self, items=40_000, width=64):
         super().__init__()
         self.items = nn.Embedding(items, width, sparse=True)
-        self.body = nn.Sequential(nn.Linear(width * 2, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
+        self.body = nn.Sequential(
+            nn.Linear(width * 2, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1)
+        )
 
     def forward(self, pairs):
         return self.body(self.items(pairs).flatten(1)).squeeze(1)

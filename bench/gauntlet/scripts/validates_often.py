@@ -30,7 +30,9 @@ y = (x @ torch.randn(192, 10)).argmax(1)
 train_set, val_set = random_split(TensorDataset(x, y), [5120, 3072])
 train_loader = DataLoader(train_set, batch_size=64, shuffle=True)
 val_loader = DataLoader(val_set, batch_size=256)
-model = nn.Sequential(nn.Linear(192, 800), nn.ReLU(), nn.Dropout(0.2), nn.Linear(800, 800), nn.ReLU(), nn.Linear(800, 10))
+model = nn.Sequential(
+    nn.Linear(192, 800), nn.ReLU(), nn.Dropout(0.2), nn.Linear(800, 800), nn.ReLU(), nn.Linear(800, 10)
+)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
 step = 0

@@ -110,29 +110,53 @@ class Loaders:
         )
 
     def _fetching(self, original: Any) -> Any:
-        timeline = self._timeline
-
-        keeper, add, note = timeline.keeper, timeline.add, timeline.steps.note
-        is_grad_enabled = torch.is_grad_enabled
+        """Return the wrapper of `__next__`: in a stretch of unmeasured steps it does little more than count them."""
+        timeline, marked = self._timeline, self._marking(original)
+        keeper, note, is_training = timeline.keeper, timeline.steps.note, torch.is_grad_enabled
 
         def fetch(iterator: Any) -> Any:
-            is_measured = timeline.fast
             if (
-                not (is_measured or timeline.hushed)
+                not timeline.hushed
                 or self._iterator != id(iterator)
                 or timeline.left is not None
-                or not is_grad_enabled()
+                or not is_training()
+                or get_ident() != timeline.thread
+            ):
+                return marked(iterator)
+            if keeper.stepped:
+                if keeper.until < 2 or not note(keeper.samples):
+                    return marked(iterator)
+                keeper.until -= 1
+                keeper.samples, keeper.stepped, keeper.batches = None, False, 0
+            keeper.fed = True
+            try:
+                batch = original(iterator)
+            except BaseException as error:
+                self._end_fetch(error)
+                raise
+            self._count(batch)
+            return batch
+
+        return fetch
+
+    def _marking(self, original: Any) -> Any:
+        """Return how a batch is fetched in a step that may be measured."""
+        timeline = self._timeline
+        keeper, add = timeline.keeper, timeline.add
+
+        def fetch(iterator: Any) -> Any:
+            if (
+                not (timeline.fast or timeline.hushed)
+                or self._iterator != id(iterator)
+                or timeline.left is not None
+                or not torch.is_grad_enabled()
                 or get_ident() != timeline.thread
             ):
                 return self._other_fetch(original, iterator)
             if keeper.stepped:
-                if not is_measured and keeper.until > 1 and note(keeper.samples):
-                    keeper.until -= 1
-                    keeper.samples, keeper.stepped, keeper.batches = None, False, 0
-                else:
-                    keeper.close(again=True)  # which may change what is measured from here on
-                    is_measured = not timeline.quiet and timeline.steps.marking
+                keeper.close(again=True)  # which may change what is measured from here on
             keeper.fed = True
+            is_measured = not timeline.quiet and timeline.steps.marking
             if is_measured:
                 add(monotonic_ns() << BITS | DATA)
             try:
@@ -144,22 +168,22 @@ class Loaders:
             except BaseException as error:
                 self._end_fetch(error)
                 raise
-            first = batch
-            while type(first) in SEQUENCES and first:
-                first = first[0]
-            if self._slots is None and type(first) is Tensor and first.ndim:  # as `_count`, without another call
-                keeper.batches += 1
-                keeper.before = samples = keeper.samples
-                keeper.samples = first.shape[0] if samples is None else samples + first.shape[0]
-            else:
-                self._count(batch)
+            self._count(batch)
             return batch
 
         return fetch
 
     def _count(self, batch: Any) -> None:
         """Count the samples of a batch, and read what the workers say."""
-        self._timeline.keeper.fetched(count_samples(batch))
+        first, keeper = batch, self._timeline.keeper
+        while type(first) in SEQUENCES and first:
+            first = first[0]
+        if self._slots is None and type(first) is Tensor and first.ndim:
+            keeper.batches += 1
+            keeper.before = samples = keeper.samples
+            keeper.samples = first.shape[0] if samples is None else samples + first.shape[0]
+            return
+        keeper.fetched(count_samples(batch))
         if self._slots is not None:
             self._read_workers(self._slots)
 
