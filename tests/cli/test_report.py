@@ -15,6 +15,8 @@ from bench.drawn_runs import Drawn, sick, trained, write
 from stepscope.cli import report as command
 from stepscope.cli.main import main
 from stepscope.cli.progress import progress
+from stepscope.core.errors import UsageError
+from stepscope.exporters.report_png import check
 
 SECTIONS = (
     "Performance Summary",
@@ -135,11 +137,10 @@ def test_pictures_need_no_browser(root, tmp_path):
         assert struct.unpack(">II", data[16:24])[0] > 1000
 
 
-def test_without_matplotlib_the_extra_is_named(root, tmp_path, monkeypatch, capsys):
-    """Pictures that cannot be drawn are said before anything is read."""
-    monkeypatch.setattr("stepscope.exporters.report_png.importlib.util.find_spec", lambda _: None)
-    assert main(["report", "sick", "--dir", str(root), "--png", str(tmp_path)]) == 2
-    assert "pip install 'stepscope[png]'" in capsys.readouterr().err
+def test_without_matplotlib_the_extra_is_named():
+    """Who asks for pictures that cannot be drawn is told what to install."""
+    with pytest.raises(UsageError, match=r"pip install 'stepscope\[png\]'"):
+        check("a_library_that_is_not_there")
 
 
 def test_runs_are_compared_in_every_format(root, tmp_path):
@@ -158,7 +159,11 @@ def test_baseline_reports_go_to_their_folder(root, tmp_path, monkeypatch):
     """`--baseline` keeps HTML, Markdown and JSON under docs/performance of the repository one is in."""
     monkeypatch.chdir(tmp_path)
     assert main(["report", "fine", "--dir", str(root), "--baseline"]) == 0
-    assert {path.name for path in (tmp_path / "docs" / "performance").iterdir()} == {"fine.html", "fine.json", "fine.md"}
+    assert {path.name for path in (tmp_path / "docs" / "performance").iterdir()} == {
+        "fine.html",
+        "fine.json",
+        "fine.md",
+    }
 
 
 def test_files_are_replaced_only_by_force(root, tmp_path, capsys):

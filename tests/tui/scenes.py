@@ -81,7 +81,9 @@ def run_scene(ranks=4, gpus=2):
         scene.ranks[number].phases = {name: deque([seconds] * 64, maxlen=64) for name, seconds in phases.items()}
         scene.ranks[number].values = {"memory_bytes": 5.5 * 2**30, "cpu_ratio": 1.2, "threads": 42.0}
     scene.alerts = [
-        alert("loss_nan", "critical", "firing", "loss is NaN since step 590", remedy="lower the learning rate", step=590),
+        alert(
+            "loss_nan", "critical", "firing", "loss is NaN since step 590", remedy="lower the learning rate", step=590
+        ),
         alert("data_stall", "warning", "resolved", "waiting for data", NOW - 300, until=NOW - 200),
     ]
     scene.events = [{"time": NOW - 30, "kind": "checkpoint", "step": 500, "text": "saved step-500.pt"}]

@@ -62,7 +62,17 @@ def pressed(*keys, feed=None, size=(120, 36), folder=None, newer=None, look=None
     return asyncio.run(go())
 
 
-@pytest.mark.parametrize(("keys", "view"), [(["tab"], "metrics"), (["shift+tab"], "alerts"), (["3"], "machine"), (["5"], "alerts"), (["tab"] * 5, "overview"), (["4", "escape"], "overview")])
+@pytest.mark.parametrize(
+    ("keys", "view"),
+    [
+        (["tab"], "metrics"),
+        (["shift+tab"], "alerts"),
+        (["3"], "machine"),
+        (["5"], "alerts"),
+        (["tab"] * 5, "overview"),
+        (["4", "escape"], "overview"),
+    ],
+)
 def test_keys_choose_the_view(keys, view):
     """Tab goes through the views, digits choose one, escape goes back."""
     app, _, _ = pressed(*keys)

@@ -105,7 +105,12 @@ def test_a_sparse_metric_is_one_line():
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(0.2468, "seconds", "246.8ms"), (2.1e6, "tokens/second", "2.1 M"), (512.0, "samples/second", "512"), (0.5, "ratio", "50 %")],
+    [
+        (0.2468, "seconds", "246.8ms"),
+        (2.1e6, "tokens/second", "2.1 M"),
+        (512.0, "samples/second", "512"),
+        (0.5, "ratio", "50 %"),
+    ],
 )
 def test_short_values(value, unit, text):
     """Labels are short: what a name says already is left out."""

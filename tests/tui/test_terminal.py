@@ -21,14 +21,14 @@ class Terminal:
 
     def __init__(self, folder, *arguments, size=(100, 30), environ=()):
         self._socket = str(folder / "tmux")
-        command = [sys.executable, "-m", "stepscope", "top", *arguments]
-        settings = [word for pair in environ for word in ("-e", pair)]
+        command = ["env", *environ, sys.executable, "-m", "stepscope", "top", *arguments]
         place = ["-x", str(size[0]), "-y", str(size[1])]
-        self.tmux("new-session", "-d", "-s", "t", *place, *settings, "sh", "-c", 'echo before; "$@"; echo "left $?"; cat', "sh", *command)
+        script = 'echo before; "$@"; echo "left $?"; cat'
+        self.tmux("new-session", "-d", "-s", "t", *place, "sh", "-c", script, "sh", *command)
 
     def tmux(self, *words):
-        done = subprocess.run(["tmux", "-S", self._socket, "-f", "/dev/null", *words], capture_output=True, text=True, check=True, timeout=30)
-        return done.stdout
+        command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
     def screen(self):
         return self.tmux("capture-pane", "-p", "-t", "t")
@@ -44,8 +44,8 @@ class Terminal:
 
     def child(self):
         parent = int(self.tmux("display-message", "-p", "-t", "t", "#{pane_pid}"))
-        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True, text=True, check=True)
-        return int(children.stdout.split()[0])
+        listed = ["ps", "-o", "pid=", "--ppid", str(parent)]
+        return int(subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()[0])
 
     def close(self):
         subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, check=False, timeout=30)

@@ -64,9 +64,9 @@ class Picture:
     lines: Sequence[Drawn]
 
 
-def check() -> None:
+def check(library: str = "matplotlib") -> None:
     """Raise UsageError if pictures cannot be drawn here."""
-    if importlib.util.find_spec("matplotlib") is None:
+    if importlib.util.find_spec(library) is None:
         raise UsageError("draw PNG files", "matplotlib is not installed", "pip install 'stepscope[png]'")
 
 
