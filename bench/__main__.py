@@ -20,6 +20,7 @@ GROUPS = (
     *("hotpath", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching"),
     "page",
     "serving",
+    "terminal",
     *(
         "gradients",
         "torch_loop",

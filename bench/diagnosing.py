@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -48,7 +49,8 @@ def measure(options: Options) -> list[Figure]:
     ]
     trace = PUBLISHED / "trace-ST.parquet"
     if not trace.exists():
-        return [*found, Figure("straggler_error", "slowdown of the published trace, error", None)]
+        absent = (("straggler_error", "slowdown of the published trace, error"), ("straggler_missed", "  wrong stages"))
+        return [*found, *(Figure(key, what, None) for key, what in absent)]
     _, _, told = diagnose(str(trace))
     evidence = told["findings"][0]["evidence"]
     off = abs(evidence["slowdown"] / TRUE_SLOWDOWN - 1)
@@ -61,10 +63,8 @@ def measure(options: Options) -> list[Figure]:
     ]
 
 
-def diagnose(run: str) -> tuple[float, float, dict[str, object]]:
+def diagnose(run: str) -> tuple[float, float, dict[str, Any]]:
     """Diagnose a run in a process of its own; return its seconds, its peak in MiB, and what it says."""
-    import time
-
     started = time.perf_counter()
     child = python("-m", "stepscope", "diagnose", run, "--json", stdout=-1)
     assert child.stdout is not None
@@ -91,7 +91,7 @@ def _seal(path: Path, unit: int, first: int, last: int, steps: int) -> None:
     columns = _columns(np.arange(first, last), rng, steps)
     names = sorted(columns)
     step = np.arange(first, last, dtype=np.int64)
-    time = START + step * (DAYS_30 // steps)
+    moment = START + step * (DAYS_30 // steps)
     points = Points(
         names,
         name=np.repeat(np.arange(len(names), dtype=np.int32), count),
@@ -99,7 +99,7 @@ def _seal(path: Path, unit: int, first: int, last: int, steps: int) -> None:
         attempt=np.zeros(len(names) * count, np.int32),
         seq=np.tile(step, len(names)),
         step=np.tile(step, len(names)),
-        time=np.tile(time, len(names)),
+        time=np.tile(moment, len(names)),
         value=np.concatenate([columns[name] for name in names]),
         ns=np.full(len(names) * count, NO_NS, np.int64),
     )

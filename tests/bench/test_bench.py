@@ -38,6 +38,7 @@ EXPECTED = {
         *("compare_wrong", "compare_false", "compare_unmixed", "gate_equal", "gate_3", "gate_10"),
         *("gate_after_equal", "gate_after_3", "gate_after_10"),
     },
+    "terminal": {"top_cpu", "top_memory", "top_traffic", "report_size", "report_spikes"},
     "alerting": {"alert_cost", "alert_missed", "alert_late", "alert_false", "alert_memory"},
     "traces": {
         *("trace_failures", "trace_off", "trace_tracelens", "trace_data_0", "trace_data_4", "trace_time"),
@@ -50,6 +51,9 @@ EXPECTED = {
     "serving": {"serving_first", "serving_memory", "serving_curves", "serving_zoom", "serving_pages"},
     "notifying": {"alert_death", "alert_lost", "alert_twice"},
     "gauntlet": {"gauntlet_wrong", "gauntlet_false", "gauntlet_gain"},
+    "diagnosing": {
+        *("diagnose_seconds", "diagnose_memory", "diagnose_wrong", "straggler_error", "straggler_missed"),
+    },
     "ledger": {"ledger_sum", "ledger_watch", "ledger_class"},
     "phases": {"planted", "planted_elsewhere"},
     "torch_loop": {"torch_2ms", "torch_2ms_aa", "torch_2ms_traceml", "torch_50ms", "torch_50ms_aa"},

@@ -93,7 +93,7 @@ def test_the_numbers_are_those_of_the_run(root, html):
 
 
 def test_a_million_points_fit_into_two_megabytes_with_every_spike(tmp_path):
-    """The file of a run of a million points in fifty metrics is at most 2 MB, and one step of each is still the highest."""
+    """The file of a million points in fifty metrics is at most 2 MB, and one step of each is still the highest."""
     steps, names = 20_000, [f"metric_{number:02}" for number in range(50)]
     random = np.random.default_rng(0)
     run = Drawn("long", steps=steps, step_seconds=0.01)

@@ -6,7 +6,7 @@ import pytest
 
 import stepscope
 from bench.drawn_runs import sick, trained, write
-from stepscope.cli.main import main
+from stepscope.cli.main import build_parser, main
 from stepscope.cli.top import _Newest, line, newest_running
 from tests.integration.processes import until
 from tests.tui.scenes import machine_scene, run_scene
@@ -84,3 +84,14 @@ def test_lines_of_a_run_and_of_a_machine():
     assert "ALERT loss_nan" in text
     assert "gpu 1 20 %" in line(machine_scene(), [1])
     assert "gpu 0" not in line(machine_scene(), [1])
+
+
+@pytest.mark.promise("S2-009")
+def test_the_documents_name_runs_the_dashboard():
+    """`python -m monitoring.gpu_dashboard --gpu 0 --interval 0.5` is `stepscope top --machine` with these options."""
+    from monitoring.gpu_dashboard import main as dashboard
+
+    asked = []
+    assert dashboard(["--gpu", "0", "--interval", "0.5"], command=lambda words: asked.append(words) or 0) == 0
+    assert asked == [["top", "--machine", "--gpu", "0", "--interval", "0.5"]]
+    assert build_parser().parse_args(asked[0]).gpu == [0]

@@ -95,7 +95,7 @@ def test_every_point_of_a_live_run_is_shown_once(tmp_path):
         path = run.path
         for value in range(50):
             run.log({"loss": float(value)})
-        until(lambda: len(stepscope.open(path).names()) and len(stepscope.open(path).series("loss")) == 50, "50 rows")
+        until(lambda: len(stepscope.open(path).points(["loss"])) == 50, "50 rows")
         feed = RunFeed(path)
         asked = feed.wanted()
         for value in range(50, 80):

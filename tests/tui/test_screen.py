@@ -9,6 +9,7 @@ import pytest
 from stepscope.tui.frame import Look
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.text import length
+from stepscope.tui.theme import style_of
 from stepscope.views.terminal import Scene
 from tests.tui.scenes import alert, machine_scene, run_scene
 
@@ -109,3 +110,11 @@ def test_thresholds_have_colours():
     spans = [span for line in draw(run_scene(), Look(view="machine"), 120, 36).lines for span in line]
     assert (" 90°C", "bad") in spans
     assert (" 20% ", "warn") in spans
+
+
+def test_every_style_is_one_that_a_terminal_has():
+    """What views call a colour can be drawn, also where two ranks share a character."""
+    for scene in (run_scene(), run_scene(40), run_scene(700, 16), machine_scene()):
+        for view in DRAWN:
+            for line in draw(scene, Look(view=view), 120, 40).lines:
+                assert all(style_of(style) is not None for _, style in line)

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.analysis.leak import LARGEST, Trend, assess
+from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
 
 if TYPE_CHECKING:
@@ -76,8 +77,7 @@ def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | Non
     if soon is not None and soon.low < FAR:
         text += f"; at this rate it is full in {spell(soon.seconds)} ({spell(soon.low)} to {_or_never(soon.high)})"
         severity = CRITICAL if soon.low < SOON else WARNING
-    remedy = "look for tensors kept in lists (use .item() or .detach()), caches without a bound, workers that keep data"
-    return Finding("leak", text, severity, remedy, trend.facts())
+    return Finding("leak", text, severity, remedy("memory_leak"), trend.facts())
 
 
 def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
@@ -92,8 +92,7 @@ def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
         f"the disk of the run is full in {spell(soon.seconds)} ({spell(soon.low)} to {_or_never(soon.high)}): "
         f"{hourly} an hour are written"
     )
-    remedy = "keep fewer checkpoints, or move them elsewhere before that"
-    return Finding("disk_full", text, CRITICAL if soon.low < SOON else WARNING, remedy, trend.facts())
+    return Finding("disk_full", text, CRITICAL if soon.low < SOON else WARNING, remedy("disk_full"), trend.facts())
 
 
 def end_of_run(end: ArrayLike, step: ArrayLike, last_step: int, *, first_step: int = 0) -> Forecast | None:

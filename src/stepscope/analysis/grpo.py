@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
+HUGE = 1e100
+"""As good as infinite, and left out as NaN is."""
 ENOUGH = 10
 """Values below which nothing is judged."""
 MANY = 40
 """Values below which a reward is not said to stand still: 50 steps of grpo-rookworld are judged, noise of 20 is not."""
 FLAT_GROUPS, MOST_FLAT_GROUPS = 0.3, 0.7
 """Share of groups without variance that is told, and that is critical: one prompt of four in grpo-rookworld 1324 has
-four equal answers at most steps, and that is not told."""
+four equal answers at every step, and that is not told."""
 DOMINATES = 0.9
 """Share of one component in what moves the reward, from which on the others teach nothing."""
 KL_GROWTH, KL_LARGE = 5.0, 0.2
@@ -94,7 +96,7 @@ def findings(curves: Mapping[str, Numbers]) -> list[Finding]:
     Args:
         curves: values of each metric of one rank, in the order of their steps; NaN is absent.
     """
-    known = {name: value[np.isfinite(value)] for name, value in curves.items() if value.dtype == np.float64}
+    known = {name: value[np.abs(value) < HUGE] for name, value in curves.items() if value.dtype == np.float64}
     reward = _first(known, REWARD)
     if reward is None and _first(known, FLAT) is None:
         return []

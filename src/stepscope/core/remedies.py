@@ -16,8 +16,9 @@ REMEDIES: dict[str, str] = {
         "persistent_workers=True) makes them while the model computes; what is the same in every epoch, prepare once"
     ),
     "input_bound/workers": (
-        "the {workers} loader workers need {load} for a batch and the model only {rest}: {wanted} workers would keep "
-        "up, or make a batch cheaper (decode and resize once beforehand, read larger records)"
+        "a batch takes {load} in a worker ({workers} now) and the model only {rest}: num_workers={wanted} would keep "
+        "up where processors and disks allow; or make a batch cheaper (decode and resize once beforehand, read larger "
+        "records)"
     ),
     "input_bound/transform": (
         "most of a batch's time goes into transforms: do the fixed ones once and store the result, use faster ones "
@@ -156,6 +157,9 @@ REMEDIES: dict[str, str] = {
     "non_finite": (
         "run once under torch.autograd.detect_anomaly() from a checkpoint before step {step}; look for logarithms, "
         "divisions and roots of 0, lower the learning rate, clip gradients, and prefer bfloat16 to float16"
+    ),
+    "non_finite/gradient": (
+        "look at the loss and the batch of this step; run once under torch.autograd.detect_anomaly()"
     ),
     "exploding_gradients": (
         "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, or look at the batch of this step"

@@ -7,6 +7,8 @@ from collections import deque
 from statistics import median
 from typing import NamedTuple
 
+from stepscope.core.remedies import remedy
+
 WINDOW = 100
 """Norms that a new one is compared with."""
 ENOUGH = 10
@@ -35,10 +37,10 @@ CAUSES = {
     NONFINITE: "the norm is {value}: a gradient holds NaN or an infinity",
 }
 REMEDIES = {
-    EXPLODING: "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, or look at the batch of this step",
-    VANISHING: "check initialisation, normalisation and residual paths; under float16 use a GradScaler or bfloat16",
-    DEAD: "check that its output reaches the loss: no detach, no frozen or unused branch, no ReLU that is always off",
-    NONFINITE: "look at the loss and the batch of this step; run once under torch.autograd.detect_anomaly()",
+    EXPLODING: remedy("exploding_gradients"),
+    VANISHING: remedy("vanishing_gradients"),
+    DEAD: remedy("dead_gradients"),
+    NONFINITE: remedy("non_finite", "gradient"),
 }
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.remedies import remedy
 from stepscope.integrations.models import Models
 from stepscope.integrations.parameter_names import plain_name
 from stepscope.integrations.torch_memory import largest_free
@@ -30,10 +31,7 @@ MOST_TENSORS = 10
 SEARCH_SECONDS = 0.04
 """How long the search for live tensors may take: the program may be about to try again with less."""
 CHECK_EVERY = 4096
-REMEDY = (
-    "use a smaller batch with gradient accumulation, activation checkpointing or a narrower type; "
-    "if much is reserved but free, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-)
+REMEDY = remedy("oom")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.vocabulary import canonical, format_value
+from stepscope.recorder.complaints import tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,8 +54,8 @@ def show(
         colour = not os.environ.get("NO_COLOR")
         stream.write("\n".join(drawn(list(lines(path, name, steps, error)), width, colour=colour)) + "\n")
         stream.flush()
-    except Exception:  # noqa: BLE001, S110 - a card is a courtesy: whatever is wrong with it, the program goes on
-        pass
+    except Exception as problem:  # noqa: BLE001 - a card is a courtesy: whatever is wrong with it, the program goes on
+        tell(f"cannot show the card of the run: {type(problem).__name__}: {problem}; `stepscope show` has all of it")
 
 
 def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool) -> Iterator[str]:

@@ -31,10 +31,8 @@ MOST_STEPS = 200_000
 """Steps up to which every one is read with its phases; a longer run is read as blocks of steps."""
 BLOCKS = 10_000
 """Blocks of steps of a longer run."""
-POINTS = 4000
-"""Points of a series; more are joined to means, those of a loss are not."""
-MOST_LOSS = 1_000_000
-"""Points of a loss that are read one by one."""
+POINTS, LOSS_POINTS = 4000, 50_000
+"""Points of a series, and of a loss, beyond which they are joined to means."""
 USELESS = ("stepscope/", PHASE, STEP, "steps_total")
 """Metrics that say nothing here, or are read otherwise."""
 
@@ -108,10 +106,10 @@ def _spread(part: Blocks, rows: Blocks) -> Numbers:
 
 def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, dict[int, Track]]:
     names = [name for name in counts if not name.startswith(USELESS)]
-    exact = [name for name in names if is_loss(name) and POINTS < counts[name] <= MOST_LOSS]
+    fine = [name for name in names if is_loss(name)]
     found: dict[str, dict[int, Track]] = {}
-    read = past.overview([name for name in names if name not in exact], points=POINTS)
-    read |= {name: past.series(name) for name in exact}
+    read = past.overview([name for name in names if name not in fine], points=POINTS)
+    read |= past.overview(fine, points=LOSS_POINTS) if fine else {}
     for name, points in read.items():
         main = canonical(name)
         if main != name and main in counts:

@@ -28,7 +28,7 @@ class Buckets(NamedTuple):
     high: Floats
     mean: Floats
     """Over the finite points; NaN, as the two before, where there are none."""
-    count: Whole
+    finite: Whole
     """Finite points."""
     bad: Whole
     """Points that are not finite."""
@@ -68,9 +68,12 @@ class History:
         self._width = width
         self._start = 0
         """Number of the first bucket: its left edge is `start * width`."""
-        self._low = self._high = np.empty(0)
-        self._sum = np.empty(0)
-        self._count = self._bad = self._attempt = np.empty(0, np.int64)
+        self._low: Floats = np.empty(0)
+        self._high: Floats = np.empty(0)
+        self._sum: Floats = np.empty(0)
+        self._count: Whole = np.empty(0, np.int64)
+        self._bad: Whole = np.empty(0, np.int64)
+        self._attempt: Whole = np.empty(0, np.int64)
         self.last: float | None = None
         """The newest value, finite or not."""
         self.last_x: float | None = None
@@ -88,9 +91,9 @@ class History:
         size = len(new.x)
         if not size:
             return
-        self.points += int(new.count.sum() + new.bad.sum())
+        self.points += int(new.finite.sum() + new.bad.sum())
         if last is None:
-            last = float(new.mean[-1]) if new.count[-1] else float("nan")
+            last = float(new.mean[-1]) if new.finite[-1] else float("nan")
         self.last, self.last_x = last, float(new.x[-1])
         self._note_extremes(new)
         first, final = float(new.x.min()), float(new.x.max())
@@ -101,7 +104,7 @@ class History:
             self._put(place, new, attempt)
 
     def _note_extremes(self, new: Buckets) -> None:
-        some = new.count > 0
+        some = new.finite > 0
         if some.any():
             low, high = float(new.low[some].min()), float(new.high[some].max())
             self.lowest = low if self.lowest is None else min(low, self.lowest)
@@ -136,7 +139,8 @@ class History:
         self._start = (self._start - front) // 2
         low, high = (np.pad(one, pads, constant_values=np.nan) for one in (self._low, self._high))
         self._low, self._high = np.fmin(low[::2], low[1::2]), np.fmax(high[::2], high[1::2])
-        total, count, bad = (np.pad(one, pads) for one in (self._sum, self._count, self._bad))
+        total = np.pad(self._sum, pads)
+        count, bad = (np.pad(one, pads) for one in (self._count, self._bad))
         attempt = np.pad(self._attempt, pads, constant_values=-1)
         self._sum, self._count = total[::2] + total[1::2], count[::2] + count[1::2]
         self._bad, self._attempt = bad[::2] + bad[1::2], np.maximum(attempt[::2], attempt[1::2])
@@ -153,8 +157,8 @@ class History:
         self._attempt[at] = attempt
         np.fmin.at(self._low, at, new.low[keep])
         np.fmax.at(self._high, at, new.high[keep])
-        np.add.at(self._sum, at, np.where(new.count[keep] > 0, new.mean[keep] * new.count[keep], 0.0))
-        np.add.at(self._count, at, new.count[keep])
+        np.add.at(self._sum, at, np.where(new.finite[keep] > 0, new.mean[keep] * new.finite[keep], 0.0))
+        np.add.at(self._count, at, new.finite[keep])
         np.add.at(self._bad, at, new.bad[keep])
 
     def columns(self, number: int, since: float | None = None) -> Shape | None:

@@ -106,8 +106,8 @@ def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) ->
             continue
         first, last = max(places[number - 1], one.index - WINDOW), min(places[number + 1], one.index + WINDOW)
         before, after = float(np.median(value[first : one.index])), float(np.median(value[one.index : last]))
-        if abs(after - before) < NOTABLE.get(name, NOTABLE_ELSE) * abs(before):
-            continue
+        if abs(after - before) < NOTABLE.get(name, NOTABLE_ELSE) * abs(before) or (name == "loss" and after < before):
+            continue  # a loss that falls is what it is for
         early = float(when[first]), float(when[one.index - 1])
         late = float(when[one.index]), float(when[last - 1])
         yield _Edge(name, int(step[one.index]), late[0], before, after, one.score, early, late)

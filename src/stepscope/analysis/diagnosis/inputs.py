@@ -95,7 +95,9 @@ def _why(case: Case) -> _Why:
     rest = max(0.0, case.step - case.each("data"))
     wanted = min(MOST_WORKERS, int(np.ceil(SPARE * whole / rest))) if rest > 0 else MOST_WORKERS
     fields = {"workers": workers, "load": time(whole), "rest": time(rest), "wanted": max(wanted, workers + 1)}
-    return _Why("workers", f"; {workers} workers take {time(whole)} for each batch", facts, fields)
+    told = f"; {workers} workers take {time(whole)} for each batch, one at a time"
+    told = told if workers != 1 else f"; its one worker takes {time(whole)} for each batch"
+    return _Why("workers", told, facts, fields)
 
 
 def _starts(steps: Steps) -> float:

@@ -50,6 +50,8 @@ ROLLING, CLEAR = 41, 3.0
 which a spike must stand out."""
 PUSHED = 5.0
 """Times its median in the first half that a learning rate must have at the end to be the cause."""
+BLOCK = 10_000
+"""Values whose windows are held in memory at once."""
 EXPLOSIONS = 3
 """Episodes of exploding gradients that are a finding; a single one is a hard batch."""
 
@@ -147,7 +149,8 @@ def _clear(loss: Track) -> list[Spike]:
         return []
     width = min(ROLLING, len(loss) // 4 * 2 + 1)
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(loss.value, width // 2, mode="edge"), width)
-    away = np.abs(loss.value - np.median(windows, axis=1))
+    middle = [np.median(windows[at : at + BLOCK], axis=1) for at in range(0, len(loss), BLOCK)]
+    away = np.abs(loss.value - np.concatenate(middle))
     calm = np.ones(len(loss), bool)
     for one in found:
         calm[max(0, one.index - 1) : one.end + 2] = False
