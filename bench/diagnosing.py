@@ -39,8 +39,9 @@ def measure(options: Options) -> list[Figure]:
     steps = QUICK_STEPS if options.quick else STEPS
     run = options.scratch / "diagnosing" / "long"
     write(run, steps)
-    seconds, peak, told = diagnose(str(run))
-    beside = f"{steps} steps x {len(PHASES) + 1 + len(METRICS) + FILLERS} metrics, verdict {told['primary']}"
+    seconds, busy, peak, told = diagnose(str(run))
+    size = f"{steps} steps x {len(PHASES) + 1 + len(METRICS) + FILLERS} metrics"
+    beside = f"{size}, {busy:.1f} s of a processor, verdict {told['primary']}"
     wrong = float(told["primary"] != "input_bound")
     found = [
         Figure("diagnose_seconds", "diagnose a long run", seconds, "s", SECONDS, beside),
@@ -51,7 +52,7 @@ def measure(options: Options) -> list[Figure]:
     if not trace.exists():
         absent = (("straggler_error", "slowdown of the published trace, error"), ("straggler_missed", "  wrong stages"))
         return [*found, *(Figure(key, what, None) for key, what in absent)]
-    _, _, told = diagnose(str(trace))
+    _, _, _, told = diagnose(str(trace))
     evidence = told["findings"][0]["evidence"]
     off = abs(evidence["slowdown"] / TRUE_SLOWDOWN - 1)
     named = f"S {evidence['slowdown']:.4f}, the authors' {TRUE_SLOWDOWN}; stage {evidence['late_stage']} named"
@@ -63,8 +64,8 @@ def measure(options: Options) -> list[Figure]:
     ]
 
 
-def diagnose(run: str) -> tuple[float, float, dict[str, Any]]:
-    """Diagnose a run in a process of its own; return its seconds, its peak in MiB, and what it says."""
+def diagnose(run: str) -> tuple[float, float, float, dict[str, Any]]:
+    """Diagnose a run in a process of its own; return its seconds, those of a processor, its peak in MiB, its answer."""
     started = time.perf_counter()
     child = python("-m", "stepscope", "diagnose", run, "--json", stdout=-1)
     assert child.stdout is not None
@@ -75,7 +76,7 @@ def diagnose(run: str) -> tuple[float, float, dict[str, Any]]:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise RuntimeError(f"stepscope diagnose {run} ended with {child.returncode}")
-    return seconds, usage.ru_maxrss / 1024, json.loads(printed)
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, json.loads(printed)
 
 
 def write(path: Path, steps: int) -> None:

@@ -43,11 +43,18 @@ def test_a_cause_that_names_memory_is_out_of_memory() -> None:
     assert kinds(state="failed", cause="RuntimeError: CUDA out of memory") == ["oom"]
 
 
+def test_a_run_that_a_person_stopped_has_not_crashed() -> None:
+    """Ctrl-C is no fault."""
+    assert kinds(state="failed", cause="KeyboardInterrupt: ") == kinds(state="killed", cause="killed by SIGINT") == []
+
+
 def test_a_stall_that_goes_on_is_critical_and_one_that_ended_is_not() -> None:
     """The seconds are those from the last step before it."""
     stalled = {"kind": "stalled", "time": 1.7e9 + 20, "rank": 1, "seconds": 15.0, "step": 40}
     over = {"kind": "recovered", "time": 1.7e9 + 30, "rank": 1}
-    for events, severity, lasted in (([stalled], "critical", 15.0), ([stalled, over], "warning", 25.0)):
+    hung = {**stalled, "kind": "hung"}
+    cases = ([stalled], "critical", 15.0), ([stalled, over], "info", 25.0), ([stalled, hung, over], "warning", 25.0)
+    for events, severity, lasted in cases:
         (found,) = (one for one in findings(evidence(steps(), events=events)) if one.kind == "hang")
         assert (found.severity, found.rank) == (severity, 1)
         assert found.cost_seconds == pytest.approx(lasted)

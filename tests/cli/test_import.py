@@ -162,7 +162,9 @@ def test_tables_of_epochs_are_one_run(tmp_path, capsys):
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "{}", '{"stepscope":1}', "name,rank,attempt,seq,step,time,value\nx\n"])
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "{}", '{"stepscope":1}', "name,rank,attempt,seq,step,time,value\nx\n"]
+)
 def test_what_is_no_run_is_refused(tmp_path, capsys, text):
     """A file without numbers gives an error that says why, and no run."""
     (tmp_path / "file").write_text(text)

@@ -46,7 +46,7 @@ def run(block, space):
     code = seeds.adjusted(block.code)
     space |= supplied.names() | given(code)
     space |= ours(code, space)
-    exec(compile(code, block.place, "exec"), space)  # noqa: S102 - it is what this test is for
+    exec(compile(code, block.place, "exec"), space)  # it is what this test is for
     if "train_model_with_monitoring" in code:
         space["train_model_with_monitoring"]()
     if code.lstrip().startswith(("config =", "#")) and "\nconfig = {" in f"\n{code}":

@@ -1,4 +1,4 @@
-"""The mission's documents, where they lie beside the repository: their blocks, as they are. Nothing of them is kept here."""
+"""The blocks of the mission's documents, where those lie beside the repository. Nothing of them is kept here."""
 
 from __future__ import annotations
 

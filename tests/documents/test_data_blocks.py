@@ -26,7 +26,7 @@ EQUIVALENTS = {
     "python -m pytest": "tests",
     "uv run python runners/train.py": "hydra",
 }
-"""Commands of the documents, and what they are here: a command of stepscope, a script, tests, or Hydra's composition."""
+"""Commands of the documents, and what they are here: a command, a script, tests, or Hydra's composition."""
 OTHER_MODES = {"dashboard": "top"}
 """A mode of the example script that is a command of its own here."""
 

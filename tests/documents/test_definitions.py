@@ -80,7 +80,7 @@ def theirs(name):
     """Return a document's class or function, run as it is pasted."""
     _, block = definitions()[name]
     space = {"__name__": "documents"}
-    exec(compile(block.code, block.place, "exec"), space)  # noqa: S102 - it is what this test is for
+    exec(compile(block.code, block.place, "exec"), space)  # it is what this test is for
     return space[name]
 
 
@@ -148,7 +148,7 @@ def test_analyzers_agree():
 
 
 def test_alertings_agree():
-    """The same figures raise the same kinds of alerts; ours compares memory with the card's, not with what is reserved."""
+    """The same figures raise the same kinds of alerts; ours compares memory with what the card has."""
     email = {"from": "a@example.org", "to": "b@example.org", "smtp_server": "localhost", "smtp_port": 25}
     email |= {"username": "u", "password": "p"}
     memory = {"gpu_0": {"memory_allocated": 95.0, "memory_reserved": 100.0, "memory_total": 100.0}}

@@ -140,4 +140,4 @@ def test_room_offers_the_face_only():
 
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = stepscope.exporters.Nothing
-    assert json.dumps(stepscope.exporters.__all__) == '["PrometheusMonitor"]'
+    assert json.dumps(stepscope.exporters.__all__) == '["PrometheusMonitor", "TensorBoardMonitor"]'

@@ -61,8 +61,8 @@ COMPONENT = re.compile(r"(?:train/)?rewards?/(?P<name>[^/].*?)(?:/mean)?")
 COMPONENT_SPREAD = "/std"
 
 REMEDIES = {
-    "reward_zero_variance": "leave out prompts whose answers all get one reward, sample hotter or more answers a prompt, "
-    "or grade the reward more finely",
+    "reward_zero_variance": "leave out prompts whose answers all get one reward, sample hotter or more answers a "
+    "prompt, or grade the reward more finely",
     "reward_component": "scale the parts of the reward to like ranges, or drop the ones that do not move",
     "kl_runaway": "raise beta, lower the learning rate, or renew the reference model",
     "kl_dominates": "lower beta, or let it grow from 0",
@@ -71,7 +71,8 @@ REMEDIES = {
     "length_drift": "punish overlong answers, normalise the loss by a fixed length, and look at some answers",
     "entropy_drift": "sample hotter, add a term for entropy or clip the upper side wider if it falls; lower the "
     "learning rate if it rises",
-    "invalid_answers": "look at some invalid answers: give a reward for the format, more room to answer, or mend the verifier",
+    "invalid_answers": "look at some invalid answers: give a reward for the format, more room to answer, or mend the "
+    "verifier",
     "reward_flat": "check that the reward can be reached from here: rewards of single groups, size of the gradient, "
     "learning rate and beta",
 }

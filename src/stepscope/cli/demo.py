@@ -186,6 +186,8 @@ def _tell(past: Past, root: str | None, address: str | None = None) -> None:
     print(paint(" Look further:", "bold"))
     place = "" if root is None else f" --dir {shlex.quote(root)}"
     query = QUERY.replace("RUN", past.id)
+    print(f"   stepscope diagnose {past.id}{place}")
+    print(f"   stepscope serve{'' if root is None else ' ' + shlex.quote(root)}")
     print(f"   stepscope show {past.id}{place}")
     print(f'   stepscope sql "{query}"{place}')
     print(f"   stepscope export {past.id} --format csv --output demo.csv{place}")

@@ -281,10 +281,12 @@ def happenings(events: Sequence[dict[str, Any]]) -> list[Happening]:
     """Return the events, those of one kind and subject as one, in the order of their last occurrence."""
     found: dict[str, Happening] = {}
     for event in events:
-        if event.get("kind") == "histogram":
+        kind = event.get("kind")
+        if kind == "histogram" or (kind == "alert" and event.get("state") != "firing"):
             continue
-        label = str(event.get("what") or event.get("kind"))
+        label = f"alert {event.get('rule')}" if kind == "alert" else str(event.get("what") or kind)
+        why = event.get("why") or (event.get("text") if kind == "alert" else "")
         before = found.pop(label, None)
         count = 1 if before is None else before.count + 1
-        found[label] = Happening(label, event.get("step"), event.get("until"), count, str(event.get("why", "")))
+        found[label] = Happening(label, event.get("step"), event.get("until"), count, str(why or ""))
     return list(found.values())

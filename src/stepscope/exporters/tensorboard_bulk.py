@@ -130,4 +130,5 @@ def _masked_crcs(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
     for column in np.ascontiguousarray(rows.T):
         value = table[(value ^ column) & np.uint32(0xFF)] ^ (value >> np.uint32(8))
     value = ~value
-    return ((value >> np.uint32(15)) | (value << np.uint32(17))) + np.uint32(0xA282EAD8)
+    masked: NDArray[np.uint32] = ((value >> np.uint32(15)) | (value << np.uint32(17))) + np.uint32(0xA282EAD8)
+    return masked

@@ -32,7 +32,7 @@ def new_event_file(folder: Path, seconds: float, suffix: str = "") -> tuple[int,
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             return os.open(folder / name, flags, 0o666), folder / name
         except FileExistsError:
-            continue
+            continue  # of another process of this number, on another machine: take the next name
 
 
 class EventWriter:

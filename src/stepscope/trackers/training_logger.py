@@ -59,7 +59,10 @@ class TrainingLogger:
         self._last_step: int | None = None
 
     def log_step(
-        self, step: int | None = None, metrics: Mapping[str, object] | None = None, scores: Iterable[object] | None = None
+        self,
+        step: int | None = None,
+        metrics: Mapping[str, object] | None = None,
+        scores: Iterable[object] | None = None,
     ) -> None:
         """Give the metrics of a step, and the scores of its answers (None: invalid)."""
         now = self._wall()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 CRASHED = ("failed", "killed")
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
+LONG_PAUSE = 60.0
+"""Seconds of a pause that ended by itself from which on it is a warning."""
+BY_HAND = ("keyboardinterrupt", "sigint")
+"""Signs in a cause that a person has stopped the run."""
 WORKER_SIGNS = ("dataloader worker", "worker (pid")
 
 
@@ -26,7 +30,8 @@ def ends(evidence: Evidence) -> Iterator[Finding]:
     yield from workers
     hung = _hang(evidence)
     yield from hung
-    if evidence.state in CRASHED and not memory and not workers:
+    by_hand = any(sign in evidence.cause.lower() for sign in BY_HAND)
+    if evidence.state in CRASHED and not memory and not workers and not by_hand:
         yield _crash(evidence, bool(hung))
 
 
@@ -113,7 +118,8 @@ def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
         "why": event.get("why"),
         "hung": event.get("kind") == "hung",
     }
-    severity = WARNING if over else CRITICAL
+    # A pause that ended by itself, in which something still moved, may be the machine's; a hang that ended is not.
+    severity = CRITICAL if not over else WARNING if event.get("kind") == "hung" or lasted >= LONG_PAUSE else INFO
     sure = 0.9 if event.get("kind") == "hung" or not over else 0.7
     return Finding(
         "hang", text, severity, remedy("hang"), facts, confidence=sure, cost_seconds=lasted, rank=_rank(event)

@@ -51,7 +51,8 @@ def _machine(evidence: Evidence) -> Iterator[dict[str, str]]:
         yield _one("memory", "leaks cannot be seen", _how(evidence, "machine"))
     if "cpu/usage_ratio" not in evidence.series:
         yield _one("machine", "quotas, swap and busy neighbours cannot be seen", _how(evidence, "machine"))
-    if not any(name.startswith("gpu/") for name in evidence.series):
+    on_processors = any(one.get("device") == "cpu" for one in evidence.of_kind("torch_setup"))
+    if not on_processors and not any(name.startswith("gpu/") for name in evidence.series):
         why = "no GPU was sampled: its use, clocks and memory are unknown"
         yield _one("gpu", why, "none is needed for a training on processors")
 
