@@ -25,7 +25,7 @@ from sources import package_modules
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "stepscope"
 MODULE_OF = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
-OPTIONAL = {"torch", "transformers", "accelerate", "matplotlib", "pandas", "polars", "typing_extensions"}
+OPTIONAL = {"torch", "transformers", "accelerate", "matplotlib", "pandas", "polars", "pyarrow", "typing_extensions"}
 TARGETS = ["demo", "test", "check", "bench", "docs", "promises", "clean"]
 
 
@@ -179,7 +179,7 @@ def test_links_of_the_top_pages_lead_somewhere(page):
 def test_readme_starts_with_the_four_things():
     """The README's first screen has a sentence, a picture, the commands to run and the overhead with its command."""
     screen = "\n".join(read("README.md").splitlines()[:20])
-    for part in ["Stepscope records", "docs/images/", "make demo", "make test", "Overhead:", "make bench"]:
+    for part in ["Stepscope watches", "docs/images/", "make demo", "make test", "Overhead:", "make bench"]:
         assert part in screen
 
 

@@ -116,6 +116,8 @@ def mllog(time, key, value=None, step=0, samples=0):
 
 
 SAMPLES = {
+    "stepscope": b"name,rank,attempt,seq,step,time,value\nloss,0,0,0,1,2023-11-14T22:13:20.000000Z,0.5\n",
+    "training_logger": json.dumps({"experiment_name": "x", "raw_metrics": {"loss": [0.5, None, "inf"]}}).encode(),
     "tfevents": event_file(
         event(1, 10.0, scalar("loss", 0.5)), event(2, 11.0, scalar("loss", 0.25), scalar("lr", 1.0))
     ),

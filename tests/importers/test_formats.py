@@ -41,7 +41,7 @@ def test_packed_files_say_the_same(name, tmp_path):
 def test_what_is_no_run_is_refused_with_the_formats_that_are(content, tmp_path):
     """An unknown file is an error that names the formats."""
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(StepscopeError, match=r"no format that Stepscope reads; it reads tfevents, wandb"):
+    with pytest.raises(StepscopeError, match=r"no format that Stepscope reads; it reads stepscope, training_logger, tfevents"):
         formats.read(str(tmp_path / "x"))
 
 
@@ -62,7 +62,7 @@ def test_a_format_can_be_forced(tmp_path):
     assert formats.read(str(tmp_path / "x"), "step_log")[0].format == "step_log"
     with pytest.raises(StepscopeError, match="no line of MLLOG"):
         formats.read(str(tmp_path / "x"), "mllog")
-    with pytest.raises(UsageError, match="take one of tfevents"):
+    with pytest.raises(UsageError, match="take one of stepscope"):
         formats.read(str(tmp_path / "x"), "excel")
 
 

@@ -81,7 +81,7 @@ def test_what_stepscope_exports_it_reads(name, tmp_path):
     with path.open("wb") as stream:
         EXPORTS[name].write(past, choose(past, ["loss", "val/acc"]), stream)
     (found,) = formats.read(str(path))
-    assert found.format == name
+    assert found.format == "stepscope"
     for metric in ("loss", "val/acc"):
         ours, theirs = past.series(metric), found.series(metric)
         for column in ("step", "value", "rank", "attempt"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.store.points import NO_STEP, Points, distinct, series_starts
-from stepscope.store.pyramid import LEVELS, Blocks, build
+from stepscope.store.pyramid import LEVELS, Blocks, build, ordered
 from stepscope.store.sealed import read_blocks, read_points
 from stepscope.store.series import reduced
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import duckdb
     from numpy.typing import NDArray
 
+    from stepscope.store.block_cache import BlockCache
     from stepscope.store.reader import Past
     from stepscope.store.sealed import Sealed
     from stepscope.store.snapshot import Snapshot
@@ -67,11 +68,10 @@ def curves(past: Past, ask: Ask) -> Curves:
     """Return the curves of a run that are there; a name that it does not have is left out."""
 
     def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:
-        points, blocks, problems = select(snapshot, connection, ask)
+        points, blocks, problems = select(snapshot, connection, ask, past.cache)
         whole, cut = _divided(points, ask.points)
         parts = [part for part in (cut, blocks) if len(part)]
-        joined = Blocks.concat(parts)
-        joined = joined.select(_order(joined))
+        joined = ordered(Blocks.concat(parts))
         if ask.fold:
             return Curves(Points.empty(), fold(_joined(whole, joined), ask), folded=True), problems
         return Curves(whole, thinned(joined, ask.points)), problems
@@ -79,20 +79,25 @@ def curves(past: Past, ask: Ask) -> Curves:
     return past.read(read)
 
 
-def select(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask) -> tuple[Points, Blocks, list[str]]:
+def select(
+    snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None = None
+) -> tuple[Points, Blocks, list[str]]:
     """Return what of the run answers a question: points of some names, blocks of the others, and what was unreadable.
 
-    Both stand in order. Blocks are of the coarsest level that has enough of them in the range.
+    Both stand in order. Blocks are of the coarsest level that has enough of them in the range. What `cache` holds is
+    not read again.
     """
-    reading = _Reading(snapshot, connection, ask)
+    reading = _Reading(snapshot, connection, ask, cache)
     return *reading.read(), reading.problems
 
 
 class _Reading:
     """One reading of one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask) -> None:
-        self._snapshot, self._connection, self._ask = snapshot, connection, ask
+    def __init__(
+        self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None
+    ) -> None:
+        self._snapshot, self._connection, self._ask, self._cache = snapshot, connection, ask, cache
         self.problems: list[str] = []
 
     def read(self) -> tuple[Points, Blocks]:
@@ -102,7 +107,7 @@ class _Reading:
         fine, levels = self._levels(names)
         points = self._points(fine) if fine else Points.empty()
         blocks = Blocks.concat([self._blocks(level, some) for level, some in levels.items()])
-        return points, blocks.select(_order(blocks))
+        return points, ordered(blocks)
 
     def _levels(self, names: set[str]) -> tuple[set[str], dict[int, set[str]]]:
         """Return the names whose points are read one by one, and those of each level of the pyramid."""
@@ -129,17 +134,17 @@ class _Reading:
         sums = np.bincount(blocks.name, weights=share, minlength=len(blocks.names))
         return dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))
 
-    def _units(self, names: Collection[str]) -> list[Sealed]:
+    def _units(self, names: Collection[str], times: Ends | None) -> list[Sealed]:
         units = self._snapshot.holding(names)
-        if self._ask.times is None:
+        if times is None:
             return units
-        first, last = self._ask.times
+        first, last = times
         return [unit for unit in units if unit.last_time >= first and unit.first_time <= last]
 
     def _read_blocks(self, level: int, names: Collection[str]) -> Blocks:
         ask = self._ask
         blocks, problems = read_blocks(
-            self._units(names),
+            self._units(names, ask.times),
             level,
             names,
             ask.ranks,
@@ -147,16 +152,28 @@ class _Reading:
             ask.steps,
             time_range=ask.times,
             connection=self._connection,
+            cache=self._cache,
         )
         self.problems += map(str, problems)
         return blocks
 
     def _read_points(self, names: Collection[str], steps: Ends | None, times: Ends | None) -> Points:
-        ask, units = self._ask, self._units(names)
+        return self._read_units(self._units(names, times), names, steps, times, None)
+
+    def _read_units(
+        self, units: list[Sealed], names: Collection[str], steps: Ends | None, times: Ends | None, hole: Ends | None
+    ) -> Points:
         if not units:
             return Points.empty()
         found, problems = read_points(
-            units, names, ask.ranks, ask.attempts, steps, time_range=times, connection=self._connection
+            units,
+            names,
+            self._ask.ranks,
+            self._ask.attempts,
+            steps,
+            time_range=times,
+            hole=hole,
+            connection=self._connection,
         )
         self.problems += map(str, problems)
         return found
@@ -174,25 +191,27 @@ class _Reading:
         parts = [blocks]
         if ask.steps is not None or ask.times is not None:
             inside = _inside(blocks, ask)
-            parts = [blocks.select(inside), *self._edges(blocks.select(~inside), names)]
+            cut = blocks.select(~inside)
+            parts = [blocks.select(inside), *([self._edges(cut, names)] if len(cut) else [])]
         tail = self._snapshot.tail_points(names, ask.ranks, ask.attempts, ask.steps, ask.times)
         if len(tail):
             parts.append(build(distinct(tail), level))
         return Blocks.concat(parts)
 
-    def _edges(self, cut: Blocks, names: set[str]) -> Iterator[Blocks]:
-        """Yield a block of its own for each point in the range whose block the range cuts, end by end."""
+    def _edges(self, cut: Blocks, names: set[str]) -> Blocks:
+        """Return a block of its own for each point in the range whose block the range cuts, both ends read at once."""
         ask = self._ask
         low, high = (cut.low_step, cut.high_step) if ask.steps is not None else (cut.low_time, cut.high_time)
         first, last = ask.steps or ask.times or (0, 0)
         left = low < first
-        for some, ends in ((left, (first, int(high[left].max(initial=first)))), (~left, (0, last))):
-            if not some.any():
-                continue
-            span = (max(first, int(low[some].min())), min(last, ends[1]))
-            found = self._read_points(names, *((span, None) if ask.steps is not None else (None, span)))
-            part = cut.select(some)
-            yield build(found.select(_of_blocks(found, part)), 1)
+        # Blocks at the left end reach up to `low_end`, those at the right begin at `high_end`: nothing is cut between.
+        low_end = min(last, int(high[left].max(initial=first)))
+        high_end = max(first, int(low[~left].min(initial=last)))
+        span = (first if left.any() else high_end, low_end if left.all() else last)
+        hole = (low_end + 1, high_end - 1) if left.any() and not left.all() and high_end - low_end > 1 else None
+        units = self._units(names, (int(cut.low_time.min()), int(cut.high_time.max())))
+        found = self._read_units(units, names, *((span, None) if ask.steps is not None else (None, span)), hole)
+        return build(found.select(_of_blocks(found, cut)), 1)
 
 
 def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:
@@ -279,12 +298,6 @@ def thinned(blocks: Blocks, points: int) -> Blocks:
         return blocks
     within = np.arange(len(blocks)) - np.repeat(starts, lengths)
     return reduced(blocks, np.flatnonzero(within % np.repeat(every, lengths) == 0))
-
-
-def _order(blocks: Blocks) -> NDArray[np.int64]:
-    rank = np.argsort(np.argsort(np.array(blocks.names, dtype=object))) if blocks.names else np.empty(0, np.int64)
-    order: NDArray[np.int64] = np.lexsort((blocks.first_seq, blocks.attempt, blocks.rank, rank[blocks.name]))
-    return order
 
 
 def _joined(whole: Points, blocks: Blocks) -> Blocks:

@@ -127,6 +127,8 @@ class Query:
     level: int | None = None
     time_range: tuple[int, int] | None = None
     """First and last time in microseconds since 1970 UTC, both included; of points only."""
+    hole: tuple[int, int] | None = None
+    """First and last of the range, both included, that are left out again."""
 
     def conditions(self, names: int) -> list[str]:
         """Return the SQL conditions, with parameters from $2 on for this many names."""
@@ -140,6 +142,9 @@ class Query:
         else:
             ranges = (("step", self.step_range), ('"time"', self.time_range))
             found += [f"{key} BETWEEN {int(ends[0])} AND {int(ends[1])}" for key, ends in ranges if ends is not None]
+            if self.hole is not None:
+                first, last = self.hole
+                found += [f"{key} NOT BETWEEN {int(first)} AND {int(last)}" for key, ends in ranges if ends is not None]
         if self.names is not None:
             found.append(f"name IN ({', '.join(f'${index + 2}' for index in range(names))})")
         return found

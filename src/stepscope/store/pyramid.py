@@ -91,6 +91,8 @@ class Blocks:
         """Join parts in the order given, with one table of names."""
         if not parts:
             return build(Points.empty(), LEVELS[0])
+        if len(parts) == 1:
+            return parts[0]
         table: dict[str, int] = {}
         codes = []
         for part in parts:
@@ -102,6 +104,18 @@ class Blocks:
 
 COLUMNS = tuple(field.name for field in fields(Blocks) if field.name != "names")
 """Names of the columns of `Blocks`."""
+
+
+def ordered(blocks: Blocks) -> Blocks:
+    """Return blocks in order of name, rank, attempt and first seq; those that are equal in these stay as they are."""
+    rank = np.argsort(np.argsort(np.array(blocks.names, dtype=object))) if blocks.names else np.empty(0, np.int64)
+    keys = (blocks.first_seq, blocks.attempt, blocks.rank, rank[blocks.name])
+    equal = np.ones(max(len(blocks) - 1, 0), bool)
+    for key in reversed(keys):
+        if np.any(equal & (key[1:] < key[:-1])):
+            return blocks.select(np.lexsort(keys))
+        equal &= key[1:] == key[:-1]
+    return blocks
 
 
 def short_series(points: Points) -> NDArray[np.bool_]:

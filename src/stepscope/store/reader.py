@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from stepscope.store.block_cache import BlockCache
     from stepscope.store.layout import RunFolder
 
 _T = TypeVar("_T")
@@ -38,13 +39,21 @@ RELISTS = 5
 class Past:
     """A recorded run. Every call reads what is there at that moment, so a live run can be followed."""
 
-    def __init__(self, folder: RunFolder, connection: duckdb.DuckDBPyConnection | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        cache: BlockCache | None = None,
+    ) -> None:
         """Open the run in `folder`, to be read with a connection of this thread; use `stepscope.open`.
+
+        Whoever opens many runs again and again gives each the same `cache` of blocks.
 
         Raises:
             StepscopeError: there is no run, or its run.json cannot be read.
         """
         self._folder = folder
+        self.cache = cache
         self.meta: dict[str, Any] = read_meta(folder)
         self.id: str = self.meta["id"]
         self.name: str = self.meta.get("name") or self.id
@@ -107,7 +116,7 @@ class Past:
                 found = self._points(snapshot, recorded, ranks, attempts, step_range)
                 return _scaled(shapes.whole(name, found), factor)
             ask = Ask((recorded,), points, ranks, attempts, step_range)
-            found, blocks, problems = select(snapshot, self._connection, ask)
+            found, blocks, problems = select(snapshot, self._connection, ask, self.cache)
             self._note(problems)
             if len(blocks):
                 series = shapes.from_blocks(name, shapes.merge(blocks, points))

@@ -18,6 +18,7 @@ import duckdb
 import numpy as np
 
 from stepscope.store import checksum, parquet, pyramid
+from stepscope.store.block_cache import Pieces, read_through
 from stepscope.store.checksum import Checked, FileSum, Problem, UnitSum
 from stepscope.store.footer import FooterError
 from stepscope.store.parquet import Found, Query
@@ -26,6 +27,8 @@ from stepscope.store.pyramid import Blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from stepscope.store.block_cache import BlockCache
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are still being written; readers pass over them."""
@@ -215,6 +218,7 @@ def read_points(
     step_range: tuple[int, int] | None = None,
     *,
     time_range: tuple[int, int] | None = None,
+    hole: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
 ) -> tuple[Points, list[Problem]]:
@@ -227,13 +231,14 @@ def read_points(
         attempts: only these; None is all.
         step_range: first and last step, both included; points without a step are then left out.
         time_range: first and last time in microseconds since 1970 UTC, both included.
+        hole: first and last of the range that are left out again, both included.
         connection: from `reading_connection`; None makes one.
         checked: remembers which bytes were compared.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
     """
-    query = Query(names, ranks, attempts, step_range, time_range=time_range)
+    query = Query(names, ranks, attempts, step_range, time_range=time_range, hole=hole)
     with contextlib.ExitStack() as stack:
         reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
         found = reader.read(query, list(units))
@@ -251,11 +256,13 @@ def read_blocks(
     time_range: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
+    cache: BlockCache | None = None,
 ) -> tuple[Blocks, list[Problem]]:
     """Return blocks of up to `level` points that hold every readable point of the units once.
 
     Series too short to have blocks, and units whose pyramid is damaged, get theirs from the points. Blocks come in
-    order of name, rank, attempt and first seq; with `step_range` or `time_range`, only those that overlap it.
+    order of name, rank, attempt and first seq; with `step_range` or `time_range`, only those that overlap it. What
+    `cache` holds of given names is not read again.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
@@ -263,9 +270,11 @@ def read_blocks(
     query = Query(names, ranks, attempts, None, level)
     with contextlib.ExitStack() as stack:
         reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
-        blocks = Blocks.concat(reader.read_pyramid(query, list(units)))
-    place = np.argsort(np.argsort(np.array(blocks.names, dtype=object))) if blocks.names else np.empty(0, np.int64)
-    blocks = blocks.select(np.lexsort((blocks.first_seq, blocks.attempt, blocks.rank, place[blocks.name])))
+        if cache is None or names is None:
+            parts = reader.pieces(query, list(units)).blocks()
+        else:
+            parts = read_through(cache, reader, query, list(units), (step_range, time_range))
+    blocks = pyramid.ordered(Blocks.concat(parts))
     if step_range is not None:
         overlap = (blocks.high_step >= step_range[0]) & (blocks.low_step <= step_range[1])
         blocks = blocks.select(overlap & (blocks.high_step != NO_STEP))
@@ -292,7 +301,7 @@ class _Reader:
                     sources[index] = source
             return self._fetch(query, sources, units)
 
-    def read_pyramid(self, query: Query, units: Sequence[Sealed]) -> list[Blocks]:
+    def pieces(self, query: Query, units: Sequence[Sealed]) -> Pieces:
         """Return blocks that hold every point once, some of them built from points."""
         ready: list[Sealed] = []
         rest: list[Sealed] = []
@@ -300,20 +309,18 @@ class _Reader:
             if _names_in(unit, query.names):
                 (ready if self._has_pyramid(unit, query) else rest).append(unit)
         found = self.read(query, ready)
-        parts = [found.blocks(), *self._short(query, ready, found)]
-        if rest:
-            points = self.read(replace(query, level=None), rest)
-            parts += [pyramid.build(part, query.level or 0) for _, part in points.by_file()]
-        return parts
+        short = self._short(query, ready, found)
+        points = self.read(replace(query, level=None), rest)
+        return Pieces(ready, found, short, [pyramid.build(part, query.level or 0) for _, part in points.by_file()])
 
-    def _short(self, query: Query, units: Sequence[Sealed], found: Found) -> list[Blocks]:
+    def _short(self, query: Query, units: Sequence[Sealed], found: Found) -> list[tuple[int, Blocks]]:
         """Build the blocks of series that are too short to have any in their unit."""
         short = {name for unit in units for name in _short_names(unit) if query.names is None or name in query.names}
         if not short:
             return []
         known = _series(found)
         points = self.read(replace(query, level=None, names=short), units)
-        return [pyramid.build(_without(part, file, known), query.level or 0) for file, part in points.by_file()]
+        return [(file, pyramid.build(_without(part, file, known), query.level or 0)) for file, part in points.by_file()]
 
     def _source(self, unit: Sealed, query: Query, stack: contextlib.ExitStack) -> Path | None:
         """Return the file to read: the unit's own, a repaired copy, or None if nothing of it can be read."""

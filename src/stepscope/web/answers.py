@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from stepscope.store.block_cache import BlockCache
     from stepscope.store.reader import Past
     from stepscope.web.live import Channels
 
@@ -54,6 +55,7 @@ class Site:
         self.readers = Readers()
         self.catalogue = Catalogue(root, self._card)
         self._channels: Channels | None = None
+        self._cache: BlockCache | None = None
         self._lock = threading.Lock()
         self._card_readers = Readers(threads=1)
         self._salvaged = 0.0
@@ -84,6 +86,16 @@ class Site:
 
                 self._channels = Channels()
             return self._channels
+
+    @property
+    def cache(self) -> BlockCache:
+        """The blocks of charts that were drawn lately, of all runs; numpy is loaded for it."""
+        with self._lock:
+            if self._cache is None:
+                from stepscope.store.block_cache import BlockCache
+
+                self._cache = BlockCache()
+            return self._cache
 
     def server(self) -> dict[str, Any]:
         """Return what the page must know of the server."""
@@ -117,7 +129,7 @@ class Site:
         if time.monotonic() - self._salvaged > SALVAGE:
             self._salvaged = time.monotonic()
             salvage_quietly()
-        return Past(RunFolder(self.folder(key)), connection)
+        return Past(RunFolder(self.folder(key)), connection, self.cache)
 
     def _warm_up(self) -> None:
         from stepscope.views import run_head  # noqa: F401 - loads numpy and DuckDB beside the first questions

@@ -1,0 +1,242 @@
+"""Blocks that were read before: sealed files never change, so a server need not unpack the same pyramid at every zoom.
+
+What is kept was compared with its checksums when it was read, and is known by the file that it came from: device,
+inode, size and time of modification, as in `checksum.Checked`. Nothing is kept of a reading that found a problem.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from stepscope.store.pyramid import COLUMNS, Blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.store.parquet import Found, Query
+    from stepscope.store.sealed import Sealed
+
+    Ends = tuple[int, int]
+
+LIMIT = 48 << 20
+"""Bytes that are kept at most: a block takes 201, so this holds all of a run of 10 M points in 50 series (31 MiB)."""
+
+_FLOATS = ("min", "max", "mean", "last")
+_CODES = ("rank", "attempt")
+_WHOLE = tuple(column for column in COLUMNS if column not in {*_FLOATS, *_CODES, "name", "in_ns"})
+_AT = {column: place for place, column in enumerate(_WHOLE)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Blocks of one name as four matrices, a row for each column: many of them are joined by four calls."""
+
+    whole: NDArray[np.int64]
+    floats: NDArray[np.float64]
+    codes: NDArray[np.int32]
+    in_ns: NDArray[np.bool_]
+
+    @staticmethod
+    def of(blocks: Blocks) -> _Kept:
+        """Return a copy, for slices would hold on to all that was read with them."""
+        matrices = (np.stack([getattr(blocks, column) for column in some]) for some in (_WHOLE, _FLOATS, _CODES))
+        return _Kept(*matrices, blocks.in_ns[np.newaxis].copy())
+
+    def __len__(self) -> int:
+        return self.in_ns.shape[1]
+
+    @property
+    def bytes(self) -> int:
+        return sum(matrix.nbytes for matrix in self._matrices())
+
+    def near(self, steps: Ends | None, times: Ends | None) -> _Kept:
+        """Return a stretch that holds every block which overlaps the range, and few others."""
+        keep = np.ones(len(self), bool)
+        for ends, axis in ((steps, "step"), (times, "time")):
+            if ends is not None:
+                high, low = self.whole[_AT[f"high_{axis}"]], self.whole[_AT[f"low_{axis}"]]
+                keep &= (high >= ends[0]) & (low <= ends[1])
+        found = np.flatnonzero(keep)
+        if len(found) == len(keep):
+            return self
+        stretch = slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0)
+        return _Kept(*(matrix[:, stretch] for matrix in self._matrices()))
+
+    def _matrices(self) -> list[NDArray[Any]]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+    @staticmethod
+    def joined(names: list[str], parts: Sequence[tuple[int, _Kept]]) -> Blocks:
+        """Return the blocks of some names, each given by its place among them, as columns of their own."""
+        whole, floats, codes, in_ns = (
+            np.concatenate(matrices, axis=1) for matrices in zip(*(part._matrices() for _, part in parts), strict=True)
+        )
+        places = np.array([place for place, _ in parts], np.int32)
+        columns = dict(zip((*_WHOLE, *_FLOATS, *_CODES), (*whole, *floats, *codes), strict=True))
+        return Blocks(names, name=np.repeat(places, [len(part) for _, part in parts]), in_ns=in_ns[0], **columns)
+
+
+class _Unit(NamedTuple):
+    """What is kept of one name in one unit: of its pyramid, and built from the points of series too short for one."""
+
+    stored: _Kept
+    built: _Kept | None
+
+    @property
+    def bytes(self) -> int:
+        return self.stored.bytes + (0 if self.built is None else self.built.bytes)
+
+
+_Key = tuple[Any, ...]
+
+
+class BlockCache:
+    """The blocks that were used last, up to a number of bytes; any thread may use it."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        """Begin empty; `limit` is in bytes."""
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._units: OrderedDict[_Key, _Unit] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, key: _Key) -> _Unit | None:
+        """Return what is kept, which counts as used now."""
+        with self._lock:
+            found = self._units.get(key)
+            if found is not None:
+                self._units.move_to_end(key)
+            return found
+
+    def put(self, key: _Key, unit: _Unit) -> None:
+        """Keep something, and drop what was used longest ago."""
+        size = unit.bytes
+        if size > self._limit:
+            return
+        with self._lock:
+            old = self._units.pop(key, None)
+            self.bytes += size - (0 if old is None else old.bytes)
+            self._units[key] = unit
+            while self.bytes > self._limit:
+                self.bytes -= self._units.popitem(last=False)[1].bytes
+
+
+class Pieces(NamedTuple):
+    """What one reading of the pyramid gave."""
+
+    units: list[Sealed]
+    """Units whose pyramid was read; `found.file` is an index into them."""
+    found: Found
+    built: list[tuple[int, Blocks]]
+    """Blocks of series too short to have any there, by unit."""
+    rest: list[Blocks]
+    """Blocks from the points of all other units."""
+
+    def blocks(self) -> list[Blocks]:
+        """Return all of it."""
+        return [self.found.blocks(), *(blocks for _, blocks in self.built), *self.rest]
+
+
+class _Reader(Protocol):
+    """Reads units and gathers what was wrong."""
+
+    problems: list[Any]
+
+    def pieces(self, query: Query, units: Sequence[Sealed]) -> Pieces:
+        """Read the pyramid."""
+
+
+def read_through(
+    cache: BlockCache, reader: _Reader, query: Query, units: Sequence[Sealed], ranges: tuple[Ends | None, Ends | None]
+) -> list[Blocks]:
+    """Return the blocks that a query by names finds, at least those that overlap the ranges of steps and times.
+
+    They come as `reader` gives them, but only what is not kept is read.
+    """
+    names = sorted(query.names or ())
+    kept: dict[tuple[int, str], _Unit] = {}
+    missing: dict[int, list[str]] = {}
+    keys = [_keys(unit, query) for unit in units]
+    for index, name in ((index, name) for index, unit in enumerate(units) for name in names if name in unit.names):
+        key = keys[index]
+        found = None if key is None else cache.get(key(name))
+        if found is None:
+            missing.setdefault(index, []).append(name)
+        else:
+            kept[index, name] = found
+    rest: list[Blocks] = []
+    if missing:
+        wanted = sorted({name for some in missing.values() for name in some})
+        before = len(reader.problems)
+        pieces = reader.pieces(replace(query, names=wanted), [units[index] for index in missing])
+        places = {id(units[index]): index for index in missing}
+        for unit, name, blocks in _by_name(pieces, wanted):
+            index = places[id(unit)]
+            key = keys[index]
+            if key is not None and len(reader.problems) == before:
+                cache.put(key(name), blocks)
+            kept[index, name] = blocks
+        rest = pieces.rest
+    return [*_assembled(names, kept, len(units), ranges), *rest]
+
+
+def _keys(unit: Sealed, query: Query) -> Callable[[str], _Key] | None:
+    """Return how the blocks of each name of a unit are known; None if its file cannot be looked at."""
+    try:
+        facts = os.stat(unit.blocks_path)
+    except OSError:
+        return None  # whoever reads it says why
+    file = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    filters = tuple(None if some is None else tuple(sorted(some)) for some in (query.ranks, query.attempts))
+    return lambda name: (file, query.level, name, filters)
+
+
+def _by_name(pieces: Pieces, names: Sequence[str]) -> Iterator[tuple[Sealed, str, _Unit]]:
+    """Yield what was read of each name in each unit whose pyramid was read, also where that is nothing."""
+    stored = _parts(pieces.found.blocks(), pieces.found.file)
+    built: dict[tuple[int, str], _Kept] = {}
+    for file, blocks in pieces.built:
+        built |= _parts(blocks, np.full(len(blocks), file))
+    nothing = _Kept.of(pieces.found.blocks().select(slice(0)))
+    for index, unit in enumerate(pieces.units):
+        for name in names:
+            if name in unit.names:
+                yield unit, name, _Unit(stored.get((index, name), nothing), built.get((index, name)))
+
+
+def _parts(blocks: Blocks, file: NDArray[np.int64]) -> dict[tuple[int, str], _Kept]:
+    """Return the blocks of each file and name, in the order in which they stand."""
+    order = np.lexsort((blocks.name, file))
+    sizes = np.diff(file[order]) != 0 if len(order) else np.empty(0, bool)
+    starts = np.flatnonzero(np.concatenate(([True], sizes | (np.diff(blocks.name[order]) != 0)))[: len(order)])
+    ends = np.append(starts[1:], len(order))[: len(starts)]
+    found = {}
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        some = order[first:last]
+        found[int(file[some[0]]), blocks.names[int(blocks.name[some[0]])]] = _Kept.of(blocks.select(some))
+    return found
+
+
+def _assembled(
+    names: list[str], kept: dict[tuple[int, str], _Unit], units: int, ranges: tuple[Ends | None, Ends | None]
+) -> Iterator[Blocks]:
+    """Yield what is kept: the stored blocks by name and unit, then those that were built."""
+    both: tuple[list[tuple[int, _Kept]], list[tuple[int, _Kept]]] = ([], [])
+    for place, name in enumerate(names):
+        for index in range(units):
+            unit = kept.get((index, name))
+            if unit is None:
+                continue
+            for parts, some in zip(both, unit, strict=True):
+                near = None if some is None else some.near(*ranges)
+                if near is not None and len(near):
+                    parts.append((place, near))
+    yield from (_Kept.joined(names, parts) for parts in both if parts)
