@@ -129,6 +129,19 @@ def test_why_data_is_late_is_told_from_what_the_workers_say() -> None:
     assert "would keep up" in findings(evidence(slow, series=few))[0].remedy
 
 
+def test_workers_that_start_anew_in_every_epoch_are_told_apart() -> None:
+    """They wait in a rhythm, though each batch is made in no time; persistent ones do not start."""
+    data = np.full(COUNT, 0.001)
+    data[4::8] = 0.4
+    series = {"data/load_seconds": [0.001] * 20, "data/collate_seconds": [0.001] * 20}
+    loader = {"kind": "loader", "workers": 2, "persistent": False, "evaluates": False, "time": 1.7e9}
+    found = findings(evidence(steps(HEALTHY | {"data": data}), series=series, events=[loader]))
+    assert (primary(found), found[0].evidence["cause"]) == ("input_bound", "start")
+    assert "persistent_workers=True" in found[0].remedy
+    kept = findings(evidence(steps(HEALTHY | {"data": data}), series=series, events=[{**loader, "persistent": True}]))
+    assert kept[0].evidence.get("cause") != "start"
+
+
 def test_a_heavy_model_is_compute_bound_for_information() -> None:
     """It is no fault; what remains is told: threads that are not used, too much precision."""
     heavy = steps({name: seconds * 10 for name, seconds in HEALTHY.items() if name != "data"} | {"data": 0.001})

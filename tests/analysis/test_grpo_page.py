@@ -10,5 +10,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "grpo.md"
 
 def test_every_kind_is_documented():
     """The table of docs/grpo.md has every kind of finding, and no other; each has a remedy."""
-    rows = re.findall(r"^\| `(\w+)` \| (?!all|mean|standard|groups|for)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (?!all|mean|standard|groups|for)", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert set(rows) >= grpo.KINDS.keys() == grpo.REMEDIES.keys()

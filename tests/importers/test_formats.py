@@ -41,7 +41,9 @@ def test_packed_files_say_the_same(name, tmp_path):
 def test_what_is_no_run_is_refused_with_the_formats_that_are(content, tmp_path):
     """An unknown file is an error that names the formats."""
     (tmp_path / "x").write_bytes(content)
-    with pytest.raises(StepscopeError, match=r"no format that Stepscope reads; it reads stepscope, training_logger, tfevents"):
+    with pytest.raises(
+        StepscopeError, match=r"no format that Stepscope reads; it reads stepscope, training_logger, tfevents"
+    ):
         formats.read(str(tmp_path / "x"))
 
 

@@ -1,5 +1,8 @@
 """Write the metrics of a run to a file in another format.
 
+  stepscope export latest --format csv > run.csv
+  stepscope export latest --format tensorboard --output tb
+
 csv, json, jsonl and grafana go to standard output unless --output names a file; parquet and arrow need one, and
 tensorboard needs a folder. What exists is replaced only with --force. What could not be read of the run is said on
 standard error. `stepscope import` reads back what it writes, to the last bit.

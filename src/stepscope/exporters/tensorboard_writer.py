@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ def new_event_file(folder: Path, seconds: float, suffix: str = "") -> tuple[int,
     """
     folder.mkdir(parents=True, exist_ok=True)
     while True:
-        name = f"events.out.tfevents.{int(seconds):010d}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}{suffix}"
+        name = f"events.out.tfevents.{int(seconds):010d}.{os.uname().nodename}.{os.getpid()}.{next(_NUMBERS)}{suffix}"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             return os.open(folder / name, flags, 0o666), folder / name

@@ -16,7 +16,6 @@ from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
 from stepscope.exporters.prometheus_feed import open_feed
-from stepscope.exporters.tensorboard_feed import with_tensorboard
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
@@ -54,7 +53,10 @@ def main(arguments: list[str]) -> int:
         watcher.sampling = sources.build(settings, folder.path, watcher.pids, journal)
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
         feed = open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note)
-        feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
+        if settings.get("exporters.tensorboard.enabled"):
+            from stepscope.exporters.tensorboard_feed import with_tensorboard
+
+            feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
         watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
         _watch(watcher, pace, journal)
         watcher.sampling.close()

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.analysis.diagnosis.composition import BURST, LEAST_BURST
+from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
 from stepscope.analysis.diagnosis.tell import slow, time
 
 if TYPE_CHECKING:
-    from stepscope.analysis.diagnosis.evidence import Steps
     from stepscope.analysis.diagnosis.tell import Case
     from stepscope.analysis.finding import Finding
 
@@ -36,7 +37,7 @@ class _Why(NamedTuple):
 
 def input_bound(case: Case, threshold: float) -> Finding | None:
     """Return the finding that a run waits for its data; None if it is the busy machine that its workers wait for."""
-    if case.made.disturbed > 0 and _keep_up(case):
+    if case.made.disturbed > 0 and _keep_up(case) and _starts(case) < STARTS * case.steps.spent("data"):
         return None
     why = _why(case)
     text = f"{case.share('data'):.0%} of the time goes into waiting for data: {time(case.each('data'))} of a step of "
@@ -83,15 +84,15 @@ def _why(case: Case) -> _Why:
     if load is None:
         wanted = max(1, min(8, int(evidence.processors or 2)))
         return _Why("in_process", ", made in the training process itself", facts, {"workers": wanted})
+    starts = _starts(case)
+    if starts > STARTS * case.steps.spent("data"):
+        facts["start_seconds"] = starts
+        return _Why("start", "; most of it at the start of epochs, when workers start", facts, {})
     whole = load + (collate or 0.0)
     if transform is not None and transform > MOST_OF_IT * whole:
         return _Why("transform", f"; {transform / whole:.0%} of loading are transforms", facts, {})
     if collate is not None and collate > MOST_OF_IT * whole:
         return _Why("collate", f"; {collate / whole:.0%} of making a batch is collating", facts, {})
-    starts = _starts(case.steps)
-    if starts > STARTS * case.steps.spent("data"):
-        facts["start_seconds"] = starts
-        return _Why("start", "; most of it at the start of epochs, when workers start", facts, {})
     rest = max(0.0, case.step - case.each("data"))
     wanted = min(MOST_WORKERS, int(np.ceil(SPARE * whole / rest))) if rest > 0 else MOST_WORKERS
     fields = {"workers": workers, "load": time(whole), "rest": time(rest), "wanted": max(wanted, workers + 1)}
@@ -100,10 +101,13 @@ def _why(case: Case) -> _Why:
     return _Why("workers", told, facts, fields)
 
 
-def _starts(steps: Steps) -> float:
-    """Return the seconds of data in the steps that wait far longer than most, and are few: starts of epochs."""
-    data = steps.phase("data")
-    if not len(data):
+def _starts(case: Case) -> float:
+    """Return the seconds of data at the start of epochs, where workers are started anew: long, and in a rhythm."""
+    told = [one.get("persistent") for one in case.evidence.of_kind("loader") if one.get("workers")]
+    data = case.steps.phase("data")
+    if not len(data) or any(told):
         return 0.0
-    few = data > 10 * max(float(np.quantile(data, 0.75)), 1e-3)
-    return float(data[few].sum()) if few.mean() < 0.1 else 0.0
+    long = data > BURST * max(float(np.median(data)), LEAST_BURST)
+    index = case.steps.step[case.steps.measured][long].astype(np.float64)
+    is_start = even(index, EVERY_OTHER) is not None and float(long.mean()) <= 0.5
+    return float(data[long].sum()) * case.steps.count / len(data) if is_start else 0.0

@@ -28,7 +28,7 @@ FRAGMENTED = 0.3
 SHORT = 0.85
 SWAPPED, SWAP_PRESSURE = 64 * 2**20, 0.05
 """Bytes that went to swap during the run, and share of the time in which something waited for memory."""
-LEAST_RISE, LEAST_RISE_SHARE = 16 * 2**20, 0.03
+LEAST_RISE, LEAST_RISE_SHARE = 24 * 2**20, 0.05
 """Growth of memory that is worth a finding: bytes, and share of its level."""
 FEWEST_READINGS = 16
 FIRST_STEPS = 3
