@@ -53,7 +53,7 @@ def test_configurations_load_as_written(block, tmp_path):
     assert not [notice for notice in config.notices if "unknown" in notice]
 
 
-@pytest.mark.promise("X-13", "S3-049")
+@pytest.mark.promise("X-13")
 @pytest.mark.parametrize("block", [b for b in seeds.blocks("yaml") if b.document == "003"], ids=ids)
 def test_callbacks_take_their_options(block):
     """A callback's configuration names a class of ours, and every key is one of its parameters."""
@@ -88,7 +88,7 @@ def written(keys, folder):
     return json.loads((folder / "profile.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.promise("X-13", "S4-034", "S2-047")
+@pytest.mark.promise("X-13", "S4-034")
 @pytest.mark.parametrize("block", seeds.blocks("json"), ids=ids)
 def test_what_we_write_has_every_key(block, tmp_path):
     """Every key of a document's JSON, at every depth, is in what we write."""
@@ -109,7 +109,7 @@ def commands():
     return found
 
 
-@pytest.mark.promise("X-13", "S2-009")
+@pytest.mark.promise("X-13")
 @pytest.mark.parametrize("line", commands())
 def test_commands_have_an_equivalent(line):
     """Every command of a document is skipped by name, comes later by name, or is accepted by its equivalent here."""

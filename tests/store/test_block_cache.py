@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.store import parquet
 from stepscope.store.block_cache import LIMIT, BlockCache
 from stepscope.store.checksum import Checked
 from stepscope.store.curves import Ask, curves
@@ -141,6 +142,29 @@ def test_damaged_blocks_are_told_each_time_and_never_kept(tmp_path, connection):
         assert int(blocks.count.sum()) == STEPS // 2
         assert ["checksum" in problem.what for problem in problems] == [True]
     assert cache.bytes == 0
+
+
+def test_names_of_intact_and_of_damaged_row_groups_come_once_each(tmp_path, connection, monkeypatch):
+    """What is kept of the intact part of a pyramid is not read again with the part that is damaged."""
+    monkeypatch.setattr(parquet, "_BLOCKS_PER_GROUP", 2048)
+    folder, length = make_run(tmp_path), 100_000
+    for number in (0, 1):
+        value = np.arange(length, dtype=np.float64)
+        points = points_of({"a": value, "b": value, "c": value}, first=number * length)
+        seal_points(folder, points, number)
+    units = [open_sealed(path) for path in list_sealed(folder.path / "metrics")]
+    group = units[0].sums.blocks.groups[-1]
+    assert group.first_name > "a"
+    data = bytearray(units[0].blocks_path.read_bytes())
+    data[group.offset + 5] ^= 1
+    units[0].blocks_path.write_bytes(data)
+    cache = BlockCache()
+    read_blocks(units[:1], 64, ["a"], connection=connection, cache=cache)
+    assert cache.bytes
+    for _ in range(2):
+        blocks, problems = read_blocks(units, 64, ["a", "c"], connection=connection, cache=cache)
+        assert problems
+        assert int(blocks.count.sum()) == 4 * length
 
 
 def test_a_file_that_changed_is_compared_and_read_again(tmp_path, connection):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -47,15 +47,17 @@ class _Kept:
     @staticmethod
     def of(blocks: Blocks) -> _Kept:
         """Return a copy, for slices would hold on to all that was read with them."""
-        matrices = (np.stack([getattr(blocks, column) for column in some]) for some in (_WHOLE, _FLOATS, _CODES))
-        return _Kept(*matrices, blocks.in_ns[np.newaxis].copy())
+        whole, floats, codes = (
+            np.stack([getattr(blocks, column) for column in some]) for some in (_WHOLE, _FLOATS, _CODES)
+        )
+        return _Kept(whole, floats, codes, blocks.in_ns[np.newaxis].copy())
 
     def __len__(self) -> int:
-        return self.in_ns.shape[1]
+        return int(self.in_ns.shape[1])
 
     @property
     def bytes(self) -> int:
-        return sum(matrix.nbytes for matrix in self._matrices())
+        return sum(matrix.nbytes for matrix in self.matrices())
 
     def near(self, steps: Ends | None, times: Ends | None) -> _Kept:
         """Return a stretch that holds every block which overlaps the range, and few others."""
@@ -68,16 +70,17 @@ class _Kept:
         if len(found) == len(keep):
             return self
         stretch = slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0)
-        return _Kept(*(matrix[:, stretch] for matrix in self._matrices()))
+        return _Kept(*(matrix[:, stretch] for matrix in self.matrices()))
 
-    def _matrices(self) -> list[NDArray[Any]]:
-        return [getattr(self, field.name) for field in fields(self)]
+    def matrices(self) -> list[NDArray[Any]]:
+        """Return all four."""
+        return [self.whole, self.floats, self.codes, self.in_ns]
 
     @staticmethod
     def joined(names: list[str], parts: Sequence[tuple[int, _Kept]]) -> Blocks:
         """Return the blocks of some names, each given by its place among them, as columns of their own."""
         whole, floats, codes, in_ns = (
-            np.concatenate(matrices, axis=1) for matrices in zip(*(part._matrices() for _, part in parts), strict=True)
+            np.concatenate(matrices, axis=1) for matrices in zip(*(part.matrices() for _, part in parts), strict=True)
         )
         places = np.array([place for place, _ in parts], np.int32)
         columns = dict(zip((*_WHOLE, *_FLOATS, *_CODES), (*whole, *floats, *codes), strict=True))
@@ -96,6 +99,8 @@ class _Unit(NamedTuple):
 
 
 _Key = tuple[Any, ...]
+_Place = tuple[int, str]
+"""The index of a unit, and a name."""
 
 
 class BlockCache:
@@ -162,30 +167,45 @@ def read_through(
     They come as `reader` gives them, but only what is not kept is read.
     """
     names = sorted(query.names or ())
-    kept: dict[tuple[int, str], _Unit] = {}
-    missing: dict[int, list[str]] = {}
     keys = [_keys(unit, query) for unit in units]
-    for index, name in ((index, name) for index, unit in enumerate(units) for name in names if name in unit.names):
+    wanted = [(index, name) for name in names for index, unit in enumerate(units) if name in unit.names]
+    kept: dict[_Place, _Unit] = {}
+    for index, name in wanted:
         key = keys[index]
         found = None if key is None else cache.get(key(name))
-        if found is None:
-            missing.setdefault(index, []).append(name)
-        else:
+        if found is not None:
             kept[index, name] = found
+    missing = [place for place in wanted if place not in kept]
     rest: list[Blocks] = []
     if missing:
-        wanted = sorted({name for some in missing.values() for name in some})
         before = len(reader.problems)
-        pieces = reader.pieces(replace(query, names=wanted), [units[index] for index in missing])
-        places = {id(units[index]): index for index in missing}
-        for unit, name, blocks in _by_name(pieces, wanted):
-            index = places[id(unit)]
+        read, rest = _read(reader, query, units, missing)
+        kept |= read
+        for (index, name), unit in read.items() if len(reader.problems) == before else ():
             key = keys[index]
-            if key is not None and len(reader.problems) == before:
-                cache.put(key(name), blocks)
-            kept[index, name] = blocks
-        rest = pieces.rest
-    return [*_assembled(names, kept, len(units), ranges), *rest]
+            if key is not None:
+                cache.put(key(name), unit)
+    return [*_assembled(names, [(place, kept[place]) for place in wanted if place in kept], ranges), *rest]
+
+
+def _read(
+    reader: _Reader, query: Query, units: Sequence[Sealed], missing: Sequence[_Place]
+) -> tuple[dict[_Place, _Unit], list[Blocks]]:
+    """Return what units hold of the names they miss, where their pyramid was read, and the blocks of all others.
+
+    Units are read together if they miss the same names, as nearly always: what is kept of a unit must not come twice.
+    """
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for index in sorted({index for index, _ in missing}):
+        alike.setdefault(tuple(name for at, name in missing if at == index), []).append(index)
+    found: dict[_Place, _Unit] = {}
+    rest: list[Blocks] = []
+    for names, places in alike.items():
+        pieces = reader.pieces(replace(query, names=names), [units[index] for index in places])
+        index_of = {units[index].path: index for index in places}
+        found |= {(index_of[unit.path], name): kept for unit, name, kept in _by_name(pieces, names)}
+        rest += pieces.rest
+    return found, rest
 
 
 def _keys(unit: Sealed, query: Query) -> Callable[[str], _Key] | None:
@@ -226,17 +246,16 @@ def _parts(blocks: Blocks, file: NDArray[np.int64]) -> dict[tuple[int, str], _Ke
 
 
 def _assembled(
-    names: list[str], kept: dict[tuple[int, str], _Unit], units: int, ranges: tuple[Ends | None, Ends | None]
+    names: list[str], kept: Sequence[tuple[_Place, _Unit]], ranges: tuple[Ends | None, Ends | None]
 ) -> Iterator[Blocks]:
-    """Yield what is kept: the stored blocks by name and unit, then those that were built."""
-    both: tuple[list[tuple[int, _Kept]], list[tuple[int, _Kept]]] = ([], [])
-    for place, name in enumerate(names):
-        for index in range(units):
-            unit = kept.get((index, name))
-            if unit is None:
-                continue
-            for parts, some in zip(both, unit, strict=True):
-                near = None if some is None else some.near(*ranges)
-                if near is not None and len(near):
-                    parts.append((place, near))
-    yield from (_Kept.joined(names, parts) for parts in both if parts)
+    """Yield what is kept: the stored blocks, then those that were built, each in the order given."""
+    code = {name: place for place, name in enumerate(names)}
+    for field in ("stored", "built"):
+        parts = []
+        for (_, name), unit in kept:
+            some: _Kept | None = getattr(unit, field)
+            near = None if some is None else some.near(*ranges)
+            if near is not None and len(near):
+                parts.append((code[name], near))
+        if parts:
+            yield _Kept.joined(names, parts)

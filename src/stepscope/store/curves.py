@@ -216,9 +216,8 @@ class _Reading:
         high_end = max(first, int(low[~left].min(initial=last)))
         span = (first if left.any() else high_end, low_end if left.all() else last)
         hole = (low_end + 1, high_end - 1) if left.any() and not left.all() and high_end - low_end > 1 else None
-        found = self._read_units(
-            self._touched(cut, left, names), names, *((span, None) if ask.steps is not None else (None, span)), hole
-        )
+        steps, times = (span, None) if ask.steps is not None else (None, span)
+        found = self._read_units(self._touched(cut, left, names), names, steps, times, hole)
         return build(found.select(_of_blocks(found, cut)), 1)
 
     def _touched(self, cut: Blocks, left: NDArray[np.bool_], names: set[str]) -> list[Sealed]:

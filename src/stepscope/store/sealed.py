@@ -245,7 +245,7 @@ def read_points(
     return in_order(found.points()), reader.problems
 
 
-def read_blocks(
+def read_blocks(  # noqa: PLR0913 - each filter is one
     units: Iterable[Sealed],
     level: int,
     names: Collection[str] | None = None,

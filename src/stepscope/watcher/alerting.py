@@ -81,6 +81,9 @@ class Alerting:
         self._folder, self._node, self._journal = folder, node, journal
         self._streams, self._sampling = streams, sampling
         self._settings: dict[str, Any] | None = None
+        self._has_begun = False
+        self._backlog: list[Callable[[], None]] = []
+        """What came before the rules were loaded."""
         self._engine: Engine | None = None
         self._notifying: Notifying | None = None
         self._acting: Acting | None = None
@@ -97,17 +100,33 @@ class Alerting:
         """Changes that nobody was told of yet."""
 
     def meet(self, path: Path, pair: Pair) -> None:
-        """Begin with the settings beside the first ring that is found."""
+        """Take the settings beside the first ring that is found; they go with it."""
         self._now = pair.monotonic_ns
         if self._settings is not None:
             return
         try:
             self._settings = read_settings(path.with_suffix(ALERTING_SUFFIX))
-            if self._settings.get("alerting.enabled", True):
-                self._begin(pair)
-        except Exception as error:  # noqa: BLE001 - a watcher without alerts is better than none; it is written down
-            self._settings = self._settings or {}
+        except (OSError, ValueError) as error:
+            self._settings = {"alerting.enabled": False}
             self._note(f"cannot evaluate alerts: {type(error).__name__}: {error}; the run is recorded without")
+
+    def _load(self, settings: dict[str, Any], pair: Pair) -> None:
+        """Load the rules: not before the first rows are safe, since that takes as long as a short training."""
+        self._has_begun = True
+        try:
+            if settings.get("alerting.enabled", True):
+                self._begin(settings, pair)
+        except Exception as error:  # noqa: BLE001 - a watcher without alerts is better than none; it is written down
+            self._note(f"cannot evaluate alerts: {type(error).__name__}: {error}; the run is recorded without")
+        backlog, self._backlog = self._backlog, []
+        for one in backlog:
+            one()
+
+    def _waits(self, one: Callable[[], None]) -> bool:
+        """Say whether the rules are not loaded yet; then it is done once they are."""
+        if not self._has_begun and len(self._backlog) < MOST_EVENTS:
+            self._backlog.append(one)
+        return self._engine is None
 
     def _note(self, text: str) -> None:
         if not self._journal.counts[text]:
@@ -119,13 +138,12 @@ class Alerting:
         for stream in self._streams():
             stream.reader.set_word(ring.WORD_STATUS, status.UNTOLD)
 
-    def _begin(self, pair: Pair) -> None:
+    def _begin(self, settings: dict[str, Any], pair: Pair) -> None:
         from stepscope.alerts.actions import commands_of
         from stepscope.alerts.profiles import rules_of
         from stepscope.alerts.rule_engine import Engine
         from stepscope.watcher.acting import Acting
 
-        settings = self._settings or {}
         rules, problems = rules_of(settings)
         channels, wrong = _channels(settings)
         commands, others = commands_of(settings)
@@ -158,19 +176,21 @@ class Alerting:
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
         """Take drained records of a rank."""
-        if self._engine is not None:
+        held = list(pieces)
+        if not self._waits(lambda: self.rows(rank, held, table, checked=checked)) and self._engine is not None:
             with self._guard():
-                self._engine.rows(rank, list(pieces), table, checked=checked)
+                self._engine.rows(rank, held, table, checked=checked)
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
         """Take a row that the watcher made itself."""
-        if self._engine is not None:
+        row = dict(values)
+        if not self._waits(lambda: self.sample(rank, row)) and self._engine is not None:
             with self._guard():
-                self._engine.sample(rank, dict(values), self._now)
+                self._engine.sample(rank, row, self._now)
 
     def hear(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
         """Take events that are being written into the run; those of ours are known."""
-        if self._engine is None:
+        if self._waits(lambda: self.hear(events, rank, now)) or self._engine is None:
             return
         for event in events:
             if event.get("kind") != "alert":
@@ -181,7 +201,7 @@ class Alerting:
 
     def end(self, rank: int) -> None:
         """Forget a rank that is gone."""
-        if self._engine is not None:
+        if not self._waits(lambda: self.end(rank)) and self._engine is not None:
             with self._guard():
                 self._found += self._engine.end(rank, self._now)
 
@@ -191,6 +211,8 @@ class Alerting:
         A disk that takes nothing is no reason not to tell: what it refuses comes again.
         """
         self._now, now = pair.monotonic_ns, pair.monotonic_ns / 1e9
+        if not self._has_begun and self._settings is not None:
+            self._load(self._settings, pair)
         is_due = self._found or self._from_trainer or now >= self._due
         if self._engine is not None and (is_due or self._engine.urgent):
             self._due = now + EVALUATE_EVERY
