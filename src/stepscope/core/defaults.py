@@ -58,7 +58,7 @@ VALUES: dict[str, Any] = {
     **dict.fromkeys([f"samplers.intervals.{group}" for group in ("gpu", "cpu", "io", "processes")], 0.0),
     **dict.fromkeys([f"samplers.phases.{phase}" for phase in ("evaluation", "checkpoint", "compile")], 0.0),
     "exporters.tensorboard.enabled": False,
-    "exporters.tensorboard.dir": "tensorboard",
+    "exporters.tensorboard.dir": "",
     "exporters.prometheus.enabled": False,
     "exporters.prometheus.host": "127.0.0.1",
     "exporters.prometheus.port": 8000,

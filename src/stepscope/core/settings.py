@@ -234,7 +234,7 @@ PROMETHEUS = (
 
 TENSORBOARD = (
     Key("exporters.tensorboard.enabled", SWITCH, False, "", "write TensorBoard event files while the run goes on"),
-    Key("exporters.tensorboard.dir", PATH, "tensorboard", "", "folder of the event files, one folder a run in it"),
+    Key("exporters.tensorboard.dir", TEXT, "", "", "folder of the event files, one a run in it; empty: tensorboard"),
 )
 
 LEDGER = (

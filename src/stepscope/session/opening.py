@@ -283,5 +283,5 @@ def _watcher_settings(config: Settings) -> str:
     """Return what the watcher needs of the configuration, as JSON."""
     sections = ("watcher.", "samplers.", "store.", "exporters.")
     chosen = {key: config.get(key) for key in VALUES if key.startswith(sections)}
-    chosen[EVENT_FILES] = os.path.abspath(chosen[EVENT_FILES])  # the watcher may be started elsewhere
+    chosen[EVENT_FILES] = os.path.abspath(chosen[EVENT_FILES] or "tensorboard")  # the watcher may be started elsewhere
     return json.dumps(chosen)

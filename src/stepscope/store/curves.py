@@ -8,7 +8,6 @@ edges or where the range holds few.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +31,8 @@ if TYPE_CHECKING:
 
     Ends = tuple[int, int]
 
+SLACK = 2
+"""Points are read one by one while they are no more than this times the buckets that level 1 of the pyramid has."""
 ROOM = 1 << 16
 """Buckets of all curves of one metric together: beyond, each gets fewer."""
 
@@ -112,34 +113,26 @@ class _Reading:
         """Return the names whose points are read one by one, and those of each level of the pyramid."""
         counts = {name: self._snapshot.sealed_count(name) for name in names}
         long = {name for name, count in counts.items() if count > self._ask.points * LEVELS[0]}
-        inside, longest = self._inside(long, counts) if long else ({}, {})
+        inside = self._inside(long, counts) if long else {}
         fine, levels = names - long, dict[int, set[str]]()
         for name in long:
             fit = [size for size in LEVELS if inside[name] / size >= self._ask.points]
             if fit:
                 levels.setdefault(max(fit), set()).add(name)
-            elif _bucket(longest[name], self._ask.points) >= LEVELS[0]:  # its points would make no finer buckets
+            elif inside[name] > SLACK * self._ask.points * LEVELS[0]:
                 levels.setdefault(LEVELS[0], set()).add(name)
             else:
                 fine.add(name)
         return fine, levels
 
-    def _inside(self, names: set[str], counts: dict[str, int]) -> tuple[dict[str, float], dict[str, float]]:
-        """Return about how many points of each name lie in the range, and of its longest curve there.
-
-        The coarsest blocks tell it.
-        """
+    def _inside(self, names: set[str], counts: dict[str, int]) -> dict[str, float]:
+        """Return about how many points of each name lie in the range, by the coarsest blocks."""
         if self._ask.steps is None and self._ask.times is None:
-            return {name: float(counts[name]) for name in names}, dict.fromkeys(names, 0.0)
+            return {name: float(counts[name]) for name in names}
         blocks = self._read_blocks(max(LEVELS), names)
         share = blocks.count * _overlap(blocks, self._ask)
-        sums, longest = np.zeros(len(blocks.names)), np.zeros(len(blocks.names))
-        for first, last in spans(blocks):
-            length, name = share[first:last].sum(), blocks.name[first]
-            sums[name], longest[name] = sums[name] + length, max(longest[name], length)
-        nothing = dict.fromkeys(names, 0.0)
-        inside = nothing | dict(zip(blocks.names, sums.tolist(), strict=True))
-        return inside, nothing | dict(zip(blocks.names, longest.tolist(), strict=True))
+        sums = np.bincount(blocks.name, weights=share, minlength=len(blocks.names))
+        return dict.fromkeys(names, 0.0) | dict(zip(blocks.names, sums.tolist(), strict=True))
 
     def _units(self, names: Collection[str], times: Ends | None) -> list[Sealed]:
         units = self._snapshot.holding(names)
@@ -296,17 +289,11 @@ def _divided(points: Points, most: int) -> tuple[Points, Blocks]:
     """Return the curves that have few enough points, and buckets of the others."""
     _, lengths = _series(points)
     # Sizes are powers of two: all curves of one size are made at once.
-    each = _per_curve(points, most).tolist()
-    sizes = np.array([_bucket(length, most) for length, most in zip(lengths.tolist(), each, strict=True)], np.int64)
+    ratio = np.maximum(-(-lengths // np.maximum(_per_curve(points, most), 1)), 1)
+    sizes = 2 ** np.ceil(np.log2(ratio)).astype(np.int64) if len(ratio) else ratio
     each = np.repeat(sizes, lengths)
     parts = [build(points.select(each == size), int(size)) for size in np.unique(sizes).tolist() if size > 1]
     return points.select(each == 1), Blocks.concat(parts)
-
-
-def _bucket(length: float, most: int) -> int:
-    """Return how many points each bucket of a curve gets: a power of two, so that there are `most` at most."""
-    ratio = max(math.ceil(length / max(most, 1)), 1)
-    return 1 << (ratio - 1).bit_length()
 
 
 def thinned(blocks: Blocks, points: int) -> Blocks:

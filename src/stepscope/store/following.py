@@ -1,7 +1,7 @@
 """Follow a run that is being written: the points that have come since the last look, each once, at the cost of these.
 
-A tail only grows, so each look decodes what was appended, behind the declarations of the same file that it needs. An open
-tail stays readable after it was sealed and removed.
+A tail only grows, so each look decodes what was appended, behind the declarations of the same file that it needs. An
+open tail stays readable after it was sealed and removed.
 """
 
 from __future__ import annotations

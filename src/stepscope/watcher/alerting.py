@@ -222,11 +222,7 @@ class Alerting:
             self._warn()
             self._is_wrong = False
         if self._notifying is not None:
-            self._notifying.poll(now)
-            reports, self._notifying.reports = self._notifying.reports, []
-            self._events += [self._placed({"kind": "notification", **facts}) for facts in reports]
-            if any(facts.get("state") == "unreachable" for facts in reports):
-                self._warn()
+            self._ask(self._notifying, now)
         if self._acting is not None:
             self._events += self._acting.poll(now)
         if not self._events:
@@ -238,6 +234,14 @@ class Alerting:
             self._journal.note(f"cannot write an event of the alerts: {error}; trying again", "alert events")
             return
         self._events = []
+
+    def _ask(self, notifying: Notifying, now: float) -> None:
+        """Take what the notifier says."""
+        notifying.poll(now)
+        reports, notifying.reports = notifying.reports, []
+        self._events += [self._placed({"kind": "notification", **facts}) for facts in reports]
+        if any(facts.get("state") == "unreachable" for facts in reports):
+            self._warn()
 
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
         found, self._found = self._found, []
