@@ -29,7 +29,7 @@ def follower(context, live):
     assert watched.faults == []
 
 
-@pytest.mark.promise("S1-049", "S0-081")
+@pytest.mark.promise("S1-012", "S1-049", "S0-081")
 def test_new_values_reach_the_chart(follower, live):
     """While a training logs, its charts are drawn again and again, and only those in sight."""
     visit(follower, live, "training", live.key("live"))

@@ -121,3 +121,11 @@ def test_site_loads_nothing_from_elsewhere(tmp_path):
         assert not re.findall(r"<link[^>]+rel=\"?(?:stylesheet|preconnect|icon)[^>]+href=\"?(?:https?:)?//", text), (
             page.name
         )
+
+
+@pytest.mark.promise("S0-088")
+@pytest.mark.parametrize("topic", ["profiling", "benchmarking", "memory", "alerts", "distributed", "quickstart"])
+def test_every_guide_is_there(topic):
+    """The topics that the documents link to have a page of their own, with commands to type."""
+    assert "stepscope " in (ROOT / "docs" / f"{topic}.md").read_text(encoding="utf-8")
+    assert blocks(ROOT / "docs" / f"{topic}.md")
