@@ -145,6 +145,14 @@ def test_exports_hold_every_point(client, past):
     assert client.get("/api/export", query={"run": RUN, "name": "nothing", "format": "csv"}).status == 404
 
 
+def test_the_report_is_offered(client):
+    """The report of a run is one of the downloads: a whole HTML file."""
+    answer = client.get("/api/export", query={"run": RUN, "format": "html"})
+    assert answer.status == 200
+    assert answer.body.startswith(b"<!doctype html>")
+    assert b"</html>" in answer.body
+
+
 def test_recipes_give_the_same_numbers(client, past, root):
     """The Python and the SQL that are told give the points of the chart."""
     from stepscope.store.sql import connect

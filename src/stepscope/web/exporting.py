@@ -33,6 +33,7 @@ KINDS = {
     "jsonl": "application/x-ndjson",
     "json": "application/json",
     "parquet": "application/vnd.apache.parquet",
+    "html": "text/html; charset=utf-8",
 }
 _UNDER_WAY = threading.BoundedSemaphore(AT_ONCE)
 
@@ -73,6 +74,8 @@ def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[Binar
     """Return what writes the whole download to a stream."""
     from stepscope.exporters.formats import FORMATS
 
+    if form == "html":
+        return lambda stream: _write_report(past, stream)
     if form == "json":
         return lambda stream: _write_json(past, metrics, stream)
     known = FORMATS[form]
@@ -89,6 +92,14 @@ def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[Binar
                         stream.write(data)
 
     return write
+
+
+def _write_report(past: Past, stream: BinaryIO) -> None:
+    """Write the report of the run, with all its metrics."""
+    from stepscope.views.report import report
+    from stepscope.web.report_file import html_of
+
+    stream.write(html_of([past], report(past)).encode("utf-8", "replace"))
 
 
 def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:

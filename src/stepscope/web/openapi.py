@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 REFERENCE = "#/components/schemas/{name}"
-TEXTS = {"csv": "text/csv", "jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
+TEXTS = {
+    "csv": "text/csv",
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+    "html": "text/html",
+}
 REFUSALS = {
     "400": "the question is not one of these",
     "401": "a token is needed",

@@ -110,7 +110,7 @@ class Compare(Question, kw_only=True):
 class Export(OfRun, kw_only=True):
     """Of a download."""
 
-    format: Literal["csv", "jsonl", "parquet", "json"]
+    format: Literal["csv", "jsonl", "parquet", "json", "html"]
     name: Annotated[list[Name], Meta(max_length=NAMES)] | None = None
 
 

@@ -23,6 +23,7 @@ const FORMATS: [string, string, string][] = [
   ["parquet", "Parquet", "the same columns, typed and compressed; for pandas, polars, DuckDB"],
   ["jsonl", "JSON lines", "one object per point; for scripts and pipelines"],
   ["json", "JSON", "the run's facts and its metrics in one document"],
+  ["html", "Report", "summary, charts, diagnosis and alerts of the whole run in one HTML file that works offline"],
 ];
 const RECIPES: [keyof Recipe, string][] = [["python", "Python"], ["sql", "SQL"], ["shell", "Shell"]];
 const MOST_SHOWN = 300;
