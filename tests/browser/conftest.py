@@ -35,7 +35,7 @@ def make_runs(root: Path) -> None:
     write_hostile(root)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it lives a loop runs in this thread, and others want their own
 def browser():
     """The browser."""
     api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: make test installs it")

@@ -91,7 +91,7 @@ def test_the_launcher_is_understood(doctor, monkeypatch):
 
 def test_configuration_notices_and_errors(doctor, tmp_path):
     """Files that were found, unknown keys and parts that are not built yet are told; the exit code stays 0."""
-    (tmp_path / "stepscope.yaml").write_text("recorder:\n  enabeld: true\nweb:\n  port: 8081\n")
+    (tmp_path / "stepscope.yaml").write_text("recorder:\n  enabeld: true\nexporters:\n  csv:\n    enabled: true\n")
     found = doctor()["configuration"]
     assert [state for state, _ in found] == [OK, NOTE, NOTE]
     assert "did you mean 'recorder.enabled'?" in found[1][1]
