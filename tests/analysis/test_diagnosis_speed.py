@@ -101,6 +101,22 @@ def test_stalls_in_a_rhythm_are_told_apart_from_a_slow_host() -> None:
     assert found[0].evidence["phase"] == "other"
 
 
+def test_a_stretch_of_slow_steps_is_no_rhythm() -> None:
+    """Ten slow steps one after another, each as long as the next, are one change of the run and no periodic stall."""
+    data = np.full(COUNT, 0.001)
+    data[100:110] = 0.5
+    found = findings(evidence(steps(HEALTHY | {"data": data})))
+    assert "periodic_stall" not in [one.kind for one in found]
+
+
+def test_a_stall_is_as_long_as_what_it_adds() -> None:
+    """What is told of a stall is how much longer than usual the step takes."""
+    other = np.full(COUNT, 0.001)
+    other[19::20] = 0.5
+    [found, *_] = findings(evidence(steps(HEALTHY | {"other": other})))
+    assert abs(found.evidence["stalled_seconds"] - 0.499) < 0.005
+
+
 def test_stalls_by_chance_are_no_finding() -> None:
     """A neighbour stops a step now and then, without a rhythm."""
     chance = np.random.default_rng(3)

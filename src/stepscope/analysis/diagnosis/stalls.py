@@ -56,6 +56,8 @@ def stalls(case: Case) -> tuple[list[Finding], dict[str, float]]:
     if cost < LEAST_SHARE * (case.total + added) or not FEWEST <= len(places) <= MOST * len(own):
         return [], {}
     index, moment = steps.step[kept][places].astype(np.float64), steps.end[kept][places]
+    if float(np.median(np.diff(index))) < EVERY_OTHER:  # one stretch of slow steps: a change of the run, no rhythm
+        return [], {}
     apart = even(index, EVERY_OTHER), even(moment)
     by_phase = {
         name: float((steps.phase(name) - np.median(steps.phase(name)))[strong].clip(0).sum())
@@ -69,7 +71,7 @@ def stalls(case: Case) -> tuple[list[Finding], dict[str, float]]:
         return [], {}
     case = replace(case, made=replace(case.made, total=case.total + added))
     every = f"{apart[0]:.0f} steps" if apart[0] is not None else f"{apart[1]:.3g} s"
-    lasted = float(np.median(own[strong]))
+    lasted = float(np.median(excess[strong]))
     text = f"every {every} a step takes {time(lasted)} more than the usual {time(case.step - cost / steps.count)}, "
     text += f"most of it in {most}: {cost / case.total:.0%} of the time"
     facts = {
