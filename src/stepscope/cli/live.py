@@ -284,8 +284,8 @@ def happenings(events: Sequence[dict[str, Any]]) -> list[Happening]:
         kind = event.get("kind")
         if kind == "histogram" or (kind == "alert" and event.get("state") != "firing"):
             continue
-        label = f"alert {event.get('rule')}" if kind == "alert" else str(event.get("what") or kind)
-        why = event.get("why") or (event.get("text") if kind == "alert" else "")
+        label = str(event.get("rule") if kind == "alert" else event.get("what") or kind)
+        why = f"alert: {event.get('text')}" if kind == "alert" else event.get("why")
         before = found.pop(label, None)
         count = 1 if before is None else before.count + 1
         found[label] = Happening(label, event.get("step"), event.get("until"), count, str(why or ""))

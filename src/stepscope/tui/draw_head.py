@@ -88,7 +88,7 @@ def progress(scene: Scene, width: int) -> Line:
     """Return step, share, speed and time left on one line, with a bar that takes the room they leave."""
     told, total, share = scene.status, scene.status.get("total_steps"), scene.status.get("progress")
     step = told.get("step")
-    number = "-" if step is None else f"{step + 1:,}".replace(",", " ")
+    number = "-" if step is None else f"{step:,}".replace(",", " ")
     start: Line = [(" step ", "dim"), (number, "bold")]
     if total:
         start.append((f" of {total:,} ".replace(",", " "), "dim"))

@@ -111,7 +111,7 @@ export class Detail {
       ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "it lasts"],
       ["lasted", alert.since === null ? ABSENT : clock(Math.max(0, end - alert.since))],
       ["step", alert.step === null ? ABSENT : number(alert.step)],
-      ["rank", alert.rank === null ? "the machine" : String(alert.rank)],
+      ["rank", alert.rank === null ? "all, or the machine" : String(alert.rank)],
       ...Object.entries(evidence).filter(([, found]) => found !== null)
         .map(([key, found]): [string, string] => [key, shown(found, key === "value" || key === "threshold" ? unit : "")]),
       ...Object.entries(alert.labels ?? {}).map(([key, found]): [string, string] => [`label ${key}`, shown(found, "")]),

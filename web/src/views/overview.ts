@@ -157,7 +157,7 @@ class OverviewView implements Mounted {
     show(this.bar.parentElement as HTMLElement, status.progress !== null);
     this.bar.style.transform = `scaleX(${status.progress ?? 0})`;
     const total = status.total_steps ? ` of ${count(status.total_steps)}` : "";
-    const parts: Child[] = [h("span", {}, h("b", { class: "num" }, status.step === null ? ABSENT : number(status.step)), h("span", { class: "soft" }, status.step === null ? " no step yet" : `${total} steps`))];
+    const parts: Child[] = [h("span", {}, h("span", { class: "soft" }, status.step === null ? "no step yet" : "step "), status.step === null ? null : h("b", { class: "num" }, number(status.step)), h("span", { class: "soft" }, total))];
     if (status.epoch !== null && status.epoch !== undefined) parts.push(h("span", { class: "soft num" }, `epoch ${number(status.epoch, 3)}`));
     if (status.rate !== null) parts.push(h("span", { class: "soft num" }, `${count(status.rate)} steps/s`));
     const left = status.state === "running" && status.left !== null ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}` : status.progress !== null ? `${Math.floor(status.progress * 100)} %` : "";

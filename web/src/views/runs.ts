@@ -138,7 +138,7 @@ class RunsView implements Mounted {
     shown.sort(order);
     this.items = grouped(shown, params.get("group") ?? "");
     const waits = this.reading ? `, reading ${this.reading}` : this.complete ? "" : ", looking for more";
-    setText(this.note, `${shown.length === this.rows.size ? "" : `${shown.length} of `}${this.rows.size} runs${waits}`);
+    setText(this.note, `${shown.length === this.rows.size ? "" : `${shown.length} of `}${this.rows.size} ${this.rows.size === 1 ? "run" : "runs"}${waits}`);
     this.drawFrame(shown.length);
     this.drawCompare();
     this.draw();
