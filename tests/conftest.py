@@ -23,9 +23,19 @@ RANKS = {
     "MASTER_PORT",
 }
 
+REAL = {"alerts", "browser", "cli", "documents", "faults", "integration", "integrations", "tui", "watcher", "web"}
+"""Folders of tests that start processes, servers, browsers and terminals."""
+
 # Two workers share two cores: an example may wait for the other one, which says nothing about the code.
 settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stepscope")
+
+
+def pytest_collection_modifyitems(items):
+    """Give tests of real processes a second chance: a starved machine fails one, a fault both; reruns are reported."""
+    for item in items:
+        if REAL.intersection(item.path.parts):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True, scope="session")

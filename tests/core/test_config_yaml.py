@@ -21,7 +21,7 @@ def read(request):
     return lambda text: read_text(text, fast=request.param)
 
 
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("text", "cause"),
     [

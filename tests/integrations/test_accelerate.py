@@ -62,7 +62,7 @@ def test_tracker_that_fails_does_not_stop_the_training(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_example_runs(tmp_path):
     """The example trains on a CPU; samples are right with accumulation and a short last step."""
     printed = run_program("examples/accelerate_example.py", folder=tmp_path)

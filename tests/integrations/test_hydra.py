@@ -79,7 +79,7 @@ def test_only_sweeps_of_the_group_are_rewritten():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.promise("S3-003", "S3-047")
 def test_combined_usage_runs(tmp_path):
     """The example with all three callbacks, enabled on the command line, prints their lines and writes their files."""

@@ -30,14 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAP = 0.03
 
 
-@pytest.fixture(autouse=True)
-def one_thread(tmp_path, monkeypatch):
-    """Small tensors on a shared machine: more threads only wait for each other. Files go to the test's folder."""
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.promise("S3-007")
@@ -428,7 +421,7 @@ trainer.fit(Model(), loader(13, 2))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_ranks_that_lightning_starts_share_one_run(tmp_path):
     """Two ranks are two ranks of one run, each with its own samples; only one of them prints, and says whose rate."""
     import os

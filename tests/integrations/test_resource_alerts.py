@@ -15,7 +15,7 @@ OPTIONS = {
 
 
 def told(alerts, value, times, name="gpu/0/utilization_ratio"):
-    return [text for _ in range(times) for text in alerts.look({name: value})]
+    return [one.text for _ in range(times) for one in alerts.look({name: value})]
 
 
 @pytest.mark.promise("S3-035", "S3-044", "S3-046")
@@ -56,13 +56,12 @@ def test_options_switch_alerts_off():
 def test_one_sample_is_no_extended_period():
     """Batches that are faster than the samples do not count one of them thirty times."""
     alerts, sample = ResourceAlerts(OPTIONS), {"gpu/0/utilization_ratio": 0.1}
-    assert [text for _ in range(100) for text in alerts.look(sample)] == []
+    assert [one for _ in range(100) for one in alerts.look(sample)] == []
     assert told(alerts, 0.1, 2) == ["GPU utilization below 50% for 102 batches"]
 
 
 def test_several_gpus_are_called_by_their_numbers():
     """As they may differ."""
     alerts = ResourceAlerts(OPTIONS, batches=1)
-    assert alerts.look({"gpu/0/utilization_ratio": 0.1, "gpu/1/utilization_ratio": 0.9, "gpu/mean_x": 0.0}) == [
-        "GPU 0 utilization below 50% for 1 batches"
-    ]
+    (one,) = alerts.look({"gpu/0/utilization_ratio": 0.1, "gpu/1/utilization_ratio": 0.9, "gpu/mean_x": 0.0})
+    assert one.text == "GPU 0 utilization below 50% for 1 batches"

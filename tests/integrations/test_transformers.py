@@ -21,14 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LENGTH, PADDING = 8, 2
 
 
-@pytest.fixture(autouse=True)
-def one_thread(tmp_path, monkeypatch):
-    """Small tensors on a shared machine: more threads only wait for each other."""
-    monkeypatch.chdir(tmp_path)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model():
@@ -198,7 +191,7 @@ def test_rates_leave_pauses_out():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_example_runs(tmp_path):
     """The example trains on a CPU, and nearly all of its time is told."""
     printed = run_program("examples/transformers_example.py", str(tmp_path / "out"), folder=tmp_path)
@@ -207,7 +200,7 @@ def test_example_runs(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.promise("S2-013", "S2-014")
 def test_monitored_fine_tune_runs_with_the_documents_flags(tmp_path):
     """LoRA on a CPU with every flag: files, a run, and a report of what the training did and cost."""
