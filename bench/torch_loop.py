@@ -1,9 +1,11 @@
 """How much `stepscope run` slows a real torch loop: one CPU thread, steps of 2 ms and of 50 ms, everything default.
 
 As bench/loop.py: blocks with the hooks on or off in the order ABBA and BAAB in turn, in one process, A/A beside it, the
-upper bound of the bootstrap interval against the limit. A block is 40 ms long, and never shorter than the hooks' own
-rhythm (in short steps they measure four of 64). The script itself has no line for us. `traceml-ai`, whose hooks need
-lines in the script and a process beside it, is measured in the same way where it is installed.
+upper bound of the bootstrap interval against the limit. Measured is the training as it goes on after its first minute,
+in which the hooks look more often (never above `recorder.overhead_budget`). A block is 40 ms long, and never shorter
+than the hooks' own rhythm (of short steps they measure four of 256). The script itself has no line for us.
+`traceml-ai`, whose hooks need lines in the script and a process beside it, is measured in the same way where it is
+installed.
 """
 
 from __future__ import annotations
@@ -25,11 +27,9 @@ from bench.processes import output_of
 BLOCK_SECONDS = 0.04
 WARM_SECONDS = 0.12
 """Of training after the hooks were put on or off, before anything is timed."""
-RHYTHM = 64
-"""Steps of a block, at least, where steps are short."""
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
-FOURS = {"2ms": 100, "50ms": 120}
+FOURS = {"2ms": 60, "50ms": 60}
 PEER = "traceml_ai"
 
 
@@ -155,15 +155,18 @@ class Training:
 class Hooks:
     """All hooks of `stepscope run`, which are put on and taken off outside of what is timed."""
 
-    def __init__(self, training: Training, folder: Path) -> None:
-        """Begin a run and let the hooks find out what a step costs."""
+    def __init__(self, training: Training, folder: Path, *, settled: bool) -> None:
+        """Begin a run and let the hooks find out what a step costs, for as long as they take to settle if `settled`."""
         import stepscope
+        from stepscope.integrations.torch_budget import RICH
 
         self.run = stepscope.init(project="torch_loop", dir=folder)
         self.run.watch(training.net, training.optimizer)
         self.run.instrument.listen()
         self.block = training.plain
         self.block(100)
+        while settled and self.run.instrument.timeline.budget.weighed <= RICH:
+            self.block(100)
         self.off()
 
     def on(self) -> None:
@@ -174,6 +177,13 @@ class Hooks:
         """Take them off."""
         self.run.instrument.suspend()
 
+    def rhythm(self) -> int:
+        """Return after how many steps the hooks begin anew: some measured, then those that are not."""
+        from stepscope.integrations.torch_budget import GROUP
+
+        every = int(self.run.instrument.timeline.budget.every)
+        return GROUP * every if every > 1 else 1
+
     def facts(self) -> str:
         """Say how often the hooks measure a step, and what they think they cost."""
         budget = self.run.instrument.timeline.budget
@@ -183,7 +193,7 @@ class Hooks:
 class Peer:
     """The lines of traceml-ai and its process; its patches stay, and do nothing outside of its steps."""
 
-    def __init__(self, training: Training, folder: Path) -> None:
+    def __init__(self, training: Training, folder: Path, *, settled: bool) -> None:  # noqa: ARG002 - as Hooks
         """Start its aggregator and let it patch torch."""
         import traceml_ai as traceml
 
@@ -201,6 +211,10 @@ class Peer:
         """Do nothing."""
 
     off = on
+
+    def rhythm(self) -> int:
+        """Return as many steps as ours take: blocks are alike."""
+        return 64
 
     def facts(self) -> str:
         """Say nothing, and end the process."""
@@ -245,8 +259,8 @@ def main(arguments: list[str]) -> int:
     folder, (seconds, _), fours = Path(arguments[0]), STEPS[arguments[1]], int(arguments[2])
     training = Training(torch, seconds)
     step = training.calibrate()
-    hooks = (Hooks if arguments[3] == "stepscope" else Peer)(training, folder)
-    steps = max(1 if seconds > BLOCK_SECONDS else RHYTHM, round(BLOCK_SECONDS / step))
+    hooks = (Hooks if arguments[3] == "stepscope" else Peer)(training, folder, settled=fours > 10)
+    steps = max(hooks.rhythm(), round(BLOCK_SECONDS / step))
     compared, same = [], []
     for turn in range(fours):
         compared.append(four_blocks(hooks, training, steps, turn))

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations.torch_budget import CALL_NS, GROUP, WIDEST, Budget  # noqa: E402 - it needs torch
+from stepscope.integrations.torch_budget import CALL_NS, GROUP, RICH, WIDEST, Budget  # noqa: E402 - it needs torch
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
 
 
@@ -27,6 +27,13 @@ def test_steps_are_measured_as_often_as_the_budget_allows():
     every = weighed(Budget(0.01), 50_000, 1_000_000)
     assert 5 <= every <= 32
     assert weighed(Budget(0.01), 10**6, 10**6) == WIDEST
+
+
+def test_a_training_that_is_known_is_measured_less():
+    """After a hundred samples a cost of 0.8 % is too much for a budget of 1 %, though it was not before."""
+    budget = Budget(0.01)
+    assert weighed(budget, 400_000, 50_000_000, times=RICH) == 1
+    assert weighed(budget, 400_000, 50_000_000) > 1
 
 
 def test_longer_steps_are_all_measured_again():

@@ -1,7 +1,8 @@
 """What the instrumentation costs, against what it may: it measures itself now and then, and thins out.
 
 Every SAMPLE-th measured step the hooks time themselves. Above the budget only one step of two, four, … is measured, in
-groups of GROUP: the others have their duration and no phases. Far below it more are measured again.
+groups of GROUP: the others have their duration and no phases. Far below it more are measured again. A training shows
+what it is like in its first minutes: after RICH samples the hooks spend only a part of the budget.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ KEPT = 5
 """Samples whose median counts: one that was interrupted says nothing."""
 
 
+RICH = 100
+"""Samples after which a training is known."""
+LATER = 0.3
+"""Part of the budget that is spent from then on."""
+
+
 class Budget:
     """Which steps are measured, so that the hooks stay within a share of the step."""
 
@@ -40,17 +47,21 @@ class Budget:
         self.cost = 0.0
         """Cost of a measured step, in ns."""
         self._samples: deque[tuple[int, int]] = deque(maxlen=KEPT)
+        self.weighed = 0
+        """Steps in which the hooks have timed themselves."""
 
     def weigh(self, spent: int, elapsed: int) -> None:
         """Hear that the hooks took `spent` ns of a step of `elapsed` ns; measure more or fewer steps from now on."""
+        self.weighed += 1
+        allowed = self.share * (LATER if self.weighed > RICH else 1)
         self._samples.append((spent, max(elapsed, 1)))
         self.cost = median(spent for spent, _ in self._samples)
         share = self.cost / median(elapsed for _, elapsed in self._samples)
         switch = SWITCH_NS * share / max(self.cost, 1)
         wanted = self.every
-        while wanted < WIDEST and (share + switch * (wanted > 1) / GROUP) / wanted > self.share:
+        while wanted < WIDEST and (share + switch * (wanted > 1) / GROUP) / wanted > allowed:
             wanted *= 2
-        while wanted > 1 and share / (wanted // 2) < self.share / 2:
+        while wanted > 1 and share / (wanted // 2) < allowed / 2:
             wanted //= 2
         if wanted != self.every:
             self.every = wanted
