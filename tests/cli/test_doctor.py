@@ -122,7 +122,7 @@ def test_a_live_run_is_seen_and_left_alone(doctor, tmp_path):
     with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as trainer:
         path = trainer.stdout.readline().strip()
         [(state, text), *_] = doctor()["rings"]
-        trainer.communicate("go\n", timeout=60)
+        trainer.communicate("go\n", timeout=300)
     assert (state, "runs 1, processes 1" in text) == (OK, True)
     past = until(lambda: stepscope.open(path).state == "finished" and stepscope.open(path), "the end of the run")
     assert past.series("a").value.tolist() == [1.0, 2.0]
@@ -138,7 +138,7 @@ def test_dead_rings_are_brought_home(doctor):
     )
     environ = {**os.environ, "PYTHONPATH": str(Path(stepscope.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=300, check=False
     )
     assert "brought home: 1" in doctor()["rings"][0][1]
     assert stepscope.open(done.stdout.strip()).series("a").value.tolist() == [1.0]
@@ -217,7 +217,7 @@ def test_locks_are_asked_for_and_not_taken(tmp_path):
         holder.stdout.readline()
         with path.open("r+b") as file:
             assert [checks.is_locked(file.fileno(), byte) for byte in (0, 1)] == [True, False]
-        holder.communicate(b"\n", timeout=30)
+        holder.communicate(b"\n", timeout=300)
     with path.open("r+b") as file:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
 

@@ -21,7 +21,7 @@ def start(*arguments, stdout=subprocess.PIPE, **environ):
     """Run our interpreter with the package in its path."""
     environ = {**os.environ, "PYTHONPATH": str(SOURCE), **environ}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=environ, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False)
+    return subprocess.run(command, env=environ, stdout=stdout, stderr=subprocess.PIPE, timeout=300, check=False)
 
 
 def failing(error):

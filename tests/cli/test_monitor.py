@@ -27,7 +27,7 @@ from tests.trackers.machines import GPU, HOST, NO_GPU, Source
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from stepscope.cli.main import main; sys.exit(main())"
-SECONDS = 60
+SECONDS = 240
 CARDS = {name.replace("gpu/0/", f"gpu/{index}/"): value for index in range(8) for name, value in GPU.items()}
 VALUES = {
     **CARDS,

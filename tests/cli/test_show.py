@@ -11,7 +11,7 @@ import stepscope
 from stepscope.cli.main import main
 from stepscope.cli.show import Page, flatten
 from stepscope.cli.text import Paint, width_of
-from stepscope.store.points import NO_STEP
+from stepscope.core.ring import NO_STEP
 from stepscope.store.series import Series
 from stepscope.views.overview import (
     FINE_POINTS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from stepscope.analysis import read_trace
 from stepscope.cli import trace_files
 from stepscope.cli.main import main
-from stepscope.cli.trace_files import Progress
 from stepscope.core.trace import KERNEL
 
 KEYS = [
@@ -211,14 +209,3 @@ def test_a_name_cannot_act_on_the_terminal(write, ask):
     """Names in a trace are foreign text: nothing in them reaches the terminal as a command."""
     content = [{**event, "name": "\x1b[31mred" if event["cat"] == "kernel" else event["name"]} for event in events()]
     assert "\x1b" not in ask(write(content=content))[1]
-
-
-def test_progress_is_said_after_a_while(monkeypatch):
-    """Reading that takes a while says how far it is, line by line where there is no terminal; else it is silent."""
-    now = iter([0.0, 1.0, 6.0, 7.0, 12.0])
-    monkeypatch.setattr(trace_files.time, "monotonic", lambda: next(now))
-    stream = io.StringIO()
-    progress = Progress("/tmp/large.json", stream)
-    for done in (10, 50, 60, 100):
-        progress(done, 100)
-    assert stream.getvalue().splitlines() == ["reading large.json:  50%, about 6 s left", "reading large.json: 100%"]

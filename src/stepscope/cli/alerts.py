@@ -19,6 +19,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import add_json, add_root, add_run
+from stepscope.cli.progress import add_quiet
 from stepscope.core.kinds import parse_duration
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     backtest.add_argument("--incident", metavar="RUN=STEP", action="append", default=[], help=text)
     suggest = actions.add_parser("suggest", help="thresholds that healthy runs suggest")
     suggest.add_argument("runs", metavar="RUN", nargs="+", help="healthy runs")
+    for own in (backtest, suggest):
+        add_quiet(own)
     for own in (listed, history, acknowledge, silence, backtest, suggest):
         add_root(own)
     for own in (rules, check, test):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.alerts_channels import alert_settings
 from stepscope.cli.command import FINE, print_json
+from stepscope.cli.progress import progress
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, columns, count, plain
 from stepscope.core.errors import UsageError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from stepscope.alerts.rule import Rule
+    from stepscope.cli.progress import Advance
 
 STYLES = {"critical": "red bold", "warning": "yellow", "info": "cyan"}
 
@@ -83,7 +85,9 @@ def backtest(options: argparse.Namespace) -> int:
     chosen = (
         rules_of({"alerting.profile": options.rules})[0] if options.rules in PROFILES else load_rules(options.rules)
     )
-    facts = replay(chosen, sources(options.runs, options.dir), _incidents(options.incident))
+    incidents = _incidents(options.incident)
+    with progress("replaying", len(options.runs), "runs", options=options) as advance:
+        facts = replay(chosen, _told(sources(options.runs, options.dir), advance), incidents)
     if options.json:
         print_json(facts)
     else:
@@ -111,13 +115,21 @@ def sources(arguments: Iterable[str], root: str | None) -> Iterator[tuple[str, A
         paths = sorted(glob.glob(argument)) if glob.has_magic(argument) and not os.path.exists(argument) else [argument]
         for path in paths:
             if os.path.exists(path) and not os.path.isfile(os.path.join(path, RUN_FILE)):
-                from stepscope.importers.formats import read
+                from stepscope.importers.transfer import read
 
                 label = "/".join(path.rstrip("/").split("/")[-2:])
                 yield from ((label, run) for run in read(path))
             else:
                 past = open_run(path, root)
                 yield past.id, past
+
+
+def _told(found: Iterator[tuple[str, Any]], advance: Advance) -> Iterator[tuple[str, Any]]:
+    """Return the same runs; each is told when it is begun, and when the next one is asked for."""
+    for label, run in found:
+        advance(0, plain(label, 40))
+        yield label, run
+        advance()
 
 
 def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
@@ -153,7 +165,8 @@ def suggest(options: argparse.Namespace) -> int:
     """Print thresholds that healthy runs suggest."""
     from stepscope.alerts.suggest import suggest as propose
 
-    found = propose(sources(options.runs, options.dir))
+    with progress("reading", len(options.runs), "runs", options=options) as advance:
+        found = propose(_told(sources(options.runs, options.dir), advance))
     if options.json:
         print_json({"suggestions": found})
         return FINE

@@ -1,9 +1,5 @@
 """Keep what runs normally do, to compare later runs with: save a baseline, show it, or list all.
 
-  stepscope baseline save main run-1,run-2,run-3
-  stepscope baseline show main
-  stepscope compare main latest
-
 A baseline is one file: the curves and surroundings of its runs, and the normal range of each quantity, where the next
 run lies with 95 % confidence if nothing has changed. It is kept beside the runs, or where --output says, for instance
 in a repository for its checks. Several repeats make it worth more than one run.
@@ -16,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.table import Column, table
 from stepscope.cli.text import Paint, columns, cut, plain
 from stepscope.core.errors import StepscopeError
@@ -36,6 +33,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     save.add_argument("runs", metavar="RUN", nargs="+", help="runs of one program, as `stepscope compare` takes them")
     save.add_argument("--force", action="store_true", help="replace a baseline of that name")
     add_output(save)
+    add_quiet(save)
     show = actions.add_parser("show", help="show a baseline, or list all")
     show.add_argument("name", metavar="NAME", nargs="?", help="its name or file; all are listed without")
     for own in (save, show):
@@ -59,7 +57,8 @@ def _save(options: argparse.Namespace) -> int:
     from stepscope.exporters.output import open_output
 
     target = baseline_path(options.name, options.dir)
-    runs = [run for text in options.runs for run in group_of(text, options.dir).runs]
+    with progress("reading", unit="runs", options=options) as advance:
+        runs = [run for text in options.runs for run in group_of(text, options.dir, (), advance).runs]
     group = Group(options.name, tuple(runs))
     facts = to_facts(group, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     if options.output is None:

@@ -5,9 +5,6 @@ A and B are each a run, several repeats of one program, or a saved baseline: a r
 trainer_state.json, CSV, JSON lines, logs); the name of a baseline; a pattern in quotes; or several of these with commas
 between. Further groups are each compared with A.
 
-  stepscope compare main latest
-  stepscope compare old.wandb a1,a2,a3 --gate 'step_seconds +3%' --gate 'memory/peak_bytes +5%' --gate 'loss@1000 +1%'
-
 The interval of a difference knows that steps have much in common and that equal runs differ: the more repeats, the
 narrower. A gate fails, with exit code 3, if B is worse for certain and the given rise cannot be ruled out; where the
 runs cannot tell, it passes as undecided (with --strict it does not) and says how many runs would tell.
@@ -21,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, GATE, add_json, add_root, print_json
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, columns, cut, plain
 from stepscope.core.errors import UsageError
@@ -61,6 +59,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="a gate that is undecided is not passed")
     parser.add_argument("--junit", metavar="FILE", help="write the gates as JUnit XML there")
     parser.add_argument("--markdown", metavar="FILE", help="write the comparison as Markdown there")
+    add_quiet(parser)
     add_json(parser)
 
 
@@ -84,9 +83,15 @@ def run(options: argparse.Namespace) -> int:
     wanted = targets()
     names = {spec.name for spec in (*asked, *(gate.spec for gate in gates))}
     names |= {name.partition("@")[0] for name in wanted}
-    groups = [group_of(text, options.dir, names) for text in (options.a, *options.b)]
     made = {"asked": asked, "gates": gates, "confidence": options.confidence}
-    found = [compare(groups[0], other, **made) for other in groups[1:]]
+    with progress("reading", unit="runs", options=options) as advance:
+        groups = [group_of(text, options.dir, names, advance) for text in (options.a, *options.b)]
+    with progress("comparing", len(options.b), options=options) as advance:
+        found = []
+        for other in groups[1:]:
+            advance(0, plain(other.label, 40))
+            found.append(compare(groups[0], other, **made))
+            advance()
     reached = {group.label: aims(group, wanted, options.confidence) for group in groups} if wanted else {}
     if TARGETS in options.gate:
         found = [replace(one, gates=(*one.gates, *map(as_gate, reached.get(one.b, ())))) for one in found]

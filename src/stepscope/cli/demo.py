@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from stepscope.cli.command import FINE, add_root
+from stepscope.cli.number import port, whole
 from stepscope.cli.signals import ended_by_signals
 from stepscope.core.errors import StepscopeError
 from stepscope.core.spawn import SpawnError, arguments, interpreter
@@ -39,26 +40,24 @@ PROGRAM = "stepscope.cli.demo_training"
 POLL_SECONDS = 0.5
 END_SECONDS = 5.0
 """How long the watcher may take to write down the end of the training."""
+MOST_STEPS = 10_000_000
 STOP_SECONDS = 5.0
 """How long the training may take to stop when asked; after that it is killed."""
-STOPPED = 130
-"""Exit code of a training that was stopped, as a shell gives it for Ctrl-C."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's own options."""
+    steps = whole(1, MOST_STEPS)
+    parser.add_argument("--steps", type=steps, default=STEPS, metavar="N", help="steps to train (default: %(default)s)")
     parser.add_argument(
-        "--steps", type=_count, default=STEPS, metavar="N", help="steps to train (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--seed", type=_seed, default=1, metavar="S", help="same seed, same loss (default: %(default)s)"
+        "--seed", type=whole(0), default=1, metavar="S", help="same seed, same loss (default: %(default)s)"
     )
     help_speed = "divide the sleeps that set the pace by this (default: %(default)s, about a minute)"
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
     parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
     add_root(parser)
     page = "port of the page that is served meanwhile; 0: any free one (default: 8080 or the next free one)"
-    parser.add_argument("--port", type=_port, metavar="PORT", help=page)
+    parser.add_argument("--port", type=port, metavar="PORT", help=page)
     parser.add_argument("--no-page", action="store_true", help="do not serve the page")
     # The documents' spelling of the same thing.
     parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
@@ -66,31 +65,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "--simulate_steps",
         "--simulate-steps",
         dest="steps",
-        type=_count,
+        type=steps,
         default=argparse.SUPPRESS,
         help=argparse.SUPPRESS,
     )
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 10_000_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 10000000")
-    return number
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 65535")
-    return number
-
-
-def _seed(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
 
 
 def _speed(text: str) -> float:

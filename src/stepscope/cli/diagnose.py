@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.diagnosis_lines import lines
-from stepscope.cli.text import Paint, columns
+from stepscope.cli.progress import add_quiet, progress
+from stepscope.cli.text import Paint, columns, plain
 from stepscope.core.config import discover, load_or_default
 from stepscope.store.catalog import open_run
 from stepscope.store.layout import RUN_FILE
@@ -30,12 +31,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price of the configuration)"
     parser.add_argument("--price", metavar="PRICE", help=text)
     parser.add_argument("--all", action="store_true", help="show all changes and what is not known, too")
+    add_quiet(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdict."""
-    found = _diagnoses(options.run, options.dir)
+    with progress(f"diagnosing {plain(options.run, 40)}", options=options):
+        found = _diagnoses(options.run, options.dir)
     price = _price(options.price)
     for facts in found:
         if price is not None:
@@ -52,8 +55,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _diagnoses(argument: str, root: str | None) -> list[dict[str, Any]]:
     if os.path.exists(argument) and not os.path.isfile(os.path.join(argument, RUN_FILE)):
-        from stepscope.importers.formats import read  # loads every reader
         from stepscope.importers.pipeline_trace import read_operations
+        from stepscope.importers.transfer import read  # loads every reader
         from stepscope.views.diagnosis import diagnose_imported, diagnose_operations
 
         operations = read_operations(argument)

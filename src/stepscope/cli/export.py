@@ -1,8 +1,5 @@
 """Write the metrics of a run to a file in another format.
 
-  stepscope export latest --format csv > run.csv
-  stepscope export latest --format tensorboard --output tb
-
 csv, json, jsonl and grafana go to standard output unless --output names a file; parquet and arrow need one, and
 tensorboard needs a folder. What exists is replaced only with --force. What could not be read of the run is said on
 standard error. `stepscope import` reads back what it writes, to the last bit.
@@ -15,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE, add_output, add_root, add_run
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.text import plain
 from stepscope.core.errors import UsageError
 from stepscope.exporters.formats import FORMATS, SPELLINGS
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
     from stepscope.exporters.selection import Metric
     from stepscope.store.reader import Past
 
+COUNTED = ("csv", "json", "jsonl", "arrow", "tensorboard")
+"""Formats whose writers say how many points they have written."""
+
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -36,6 +37,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", metavar="FORMAT", required=True, choices=list(FORMATS), help=formats)
     add_output(parser)
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add_quiet(parser)
     metrics = "only these, separated by commas, in any documented spelling; may be given several times"
     parser.add_argument("--metrics", metavar="A,B", action="append", help=metrics)
     spelling = "names as recorded (the default), canonical (as in docs/metrics.md), or as the documents spell them"
@@ -56,10 +58,24 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"export {form.name} with --wide", "it has no such form", "leave --wide out, or take csv")
     past = open_run(options.run, options.dir)
     metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
-    _write(form, past, metrics, options)
+    _export(form, past, metrics, options)
     for problem in problems_of(Source(past.path, past.id, past.project)):
         print(f"stepscope: {plain(problem)}", file=sys.stderr)
     return FINE
+
+
+def _export(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
+    """Write it; progress is told in points where the writer counts them."""
+    from stepscope.exporters.portions import sizes_of
+    from stepscope.exporters.stretches import counting
+
+    if options.output in {None, "-"} and sys.stdout.isatty():
+        _write(form, past, metrics, options)  # what is written is seen itself
+        return
+    sizes = sizes_of(past)
+    total = sum(sizes.get(metric.recorded, 0) for metric in metrics) if form.name in COUNTED else None
+    with progress(f"export {form.name}", total, "points", options=options) as advance, counting(advance):
+        _write(form, past, metrics, options)
 
 
 def _wanted(given: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:

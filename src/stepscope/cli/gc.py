@@ -7,8 +7,6 @@ does a folder that is not plainly a run. Rows of processes that died are brought
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
 import time
 from dataclasses import replace
@@ -16,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.number import real, whole
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.table import Column, table
 from stepscope.cli.text import Paint, columns, count, plain
 from stepscope.core.config import discover, load_or_default
@@ -24,7 +24,8 @@ from stepscope.store.catalog import runs_root, salvage_quietly
 from stepscope.store.retention import Limits, Removal, apply, clear, find_candidates, leftovers, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import argparse
+    from collections.abc import Sequence
 
 SHOWN = 40
 """Lines of the table; the rest is counted."""
@@ -33,24 +34,12 @@ SHOWN = 40
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_root(parser)
-    parser.add_argument("--max-size-gb", metavar="GIB", type=_number(float), help="size of all runs together, in GiB")
-    parser.add_argument("--max-age-days", metavar="DAYS", type=_number(float), help="days since the last sign of life")
-    parser.add_argument("--max-runs", metavar="N", type=_number(int), help="number of runs")
+    parser.add_argument("--max-size-gb", metavar="GIB", type=real(0), help="size of all runs together, in GiB")
+    parser.add_argument("--max-age-days", metavar="DAYS", type=real(0), help="days since the last sign of life")
+    parser.add_argument("--max-runs", metavar="N", type=whole(0), help="number of runs")
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    add_quiet(parser)
     add_json(parser)
-
-
-def _number(kind: Callable[[str], float]) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = -1
-        if not math.isfinite(value) or value < 0:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a limit; give a number, 0 for none")
-        return value
-
-    return parse
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,8 +47,10 @@ def run(options: argparse.Namespace) -> int:
     root = runs_root(options.dir)
     limits = limits_of(options)
     salvaged = salvage_quietly()
-    candidates = find_candidates(root)
-    removed = plan(candidates, limits, time.time()) if options.dry_run else apply(root, limits)
+    with progress("looking", options=options):
+        candidates = find_candidates(root)
+    with progress("removing", options=options):
+        removed = plan(candidates, limits, time.time()) if options.dry_run else apply(root, limits)
     swept = leftovers(root)
     if not options.dry_run:
         for leftover in swept:

@@ -21,7 +21,7 @@ from stepscope.store.sealed import write_sealed
 from stepscope.store.states import NodeState, RankState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -56,7 +56,13 @@ class Stored:
     """Whether a run with this id and content was there already, and nothing was written."""
 
 
-def store(run: Imported, root: Path, project: str = "", run_id: str | None = None) -> Stored:
+def store(
+    run: Imported,
+    root: Path,
+    project: str = "",
+    run_id: str | None = None,
+    told: Callable[[int], object] = lambda _points: None,
+) -> Stored:
     """Write a run below `root`, whole or not at all.
 
     Args:
@@ -64,6 +70,7 @@ def store(run: Imported, root: Path, project: str = "", run_id: str | None = Non
         root: folder that holds the runs.
         project: its project; without, the one that an export of ours names, else "imported".
         run_id: its id; without, that of an export of ours, else one made of its time and content.
+        told: called with the number of points whenever some are written.
 
     Raises:
         StepscopeError: it has no points, or a run of that id is there and is another one.
@@ -81,7 +88,7 @@ def store(run: Imported, root: Path, project: str = "", run_id: str | None = Non
         return _existing(found, target, digest)
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        _write(run, RunFolder(draft), base, {"id": chosen, "project": home, "digest": digest})
+        _write(run, RunFolder(draft), base, {"id": chosen, "project": home, "digest": digest}, told)
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(target)
     finally:
@@ -137,7 +144,7 @@ def _base(run: Imported) -> int:
     return round((changed - max(0.0, lasted)) * SECOND)
 
 
-def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any]) -> None:
+def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any], told: Callable[[int], object]) -> None:
     folder.make()
     said = {key: value for key, value in run.facts.items() if key not in OWN_FACTS}
     source = {"path": run.path, "format": run.format, "facts": said, "notes": list(run.notes)}
@@ -159,6 +166,7 @@ def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any]) -
         last = {str(rank): int(points.seq[points.rank == rank].max()) for rank in np.unique(points.rank).tolist()}
         write_sealed(folder.path / "metrics", folder.unit_stem(writer, number, number), points, last_seq=last)
         _note_ranks(nodes.setdefault(attempt, NodeState(NODE, attempt, ended=True)), points, run)
+        told(len(points))
     for node in nodes.values():
         node.save(folder)
     _write_events(run, folder, max(nodes))

@@ -1,9 +1,5 @@
 """Store runs that another tool has recorded, or that were exported, as runs of Stepscope.
 
-  stepscope import lightning_logs/version_0
-  stepscope import run.json --project restored
-  stepscope import resource_logs --name "resources of run 7"
-
 PATH is a file or a folder, which is searched; the content tells the format (docs/importers.md lists them). What
 `stepscope export` has written comes back to the last bit. A run that is there already is not stored twice.
 """
@@ -15,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.text import plain
 from stepscope.core.errors import UsageError
 
@@ -36,16 +33,18 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", metavar="NAME", default="", help="project of the runs (default: imported)")
     parser.add_argument("--name", metavar="NAME", help="name of the run")
     parser.add_argument("--id", metavar="ID", help="id of the run (default: as exported, or made of time and content)")
+    add_quiet(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Read and store."""
     from stepscope.cli.imported_run import store
-    from stepscope.importers import formats
+    from stepscope.importers.transfer import read
     from stepscope.store.catalog import runs_root
 
-    found = formats.read(options.path, options.format)
+    with progress(f"reading {plain(options.path, 40)}", options=options):
+        found = read(options.path, options.format)
     if len(found) > 1 and (options.id or options.name):
         cause = f"there are {len(found)} runs in it"
         raise UsageError(
@@ -54,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
     if options.name:
         found = [replace(one, facts={**one.facts, "name": options.name}) for one in found]
     root = runs_root(options.dir)
-    stored = [store(one, root, options.project, options.id) for one in found]
+    total = sum(len(series) for one in found for series in one.columns.values())
+    with progress("storing", total, "points", options=options) as advance:
+        stored = [store(one, root, options.project, options.id, advance) for one in found]
     if options.json:
         print_json({"runs": [_facts(one) for one in stored]})
     else:

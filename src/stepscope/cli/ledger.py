@@ -1,28 +1,33 @@
 """Show what a run's time, money and energy were spent on: every second of every attempt, in one class each.
 
 The classes sum to the wall clock. --price makes money of them: an amount for one GPU and hour (2.5, '2.5 EUR'), or a
-GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id, a unique start of its id, or 'latest'.
+GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id, a unique start of its id, or 'latest';
+or a file of another tool (`stepscope import` lists them): what its log tells is accounted for, the rest is unknown.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import textwrap
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, bar, columns, count, cut, duration, plain
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
+from stepscope.core.remedies import remedy
 from stepscope.store.catalog import open_run
+from stepscope.store.layout import RUN_FILE
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from stepscope.analysis.prices import Table
     from stepscope.store.reader import Past
 
 LABEL = 12
@@ -32,9 +37,9 @@ STYLES = {
     **dict.fromkeys(("data", "copy", "start", "other"), "yellow"),
 }
 REMEDIES = {
-    "data": "more data workers, a faster decoder, data closer to the machine",
-    "copy": "pinned memory and non_blocking copies overlap with computing",
-    "stall": "`stepscope show` has the stacks of where it stood still",
+    "data": remedy("input_bound"),
+    "copy": remedy("copy_bound"),
+    "stall": remedy("hang"),
     "restart": "a faster start: cached data and compiled kernels, fewer crashes",
     "redone": "checkpoints more often: what lies after the last one is lost",
     "start": "imports, loading of data and model: cache them",
@@ -51,27 +56,14 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     text = "where the electricity comes from, for its CO₂ (default: ledger.region of the configuration, or world)"
     parser.add_argument("--region", metavar="NAME", help=text)
     parser.add_argument("--steps", metavar="N", type=int, help="steps of the run in all, to forecast its end")
+    add_quiet(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger."""
-    past = open_run(options.run, options.dir)
-    from stepscope.analysis import prices  # loads numpy: a run that is not found needs none
-    from stepscope.views.ledger import Question, account
-
-    config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
-    known = prices.load(config.get("ledger.prices") or None)
-    wanted = options.price or config.get("ledger.price") or _card(past, known)
-    region = options.region or config.get("ledger.region")
-    if known.region(region) is None:
-        some = ", ".join(sorted(known.regions))
-        raise UsageError(f"find the region {region!r}", f"{known.path} has no such one", f"choose of {some}")
-    if options.steps is not None and options.steps < 1:
-        raise UsageError(f"forecast {options.steps} steps", "a run has at least one", "give how many it makes in all")
-    question = Question(known, known.price(wanted) if wanted else None, region, options.steps)
-    about = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path), "state": past.state}
-    facts = {"run": about, **account(past, question)}
+    with _opened(options) as past:
+        facts = _account(past, options)
     if options.json:
         print_json(facts)
     else:
@@ -79,10 +71,44 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _card(past: Past, known: Table) -> str | None:
-    """Return the name of the run's GPU, if it has one and the table knows it."""
-    names = (name for machine in past.machines() for name in machine.devices.values())
-    return next((name for name in names if known.card(name) is not None), None)
+@contextmanager
+def _opened(options: argparse.Namespace) -> Iterator[Past]:
+    """Open the run; a file of another tool is one for as long as it is looked at."""
+    path = options.run
+    if not os.path.exists(path) or os.path.isfile(os.path.join(path, RUN_FILE)):
+        yield open_run(path, options.dir)
+        return
+    from stepscope.cli.imported_run import store
+    from stepscope.importers.transfer import read
+
+    with progress(f"reading {plain(path, 40)}", options=options):
+        found = read(path)
+    if len(found) > 1:
+        what, cause = f"show the ledger of {path!r}", f"there are {len(found)} runs in it"
+        raise UsageError(what, cause, f"give one file, or store them: stepscope import {path}")
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as scratch:
+        yield open_run(store(found[0], Path(scratch)).path)
+
+
+def _account(past: Past, options: argparse.Namespace) -> dict[str, Any]:
+    from stepscope.analysis import prices  # loads numpy: a run that is not found needs none
+    from stepscope.views.ledger import Question, account
+    from stepscope.views.pricing import card_name
+
+    config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
+    known = prices.load(config.get("ledger.prices") or None)
+    wanted = options.price or config.get("ledger.price") or card_name(past, known)
+    region = options.region or config.get("ledger.region")
+    if known.region(region) is None:
+        some = ", ".join(sorted(known.regions))
+        raise UsageError(f"find the region {region!r}", f"{known.path} has no such one", f"choose of {some}")
+    if options.steps is not None and options.steps < 1:
+        raise UsageError(f"forecast {options.steps} steps", "a run has at least one", "give how many it makes in all")
+    question = Question(known, known.price(wanted) if wanted else None, region, options.steps)
+    place = options.run if os.path.isfile(options.run) else str(past.path)
+    about = {"id": past.id, "name": past.name, "project": past.project, "path": place, "state": past.state}
+    with progress(f"reading {plain(past.id)}", options=options):
+        return {"run": about, **account(past, question)}
 
 
 class Page:
@@ -116,13 +142,19 @@ class Page:
         yield f"{self._paint(cut(plain(about['name']), self._width - 14), 'bold')}  {about['state']}"
         parts = [_many(len(facts["attempts"]), "attempt"), _many(facts["ranks"], "rank")]
         parts.append(_many(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
-        yield self._fact("wall clock", f"{duration(facts['wall_seconds'])}; {', '.join(parts)}")
+        source = facts["imported"]
+        summed = ", added up, as its log tells no time" if source is not None and not source["timed"] else ""
+        yield self._fact("wall clock", f"{duration(facts['wall_seconds'])}{summed}; {', '.join(parts)}")
         good = facts["goodput_ratio"]
-        yield self._fact(
-            "goodput", "no step is known" if good is None else f"{good * 100:.1f} % of the time was productive"
-        )
+        yield self._fact("goodput", "no step is known" if good is None else self._goodput(good))
         yield self._fact("money", self._price())
         yield self._fact("energy", self._energy())
+
+    def _goodput(self, good: float) -> str:
+        dark = self._facts["seconds"]["unknown"] / (self._facts["paid_seconds"] or 1.0)
+        least = "at least " if dark >= 0.001 else ""
+        rest = f"; of {dark * 100:.1f} % its log does not tell" if least else ""
+        return f"{least}{good * 100:.1f} % of the time was productive{rest}"
 
     def _price(self) -> str:
         money = self._facts["money"]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.vocabulary import phase_place
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,8 +27,6 @@ TREND_PARTS = 8
 CURVES = {"loss": min, "accuracy": max, "learning_rate": None, "grad_norm": None, "process/memory_bytes": None}
 """Metrics that are shown as curves, in order, and what is best in them."""
 PHASE = "phase/"
-PHASES = ("data", "copy", "forward", "backward", "optimizer", "communication", "evaluation", "checkpoint")
-"""Order in which phases are shown; others follow, "other" is last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ def phases_of(columns: dict[str, Column]) -> list[Phase]:
             seconds = float(spent[-WINDOW:].mean())
             share = seconds / mean if mean > 0 else 0.0
             found.append(Phase(name.removeprefix(PHASE), seconds, share, float(np.median(spent))))
-    return sorted(found, key=lambda phase: (_place(phase.name), phase.name))
+    return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
 
 
 def aligned(column: Column, steps: Column) -> NDArray[np.float64]:
@@ -242,12 +242,6 @@ def aligned(column: Column, steps: Column) -> NDArray[np.float64]:
     hit = np.flatnonzero(inside)[steps.seq[place[inside]] == column.seq[inside]]
     spent[place[hit]] = column.value[hit]
     return spent
-
-
-def _place(phase: str) -> int:
-    if phase == "other":
-        return len(PHASES) + 1
-    return PHASES.index(phase) if phase in PHASES else len(PHASES)
 
 
 def trend(column: Column | None) -> float | None:

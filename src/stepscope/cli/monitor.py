@@ -7,7 +7,6 @@ for Prometheus on request.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from stepscope.cli.command import FINE
 from stepscope.cli.monitor_view import Board, absences, one_line
+from stepscope.cli.number import gpu_index, port, real, whole
 from stepscope.cli.screen import Screen, is_screen
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text import Paint, columns, plain
@@ -27,6 +27,7 @@ from stepscope.exporters.jsonl_rows import gpu_indices, gpu_rows, system_row, ti
 from stepscope.watcher.machine import Machine, local_samplers
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
@@ -55,50 +56,16 @@ class Sink(Protocol):
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add = parser.add_argument
-    add("--gpu", type=_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
-    add("--interval", type=_interval, default=INTERVAL, metavar="S", help="seconds between two moments, from 0.1 on")
-    add("--count", type=_count, metavar="N", help="end after so many moments (default: at Ctrl-C)")
-    add("--prometheus-port", type=_port, metavar="PORT", help="serve the metrics on 127.0.0.1 at this or the next port")
+    add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
+    interval = real(SHORTEST, LONGEST)
+    add("--interval", type=interval, default=INTERVAL, metavar="S", help="seconds between two moments, from 0.1 on")
+    add("--count", type=whole(1), metavar="N", help="end after so many moments (default: at Ctrl-C)")
+    add("--prometheus-port", type=port, metavar="PORT", help="serve the metrics on 127.0.0.1 at this or the next port")
     add("--jsonl-dir", metavar="D", help="write gpu_metrics_*.jsonl and system_metrics_*.jsonl to this folder")
-    add("--jsonl-max-mb", type=_limit, default=64.0, metavar="M", help="MiB of a file, 0: no limit (default: 64)")
-    add("--jsonl-max-hours", type=_limit, default=24.0, metavar="H", help="age of a file, 0: no limit (default: 24)")
-    add("--jsonl-keep", type=_index, default=0, metavar="N", help="files of each kind to keep, 0: all (default: 0)")
+    add("--jsonl-max-mb", type=real(0), default=64.0, metavar="M", help="MiB of a file, 0: no limit (default: 64)")
+    add("--jsonl-max-hours", type=real(0), default=24.0, metavar="H", help="age of a file, 0: no limit (default: 24)")
+    add("--jsonl-keep", type=whole(0), default=0, metavar="N", help="files of each kind to keep, 0: all (default: 0)")
     add("--json", action="store_true", help="print a JSON object for each moment, in base units")
-
-
-def _interval(text: str) -> float:
-    seconds = float(text)
-    if not SHORTEST <= seconds <= LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is not between {SHORTEST} and {LONGEST:.0f} seconds")
-    return seconds
-
-
-def _index(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 4096:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 4095")
-    return number
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 65536:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: 0 (any) to 65535")
-    return number
-
-
-def _limit(text: str) -> float:
-    number = float(text)
-    if not (number >= 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
-    return number
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,13 +3,10 @@
 Asks one live process of this user on this machine, which must have loaded torch and end steps. It writes a Chrome trace
 into the folder of the run (ui.perfetto.dev opens it) and answers with its slowest operations. The steps are slower
 while they are profiled; nothing else changes for the training.
-
-  stepscope profile latest --steps 20
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from stepscope.cli.checks import LiveRing, rings
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.number import whole
 from stepscope.cli.text import columns, count, cut, duration, plain
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import REQUEST_SUFFIX, find_places
@@ -28,6 +26,7 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
     from pathlib import Path
 
@@ -53,32 +52,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_run(parser)
     add_root(parser)
-    parser.add_argument("--steps", metavar="N", type=_whole, default=20, help="steps to record (default: 20)")
-    parser.add_argument("--warmup", metavar="N", type=_count, default=3, help="steps before that (default: 3)")
-    parser.add_argument("--rank", metavar="R", type=_count, default=0, help="which rank (default: 0)")
-    parser.add_argument("--top", metavar="K", type=_whole, default=5, help="operations to list (default: 5)")
+    any_number, some = whole(0, MOST_STEPS), whole(1, MOST_STEPS)
+    parser.add_argument("--steps", metavar="N", type=some, default=20, help="steps to record (default: 20)")
+    parser.add_argument("--warmup", metavar="N", type=any_number, default=3, help="steps before that (default: 3)")
+    parser.add_argument("--rank", metavar="R", type=any_number, default=0, help="which rank (default: 0)")
+    parser.add_argument("--top", metavar="K", type=some, default=5, help="operations to list (default: 5)")
     parser.add_argument("--shapes", action="store_true", help="record the shapes of tensors")
     parser.add_argument("--stacks", action="store_true", help="record where in the program each operation was called")
     parser.add_argument("--memory", action="store_true", help="record what is taken and given back of memory")
     parser.add_argument("--no-trace", action="store_true", help="list the operations only, write no trace")
     text = "cap of the trace in MiB; a larger one is compressed, or left out (default: 256)"
-    parser.add_argument("--max-size", metavar="MIB", type=_whole, default=256, help=text)
+    parser.add_argument("--max-size", metavar="MIB", type=some, default=256, help=text)
     text = "how long to wait for the answer (default: 120)"
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=120.0, help=text)
     add_json(parser)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > MOST_STEPS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MOST_STEPS}")
-    return int(text)
-
-
-def _whole(text: str) -> int:
-    number = _count(text)
-    if not number:
-        raise argparse.ArgumentTypeError("it must be 1 or more")
-    return number
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping
+
+    from rich.progress import Progress, TaskID
 
 DELAY = 0.5
-"""Work that takes less shows nothing: the first parts of it pass in silence."""
+"""Seconds that pass in silence first: short work shows nothing."""
+EVERY = 0.1
+"""Seconds between two changes of what is shown."""
+BAR = 24
 
 
 class Advance(Protocol):
@@ -21,56 +29,132 @@ class Advance(Protocol):
         """Say that `done` more is done, and what is being done now."""
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add `--quiet`."""
+    parser.add_argument("--quiet", "-q", action="store_true", help="show no progress")
+
+
 @contextlib.contextmanager
 def progress(
     title: str,
     total: float | None = None,
     unit: str = "",
+    *,
+    options: argparse.Namespace | None = None,
     stream: TextIO | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Advance]:
-    """Show how far some work is.
+    """Show how far some work is, once it takes a while.
 
     Args:
         title: what is done.
         total: how much there is to do; None if nobody knows.
         unit: of `total`, such as "points"; "bytes" is shown in MiB.
-        stream: standard error by default.
+        options: of the command; `--quiet` and `--json` show nothing.
+        stream: standard error by default; nothing is shown where it is no terminal.
         environ: TERM=dumb shows nothing.
     """
     stream = sys.stderr if stream is None else stream
-    if not stream.isatty() or (os.environ if environ is None else environ).get("TERM", "dumb") == "dumb":
+    wanted = options is None or not (getattr(options, "quiet", False) or getattr(options, "json", None) is True)
+    environ = os.environ if environ is None else environ
+    if not wanted or not stream.isatty() or environ.get("TERM", "dumb") == "dumb":
         yield _silently
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    shown = Shown(title, total, unit, stream)
+    timer = threading.Timer(DELAY, shown.begin)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield shown.advance
+    finally:
+        timer.cancel()
+        shown.end()
 
-    rate = TextColumn("{task.fields[rate]}", style="bright_black")
-    columns = [
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(28),
-        TaskProgressColumn(),
-        rate,
-    ]
-    shown = Progress(*columns, TimeRemainingColumn(), console=Console(file=stream), transient=True)
-    with shown:
-        task = shown.add_task(title, total=total, rate="")
 
-        def advance(done: float = 1.0, what: str = "") -> None:
-            known = next(one for one in shown.tasks if one.id == task)
-            speed = _rate(known.speed, unit)
-            text = f"{title}: {what}" if what else title
-            shown.update(task, advance=done, description=text, rate=speed)
+class Shown:
+    """What a terminal shows of some work: a bar, the rate, and the time that is left."""
 
-        yield advance
+    def __init__(
+        self,
+        title: str,
+        total: float | None,
+        unit: str,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to count; nothing is shown before `begin`."""
+        self._title, self._total, self._unit, self._stream, self._clock = title, total, unit, stream, clock
+        self._began = self._told = clock()
+        self._done, self._what, self._over = 0.0, "", False
+        self._shown: tuple[Progress, TaskID] | None = None
+        self._lock = threading.Lock()
+
+    def advance(self, done: float = 1.0, what: str = "") -> None:
+        """Take note of what is done."""
+        self._done += done
+        self._what = what or self._what
+        now = self._clock()
+        if now - self._told >= EVERY:
+            self._told = now
+            self._draw()
+
+    def begin(self) -> None:
+        """Show it from now on."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(BAR),
+            TextColumn("{task.fields[told]}", markup=False, style="bright_black"),
+        )
+        with self._lock:
+            if self._over:
+                return
+            found = Progress(*columns, console=Console(file=self._stream), transient=True)
+            self._shown = found, found.add_task(self._title, total=self._total, told="")
+            found.start()
+        self._draw()
+
+    def end(self) -> None:
+        """Show nothing any more."""
+        with self._lock:
+            self._over = True
+            if self._shown is not None:
+                self._shown[0].stop()
+                self._shown = None
+
+    def told(self) -> str:
+        """Return how far it is, the rate and the time left, as far as they are known."""
+        seconds = self._clock() - self._began
+        rate = self._done / seconds if seconds > 0 else 0.0
+        parts = [f"{min(1.0, self._done / self._total):.0%}"] if self._total else []
+        if rate and self._unit:
+            parts.append(f"{rate / 2**20:.1f} MiB/s" if self._unit == "bytes" else f"{_number(rate)} {self._unit}/s")
+        if rate and self._total and self._done < self._total:
+            parts.append(f"{_clock((self._total - self._done) / rate)} left")
+        elif not self._total or not rate:
+            parts.append(_clock(seconds))
+        return ", ".join(parts)
+
+    def _draw(self) -> None:
+        with self._lock:
+            if self._shown is not None:
+                shown, task = self._shown
+                text = f"{self._title}: {self._what}" if self._what else self._title
+                shown.update(task, completed=self._done, description=text, told=self.told())
 
 
 def _silently(done: float = 1.0, what: str = "") -> None:
     """Take note of nothing."""
 
 
-def _rate(speed: float | None, unit: str) -> str:
-    if not speed or not unit:
-        return ""
-    return f"{speed / 2**20:.1f} MiB/s" if unit == "bytes" else f"{speed:,.0f} {unit}/s".replace(",", " ")
+def _number(rate: float) -> str:
+    return f"{rate:,.0f}".replace(",", " ") if rate >= 10 else f"{rate:.2g}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from stepscope.views.recordings import category_of, curves_of, flat, of_past, sp
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from stepscope.cli.progress import Advance
     from stepscope.importers.imported import Imported
 
 BASELINES = ".baselines"
@@ -30,7 +32,9 @@ MOST_RUNS = 500
 """Runs of one group."""
 
 
-def group_of(argument: str, root: str | None = None, asked: Collection[str] = ()) -> Group:
+def group_of(
+    argument: str, root: str | None = None, asked: Collection[str] = (), advance: Advance | None = None
+) -> Group:
     """Return the runs that an argument names.
 
     Args:
@@ -38,12 +42,17 @@ def group_of(argument: str, root: str | None = None, asked: Collection[str] = ()
             saved baseline, a pattern, or several of these with commas between.
         root: folder that holds the runs.
         asked: metrics that are wanted beside the usual ones.
+        advance: told of each run that was read.
 
     Raises:
         StepscopeError: there is none, or it cannot be read.
     """
     parts = [part for part in argument.split(",") if part] if not os.path.exists(argument) else [argument]
-    found = [run for part in parts for run in _runs(part, root, asked)][: MOST_RUNS + 1]
+    found: list[Recording] = []
+    for run in itertools.islice((run for part in parts for run in _runs(part, root, asked)), MOST_RUNS + 1):
+        found.append(run)
+        if advance is not None:
+            advance(1, run.label)
     if not found:
         raise UsageError(f"compare {argument!r}", "it names no run", "see `stepscope runs`")
     if len(found) > MOST_RUNS:
@@ -86,7 +95,7 @@ def _run_folders(folder: Path) -> list[Path]:
 
 
 def _foreign(path: str, asked: Collection[str]) -> Iterator[Recording]:
-    from stepscope.importers.formats import read  # loads every reader
+    from stepscope.importers.transfer import read  # loads every reader
 
     return (of_imported(run, asked) for run in read(path))
 

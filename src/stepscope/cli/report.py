@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_root, json_text
-from stepscope.cli.progress import progress
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
 from stepscope.exporters.output import open_output
 from stepscope.store.catalog import open_run
@@ -24,19 +24,12 @@ if TYPE_CHECKING:
     from stepscope.store.curves import Curves
     from stepscope.store.reader import Past
 
-EXAMPLES = """\
-examples:
-  stepscope report latest --html report.html
-  stepscope report latest --html r.html --png pictures --json r.json --markdown r.md
-  stepscope report --compare 20260101-aa 20260102-bb --html compare.html
-  stepscope report latest --baseline"""
 BASELINES = "docs/performance"
 """Where --baseline puts its files, unless it names another folder."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.epilog = EXAMPLES
     text = "folder of a run, its id, a unique start of its id, or 'latest'"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
     add_root(parser)
@@ -49,6 +42,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     words = f"HTML, Markdown and JSON as FOLDER/<run id>.*, to keep in a repository (default: {BASELINES})"
     add("--baseline", metavar="FOLDER", nargs="?", const=BASELINES, help=words)
     add("--force", action="store_true", help="replace files that exist")
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -63,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     runs = [open_run(name, options.dir) for name in names]
     from stepscope.views.report import report
 
-    with progress("report", 4) as advance:
+    with progress("report", 4, options=options) as advance:
         advance(0, "reading and diagnosing the run")
         facts = report(runs[0], runs[1:])
         written = _write(options, runs, facts, advance)

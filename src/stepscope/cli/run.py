@@ -22,18 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-EXAMPLES = """\
-examples:
-  stepscope run train.py --epochs 3
-  stepscope run --project mnist --name "first try" train.py --lr 3e-4
-  stepscope run -m package.train
-  torchrun --nproc-per-node=8 -m stepscope run train.py"""
-
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the options; everything from the script on is the script's."""
     parser.usage = "stepscope run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
-    parser.epilog = EXAMPLES
     parser.add_argument("--project", help="folder of runs that belong together (default: the script's name)")
     parser.add_argument("--name", help="display name of the run; any text")
     parser.add_argument("--run-id", metavar="ID", help="id of the run; one that exists gets a further attempt")

@@ -6,16 +6,17 @@ A run that cannot be read is listed as broken, with the reason.
 
 from __future__ import annotations
 
-import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.number import whole
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, columns, count, cut, duration, plain
 from stepscope.store.catalog import RunInfo, runs, runs_root
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 SHOWN = 20
@@ -45,14 +46,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     states = ", ".join(STYLES)
     parser.add_argument("--state", metavar="S", choices=list(STYLES), help=f"only runs in this state: {states}")
     text = f"at most so many, 0 for all (default: {SHOWN} in a table, all as JSON)"
-    parser.add_argument("-n", dest="limit", metavar="N", type=_limit, help=text)
+    parser.add_argument("-n", dest="limit", metavar="N", type=whole(0), help=text)
     add_json(parser)
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs; give 0 or more")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -28,9 +28,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted."""
+    from stepscope.web.allocation import keep_little
     from stepscope.web.server import Server
     from stepscope.web.settings import serving
 
+    keep_little()
     server = Server(serving(options.dir, options.host, options.port, token=options.token))
 
     def ready() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.machine_lines import end_lines, machine_lines
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.runs import STYLES
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, bar, columns, count, cut, duration, plain, sparkline
@@ -40,6 +41,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
     text = "show this metric only, with every figure; may be given several times"
     parser.add_argument("--metric", metavar="NAME", action="append", default=[], help=text)
+    add_quiet(parser)
     add_json(parser)
 
 
@@ -55,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
         else:
             print("\n".join(line for facts in found for line in metric_block(facts, columns(), Paint.of())))
         return FINE
-    facts = overview.overview(past, None if options.json else METRICS)
+    with progress(f"reading {plain(past.id)}", options=options):
+        facts = overview.overview(past, None if options.json else METRICS)
     if options.json:
         print_json(facts)
     else:

@@ -3,12 +3,11 @@
 Views: points (run, project, name, rank, attempt, seq, step, time, value, ns), runs (run, project, name, state, cause,
 created, duration, step, path, config) and events (run, project, time, kind, rank, attempt, step, data). Times are UTC,
 durations are seconds. One SELECT runs, and nothing is written: see docs/sql.md.
-
-  stepscope sql "SELECT run, min(value) FROM points WHERE name = 'loss' GROUP BY run"
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -18,6 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_root
+from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.table import Column, table
 from stepscope.cli.text import Paint, columns, count, plain, plain_lines
 
@@ -41,16 +41,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print a list of objects, as strict JSON")
     form.add_argument("--csv", action="store_true", help="print CSV")
+    add_quiet(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the query and print its answer."""
     from stepscope.store.sql import connect, mentioned
 
-    with connect(options.dir, mentioned(options.query)) as database:
+    with contextlib.ExitStack() as stack:
+        with progress("opening the runs", options=options):
+            database = stack.enter_context(connect(options.dir, mentioned(options.query)))
         for problem in database.problems:
             print(f"stepscope: {plain(problem)}", file=sys.stderr)
-        answer = database.query(options.query)
+        with progress("asking", options=options):
+            answer = database.query(options.query)
         if options.json:
             _print_json(answer)
         elif options.csv:

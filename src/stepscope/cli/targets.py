@@ -47,7 +47,7 @@ def aims(group: Group, wanted: Mapping[str, float], confidence: float = CONFIDEN
     found = []
     for name, figure in wanted.items():
         try:
-            levels = measure(Spec.parse(name), [group])
+            levels = measure(Spec.parse(name), [group], quiet=False)
         except ValueError:
             found.append(Aim(name, figure, UNKNOWN))
             continue

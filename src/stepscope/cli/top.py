@@ -15,12 +15,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_root
-from stepscope.cli.monitor import _index, _interval
+from stepscope.cli.monitor import LONGEST, SHORTEST
+from stepscope.cli.number import gpu_index, real
 from stepscope.cli.screen import is_screen
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text import count, duration, plain
 from stepscope.core.vocabulary import format_value
-from stepscope.store.catalog import find_run, run_folders, runs_root, salvage_quietly
+from stepscope.store.catalog import changed_at, find_run, run_folders, runs_root, salvage_quietly
 
 if TYPE_CHECKING:
     import argparse
@@ -32,24 +33,22 @@ if TYPE_CHECKING:
 INTERVAL = 0.5
 LINE_SECONDS = 5.0
 """Seconds between two lines where the terminal cannot be drawn on, unless --interval says otherwise."""
-EXAMPLES = """\
-examples:
-  stepscope top
-  stepscope top latest
-  stepscope top --machine --gpu 0 --interval 0.5
-  stepscope top --json --count 1"""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.epilog = EXAMPLES
     text = "folder of a run, its id, a unique start of its id, or 'latest' (default: the newest that is running)"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
     add_root(parser)
     add = parser.add_argument
     add("--machine", action="store_true", help="this machine alone, whatever runs on it")
-    add("--gpu", type=_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
-    add("--interval", type=_interval, metavar="S", help="seconds between two looks, from 0.1 on (default: 0.5)")
+    add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
+    add(
+        "--interval",
+        type=real(SHORTEST, LONGEST),
+        metavar="S",
+        help="seconds between two looks, from 0.1 on (default: 0.5)",
+    )
     add("--count", type=int, metavar="N", help="print so many lines and end, also on a terminal")
     add("--json", action="store_true", help="print a JSON object for each look instead")
 
@@ -126,7 +125,7 @@ class _Newest:
         from stepscope.core.errors import StepscopeError
         from stepscope.tui.run_feed import RunFeed
 
-        stamps = tuple(_changed(path) for path in (self._root, *_folders(self._root)))
+        stamps = tuple(changed_at(path) for path in (self._root, *_folders(self._root)))
         if stamps == self._seen:
             return None
         path = newest_running(self._root)
@@ -153,13 +152,6 @@ def _folders(root: Path) -> list[Path]:
         return [path for path in sorted(root.iterdir()) if path.is_dir()][:1000]
     except OSError:
         return []
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _print(feed: Feed, options: argparse.Namespace) -> int:

@@ -7,16 +7,20 @@ to the last event of the device.
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FAILED, FINE, add_json, print_json
+from stepscope.cli.progress import add_quiet
 from stepscope.cli.text import Paint, columns, plain_lines
-from stepscope.cli.trace_files import Answer, Failure, Question, answer_all, expand
+from stepscope.cli.trace_files import ADDRESS_BYTES, Answer, Failure, Question, answer_all, expand
 from stepscope.core.errors import UsageError
+from stepscope.importers.confinement import Limits, confined
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from stepscope.core.trace import Trace
 
@@ -35,6 +39,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compare", action="store_true", help="compare two traces: the first is before, the second after"
     )
+    add_quiet(parser)
     add_json(parser)
     parser.add_argument("--html", metavar="F", help="write a page for the browser, one file that needs no network")
     parser.add_argument(
@@ -47,19 +52,11 @@ def run(options: argparse.Namespace) -> int:
     """Print what the traces tell."""
     _check(options)
     files = expand(options.files)
-    question = Question(options.window, _rows(options))
-    found = list(answer_all(files, question))
-    failures = [one for one in found if isinstance(one, Failure)]
-    answers = [one for one in found if isinstance(one, Answer)]
-    for failure in failures:
-        print(f"stepscope: {plain_lines(failure.error)}", file=sys.stderr)
-    if not answers:
+    facts = _confined(files, options)
+    for failure in facts.get("failed", ()):
+        print(f"stepscope: {plain_lines(failure['error'])}", file=sys.stderr)
+    if not facts["ranks"]:
         return FAILED
-    facts = _facts(answers, failures, one_job=not options.compare)
-    if options.compare:
-        facts["comparison"] = _comparison(files)
-    if options.perfetto:
-        facts["perfetto"] = _perfetto(files[0], options)
     if options.html:
         _page(facts, options)
     for rank in facts["ranks"]:
@@ -70,7 +67,37 @@ def run(options: argparse.Namespace) -> int:
         from stepscope.cli.trace_lines import lines
 
         print("\n".join(lines(facts, columns(), Paint.of(), options.top or SHOWN)))
-    return FAILED if failures else FINE
+    return FAILED if "failed" in facts else FINE
+
+
+def _confined(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Let a child with limits read and analyse the files (rule S15), and return what they tell."""
+    named = f"the trace '{files[0]}'" if len(files) == 1 else f"{len(files)} traces"
+
+    def work() -> Iterator[bytes]:
+        yield json.dumps(_gathered(files, options), default=_as_python).encode()
+
+    facts: dict[str, Any] = json.loads(confined(f"analyse {named}", work, Limits.of(files, ADDRESS_BYTES)))
+    return facts
+
+
+def _as_python(value: Any) -> Any:
+    """Return a number of numpy as one of Python."""
+    return value.item()
+
+
+def _gathered(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Read the files, put together what they tell, and write the small trace that is asked for."""
+    question = Question(options.window, _rows(options))
+    found = list(answer_all(files, question, options))
+    failures = [one for one in found if isinstance(one, Failure)]
+    answers = [one for one in found if isinstance(one, Answer)]
+    facts = _facts(answers, failures, one_job=not options.compare)
+    if answers and options.compare:
+        facts["comparison"] = _comparison(files)
+    if answers and options.perfetto:
+        facts["perfetto"] = _perfetto(files[0], options)
+    return facts
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -1,0 +1,131 @@
+"""The parser of the program: its commands by what one wants to do, examples, and errors in our form."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import re
+import sys
+import textwrap
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NoReturn, cast
+
+from stepscope.cli.command import USAGE
+from stepscope.cli.examples import shown
+from stepscope.cli.text import columns, plain_lines
+from stepscope.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from stepscope.cli.command import Command
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "see how it works": ("demo", "doctor"),
+    "record a training": ("run", "profile"),
+    "watch it, live": ("top", "serve", "monitor", "alerts"),
+    "look at runs": ("runs", "show", "report", "sql"),
+    "find out why it is slow or wrong": ("diagnose", "trace", "ledger"),
+    "compare runs, and stop regressions": ("compare", "baseline"),
+    "exchange data with other tools": ("export", "import"),
+    "keep house": ("gc", "completion"),
+}
+"""Every command, by what one wants to do."""
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+MODULES = {"import": "imports"}
+"""Commands whose module cannot have their name."""
+
+DESCRIPTION = "Watch machine-learning training: what every step does and costs, and why a run is slow or going wrong."
+EPILOG = """\
+RUN is the folder of a run, its id, a unique start of its id, or 'latest'.
+Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed.
+
+  stepscope demo                       see it work, in a minute
+  stepscope run train.py               record a training
+  stepscope COMMAND --help             everything about a command, with examples"""
+WIDTH = 12
+_CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints read as all of ours: cannot do what, why, and what to do."""
+
+    chosen = ""
+    """The command that was asked for, if it is one."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain and end with exit code 2."""
+        own = next((one for words, one in commands_of(self) if words == (self.chosen,)), self)
+        own.print_usage(sys.stderr)
+        name = f"{self.prog} {self.chosen}".rstrip()
+        cause, remedy = message, f"see `{name} --help`"
+        found = _CHOICE.search(message)
+        if found is not None:
+            choices = [word.strip(" '") for word in found[2].split(",")]
+            near = get_close_matches(found[1], choices, 1)
+            remedy = f"did you mean {near[0]!r}? {remedy}" if near else remedy
+        self.exit(USAGE, f"stepscope: cannot run `{name}`: {plain_lines(cause)}; {remedy}\n")
+
+
+class Program(Parser):
+    """The parser of the whole program, whose help groups the commands."""
+
+    def format_help(self) -> str:
+        """Return usage, the commands by what one wants to do, options, and what holds for all."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        lines = [formatter.format_help(), f"{self.description}\n", *self._listed(), "options:"]
+        lines += ["  -h, --help  show this help", "  --version   show the version", "", f"{self.epilog}"]
+        return "\n".join(lines) + "\n"
+
+    def _listed(self) -> Iterator[str]:
+        helps = {name: text for parser in subparsers(self) for name, text in parser.items()}
+        for title, names in GROUPS.items():
+            rows = [_row(name, helps[name]) for name in names if name in helps]
+            yield from [f"{title}:", *rows, ""] if rows else []
+
+
+def _row(name: str, text: str) -> str:
+    indent = " " * (WIDTH + 2)
+    return textwrap.fill(text, columns(), initial_indent=f"  {name:<{WIDTH}}", subsequent_indent=indent)
+
+
+def subparsers(parser: argparse.ArgumentParser) -> Iterator[dict[str, str]]:
+    """Return the names of each group of commands below a parser, with their one line of help."""
+    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to look at a tree
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            yield {pseudo.dest: str(pseudo.help or "") for pseudo in action._choices_actions}  # noqa: SLF001
+
+
+def commands_of(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Return every command and action below a parser, with its words; the program itself has none."""
+    yield path, parser
+    for action in parser._actions:  # noqa: SLF001
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            for name, own in action.choices.items():
+                yield from commands_of(own, (*path, name))
+
+
+def build_parser(names: Iterable[str] = COMMANDS) -> Program:
+    """Return the parser with the commands of these names; one whose module does not exist is left out."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Program("stepscope", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    parser.add_argument("--version", action="version", version=f"stepscope {__version__}")
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
+    for name in names:
+        place = f"stepscope.cli.{MODULES.get(name, name)}"
+        if importlib.util.find_spec(place) is None:
+            continue
+        module = cast("Command", importlib.import_module(place))
+        text = (module.__doc__ or "").strip()
+        own = commands.add_parser(name, help=text.partition("\n")[0].rstrip("."), description=text, formatter_class=raw)
+        module.prepare(own)
+        own.set_defaults(run_command=module.run)
+    for words, each in commands_of(parser):
+        if words:
+            each.epilog, each.formatter_class = shown(" ".join(words)), raw
+    return parser
