@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store.drain import Drain, OwnRows
 from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
-from stepscope.store.points import NO_NS, NO_STEP, Points
+from stepscope.store.points import NO_NS, Points
 from stepscope.store.sealed import write_sealed
 from stepscope.store.states import NodeState, RankState
 

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import struct
-import tempfile
 from pathlib import Path
 
 import duckdb
@@ -15,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.exporters import csv as csv_format
-from stepscope.exporters import selection
+from stepscope.exporters import portions, stretches
 from stepscope.exporters.formats import FORMATS
 from stepscope.exporters.selection import Metric, choose
 from stepscope.store import sql
 from stepscope.store.catalog import open_run
+from stepscope.store.layout import Writer
 from stepscope.store.points import Points
-from tests.exporters.recorded import durations, leave_tail, make_run, points_of, seal_points, without_steps
+from stepscope.store.snapshot import Snapshot
+from tests.exporters.recorded import WRITER, durations, leave_tail, make_run, points_of, seal_points, without_steps
 
 BITS = st.integers(0, 2**64 - 1) | st.sampled_from(
     [0, 1, 1 << 63, 0x7FF0 << 48, 0xFFF0 << 48, 0x7FF8 << 48, (1 << 52) - 1]
@@ -43,6 +44,9 @@ class Reader:
 
     def points(self, names):
         return self.recorded.select(np.isin(self.recorded.name, [self.recorded.names.index(name) for name in names]))
+
+    def read(self, how):
+        return how(Snapshot([], self.recorded), None)[0]
 
 
 @pytest.fixture
@@ -190,17 +194,88 @@ def test_portions_bound_what_is_in_memory(past, monkeypatch):
     """Metrics are read in portions, whatever their number, and come out the same."""
     whole = exported(past, "csv")
     asked = []
-    monkeypatch.setattr(selection, "PORTION", 1)
+    monkeypatch.setattr(portions, "PORTION", 3)
     monkeypatch.setattr(csv_format, "CHUNK", 2)
     points = past.points
     monkeypatch.setattr(past, "points", lambda names: asked.append(names) or points(names))
     assert exported(past, "csv") == whole
-    assert [len(names) for names in asked] == [1] * 4
+    assert max(map(len, asked)) < 4
 
 
-def test_wide_csv_leaves_no_file(past, tmp_path, monkeypatch):
-    """What a wide CSV keeps on disk meanwhile has no name, and is gone afterwards."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    exported(past, "csv", wide=True)
-    assert list((tmp_path / "temporary").iterdir()) == []
+@pytest.fixture(scope="module")
+def long_past(tmp_path_factory):
+    """A run whose metrics are longer than a portion: two ranks, two attempts, repeated rows, gaps, and a tail."""
+    folder = make_run(tmp_path_factory.mktemp("long"))
+    second = Writer(WRITER.node, 1)
+    for unit in range(3):
+        parts = [
+            points_of({"loss": values(9000, unit), "lr": values(500, unit)}, rank, 0, unit * 9000) for rank in (0, 1)
+        ]
+        parts.append(without_steps(points_of({"cpu/usage_ratio": values(5000, unit)}, -1, 0, unit * 5000)))
+        seal_points(folder, Points.concat(parts), unit)
+    seal_points(folder, points_of({"loss": values(6000, 3)}, 0, 0, 24_000), 3)  # drained twice: half is there already
+    seal_points(folder, points_of({"loss": values(4500, 4)}, 0, 1), 0, second)
+    leave_tail(folder, [{"loss": float(row), "tail": -row} for row in range(3000)], first=30_000)
+    return open_run(folder.path)
+
+
+def values(count, seed):
+    found = np.random.default_rng(seed).standard_normal(count)
+    found[::97], found[5::1001] = np.nan, np.inf
+    return found.tolist()
+
+
+def all_of(past, folder):
+    """Return everything that is exported of a run, by format."""
+    folder.mkdir()
+    found = {name: exported(past, name).encode() for name in ("csv", "json", "jsonl")}
+    found["wide"] = exported(past, "csv", wide=True).encode()
+    for name in ("arrow", "tensorboard", "parquet"):
+        form, target = FORMATS[name], folder / name
+        if form.write_folder is not None:
+            target.mkdir()
+        (form.write_folder or form.write_file)(past, choose(past), target)
+        files = sorted(path for path in target.rglob("*") if path.is_file()) if target.is_dir() else [target]
+        found[name] = b"".join(path.read_bytes() for path in files)
+    return found
+
+
+def test_a_long_metric_is_divided_and_comes_out_the_same(long_past, tmp_path, monkeypatch):
+    """A metric that is longer than a portion is read a stretch at a time; the bytes are the same in every format."""
+    pytest.importorskip("pyarrow", reason="arrow is written with it")
+    whole = all_of(long_past, tmp_path / "whole")
+    sizes = []
+    monkeypatch.setattr(portions, "PORTION", 5000)
+    monkeypatch.setattr(stretches, "PORTION", 5000)
+    monkeypatch.setattr(stretches, "count", sizes.append)
+    monkeypatch.setattr(portions, "count", sizes.append)
+    divided = all_of(long_past, tmp_path / "divided")
+    assert [name for name in whole if whole[name] != divided[name]] == []
+    assert max(sizes) <= 2 * 5000  # a block of the pyramid is not divided
+    assert len(table(divided["csv"].decode())) == len(long_past.points())
+
+
+def test_what_is_written_is_counted(long_past):
+    """Whoever wants to show progress is told of every point once."""
+    told = []
+    with stretches.counting(told.append):
+        exported(long_past, "csv")
+    exported(long_past, "csv")  # nobody listens any more
+    assert sum(told) == len(long_past.points())
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 9)), max_size=30), st.integers(1, 12))
+def test_chunks_have_the_size_that_was_asked_for(parts, size):
+    """Chunks join and divide portions: all but the last of a series have the size, and no point is lost or moved."""
+    found, metric, first = [], Metric("x", "x"), 0
+    for rank, attempt, count in sorted(parts):
+        found.append((metric, points_of({"x": [0.0] * count}, rank, attempt, first)))
+        first += count
+    given_points = Points.concat([points for _, points in found])
+    for by_series in (False, True):
+        made = [points for _, points in portions.chunks(found, size, by_series=by_series)]
+        assert Points.concat(made).seq.tolist() == given_points.seq.tolist()
+        assert all(0 < len(points) <= size for points in made)
+        short = [points for points in made if len(points) < size]
+        series = {(int(points.rank[0]), int(points.attempt[0])) for points in short}
+        assert len(short) <= (len(series) if by_series else 1)

@@ -81,12 +81,12 @@ def test_waiting_serves(feed, table):
     answers = []
 
     def scrape():
-        with urllib.request.urlopen(f"http://{feed.endpoint.target}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{feed.endpoint.target}/metrics", timeout=120) as answer:
             answers.append(answer.read())
 
     thread = threading.Thread(target=scrape)
     thread.start()
-    for _ in range(100):
+    for _ in range(2400):
         feed.wait(0.05)
         if answers:
             break

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 def fetch(monitor):
-    with urllib.request.urlopen(monitor.url, timeout=10) as answer:
+    with urllib.request.urlopen(monitor.url, timeout=120) as answer:
         return {sample.name: sample for family in parse_text(answer.read().decode()) for sample in family.samples}
 
 
@@ -122,7 +122,7 @@ os.waitpid(pid, 0)
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout == "free\n"
 

@@ -14,6 +14,7 @@ from stepscope.exporters import prometheus_server
 from stepscope.exporters.prometheus_request import GUESSES, Reply, Rules, answer, head_of, is_loopback
 from stepscope.exporters.prometheus_server import CONNECTIONS, REQUEST_BYTES, SECONDS, Endpoint, make_token
 from stepscope.exporters.prometheus_targets import TargetsFile
+from tests.integration.processes import until
 
 
 class Moment:
@@ -280,9 +281,7 @@ def test_number_of_clients_is_bounded(endpoint, clock):
     assert status(ask(endpoint, request())) == 200
     for client in clients:
         client.close()
-    for _ in clients:
-        endpoint.poll()
-    assert endpoint._open == {}
+    until(lambda: endpoint.poll() or endpoint._open == {}, "the end of all connections")
 
 
 def test_client_that_leaves_is_forgotten(endpoint):
@@ -292,7 +291,7 @@ def test_client_that_leaves_is_forgotten(endpoint):
             client.sendall(data)
         for _ in range(5):
             endpoint.poll()
-    assert endpoint._open == {}
+    assert until(lambda: endpoint.poll() or endpoint._open == {}, "the end of all connections")
 
 
 def test_large_pages_are_sent_in_parts(clock):

@@ -148,5 +148,5 @@ def test_salvage_that_fails(monkeypatch):
 
 def test_run_that_goes_while_it_is_listed(tmp_path):
     """A folder that vanishes between listing and looking is a broken run of no age, not an error."""
-    assert catalog._made(tmp_path / "gone") == 0.0
-    assert catalog._made(tmp_path) == os.stat(tmp_path).st_mtime
+    assert catalog.changed_at(tmp_path / "gone") == 0.0
+    assert catalog.changed_at(tmp_path) == os.stat(tmp_path).st_mtime

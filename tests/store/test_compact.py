@@ -155,9 +155,9 @@ def test_compaction_sweeps_its_own_writer(folder):
     (path,) = compact.compact(folder, WRITER)
     later = path.stat().st_mtime + 11 * MINUTE
     compact.compact(folder, Writer("other", 0), now=later)
-    assert len(compact.superseded(folder, later)) == 8
+    assert len(list((folder.path / "metrics").iterdir())) == 27
     compact.compact(folder, WRITER, now=later)
-    assert compact.superseded(folder, later) == []
+    assert len(list((folder.path / "metrics").iterdir())) == 3
 
 
 def test_units_stay_while_the_merged_one_is_damaged(folder):
@@ -416,7 +416,7 @@ def test_merging_millions_of_points_takes_little_memory(folder, series):
         add(folder, millions(series, 375_000 // series, number), number)
     command = [sys.executable, "-c", MEASURE, str(folder.path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(sealed.__file__).parents[2])}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
     made, kibibytes = map(int, ended.stdout.split())
     assert made == 1
     assert kibibytes < 200 * 1024

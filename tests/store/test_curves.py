@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store.curves import Ask, curves, spans
 from stepscope.store.layout import Writer
-from stepscope.store.points import NO_STEP
 from stepscope.store.reader import Past
 from tests.exporters.recorded import CREATED, leave_tail, make_run, points_of, seal_points
 

@@ -66,10 +66,12 @@ def test_file_that_cannot_be_read(folder):
 
 @given(st.binary(max_size=200))
 def test_any_bytes(tmp_path_factory, data):
-    """Whatever bytes an events file holds, reading it raises nothing."""
+    """Whatever bytes an events file holds, each line of it is an event or a problem, or part of the cut end."""
     folder = make_folder(tmp_path_factory.mktemp("run"))
     (folder.path / "events" / "a-0.jsonl").write_bytes(data)
-    read_events(folder)
+    events, problems = read_events(folder)
+    assert len(events) <= data.count(b"\n") + 1
+    assert all(problem.startswith("a-0.jsonl") for problem in problems)
 
 
 @given(st.integers(0, 400), st.integers(1, 255))

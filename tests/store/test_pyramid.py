@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store import pyramid
-from stepscope.store.points import NO_NS, NO_STEP, Points
+from stepscope.store.points import NO_NS, Points
 from stepscope.store.pyramid import COLUMNS, Blocks
 
 INT64 = st.integers(-(2**63), 2**63 - 1)

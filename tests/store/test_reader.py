@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.ring import NO_STEP
 from stepscope.store import reader as reader_module
 from stepscope.store.layout import Writer
-from stepscope.store.points import NO_STEP, Points
+from stepscope.store.points import Points
 from stepscope.store.reader import Past
 from stepscope.store.seal import seal
 from stepscope.store.sealed import write_sealed

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store import parquet, pyramid, sealed
 from stepscope.store.checksum import Checked
-from stepscope.store.points import NO_NS, NO_STEP, Points, in_order, with_sorted_names
+from stepscope.store.points import NO_NS, Points, in_order, with_sorted_names
 from stepscope.store.pyramid import COLUMNS
 
 STEM = "node-0-1-9"
@@ -460,3 +461,8 @@ def test_the_writer_reaches_no_other_file(tmp_path):
         for query in ("SELECT * FROM read_text('/etc/passwd')", f"COPY (SELECT 1) TO '{tmp_path}/b.csv'"):
             with pytest.raises(duckdb.PermissionException):
                 locked.execute(query)
+
+
+def test_a_connection_draws_no_progress_bar(connection):
+    """DuckDB draws one on stdout where a query takes more than two seconds: among what a command prints."""
+    assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchall() == [(False,)]

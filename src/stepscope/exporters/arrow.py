@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import UsageError
-from stepscope.exporters.selection import portions
-from stepscope.store.points import NO_STEP, Points
+from stepscope.core.ring import NO_STEP
+from stepscope.exporters.portions import chunks, portions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from stepscope.exporters.selection import Metric
+    from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
 CHUNK = 1 << 17
@@ -46,10 +47,8 @@ def write(past: Past, metrics: Sequence[Metric], path: Path) -> None:
         {"stepscope": "1", "run": past.id, "project": past.project, "run_name": past.name},
     )
     with path.open("wb") as stream, pa.ipc.new_file(stream, schema) as writer:
-        for metric, points in portions(past, metrics):
-            for start in range(0, len(points), CHUNK):
-                part = points.select(slice(start, start + CHUNK))
-                writer.write_batch(_batch(pa, schema, metric.written, part))
+        for metric, points in chunks(portions(past, metrics), CHUNK):
+            writer.write_batch(_batch(pa, schema, metric.written, points))
 
 
 def _batch(pa: Any, schema: Any, name: str, points: Points) -> Any:

@@ -90,26 +90,23 @@ def histogram(labels: str, bounds: Sequence[float], counts: Sequence[int], total
 
 def text(families: Iterable[Family]) -> bytes:
     """Return a page in text format 0.0.4; a family without samples is left out."""
-    lines: list[str] = []
-    for family in families:
-        if family.samples:
-            total = "_total" if family.kind == COUNTER else ""
-            lines.append(f"# HELP {family.name}{total} {_encodable(family.help).translate(_HELP_ESCAPES)}\n")
-            lines.append(f"# TYPE {family.name}{total} {family.kind}\n")
-            lines += _lines(family, total)
-    return "".join(lines).encode()
+    return "".join(_written(families, "_total", _HELP_ESCAPES)).encode()
 
 
 def open_metrics(families: Iterable[Family]) -> bytes:
     """Return a page in OpenMetrics 1.0; a family without samples is left out."""
-    lines: list[str] = []
+    return "".join([*_written(families, "", _ESCAPES), "# EOF\n"]).encode()
+
+
+def _written(families: Iterable[Family], suffix: str, escapes: Mapping[int, str]) -> Iterator[str]:
+    """Yield the lines of all families; `suffix` is what the name of a counter ends with in its two head lines."""
     for family in families:
         if family.samples:
-            total = "_total" if family.kind == COUNTER else ""
-            lines.append(f"# HELP {family.name} {_encodable(family.help).translate(_ESCAPES)}\n")
-            lines.append(f"# TYPE {family.name} {family.kind}\n")
-            lines += _lines(family, total)
-    return "".join([*lines, "# EOF\n"]).encode()
+            is_counter = family.kind == COUNTER
+            name = f"{family.name}{suffix if is_counter else ''}"
+            yield f"# HELP {name} {_encodable(family.help).translate(escapes)}\n"
+            yield f"# TYPE {name} {family.kind}\n"
+            yield from _lines(family, "_total" if is_counter else "")
 
 
 def page(families: Iterable[Family], accept: str = "") -> tuple[str, bytes]:

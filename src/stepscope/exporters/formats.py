@@ -49,7 +49,7 @@ def _of(module: str, name: str) -> Callable[[Past, Sequence[Metric], Any], None]
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("csv", ".csv", "a line a point", write=_of("csv", "write_long"), write_wide=_of("csv", "write_wide")),
+        Format("csv", ".csv", "a line a point", write=_of("csv", "write_long"), write_wide=_of("csv_wide", "write")),
         Format("json", ".json", "one document: run, metrics, points, events", write=_of("json", "write")),
         Format("jsonl", ".jsonl", "a JSON object a point", write=_of("jsonl", "write")),
         Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("grafana", "write")),

@@ -6,22 +6,23 @@ Times are ISO 8601 in UTC with microseconds. A value that JSON has no number for
 
 from __future__ import annotations
 
-import itertools
 import json
 from math import isfinite
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
+from stepscope.core.strict_json import strict
 from stepscope.core.vocabulary import metric_of
 from stepscope.exporters.csv import iso_times
-from stepscope.exporters.selection import portions
-from stepscope.store.points import NO_STEP, Points, series_starts
+from stepscope.exporters.portions import chunks, portions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.exporters.selection import Metric
+    from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
 VERSION = 1
@@ -68,12 +69,8 @@ def _declared(past: Past, metric: Metric) -> str:
 
 
 def _lines(past: Past, metrics: Sequence[Metric]) -> Iterator[str]:
-    for metric, points in portions(past, metrics):
-        name = json.dumps(metric.written)
-        starts = [*series_starts(points).tolist(), len(points)]
-        for first, last in itertools.pairwise(starts):
-            for start in range(first, last, CHUNK):
-                yield _columns(name, points.select(slice(start, min(start + CHUNK, last))))
+    for metric, points in chunks(portions(past, metrics), CHUNK, by_series=True):
+        yield _columns(json.dumps(metric.written), points)
 
 
 def _columns(name: str, points: Points) -> str:
@@ -92,12 +89,4 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return json.dumps(_strict(value), separators=(",", ":"), allow_nan=False)
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not isfinite(value):
-        return repr(value)
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return json.dumps(strict(value, repr), separators=(",", ":"), allow_nan=False)

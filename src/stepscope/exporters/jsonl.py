@@ -9,14 +9,15 @@ import json
 from math import isfinite
 from typing import TYPE_CHECKING, BinaryIO
 
+from stepscope.core.ring import NO_STEP
 from stepscope.exporters.csv import CHUNK, iso_times
-from stepscope.exporters.selection import portions
-from stepscope.store.points import NO_STEP, Points
+from stepscope.exporters.portions import portions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.exporters.selection import Metric
+    from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
 

@@ -23,6 +23,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         _head(facts),
         _comparison(facts["comparison"]),
         _performance(facts),
+        _ledger(facts["ledger"]),
         _training(facts),
         _resources(facts),
         _diagnosis(facts),
@@ -101,6 +102,14 @@ def _performance(facts: Mapping[str, Any]) -> Iterator[str]:
         yield from _table(["phase", "share", "per step", "p50", "p95", "max"], [*rows, whole])
     cost = f", {format_value(own['cost_ratio'], 'ratio')} of the time" if own["cost_ratio"] is not None else ""
     yield f"Watching: {own['rows']:,} rows, {own['lost']:,} lost, {own['refused']:,} refused{cost}."
+    yield ""
+
+
+def _ledger(ledger: Mapping[str, Any]) -> Iterator[str]:
+    yield f"## {ledger['title']}"
+    yield ""
+    yield from _table(ledger["titles"], ledger["rows"])
+    yield ledger["summary"]
     yield ""
 
 

@@ -1,24 +1,17 @@
-"""Which metrics of a run to export, under which names, and their points in portions that fit into memory."""
+"""Which metrics of a run to export, and under which names."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import canonical, pattern_of, spellings
 from stepscope.exporters.formats import SPELLINGS
-from stepscope.store.layout import RunFolder
-from stepscope.store.points import Points, in_order, with_sorted_names
-from stepscope.store.reader import RELISTS
-from stepscope.store.snapshot import take_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from stepscope.store.reader import Past
 
@@ -48,9 +41,6 @@ DOCUMENTED = {
 }
 """Canonical names that the documents spell otherwise in what they write."""
 
-PORTION = 500_000
-"""Points that are read at once, unless one metric has more."""
-
 
 class Metric(NamedTuple):
     """A metric to export: its recorded name, the name to write, and the factor for its values."""
@@ -74,18 +64,6 @@ def choose(past: Past, wanted: Sequence[str] | None = None, spelling: str = RECO
     known = past.names()
     recorded = known if wanted is None else list(dict.fromkeys(_find(name, known, past.id) for name in wanted))
     return sorted(_apart([_spelled(name, spelling) for name in recorded]), key=lambda metric: metric.written)
-
-
-def portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
-    """Return each metric with its points in order of rank, attempt and seq, in the unit of the name that is written."""
-    sizes = _sizes(past)
-    waiting: list[Metric] = []
-    for metric in metrics:
-        if waiting and sum(sizes.get(one.recorded, 0) for one in [*waiting, metric]) > PORTION:
-            yield from _read(past, waiting)
-            waiting = []
-        waiting.append(metric)
-    yield from _read(past, waiting)
 
 
 def _find(name: str, known: Sequence[str], run: str) -> str:
@@ -121,22 +99,3 @@ def _apart(metrics: list[Metric]) -> list[Metric]:
             Metric(metric.recorded, metric.recorded) if back else metric
             for metric, back in zip(metrics, shared, strict=True)
         ]
-
-
-def _sizes(past: Past) -> dict[str, int]:
-    """Return about how many points each metric has; nothing if the files do not hold still."""
-    for _ in range(RELISTS):
-        try:
-            return take_snapshot(RunFolder(past.path)).counts()
-        except FileNotFoundError:
-            continue  # merged or removed meanwhile: look again
-    return {}
-
-
-def _read(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
-    points = in_order(with_sorted_names(past.points([metric.recorded for metric in metrics])))
-    for metric in metrics:
-        code = points.names.index(metric.recorded) if metric.recorded in points.names else -1
-        first, last = np.searchsorted(points.name, [code, code + 1]) if code >= 0 else (0, 0)
-        found = points.select(slice(first, last))
-        yield metric, found if metric.factor == 1.0 else replace(found, value=found.value * metric.factor)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.exporters.selection import portions
+from stepscope.core.ring import NO_STEP
+from stepscope.exporters.portions import portions
 from stepscope.exporters.tensorboard_bulk import scalars
 from stepscope.exporters.tensorboard_records import first_event
-from stepscope.store.points import NO_STEP, Points, series_starts
+from stepscope.store.points import Points, series_starts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,17 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.exporters.tensorboard_records import (
-    EXACT_FIELD,
-    FIXED32,
-    FIXED64,
-    VARINT,
-    block,
-    crc_table,
-    head_of,
-    key,
-    varint,
-)
+from stepscope.core.tensorboard import EXACT_FIELD, crc_table
+from stepscope.exporters.tensorboard_records import FIXED32, FIXED64, VARINT, block, head_of, key, varint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,41 +7,20 @@ that TensorBoard does not know and passes over, and that `stepscope import` read
 from __future__ import annotations
 
 import struct
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-EXACT_FIELD = 1000
-"""Number of the field of a summary's value that holds the exact number as a double."""
 VERSION = "brain.Event:2"
 """What the first event of a file says."""
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _LENGTH, _CRC, _DOUBLE, _FLOAT = struct.Struct("<Q"), struct.Struct("<I"), struct.Struct("<d"), struct.Struct("<f")
 _LARGEST_FLOAT = 3.4028235677973366e38
 """From here on a 32-bit float is infinite."""
-
-
-@cache
-def crc_table() -> tuple[int, ...]:
-    """Return the table of CRC-32C (Castagnoli), by byte."""
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-def masked_crc(data: bytes) -> int:
-    """Return the checksum that event files use: CRC-32C, rotated and shifted."""
-    table, value = crc_table(), 0xFFFFFFFF
-    for byte in data:
-        value = table[(value ^ byte) & 0xFF] ^ value >> 8
-    value ^= 0xFFFFFFFF
-    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @lru_cache(maxsize=4096)

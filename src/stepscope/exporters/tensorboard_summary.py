@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
 from stepscope.exporters import tensorboard_records as records
 from stepscope.exporters.tensorboard_writer import EventWriter
 from stepscope.recorder.complaints import Complaints
@@ -51,7 +52,7 @@ class SummaryWriter:
         try:
             found = _histogram(_tag(tag), values)
         except Exception as error:  # noqa: BLE001 - a user's tensor may raise anything when it is converted
-            self._refuse(tag, f"its values cannot be read ({type(error).__name__}: {error})", "values")
+            self._refuse(tag, f"its values cannot be read ({in_words(error)})", "values")
             return
         if found is None:
             self._refuse(tag, "it has no finite value", "empty")

@@ -110,15 +110,20 @@ def run_folders(root: Path) -> list[Path]:
         if (project / RUN_FILE).is_file():
             found.append(project)
         else:
-            found += [run for run in _subfolders(project) if (run / RUN_FILE).is_file() or (run / "tail").is_dir()]
+            found += [run for run in _subfolders(project) if is_run(run)]
     return found
+
+
+def is_run(path: Path) -> bool:
+    """Say whether a folder of a project is that of a run."""
+    return (path / RUN_FILE).is_file() or (path / "tail").is_dir()
 
 
 def _subfolders(path: Path) -> list[Path]:
     try:
         with os.scandir(path) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # removed since, or another user's
         return []
 
 
@@ -127,7 +132,8 @@ def _info(path: Path) -> RunInfo:
     try:
         meta = read_meta(folder)
     except StepscopeError as error:
-        return RunInfo(path, path.name, path.name, path.parent.name, "broken", error.cause, _made(path), None, None)
+        made = changed_at(path)
+        return RunInfo(path, path.name, path.name, path.parent.name, "broken", error.cause, made, None, None)
     nodes, _ = read_nodes(folder)
     state, cause = overall(nodes)
     ranks = [rank for node in nodes for rank in node.ranks.values()]
@@ -140,7 +146,8 @@ def _info(path: Path) -> RunInfo:
     return RunInfo(path, meta["id"], name, project, state, cause, created, duration, step)
 
 
-def _made(path: Path) -> float:
+def changed_at(path: Path) -> float:
+    """Return when a file or folder was changed last, in seconds since 1970; 0 if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:

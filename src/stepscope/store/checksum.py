@@ -192,6 +192,15 @@ class Checked:
             os.close(descriptor)
         return Findings(known[-1], frozenset(index for index in wanted if not known[index]))
 
+    def is_whole(self, path: Path, sums: FileSum) -> bool:
+        """Say whether every byte of a file is as it was written.
+
+        Raises:
+            OSError: the file cannot be opened; FileNotFoundError if it is gone.
+        """
+        findings = self.check(path, sums, range(len(sums.groups)))
+        return findings.framed and not findings.damaged
+
     def _entry(self, key: tuple[int, int, int, int]) -> dict[int, bool]:
         while len(self._known) >= self._limit and key not in self._known:
             self._known.pop(next(iter(self._known)))

@@ -225,11 +225,6 @@ def _runs(units: Sequence[Span], stuck: Collection[Path], tails: Sequence[int]) 
     return runs
 
 
-def superseded(folder: RunFolder, now: float, writer: Writer | None = None) -> list[Path]:
-    """Return the units, of one writer or of all, that a larger one replaced more than ten minutes ago."""
-    return [unit.path for units in _replaced_by(folder, now, writer).values() for unit in units]
-
-
 def sweep(folder: RunFolder, now: float, writer: Writer | None = None) -> list[Path]:
     """Remove units that a larger one replaced long ago, if that one is whole; return which."""
     removed = []
@@ -257,10 +252,7 @@ def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[S
 def is_whole(path: Path) -> bool:
     """Say whether every byte of a unit's file of points is as it was written."""
     sums = _sums(path)
-    if sums is None:
-        return False
-    findings = checksum.Checked().check(path, sums.points, range(len(sums.points.groups)))
-    return findings.framed and not findings.damaged
+    return sums is not None and checksum.Checked().is_whole(path, sums.points)
 
 
 def _size(path: Path) -> int | None:
@@ -272,5 +264,5 @@ def _size(path: Path) -> int | None:
 def _sums(path: Path) -> checksum.UnitSum | None:
     try:
         return checksum.decode(path.with_suffix(SUM).read_bytes())
-    except (FileNotFoundError, checksum.SumError):
+    except (FileNotFoundError, checksum.SumError):  # without sums it counts as damaged, and stays as it is
         return None

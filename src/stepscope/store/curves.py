@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.store.points import NO_STEP, Points, distinct, series_starts
+from stepscope.core.ring import NO_STEP
+from stepscope.store.points import Points, distinct, series_starts
 from stepscope.store.pyramid import LEVELS, Blocks, build, ordered
 from stepscope.store.sealed import read_blocks, read_points
 from stepscope.store.series import reduced

@@ -92,7 +92,7 @@ class Stream:
         """Say whether the trainer still holds its lock."""
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_WRITER)
-        except OSError:
+        except OSError:  # held by the trainer
             return True
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, ring.LOCK_WRITER)
         return False
@@ -136,7 +136,7 @@ class Stream:
         """Delete the ring and the files beside it: its rows are in the run."""
         suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX)
         for path in (self.path, *map(self.path.with_suffix, suffixes)):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):  # not every ring has them all
                 path.unlink()
 
     def close(self) -> None:

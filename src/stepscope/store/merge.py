@@ -106,9 +106,12 @@ class Order:
         self._start = self._end - extents["count"]
         mixed = np.zeros(len(order), bool)
         mixed[1:] = (extents["low"][1:] < extents["high"][:-1]) & ~new[1:]
-        self._mixed = _reduce(np.logical_or, mixed, first)
+        self._mixed = pyramid.reduce_by(np.logical_or, mixed, first)
         self.name, self.rank, self.attempt = (extents[key][first].astype(np.int32) for key in _KEYS)
-        self.low, self.high = _reduce(np.minimum, extents["low"], first), _reduce(np.maximum, extents["high"], first)
+        self.low, self.high = (
+            pyramid.reduce_by(np.minimum, extents["low"], first),
+            pyramid.reduce_by(np.maximum, extents["high"], first),
+        )
         self.start = np.append(self._start[first], found["count"].sum())
         """Where each series begins in the merged order, and where the last one ends."""
         self.rows = np.bincount(found["file"], found["count"]).astype(np.int64)
@@ -157,10 +160,6 @@ class Order:
         """Return which points of a range belong to series that are too short for blocks."""
         inside = np.diff(np.clip(self.start, first, last))
         return np.repeat(self.lengths < pyramid.SHORT, inside)
-
-
-def _reduce(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
-    return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
 
 
 def merge(

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store import pyramid
-from stepscope.store.points import NO_NS, NO_STEP, Points, in_order
+from stepscope.store.points import NO_NS, Points, in_order
 from stepscope.store.pyramid import COLUMNS, LEVELS, Blocks
+from stepscope.store.sql_text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -56,8 +58,9 @@ def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | No
         "python_enable_replacements": False,
     }
     connection = duckdb.connect(":memory:", config=settings)
+    connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout after two seconds
     if writable is not None:
-        connection.execute(f"SET allowed_paths = [{', '.join(map(_literal, writable))}]")
+        connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, writable))}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     return connection
@@ -82,7 +85,7 @@ def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Poin
     # In a dictionary all NaN are one; without dictionaries each keeps its bits. Two kinds in one unit are rare.
     dictionary = ", DICTIONARY_SIZE_LIMIT 0" if len(nans) and nans.min() != nans.max() else ""
     options = f"{_OPTIONS}, ROW_GROUP_SIZE {_POINTS_PER_GROUP}{dictionary}"
-    query = f"COPY (SELECT {_STORED_POINTS} FROM p) TO {_literal(path)} ({options})"  # noqa: S608 (quoted)
+    query = f"COPY (SELECT {_STORED_POINTS} FROM p) TO {quoted(path)} ({options})"  # noqa: S608 (quoted)
     _write(connection, columns, query, copy)
 
 
@@ -111,7 +114,7 @@ def write_blocks(
 ) -> None:
     """Write a pyramid that `pyramid_columns` gave."""
     options = f"{_OPTIONS}, ROW_GROUP_SIZE {_BLOCKS_PER_GROUP}"
-    query = f"COPY (SELECT * REPLACE (name::VARCHAR AS name) FROM p) TO {_literal(path)} ({options})"  # noqa: S608 (quoted)
+    query = f"COPY (SELECT * REPLACE (name::VARCHAR AS name) FROM p) TO {quoted(path)} ({options})"  # noqa: S608 (quoted)
     _write(connection, columns, query, copy)
 
 
@@ -129,6 +132,8 @@ class Query:
     """First and last time in microseconds since 1970 UTC, both included; of points only."""
     hole: tuple[int, int] | None = None
     """First and last of the range, both included, that are left out again."""
+    seq_range: tuple[int, int] | None = None
+    """First and last sequence, both included; of points only."""
 
     def conditions(self, names: int) -> list[str]:
         """Return the SQL conditions, with parameters from $2 on for this many names."""
@@ -142,6 +147,8 @@ class Query:
         else:
             ranges = (("step", self.step_range), ('"time"', self.time_range))
             found += [self._within(key, ends) for key, ends in ranges if ends is not None]
+            if self.seq_range is not None:
+                found.append(f"seq BETWEEN {int(self.seq_range[0])} AND {int(self.seq_range[1])}")
         if self.names is not None:
             found.append(f"name IN ({', '.join(f'${index + 2}' for index in range(names))})")
         return found
@@ -289,7 +296,3 @@ def _nothing(query: Query) -> dict[str, NDArray[Any]]:
     if query.level is not None:
         return pyramid.packed(pyramid.build(empty, query.level))
     return {key: getattr(empty, key) for key in ("name", "rank", "attempt", "seq", "step", "time", "value", "ns")}
-
-
-def _literal(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

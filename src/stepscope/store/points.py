@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-NO_STEP = -(2**63)
-"""Step of a point that belongs to no step, such as a machine sample."""
-
 NO_NS = -(2**63)
 """In `Points.ns`: the value is a float, not a duration."""
 

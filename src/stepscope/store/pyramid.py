@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.store.points import NO_NS, NO_STEP, Points, series_starts
+from stepscope.core.ring import NO_STEP
+from stepscope.store.points import NO_NS, Points, series_starts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ def build(points: Points, size: int) -> Blocks:
     finite = np.isfinite(points.value)
     low_at, low = _extreme(points.value, finite, starts, np.minimum)
     high_at, high = _extreme(points.value, finite, starts, np.maximum)
-    nonfinite = count - _reduce(np.add, finite.astype(np.int64), starts)
+    nonfinite = count - reduce_by(np.add, finite.astype(np.int64), starts)
     bad_at = _first(~finite, starts)
     with_step = points.step != NO_STEP
     last = ends - 1
@@ -151,9 +152,9 @@ def build(points: Points, size: int) -> Blocks:
         **_ends("step", points.step, starts, last),
         **_ends("time", points.time, starts, last),
         low_step=_low_step(points.step, with_step, starts),
-        high_step=_reduce(np.maximum, points.step, starts),  # NO_STEP is the lowest of all integers
-        low_time=_reduce(np.minimum, points.time, starts),
-        high_time=_reduce(np.maximum, points.time, starts),
+        high_step=reduce_by(np.maximum, points.step, starts),  # NO_STEP is the lowest of all integers
+        low_time=reduce_by(np.minimum, points.time, starts),
+        high_time=reduce_by(np.maximum, points.time, starts),
         min=low,
         max=high,
         mean=_mean(points.value, finite, starts, count - nonfinite, (low, high)),
@@ -167,7 +168,7 @@ def build(points: Points, size: int) -> Blocks:
         bad_step=points.step[bad_at],
         bad_time=points.time[bad_at],
         bad_kind=_kind(points.value[bad_at]),
-        in_ns=_reduce(np.minimum, (points.ns != NO_NS).view(np.int8), starts) == 1,
+        in_ns=reduce_by(np.minimum, (points.ns != NO_NS).view(np.int8), starts) == 1,
     )
 
 
@@ -229,7 +230,8 @@ def _block_starts(points: Points, size: int) -> NDArray[np.int64]:
     return np.asarray(np.repeat(starts, blocks) + inside * size, dtype=np.int64)
 
 
-def _reduce(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+def reduce_by(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+    """Return one entry for the entries of a column from each start to before the next."""
     return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
 
 
@@ -239,9 +241,9 @@ def _ends(axis: str, column: NDArray[np.int64], first: NDArray[np.int64], last: 
 
 def _low_step(step: NDArray[np.int64], with_step: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
     if with_step.all():
-        return _reduce(np.minimum, step, starts)
-    low = _reduce(np.minimum, np.where(with_step, step, np.iinfo(np.int64).max), starts)
-    return np.where(_reduce(np.maximum, with_step, starts), low, NO_STEP)
+        return reduce_by(np.minimum, step, starts)
+    low = reduce_by(np.minimum, np.where(with_step, step, np.iinfo(np.int64).max), starts)
+    return np.where(reduce_by(np.maximum, with_step, starts), low, NO_STEP)
 
 
 def _first(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -262,7 +264,7 @@ def _extreme(
     """Return position and value of each block's lowest or highest finite value; NaN where there is none."""
     neutral = np.inf if how is np.minimum else -np.inf
     known = value if finite.all() else np.where(finite, value, neutral)
-    found = _reduce(how, known, starts)
+    found = reduce_by(how, known, starts)
     lengths = np.diff(starts, append=len(value))
     at = _first((known == np.repeat(found, lengths)) & finite, starts)
     # Taken from the column, so that of 0.0 and -0.0, which are equal, the one that stands there is shown.
@@ -279,11 +281,11 @@ def _mean(
     """Return the mean of each block's finite values, inside their bounds; NaN where there is none."""
     known = value if finite.all() else np.where(finite, value, 0.0)
     with np.errstate(all="ignore"):
-        mean = _reduce(np.add, known, starts) / count
+        mean = reduce_by(np.add, known, starts) / count
         over = ~np.isfinite(mean) & (count > 0)
         if over.any():  # the sum left the range of floats: scale first
             each = np.repeat(count, np.diff(starts, append=len(value)))
-            mean = np.where(over, _reduce(np.add, known / np.maximum(each, 1), starts), mean)
+            mean = np.where(over, reduce_by(np.add, known / np.maximum(each, 1), starts), mean)
         return np.where(count > 0, np.clip(mean, *bounds), np.nan)
 
 

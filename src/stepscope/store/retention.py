@@ -149,7 +149,7 @@ def examine(path: Path, now: float, busy: Collection[str]) -> Candidate | None:
     try:
         meta = read_meta(folder)
         made = path.stat().st_mtime
-    except (StepscopeError, OSError):
+    except (StepscopeError, OSError):  # what cannot be read is never removed
         return None
     if not any((path / name).is_dir() for name in FOLDERS):
         return None
@@ -166,7 +166,7 @@ def _is_claimed(path: Path, seen: float, now: float) -> bool:
     """Say whether a process has joined the run after its last sign of life: its watcher has not written yet."""
     try:
         joined = (path / "claims").stat().st_mtime
-    except OSError:
+    except OSError:  # nobody has joined
         return False
     return joined > seen and now - joined < CLAIM_GRACE
 
@@ -176,6 +176,7 @@ def with_rings() -> set[str]:
     found = set()
     with contextlib.suppress(OSError):
         for path in find_places().rings():
+            # It was drained and removed since, or is being made: its run counts as running by its other signs.
             with contextlib.suppress(OSError, ValueError, TypeError, struct.error), open(path, "rb") as file:
                 file.seek(ring.IDENTITY_OFFSET)
                 found.add(os.path.realpath(ring.Identity.decode(file.read(ring.HEADER_BYTES)).run_path))

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store import checksum, parquet, pyramid
 from stepscope.store.block_cache import Pieces, read_through
 from stepscope.store.checksum import Checked, FileSum, Problem, UnitSum
 from stepscope.store.footer import FooterError
 from stepscope.store.parquet import Found, Query
-from stepscope.store.points import NO_NS, NO_STEP, Points, in_order, series_starts, with_sorted_names
+from stepscope.store.points import NO_NS, Points, in_order, series_starts, with_sorted_names
 from stepscope.store.pyramid import Blocks
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def reading_connection(threads: int = 1, memory: str = "1GB") -> duckdb.DuckDBPy
     return parquet.connect(threads, memory)
 
 
-def read_points(
+def read_points(  # noqa: PLR0913 - each filter is one
     units: Iterable[Sealed],
     names: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
@@ -219,6 +220,7 @@ def read_points(
     *,
     time_range: tuple[int, int] | None = None,
     hole: tuple[int, int] | None = None,
+    seq_range: tuple[int, int] | None = None,
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
 ) -> tuple[Points, list[Problem]]:
@@ -232,13 +234,14 @@ def read_points(
         step_range: first and last step, both included; points without a step are then left out.
         time_range: first and last time in microseconds since 1970 UTC, both included.
         hole: first and last of the range that are left out again, both included.
+        seq_range: first and last sequence, both included.
         connection: from `reading_connection`; None makes one.
         checked: remembers which bytes were compared.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
     """
-    query = Query(names, ranks, attempts, step_range, time_range=time_range, hole=hole)
+    query = Query(names, ranks, attempts, step_range, time_range=time_range, hole=hole, seq_range=seq_range)
     with contextlib.ExitStack() as stack:
         reader = _Reader(connection or stack.enter_context(reading_connection()), checked)
         found = reader.read(query, list(units))

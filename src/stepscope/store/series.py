@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from stepscope.store.points import NO_STEP, Points
+from stepscope.core.ring import NO_STEP
+from stepscope.store.points import Points
 from stepscope.store.pyramid import NAN, NEGATIVE_INFINITY, POSITIVE_INFINITY, Blocks, build
 
 if TYPE_CHECKING:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.ring import NO_STEP
+from stepscope.core.strict_json import strict, word
 from stepscope.store.checksum import Checked
 from stepscope.store.events import read_events
 from stepscope.store.layout import RunFolder, Writer
 from stepscope.store.meta import read_meta
-from stepscope.store.points import NO_NS, NO_STEP, Points, distinct
+from stepscope.store.points import NO_NS, Points, distinct
 from stepscope.store.sealed import read_points
 from stepscope.store.snapshot import take_snapshot
+from stepscope.store.sql_text import quoted
 from stepscope.store.states import read_nodes
 
 if TYPE_CHECKING:
@@ -146,7 +148,7 @@ class Shelf:
 def problems_of(source: Source) -> list[str]:
     """Return what of a run's points cannot be read."""
     for _ in range(RELISTS):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # merged since they were listed: they are listed anew
             return Shelf([source]).problems
     return [f"{source.path}: its files were merged or removed while they were compared"]
 
@@ -260,20 +262,7 @@ def copy_points(connection: duckdb.DuckDBPyConnection, target: Path, renamed: Se
 
 def strict_json(value: Any) -> str:
     """Return a value as JSON; NaN and infinities become the words "NaN", "Infinity" and "-Infinity", as in run.json."""
-    return json.dumps(_strict(value), separators=(",", ":"), allow_nan=False)
-
-
-def quoted(text: Path | str) -> str:
-    """Return a text as an SQL literal."""
-    return "'" + str(text).replace("'", "''") + "'"
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    return [_strict(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return json.dumps(strict(value, word), separators=(",", ":"), allow_nan=False)
 
 
 def _who(infos: Sequence[Source | RunInfo]) -> dict[str, NDArray[Any]]:
@@ -283,7 +272,7 @@ def _who(infos: Sequence[Source | RunInfo]) -> dict[str, NDArray[Any]]:
 def _config(info: RunInfo) -> str | None:
     try:
         config = read_meta(RunFolder(info.path)).get("config")
-    except StepscopeError:
+    except StepscopeError:  # the view `runs` says that it is broken, and why
         return None
     return None if config is None else strict_json(config)
 
@@ -332,14 +321,12 @@ def _intact(unit: Sealed) -> bool:
     """Say whether every byte of a unit's points is as it was written."""
     if unit.sums is None:
         return False
-    sums = unit.sums.points
     try:
-        findings = _CHECKED.check(unit.path, sums, range(len(sums.groups)))
+        return _CHECKED.is_whole(unit.path, unit.sums.points)
     except FileNotFoundError:
         raise
-    except OSError:
+    except OSError:  # it is read group by group then, and those that fail are told
         return False
-    return findings.framed and not findings.damaged
 
 
 def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:

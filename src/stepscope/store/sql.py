@@ -31,13 +31,12 @@ from stepscope.store.shelf import (
     fill_events,
     fill_points,
     fill_runs,
-    quoted,
 )
+from stepscope.store.sql_text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -105,9 +104,7 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.close()
 
     def _checked(self, text: str) -> str:

@@ -1,0 +1,179 @@
+"""Metrics that are too long to be read at once, a stretch of sequences or of steps at a time.
+
+The coarse blocks of the pyramid tell where a stretch is full, and which units hold any of it. A run that is being
+written may be read so: every stretch is read from the files that are there by then, and holds each point once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.core.ring import NO_STEP
+from stepscope.store.checksum import Problem
+from stepscope.store.points import Points, distinct
+from stepscope.store.pyramid import LEVELS, Blocks, build
+from stepscope.store.sealed import read_blocks, read_points
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from collections.abc import Set as AbstractSet
+
+    import duckdb
+    from numpy.typing import NDArray
+
+    from stepscope.store.reader import Past
+    from stepscope.store.sealed import Sealed
+    from stepscope.store.snapshot import Snapshot
+
+PORTION = 200_000
+"""Points that are read at once, about."""
+
+FIRST, LAST = NO_STEP + 1, 2**63 - 1
+
+
+class Axis(NamedTuple):
+    """What a series is divided by: a column of points, and those of a block's ends."""
+
+    point: str
+    low: str
+    high: str
+
+
+BY_SEQUENCE = Axis("seq", "first_seq", "last_seq")
+BY_STEP = Axis("step", "low_step", "high_step")
+"""Leaves points out that belong to no step."""
+
+
+class Stretch(NamedTuple):
+    """A part of the series of one rank and attempt: first and last, both included."""
+
+    rank: int
+    attempt: int
+    first: int
+    last: int
+
+
+_COUNTED: ContextVar[Callable[[int], object] | None] = ContextVar("counted", default=None)
+
+
+@contextlib.contextmanager
+def counting(told: Callable[[int], object]) -> Iterator[None]:
+    """Have `told` called with the number of points whenever some were written, until the end of the block."""
+    token = _COUNTED.set(told)
+    try:
+        yield
+    finally:
+        _COUNTED.reset(token)
+
+
+def count(points: int) -> None:
+    """Say that so many points were written."""
+    told = _COUNTED.get()
+    if told is not None:
+        told(points)
+
+
+def by_stretch(past: Past, names: AbstractSet[str], axis: Axis) -> Iterator[Points]:
+    """Return the points of metrics, in order of rank, attempt and stretch; inside of one in order of name and seq."""
+    places = _Places(names, axis)
+    for stretch in past.read(places.survey):
+        yield past.read(_Reading(places, stretch))
+
+
+@dataclass
+class _Places:
+    """Where the points of some metrics lie: which units hold which part of each series."""
+
+    names: AbstractSet[str]
+    axis: Axis
+    _extents: dict[tuple[str, int, int], tuple[int, int]] = field(default_factory=dict)
+    """First and last in a unit, by its file, rank and attempt."""
+    _known: set[str] = field(default_factory=set)
+
+    def survey(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[list[Stretch], list[str]]:
+        """Return the stretches to read one after another."""
+        problems: list[str] = []
+        parts = []
+        for unit in snapshot.holding(self.names):
+            blocks, wrong = read_blocks([unit], LEVELS[-1], self.names, connection=connection)
+            problems += map(str, wrong)
+            parts.append(self._table(blocks))
+            self._note(unit, parts[-1])
+        parts.append(self._table(build(distinct(snapshot.tail_points(self.names)), LEVELS[-1])))
+        table = np.concatenate(parts)
+        ordered = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
+        return _cuts(ordered), problems
+
+    def may_hold(self, unit: Sealed, stretch: Stretch) -> bool:
+        """Say whether a unit may hold points of a stretch; one that came meanwhile may."""
+        if str(unit.path) not in self._known:
+            return True
+        first, last = self._extents.get((str(unit.path), stretch.rank, stretch.attempt), (LAST, FIRST))
+        return first <= stretch.last and stretch.first <= last
+
+    def _table(self, blocks: Blocks) -> NDArray[np.int64]:
+        """Return a row for each block: rank, attempt, low, high, points."""
+        low, high = getattr(blocks, self.axis.low), getattr(blocks, self.axis.high)
+        rows = np.stack([blocks.rank, blocks.attempt, low, high, blocks.count], axis=1).astype(np.int64)
+        found: NDArray[np.int64] = rows[rows[:, 3] != NO_STEP]
+        return found
+
+    def _note(self, unit: Sealed, table: NDArray[np.int64]) -> None:
+        self._known.add(str(unit.path))
+        for rank, attempt, first, last, _ in table.tolist():
+            key = (str(unit.path), rank, attempt)
+            low, high = self._extents.get(key, (first, last))
+            self._extents[key] = (min(low, first), max(high, last))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads one stretch."""
+
+    places: _Places
+    stretch: Stretch
+
+    def __call__(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Points, list[str]]:
+        """Return the points of the stretch, each once and in order, and what could not be read."""
+        names, axis = self.places.names, self.places.axis
+        ranks, attempts, ends = {self.stretch.rank}, {self.stretch.attempt}, self.stretch[2:]
+        units = [unit for unit in snapshot.holding(names) if self.places.may_hold(unit, self.stretch)]
+        steps, sequences = (ends, None) if axis is BY_STEP else (None, ends)
+        sealed, problems = Points.empty(), list[Problem]()
+        if units:
+            sealed, problems = read_points(
+                units, names, ranks, attempts, steps, seq_range=sequences, connection=connection
+            )
+        tail = snapshot.tail_points(names, ranks, attempts)
+        place = getattr(tail, axis.point)
+        tail = tail.select((place >= ends[0]) & (place <= ends[1]))
+        return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(one) for one in problems]
+
+
+def _cuts(table: NDArray[np.int64]) -> list[Stretch]:
+    """Divide each series where a portion is full; its last stretch takes what a live run adds meanwhile."""
+    found: list[Stretch] = []
+    stretch, held, low, high = Stretch(0, 0, FIRST, LAST), 0, 0, 0
+    for rank, attempt, first, last, count in table.tolist():
+        if not held or stretch[:2] != (rank, attempt):
+            found += _finer(stretch, held, low, high)
+            stretch, held, low, high = Stretch(rank, attempt, FIRST, LAST), 0, first, last
+        elif held + count > PORTION and first > low:
+            found += _finer(stretch._replace(last=first - 1), held, low, min(high, first - 1))
+            stretch, held, low, high = Stretch(rank, attempt, first, LAST), 0, first, last
+        held, high = held + count, max(high, last)
+    return [*found, *_finer(stretch, held, low, high)]
+
+
+def _finer(stretch: Stretch, held: int, low: int, high: int) -> Iterator[Stretch]:
+    """Divide a stretch evenly whose points all begin at one place: many metrics, each of which has a block there."""
+    parts = max(1, min(round(held / PORTION), high - low + 1)) if held else 0
+    edges = [low + (high - low + 1) * part // parts for part in range(1, parts)]
+    for first, after in itertools.pairwise([stretch.first, *edges, stretch.last] if parts else []):
+        yield stretch._replace(first=first, last=after if after == stretch.last else after - 1)
