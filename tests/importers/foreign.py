@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.importers.tfevents import masked_crc
+from stepscope.core.tensorboard import masked_crc
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.ring import NO_STEP
 from stepscope.importers import formats, lightning_csv
-from stepscope.importers.imported import NO_STEP
 
 
 def read(tmp_path, text, name="metrics.csv"):

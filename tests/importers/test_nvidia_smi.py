@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError
+from stepscope.core.ring import NO_STEP
 from stepscope.importers import formats, nvidia_smi
-from stepscope.importers.imported import NO_STEP
 from tests.importers.foreign import SMI, shared
 
 DMON = """# gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-NO_STEP = np.iinfo(np.int64).min
-"""The step of a point that belongs to none."""
-
 
 @dataclass(frozen=True, slots=True)
 class ImportedSeries:

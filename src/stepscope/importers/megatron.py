@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from stepscope.importers.imported import NO_STEP
+from stepscope.core.ring import NO_STEP
 from stepscope.importers.points import Points
 from stepscope.importers.source import lines, unreadable
 from stepscope.importers.words import moment, parsed, scaled

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.importers.imported import NO_STEP
+from stepscope.core.ring import NO_STEP
 from stepscope.importers.points import Points
 from stepscope.importers.rows import values
 from stepscope.importers.source import json_value, lines, unreadable

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from stepscope.core.names import clean
 from stepscope.importers.imported import ImportedSeries
+from stepscope.importers.notes import Notes
 from stepscope.importers.points import MOST_NAMES, MOST_POINTS
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ class Row(NamedTuple):
     value: float
 
 
-class Numbered:
+class Numbered(Notes):
     """The points that were read, and notes of what was left out."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._columns: dict[str, list[array[int] | array[float]]] = {}
         self._left = MOST_POINTS
-        self._notes: Counter[str] = Counter()
 
     def add(self, row: Row) -> None:
         """Keep one point, unless there are too many already; raises ValueError or OverflowError for what is none."""
@@ -61,14 +61,6 @@ class Numbered:
         """Forget all points."""
         self._columns.clear()
         self._left = MOST_POINTS
-
-    def note(self, text: str) -> None:
-        """Keep a note; the same one twice is counted."""
-        self._notes[text] += 1
-
-    def notes(self) -> tuple[str, ...]:
-        """Return the notes; those that came more than once with their count."""
-        return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items())
 
     def series(self) -> dict[str, ImportedSeries]:
         """Return the points by name; names are cleaned as those of a recorder are."""

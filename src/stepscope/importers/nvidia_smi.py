@@ -6,8 +6,8 @@ import re
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from stepscope.core.ring import NO_STEP
 from stepscope.importers import nvidia_smi_text
-from stepscope.importers.imported import NO_STEP
 from stepscope.importers.nvidia_smi_columns import ABSENT, IDENTITIES, Column, header, inferred
 from stepscope.importers.points import Points
 from stepscope.importers.source import lines, unreadable

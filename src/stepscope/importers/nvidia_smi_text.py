@@ -7,7 +7,7 @@ import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from stepscope.importers.imported import NO_STEP
+from stepscope.core.ring import NO_STEP
 from stepscope.importers.words import moment, parsed, scaled
 
 if TYPE_CHECKING:

@@ -5,13 +5,15 @@ Ranks, attempts, sequences and names stay as they were written, where other impo
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.redact import jsonable, redact
-from stepscope.importers.imported import NO_STEP, Imported
+from stepscope.core.ring import NO_STEP
+from stepscope.importers.imported import Imported
 from stepscope.importers.numbered import Numbered, Row
 from stepscope.importers.source import MOST_LINE_BYTES, document, json_value, lines, opened, unreadable
 from stepscope.importers.words import moment
@@ -66,7 +68,8 @@ def _read_csv(path: str, points: Numbered) -> dict[str, Any]:
                 yield line.decode("utf-8", "replace")
 
     rows = csv.reader(texts())
-    next(rows, None)
+    with contextlib.suppress(csv.Error):
+        next(rows, None)  # the titles
     while True:
         try:
             cells = next(rows, None)
@@ -173,6 +176,7 @@ def _read_parquet(path: str, points: Numbered) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     try:
         with duckdb.connect(config={"threads": "1", "memory_limit": "512MB"}) as connection:
+            connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout after two seconds
             found = connection.execute(query, [path])
             while rows := found.fetchmany(_BATCH):
                 for *row, run, project in rows:
@@ -207,6 +211,10 @@ def _add_batch(batch: Any, points: Numbered) -> None:
         points.add(Row(name, rank, attempt, seq, NO_STEP if step is None else step, time / 1e6, value))
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def of_logger(path: str) -> Imported:
     """Return the metrics of a `TrainingLogger`'s export: its raw values with their steps and times."""
     whole = _object(document(path))
@@ -214,11 +222,17 @@ def of_logger(path: str) -> Imported:
     moments = _object(whole.get("raw_times"))
     steps = _object(whole.get("raw_steps"))
     for name, values in _object(whole.get("raw_metrics")).items():
-        known = steps.get(name) or list(range(len(values)))
-        when = moments.get(name) or [None] * len(values)
+        if not isinstance(values, list):
+            points.note("metrics without a list of values, left out")
+            continue
+        known = _list(steps.get(name)) or list(range(len(values)))
+        when = _list(moments.get(name)) or [None] * len(values)
         for seq, (value, step, time) in enumerate(zip(values, known, when, strict=False)):
-            figure = math.nan if value is None else value
-            points.add(Row(str(name), 0, 0, seq, NO_STEP if step is None else int(step), moment(time), float(figure)))
+            try:
+                figure = math.nan if value is None else float(value)
+                points.add(Row(str(name), 0, 0, seq, NO_STEP if step is None else int(step), moment(time), figure))
+            except (ValueError, TypeError, OverflowError):
+                points.note("values that are no number, left out")
     kept = ("experiment_name", "metric_summaries", "score_distribution")
     facts = {"name": str(whole.get("experiment_name") or ""), **{key: whole[key] for key in kept if key in whole}}
     return Imported(path, "training_logger", points.series(), redact(jsonable(facts)), points.notes())

@@ -34,6 +34,7 @@ def read_operations(path: str) -> dict[str, NDArray[Any]] | None:
         raise StepscopeError(what, f"it is larger than {MOST_BYTES >> 20} MiB", "cut it to some steps")
     with duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}) as connection:
         try:
+            connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout after two seconds
             known = connection.execute("SELECT name FROM parquet_schema(?)", [path]).fetchall()
             if not set(COLUMNS) <= {name for (name,) in known}:
                 return None

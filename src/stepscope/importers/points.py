@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.core.redact import jsonable, redact
-from stepscope.importers.imported import NO_STEP, Imported, ImportedSeries
+from stepscope.core.ring import NO_STEP
+from stepscope.importers.imported import Imported, ImportedSeries
+from stepscope.importers.notes import Notes
 from stepscope.importers.words import canonical_names, clean
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ class Column:
         )
 
 
-class Points:
+class Points(Notes):
     """What has been read of one file: points by name, and notes of what was left out."""
 
     def __init__(self, most_points: int = MOST_POINTS, most_names: int = MOST_NAMES) -> None:
+        super().__init__()
         self.columns: dict[str, Column] = {}
         self._left = most_points
         self._names_left = most_names
-        self._notes: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """Return the number of points that were kept."""
@@ -78,14 +79,6 @@ class Points:
             return None
         self._names_left -= 1
         return self.columns.setdefault(name, Column())
-
-    def note(self, text: str) -> None:
-        """Keep a note; the same one twice is counted."""
-        self._notes[text] += 1
-
-    def notes(self) -> tuple[str, ...]:
-        """Return the notes; those that came more than once with their count."""
-        return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in self._notes.items())
 
     def imported(self, path: str, form: str, facts: Mapping[str, Any] | None = None) -> Imported:
         """Return the run: canonical names where they are certain, facts without secrets.

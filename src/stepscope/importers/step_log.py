@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.importers.imported import NO_STEP
+from stepscope.core.ring import NO_STEP
 from stepscope.importers.points import Column, Points
 from stepscope.importers.source import lines, unreadable
 from stepscope.importers.words import parsed, plain, scaled

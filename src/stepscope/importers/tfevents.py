@@ -6,11 +6,12 @@ import os
 import struct
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
 from stepscope.importers.imported import Imported, ImportedSeries
 from stepscope.importers.points import Points
 from stepscope.importers.source import chunks
@@ -40,10 +41,6 @@ HALF_BITS = 13
 """Field of a tensor that lists numbers of 16 bits as integers."""
 
 
-EXACT_FIELD = 1000
-"""Field in which our own export puts a number that 32 bits do not hold, after the one that they do."""
-
-
 class Scalar(NamedTuple):
     """One value of a summary."""
 
@@ -60,27 +57,6 @@ class Event(NamedTuple):
     started: bool
     """Whether the run began anew here."""
     facts: dict[str, Any]
-
-
-@cache
-def _table() -> tuple[int, ...]:
-    """Return the table of CRC-32C (Castagnoli), by byte."""
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-def masked_crc(data: bytes) -> int:
-    """Return the checksum that event files use: CRC-32C, rotated and shifted."""
-    table, value = _table(), 0xFFFFFFFF
-    for byte in data:
-        value = table[(value ^ byte) & 0xFF] ^ value >> 8
-    value ^= 0xFFFFFFFF
-    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ import re
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from stepscope.importers.imported import NO_STEP
+from stepscope.core.ring import NO_STEP
 from stepscope.importers.points import Points
 from stepscope.importers.rows import values
 from stepscope.importers.source import chunks, json_value

@@ -1,0 +1,183 @@
+"""A child process that works on foreign files, so that whatever is in them, the command that asked survives (rule S15).
+
+The child has limits of its own for address space, processor time and what it hands back, and hands back bytes, never
+objects. It is forked: that takes milliseconds, and what the limits add is counted from where the child begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, cast
+
+from stepscope.core.errors import StepscopeError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    Work = Callable[[], Iterable[bytes | memoryview]]
+
+ADDRESS_BYTES = 4 << 30
+"""Address space that the child may take beside what it begins with."""
+ANSWER_BYTES = 2 << 30
+"""What the child may hand back; the points of a file take at most 640 MB."""
+CPU_SECONDS, CPU_SECONDS_PER_MB = 120, 2
+"""Processor time of the child, and more of it for each megabyte of its files. The slowest reader, that of JSON rows,
+takes a fifth of a second for one; a packed file is up to ten times as long."""
+DONE, REFUSED = 0, 1
+_ASIDE = 64 << 10
+"""Bytes of an error at most."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a child may use."""
+
+    address_bytes: int = ADDRESS_BYTES
+    cpu_seconds: int = CPU_SECONDS
+    answer_bytes: int = ANSWER_BYTES
+
+    @classmethod
+    def of(cls, paths: Sequence[str], address_bytes: int = ADDRESS_BYTES) -> Limits:
+        """Return the limits for some files and folders, by their size."""
+        megabytes = sum(map(_size, paths)) / 1e6
+        return cls(address_bytes, CPU_SECONDS + int(CPU_SECONDS_PER_MB * megabytes))
+
+
+def confined(what: str, work: Work, limits: Limits | None = None) -> bytes:
+    """Let a child do some work, and return the bytes that it hands back.
+
+    Args:
+        what: verb and object, for the error.
+        work: yields the bytes; runs in the child, with nothing of it coming back but them.
+        limits: what it may use.
+
+    Raises:
+        StepscopeError: the work refused, or went beyond a limit.
+    """
+    limits = limits or Limits()
+    with _answer() as answer:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # else the child would write it a second time
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of libraries, which the child does not use
+            child = os.fork()
+        if not child:
+            _work(work, answer, limits)
+        status = _wait(child)
+        size = answer.seek(0, os.SEEK_END)
+        answer.seek(0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == DONE:
+            return answer.read(size)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == REFUSED:
+            raise _refusal(what, answer.read(_ASIDE))
+        raise StepscopeError(what, _ending(status, limits), "check the file, or give a smaller part of it")
+
+
+def _answer() -> contextlib.AbstractContextManager[BinaryIO]:
+    """Return a file without a name that both can reach; in memory where the system has such."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):
+            return os.fdopen(os.memfd_create("stepscope"), "w+b")
+    return cast("contextlib.AbstractContextManager[BinaryIO]", tempfile.TemporaryFile())
+
+
+def _wait(child: int) -> int:
+    """Return how a child ended; with us it ends too."""
+    try:
+        return os.waitpid(child, 0)[1]
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+
+
+def _work(work: Work, answer: BinaryIO, limits: Limits) -> NoReturn:
+    """Do the work, in the child, and end it; nothing of the parent's is cleaned up here."""
+    code = REFUSED
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _confine(limits)
+        try:
+            answer.writelines(work())
+            answer.flush()
+            code = DONE
+        except StepscopeError as error:
+            _refuse(answer, [error.what, error.cause, error.remedy], type(error).__name__)
+        except MemoryError:
+            _refuse(answer, [f"memory is short: reading may take {limits.address_bytes >> 20} MiB"])
+        except OSError as error:
+            _refuse(answer, [f"what is in it does not fit into {limits.answer_bytes >> 20} MiB ({error.strerror})"])
+        except Exception as error:  # noqa: BLE001 - a reader that fails on a file must say so, not vanish
+            _refuse(answer, [f"its reader failed ({type(error).__name__}: {error})"])
+    finally:
+        os._exit(code)
+
+
+def _confine(limits: Limits) -> None:
+    """Take the limits. Where the system has narrower ones already, they stay."""
+    wanted = {
+        resource.RLIMIT_AS: _address_space() + limits.address_bytes,
+        resource.RLIMIT_CPU: limits.cpu_seconds,
+        resource.RLIMIT_FSIZE: limits.answer_bytes,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, size in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
+        with contextlib.suppress(OSError, ValueError):  # some systems know a limit and do not let it be set
+            resource.setrlimit(kind, (soft, hard))
+
+
+def _address_space() -> int:
+    """Return the address space of this process; 0 where nobody tells."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        return 0
+
+
+def _refuse(answer: BinaryIO, parts: list[str], kind: str = "") -> None:
+    """Leave an error as the answer."""
+    with contextlib.suppress(OSError):
+        answer.seek(0)
+        answer.truncate()
+        answer.write(json.dumps([kind, *(part[:4000] for part in parts)]).encode()[:_ASIDE])
+        answer.flush()
+
+
+def _refusal(what: str, told: bytes) -> StepscopeError:
+    try:
+        kind, *parts = json.loads(told)
+    except ValueError:
+        kind, parts = "", ["its reader failed"]
+    if len(parts) != 3:
+        return StepscopeError(what, parts[0], "check the file, or give a smaller part of it")
+    return (UsageError if kind == UsageError.__name__ else StepscopeError)(*parts)
+
+
+def _ending(status: int, limits: Limits) -> str:
+    """Return why a child ended that did not say it."""
+    number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if number == signal.SIGXCPU:
+        return f"reading it takes more than {limits.cpu_seconds} s of processor time"
+    if number == signal.SIGKILL:
+        return "its reader was killed; perhaps memory is short"
+    return f"its reader ended by signal {number}" if number else "its reader ended without an answer"
+
+
+def _size(path: str) -> int:
+    """Return the bytes of a file, or of the files in a folder."""
+    if not os.path.isdir(path):
+        with contextlib.suppress(OSError):
+            return os.stat(path).st_size
+        return 0
+    return sum(_size(os.path.join(place, name)) for place, _, names in os.walk(path) for name in names[:10_000])
