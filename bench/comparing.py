@@ -1,9 +1,8 @@
 """Does `stepscope compare` tell real differences from noise? On the repeats of real programs, and on torch loops here.
 
 The real runs are the logs of `../shared/data/modded-nanogpt-runs`: repeats of programs before and after a change, with
-the authors' own means. The loops are one program four times over: as it is, again, and with 3 and 10 % more work. They
-take turns step by step, as a gate on a machine that others use should be measured; one after the other, as two jobs of
-CI are, they are measured beside it. Every loop is one run: one against one, the hardest case.
+the authors' own means; 3 and 10 % are also added to the steps of one run and held against another of the same program.
+The loops are in `bench/compared_loops.py`.
 """
 
 from __future__ import annotations
@@ -12,34 +11,28 @@ import importlib.util
 import itertools
 import json
 import random
-import sys
-import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from bench.compared_loops import GATE, KEYS, PLANTED, loops
 from bench.figure import Figure, Options
-from bench.processes import ROOT, output_of
+from bench.processes import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.analysis.recording import Group, Recording
+    from stepscope.analysis.recording import Recording
 
 DATA = ROOT.parent / "shared" / "data" / "modded-nanogpt-runs"
 REAL = 0.004
 """Difference of the authors' mean times from which it is held to be real."""
-GATE = "step_seconds +3%"
-PAIRS = 40
-STEPS = 2000
-PLANTED = (0.0, 0.0, 0.03, 0.10)
-"""Work that each of the four loops has more; the first is A."""
-TOLERATED = 3
-"""False failures of 40 that a rate of 2.5 % may show by chance (in 98 of 100 benchmarks)."""
 
 
 def measure(options: Options) -> list[Figure]:
     """Return right directions, false alarms and mixed groups of the real runs, and what the gate does here."""
+    if importlib.util.find_spec("torch") is None:
+        absent = [Figure(key, f"gate {GATE}", None, "%", None, "torch not installed") for key in KEYS]
+        return [*real_runs(options), *absent]
     return [*real_runs(options), *loops(options)]
 
 
@@ -49,6 +42,8 @@ def real_runs(options: Options) -> list[Figure]:
         "compare_wrong": f"real differences above {REAL * 100:g} %: not told, or the wrong way",
         "compare_false": "random halves of one program's repeats: called different",
         "compare_unmixed": "  groups half of another program: not noticed",
+        "gate_real": f"real runs, one against one, gate {GATE}: equal ones fail",
+        "gate_real_3": "  3 % added to every step: missed",
     }
     if not DATA.is_dir():
         absent = "not installed: ../shared/data/modded-nanogpt-runs"
@@ -58,10 +53,13 @@ def real_runs(options: Options) -> list[Figure]:
     wrong, told = _directions(groups, pairs)
     false, halves, kinds = _halves(groups, 4 if options.quick else 200)
     unnoticed, mixes, pure = _mixes(groups, pairs, 2 if options.quick else 20)
+    failed, singles = _singles(groups, 3 if options.quick else 30)
     return [
         Figure("compare_wrong", texts["compare_wrong"], wrong, "", 0.0, told),
         Figure("compare_false", texts["compare_false"], 100 * false / halves, "%", 5.0, f"of {halves}; {kinds}"),
         Figure("compare_unmixed", texts["compare_unmixed"], unnoticed, "", 0.0, f"of {mixes}; {pure}"),
+        Figure("gate_real", texts["gate_real"], 100 * failed[0] / singles, "%", 2.5, f"of {singles}"),
+        Figure("gate_real_3", texts["gate_real_3"], 100 - 100 * failed[1] / singles, "%", 10.0, f"of {singles}"),
     ]
 
 
@@ -136,121 +134,26 @@ def _mixed(runs: tuple[Recording, ...]) -> bool:
     return any(finding.kind == "mixed_group" for finding in (*unlikeness([group]), *mixtures([group])))
 
 
-def loops(options: Options) -> list[Figure]:
-    """Return how often the gate fails for equal loops, and how often it misses planted work."""
-    pairs, steps = (2, 300) if options.quick else (PAIRS, STEPS)
-    if importlib.util.find_spec("torch") is None:
-        keys = [f"{key}_{what}" for key in ("gate", "gate_after") for what in ("equal", "3", "10")]
-        return [Figure(key, f"gate {GATE}", None, "%", None, "torch not installed") for key in keys]
-    printed, _, _ = output_of("-W", "ignore", "-m", "bench.comparing", str(pairs), str(steps))
-    told = [json.loads(line) for line in printed.splitlines()]
-    seen = f"{pairs} pairs of {steps} steps"
-    return [*_gate_figures(told, seen, in_turn=True), *_gate_figures(told, seen, in_turn=False)]
+def _singles(groups: dict[str, tuple[Recording, ...]], most: int) -> tuple[list[int], int]:
+    """Return how often the gate fails for one run against another of its program, and with 3 % added; and of how many.
+
+    Args:
+        groups: the runs of each program.
+        most: pairs of one program.
+    """
+    from stepscope.analysis.gate import FAILED, Gate, judge
+
+    gate, failed, total = Gate.parse(GATE), [0, 0], 0
+    for runs in groups.values():
+        pairs = list(itertools.permutations(runs, 2))
+        for first, second in random.Random(0).sample(pairs, min(most, len(pairs))):
+            total += 1
+            for at, more in enumerate((0.0, PLANTED[2])):
+                found = judge(gate, _step((first,), (_longer(second, more),)))
+                failed[at] += found.result == FAILED
+    return failed, total
 
 
-def _gate_figures(told: list[dict], seen: str, *, in_turn: bool) -> list[Figure]:
-    """Return what the gate did with the loops of one order."""
-    results = [judged(one["rows"], in_turn=in_turn) for one in told if one["in_turn"] == in_turn]
-    counts = {word: [sum(row[at][0] == word for row in results) for at in range(3)] for word in ("failed", "undecided")}
-    width = float(np.median([row[0][1] for row in results])) * 50
-    false, small, large = (100 * count / len(results) for count in counts["failed"])
-    unsure = [f"undecided {count}" for count in counts["undecided"]]
-    unsure[0] = f"{seen}, interval of ±{width:.2g} %, {unsure[0]}"
-    key, what = ("gate", "torch loops in turn") if in_turn else ("gate_after", "one after the other")
-    limits = (100 * TOLERATED / PAIRS, 10.0, 0.0) if in_turn else (None, None, None)
-    return [
-        Figure(f"{key}_equal", f"{what}, gate {GATE}: equal ones fail", false, "%", limits[0], unsure[0]),
-        Figure(f"{key}_3", "  3 % more work: missed", 100 - small, "%", limits[1], unsure[1]),
-        Figure(f"{key}_10", "  10 % more work: missed", 100 - large, "%", limits[2], unsure[2]),
-    ]
-
-
-def judged(rows: list[list[float]], *, in_turn: bool) -> list[tuple[str, float]]:
-    """Return the gate's result, and the width of the interval, of each loop beside the first."""
-    from stepscope.analysis.comparison import compare
-    from stepscope.analysis.gate import Gate
-
-    first, *others = (_group(row, 0 if in_turn else place) for place, row in enumerate(rows))
-    found = []
-    for other in others:
-        comparison = compare(first, other, gates=[Gate.parse(GATE)])
-        seen = comparison.quantities[0].found
-        found.append((comparison.gates[0].result, seen.high - seen.low))
-    return found
-
-
-def _group(seconds: list[float], begin: float) -> Group:
-    from stepscope.analysis.recording import Curve, Group, Recording
-
-    value = np.array(seconds)
-    curve = Curve(np.arange(len(value)), np.cumsum(value), value)
-    return Group("loop", (Recording("run", {"step_seconds": curve}, span=(begin, begin + 1)),))
-
-
-class Loop:
-    """A small training, with some work more."""
-
-    def __init__(self, torch, more: float = 0.0) -> None:
-        torch.manual_seed(0)
-        layers = torch.nn.Linear(128, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
-        self._model = torch.nn.Sequential(*layers)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
-        self._data = torch.randn(64, 128), torch.randint(0, 10, (64,))
-        self._loss = torch.nn.functional.cross_entropy
-        self._turns = 0
-        if more:
-            usual = float(np.quantile([self.step() for _ in range(300)], 0.1))
-            self._turns = round(more * usual / _turn_seconds())
-
-    def step(self) -> float:
-        """Return the seconds of one step."""
-        started = time.perf_counter()
-        self._optimizer.zero_grad()
-        loss = self._loss(self._model(self._data[0]), self._data[1])
-        loss.backward()
-        self._optimizer.step()
-        loss.item()
-        _work(self._turns)
-        return time.perf_counter() - started
-
-
-def _work(turns: int) -> None:
-    for _ in range(turns):
-        pass
-
-
-def _turn_seconds() -> float:
-    spans = []
-    for _ in range(200):
-        started = time.perf_counter()
-        _work(2000)
-        spans.append(time.perf_counter() - started)
-    return min(spans) / 2000
-
-
-def main(arguments: list[str]) -> int:
-    """Train four loops for each pair, in turn and one after the other; print their step times, a line each."""
-    import torch
-
-    torch.set_num_threads(1)
-    pairs, steps = map(int, arguments)
-    draw = random.Random(0)
-    for _ in range(pairs):
-        for in_turn in (True, False):
-            four = [Loop(torch, more) for more in PLANTED]
-            rows = taking_turns(four, steps, draw) if in_turn else [[one.step() for _ in range(steps)] for one in four]
-            print(json.dumps({"in_turn": in_turn, "rows": rows}), flush=True)
-    return 0
-
-
-def taking_turns(four: list[Loop], steps: int, draw: random.Random) -> list[list[float]]:
-    """Return the step times of loops that take turns; none may always follow itself, for it would be warm."""
-    rows: list[list[float]] = [[] for _ in four]
-    for _ in range(steps):
-        for place in draw.sample(range(len(four)), len(four)):
-            rows[place].append(four[place].step())
-    return rows
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _longer(run: Recording, more: float) -> Recording:
+    curve = run.curves["step_seconds"]
+    return replace(run, curves={**run.curves, "step_seconds": replace(curve, value=curve.value * (1 + more))})

@@ -82,9 +82,14 @@ def _past(file: Labelled, at: int) -> float:
     return (at - before[-1][1]) / max(1, before[-1][1] - before[-1][0]) if before else 3.0
 
 
+def windows_of(file: Labelled) -> int:
+    """Return how many windows of a file are scored."""
+    return sum(last >= file.scored_from for _, last in file.windows)
+
+
 def score(files: Sequence[Labelled], detections: Sequence[Sequence[int]]) -> float:
     """Return the score of a set of files, 0 for silence and 100 for perfection."""
-    windows = sum(last >= file.scored_from for file in files for _, last in file.windows)
+    windows = sum(map(windows_of, files))
     total = sum(raw_score(file, found) for file, found in zip(files, detections, strict=True))
     return 100 * (total + windows) / (2 * windows) if windows else 0.0
 

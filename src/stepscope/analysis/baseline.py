@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.comparison import measure, usual
+from stepscope.analysis.comparison import kind_in, measure, usual
 from stepscope.analysis.difference import CONFIDENCE, one_more_run, t_quantile
 from stepscope.analysis.quantity import MEAN_STEP, kind_of
 from stepscope.analysis.recording import Curve, Group, Recording
@@ -29,6 +29,8 @@ MOST_RUNS = 200
 MOST_STEPS = 4096
 """Steps of a curve that are kept, the last ones of it: beyond, the beginning says less about the speed of a program."""
 MOST_CURVES = 64
+MOST_REACH = 100.0
+"""Times the value that a range of ratios may reach; beyond, it is one of differences."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def ranges(group: Group, confidence: float = CONFIDENCE) -> list[Range]:
         levels = measure(spec, [group])
         if levels.groups:
             unit = "seconds" if spec.name == MEAN_STEP else unit_of(spec.name)
-            low, value, high = normal(levels.groups[0], kind_of(spec.name), confidence)
+            low, value, high = normal(levels.groups[0], kind_in(spec, levels, [group]), confidence)
             if math.isfinite(low) and math.isfinite(high):
                 found.append(Range(spec.text, unit, value, low, high, len(group.runs), levels.text))
     return found
@@ -66,6 +68,8 @@ def normal(levels: tuple[Level, ...], kind: Kind, confidence: float = CONFIDENCE
     with np.errstate(all="ignore"):
         value, deviation, freedom = one_more_run(levels, kind)
     reach = t_quantile(confidence, freedom) * deviation * math.sqrt(1 + 1 / len(levels))
+    if all(level.value > 0 for level in levels) and reach / value < MOST_REACH:  # times, bytes: a range of ratios
+        return value * math.exp(-reach / value), value, value * math.exp(reach / value)
     return value - reach, value, value + reach
 
 

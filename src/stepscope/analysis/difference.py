@@ -1,10 +1,10 @@
 """Is one group of runs different from another? A ratio, its interval, and a verdict that knows its noise.
 
 The unit of evidence is the run, not the step: equal runs lie apart by more than their steps tell. With repeats that
-distance is measured; where there are few, it is held near what is known beforehand, which counts as `PRIOR_FREEDOM`
-runs (the moderated t of empirical Bayes): the kind's own noise, and a multiple of the
-error that the steps tell. So one run against one gives an interval too, a wide one, and ten against ten rely on
-nothing but themselves.
+distance is measured; where there are few, it is held near what is known beforehand, which counts as a few runs (the
+moderated t of empirical Bayes): the kind's own noise, and a multiple of the error that the steps tell. So one run
+against one gives an interval too, a wide one, and ten against ten rely on nothing but themselves. Runs that took turns,
+A B A B, are compared in pairs: what the machine did meanwhile, slow hours and fast ones, is in both of a pair.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 """Share of intervals that hold the true difference; equal groups are called different in the rest."""
-PRIOR_FREEDOM = 4.0
-"""Degrees of freedom of what is known beforehand about the distance of equal runs."""
 SAME = "no difference"
 NOT_COMPARABLE = "not comparable"
 TOO_LARGE = "its values are too large to be compared"
@@ -71,7 +69,11 @@ def not_comparable(why: str, confidence: float = CONFIDENCE) -> Difference:
 
 
 def difference(
-    first: Sequence[Level], second: Sequence[Level], kind: Kind, confidence: float = CONFIDENCE
+    first: Sequence[Level],
+    second: Sequence[Level],
+    kind: Kind,
+    confidence: float = CONFIDENCE,
+    pairs: Sequence[tuple[int, int]] = (),
 ) -> Difference:
     """Compare two groups of runs.
 
@@ -80,6 +82,7 @@ def difference(
         second: the level of each run of B.
         kind: which way is better, and the noise that is known beforehand.
         confidence: of the interval.
+        pairs: places of the runs of A and B that followed each other, where all took turns.
     """
     values = [np.array([level.value for level in group]) for group in (first, second)]
     why = _obstacle(values)
@@ -87,7 +90,8 @@ def difference(
         return not_comparable(why, confidence)
     scale = _Scale.of(values)
     a, b = (scale.inside(group) for group in values)
-    noise, error, freedom = spread(a, b, [scale.error(level) for level in (*first, *second)], kind)
+    errors = [scale.error(level) for level in (*first, *second)]
+    noise, error, freedom = spread(a, b, errors, kind) if not pairs else paired(a, b, errors, kind, pairs)
     reach = t_quantile(confidence, freedom) * error
     gap = float(b.mean() - a.mean())
     ratio, low, high = (scale.ratio(gap + part) for part in (0.0, -reach, reach))
@@ -139,20 +143,36 @@ def spread(
     kind: Kind,
 ) -> tuple[float, float, float]:
     """Return the deviation of equal runs, the standard error of the difference of means, and its degrees of freedom."""
-    told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
-    prior = kind.noise**2 + kind.run_over_steps**2 * told
+    prior = _prior(errors, kind)
     sums = [float(np.sum((group - group.mean()) ** 2)) for group in (a, b)]
-    freedom = PRIOR_FREEDOM + len(a) + len(b) - 2
-    noise = (PRIOR_FREEDOM * prior + sum(sums)) / freedom
+    freedom = kind.freedom + len(a) + len(b) - 2
+    noise = (kind.freedom * prior + sum(sums)) / freedom
     error = math.sqrt(noise * (1 / len(a) + 1 / len(b)))
     own = [
-        (PRIOR_FREEDOM * noise + total) / (PRIOR_FREEDOM + len(group) - 1) / len(group)
+        (kind.freedom * noise + total) / (kind.freedom + len(group) - 1) / len(group)
         for group, total in zip((a, b), sums, strict=True)
     ]
     if sum(own) > error**2:  # the smaller group is the noisier one: Welch
-        shares = [part**2 / (PRIOR_FREEDOM + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
+        shares = [part**2 / (kind.freedom + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
         return math.sqrt(noise), math.sqrt(sum(own)), sum(own) ** 2 / sum(shares)
     return math.sqrt(noise), error, freedom
+
+
+def paired(
+    a: Numbers, b: Numbers, errors: Sequence[float], kind: Kind, pairs: Sequence[tuple[int, int]]
+) -> tuple[float, float, float]:
+    """Return the same as `spread` of runs that took turns, from how far the pairs lie apart in their difference."""
+    gaps = np.array([b[there] - a[here] for here, there in pairs])
+    freedom = kind.freedom + len(gaps) - 1
+    # The difference of a pair has the noise of two runs.
+    noise = (kind.freedom * _prior(errors, kind) + float(np.sum((gaps - gaps.mean()) ** 2)) / 2) / freedom
+    return math.sqrt(noise), math.sqrt(2 * noise / len(gaps)), freedom
+
+
+def _prior(errors: Sequence[float], kind: Kind) -> float:
+    """Return the variance of equal runs as it is known beforehand."""
+    told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
+    return kind.noise**2 + kind.run_over_steps**2 * told
 
 
 def one_more_run(levels: Sequence[Level], kind: Kind) -> tuple[float, float, float]:
@@ -162,8 +182,8 @@ def one_more_run(levels: Sequence[Level], kind: Kind) -> tuple[float, float, flo
     values, errors = values / scale, errors / scale
     mean = float(values.mean())
     prior = (kind.noise * mean) ** 2 + kind.run_over_steps**2 * float(np.mean(errors**2))
-    freedom = PRIOR_FREEDOM + len(values) - 1
-    deviation = math.sqrt((PRIOR_FREEDOM * prior + float(np.sum((values - mean) ** 2))) / freedom)
+    freedom = kind.freedom + len(values) - 1
+    deviation = math.sqrt((kind.freedom * prior + float(np.sum((values - mean) ** 2))) / freedom)
     return mean * scale, deviation * scale, freedom
 
 
@@ -206,5 +226,5 @@ def _why(verdict: str, runs: tuple[int, int], noise: float, reach: float) -> str
     if sum(runs) == 2:
         known = f"equal runs are taken to differ by {percent(noise, signed=False)}, as nothing is repeated"
     if verdict == SAME:
-        return f"{counted}; {known}, so less than {percent(reach, signed=False)} cannot be told"
+        return f"{counted}; {known}, so a change below {percent(reach, signed=False)} cannot be told"
     return f"{counted}; {known}"

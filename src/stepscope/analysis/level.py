@@ -40,6 +40,15 @@ TRIMMED = 0.2
 QUIET_GAIN = 1.5
 """How many times better the quiet steps must be known before they stand for all of them. On 8 H100
 (modded-nanogpt-runs) they are known worse, 0.04 to 1.1 times; on two busy cores mostly 2 to 20 times better."""
+FLOOR_SHARE, FLOOR_LEAST = 0.01, 3
+"""Of all steps, the very fastest, and at least so many: what a step takes while nothing disturbs it. Of equal torch
+loops one after the other, on two cores with 16 programs waiting for them, they lie 2 % apart (standard deviation),
+where the quiet quarter of each stretch lies 9 % apart and the mean 31 %."""
+FLOOR_STEPS = 200
+"""Steps below which a run has no such floor."""
+FLOOR_PARTS = 8
+"""Parts of a run whose own fastest steps tell how well that is known: where every part reaches the same floor, the
+next run does too. A program whose steps get longer by schedule reaches another one in each part."""
 WINDOW_SHARE = 0.05
 """Part of a curve's points that its value is a mean of; an evaluation's few points are taken one by one."""
 WINDOW_LEAST, WINDOW_MOST = 12, 2000
@@ -64,6 +73,8 @@ class Levels:
     groups: tuple[tuple[Level, ...], ...]
     text: str
     """Its definition in a few words, or why it cannot be compared."""
+    whole: bool = False
+    """Whether the errors say how far equal runs lie apart, and not only how well each run knows itself."""
 
 
 @dataclass(frozen=True)
@@ -76,35 +87,54 @@ class View:
     trimmed: float = 0.0
     """Share of the stretches, at each end, that is not believed."""
 
+    falls: bool = False
+    """Whether a disturbed step has a lower value, as a rate."""
 
-def _lowest(table: Numbers) -> Numbers:
-    most = max(1, int(QUIET_SHARE * table.shape[1]))
+
+def _lowest(table: Numbers, share: float = QUIET_SHARE, least: int = 1) -> Numbers:
+    most = min(table.shape[1], max(least, int(share * table.shape[1])))
     return np.asarray(np.partition(table, most - 1, axis=1)[:, :most].mean(axis=1))
 
 
 MEAN = View("mean", lambda table: np.asarray(table.mean(axis=1)))
 QUIET = View(f"mean of the fastest {QUIET_SHARE * 100:.0f} %, as the machine disturbed the others", _lowest, TRIMMED)
-QUIET_RATE = View(QUIET.text, lambda table: -_lowest(-table), TRIMMED)
+QUIET_RATE = View(QUIET.text, lambda table: -_lowest(-table), TRIMMED, falls=True)
 
 
-def flow(groups: Curves, quiet: View | None = QUIET) -> Levels:
+def flow(groups: Curves, quiet: View | None = QUIET, over: float = 1.0) -> Levels:
     """Return the value a step of each run.
 
     Args:
         groups: the runs' curves.
         quiet: how to look at the quiet steps alone, where the machine disturbed the others; None: always at all.
+        over: how many times farther equal runs lie apart than their steps tell; the floor tells it itself.
     """
     curves = _flat(groups)
     steps = _judged(common_steps(curves))
     if len(steps) < FEWEST:
         return Levels((), f"the runs have {len(steps)} steps in common after their beginning; {FEWEST} are needed")
     table = _table(curves, steps)
-    found = _aligned(table, MEAN)
+    which = f"steps {steps[0]} to {steps[-1]}"
+    found = [(_aligned(table, MEAN), f"{MEAN.text} of {which}", False)]
     if quiet is not None and len(steps) >= FEWEST * STRETCH:
-        other = _aligned(table, quiet)
-        if _doubt(other) * QUIET_GAIN < _doubt(found):
-            return Levels(_regroup(other, groups), f"{quiet.text}; steps {steps[0]} to {steps[-1]}")
-    return Levels(_regroup(found, groups), f"{MEAN.text} of steps {steps[0]} to {steps[-1]}")
+        found.append((_aligned(table, quiet), f"{quiet.text}; {which}", False))
+        if len(steps) >= FLOOR_STEPS:
+            text = f"mean of the fastest {FLOOR_SHARE * 100:.0f} %, as the machine disturbed the others; {which}"
+            found.append((_floors(table, falls=quiet.falls), text, True))
+    doubts = [_doubt(levels) * (1.0 if whole else over) for levels, _, whole in found]
+    best = int(np.argmin(doubts)) if min(doubts) * QUIET_GAIN < doubts[0] else 0
+    levels, text, whole = found[best]
+    return Levels(_regroup(levels, groups), text, whole)
+
+
+def _floors(table: Numbers, *, falls: bool) -> list[Level]:
+    """Return the fastest steps of each run; the error is how far the parts of a run lie apart in theirs."""
+    sign = -1.0 if falls else 1.0
+    value = sign * _lowest(sign * table, FLOOR_SHARE, FLOOR_LEAST)
+    parts = np.array_split(np.arange(table.shape[1]), FLOOR_PARTS)
+    floors = np.stack([_lowest(sign * table[:, part], 2 * FLOOR_SHARE, FLOOR_LEAST) for part in parts], axis=1)
+    error = floors.std(axis=1, ddof=1)
+    return [Level(float(one), float(own), table.shape[1]) for one, own in zip(value, error, strict=True)]
 
 
 def profiles(curves: Sequence[Curve]) -> Numbers | None:
@@ -183,17 +213,33 @@ def _table(curves: Sequence[Curve], steps: Steps) -> Numbers:
 
 
 def _aligned(table: Numbers, view: View) -> list[Level]:
-    """Return each run's level over common steps; its error is of what it does otherwise than the runs together."""
+    """Return each run's level over common steps; its error is of what it does otherwise than the runs together.
+
+    A program that is slower by a share is so by more where steps are long by schedule, and one that does something more
+    in every step is not: the error is of that way in which the runs lie apart most evenly.
+    """
     steps = table.shape[1]
     count = min(STRETCHES, max(1, steps // STRETCH))
     parts = np.array_split(np.arange(steps), count) if count >= FEWEST else np.arange(steps)[:, None]
     reduced = np.stack([view.reduce(table[:, part]) for part in parts], axis=1)
     together = np.median(reduced, axis=0)
-    shrunk = math.sqrt(len(table) / max(1, len(table) - 1))  # what all do has taken its part of the noise
+    apart = reduced - together
+    middle = float(together.mean())
+    found = _levels(apart, middle, len(table), steps, view.trimmed)
+    if (together > 0).all():
+        shares = _levels(apart / together * middle, middle, len(table), steps, view.trimmed)
+        if _doubt(shares) < _doubt(found):
+            found = [Level(one.value, other.error, one.points) for one, other in zip(found, shares, strict=True)]
+    return found
+
+
+def _levels(apart: Numbers, middle: float, runs: int, steps: int, trimmed: float) -> list[Level]:
+    """Return the level of each run from how far it lies from the middle in each stretch."""
+    shrunk = math.sqrt(runs / max(1, runs - 1))  # what all do has taken its part of the noise
     found = []
-    for row in reduced - together:
-        mean = trimmed_mean(row, view.trimmed) if len(row) > 1 else Mean(float(row[0]), 0.0, 1.0, 1)
-        found.append(Level(float(together.mean()) + mean.value, mean.error * shrunk, steps))
+    for row in apart:
+        mean = trimmed_mean(row, trimmed) if len(row) > 1 else Mean(float(row[0]), 0.0, 1.0, 1)
+        found.append(Level(middle + mean.value, mean.error * shrunk, steps))
     return found
 
 
