@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -33,6 +35,7 @@ CLASSES = {
     "start": "before the first step of the first attempt",
     "other": "logging, garbage collection, and what is no part of any step",
     "away": "between two attempts that are far apart: nobody knows whether the machine was held",
+    "unknown": "what the source of an imported run does not tell: it has logged nothing about this time",
 }
 """Every class with its definition, in the order of the ledger."""
 WASTE = ("data", "copy", "stall", "restart", "redone", "start", "other")
@@ -52,8 +55,6 @@ LONGEST_RESTART = 1800.0
 """Seconds between two attempts beyond which the run was away: schedulers and `torchrun` restart within minutes."""
 JITTER = 1e-3
 """Seconds between two steps that are no gap: what a change of clocks and rounding leave."""
-NO_STEP = np.iinfo(np.int64).min
-"""The step of a row that belongs to none."""
 _AT = {name: place for place, name in enumerate(CLASSES)}
 _FINE = ("finished", "running")
 
@@ -82,6 +83,13 @@ class Attempt:
     """Seconds of each phase in each step, by the phase's name; NaN in a step whose phases were not measured."""
     stalls: Sequence[tuple[float, float]] = ()
     """From when to when it stood still."""
+    outside: str = "other"
+    """Class of the time that lies in no step; `unknown` where the recorder has not seen all of it."""
+
+    @property
+    def steps(self) -> int:
+        """Stretches that are steps; what another tool has logged beside them, as an evaluation, is none."""
+        return len(self.end) if self.outside == "other" else int((self.step != NO_STEP).sum())
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,7 @@ def reckon(attempts: Sequence[Attempt]) -> Ledger:
     """Return the ledger of a run from all ranks of all its attempts, in any order."""
     groups = _in_order(attempts)
     lost = _lost_from(groups)
-    steps = sum(len(one.end) for group in groups for one in group)
+    steps = sum(one.steps for group in groups for one in group)
     start = "start" if steps else "other"
     total, spans, facts = np.zeros(len(CLASSES)), [], []
     edge = origin = min((one.started for one in groups[0]), default=0.0) if groups else 0.0
@@ -230,6 +238,7 @@ def _classify(one: Attempt, window: tuple[float, float], before: str, waited: st
         lost: step from which on its work was lost.
     """
     first, last = window
+    before = before if one.outside == "other" else one.outside
     started, ended = (float(np.clip(moment, first, last)) for moment in (one.started, one.ended))
     order = np.argsort(one.end, kind="stable")
     end = np.clip(np.maximum.accumulate(_finite(one.end[order], started)), started, ended)
@@ -239,12 +248,12 @@ def _classify(one: Attempt, window: tuple[float, float], before: str, waited: st
     table = _steps(one, order, end - begin)
     apart = np.flatnonzero(begin > previous)
     gaps = np.zeros((len(apart), len(CLASSES)))
-    gaps[np.arange(len(apart)), np.where(apart == 0, _AT[before], _AT["other"])] = (begin - previous)[apart]
+    gaps[np.arange(len(apart)), np.where(apart == 0, _AT[before], _AT[one.outside])] = (begin - previous)[apart]
     fine = one.state in _FINE
     outside = (
         (first, started, waited or before),
         (float(end[-1]) if len(end) else started, ended, _tail_class(one, before, fine=fine)),
-        (ended, last, "other" if fine else "restart"),
+        (ended, last, one.outside if fine else "restart"),
     )
     rows = np.zeros((len(outside), len(CLASSES)))
     for row, edge in zip(rows, outside, strict=True):
@@ -271,7 +280,7 @@ def _tail_class(one: Attempt, before: str, *, fine: bool) -> str:
     """Return the class of the time after the last step: the step that a crash broke off was lost."""
     if not len(one.end):
         return before
-    return "other" if fine else "redone"
+    return one.outside if fine else "redone"
 
 
 def _finite(values: Numbers, instead: float = 0.0) -> Numbers:

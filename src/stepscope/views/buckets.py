@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.store.points import NO_STEP
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -68,11 +66,6 @@ class Buckets:
             return None
         value = float(self.last[int(np.argmax(self.time))])
         return value if np.isfinite(value) else None
-
-    def top_step(self) -> int | None:
-        """Return the highest step; None if no point has one."""
-        steps = self.step[self.step != NO_STEP]
-        return int(steps.max()) if len(steps) else None
 
 
 def buckets_of(series: Series) -> Buckets:

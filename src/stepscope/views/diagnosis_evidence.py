@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.diagnosis.evidence import NO_STEP, RARE, Evidence, Steps, Track
+from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
+from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
@@ -158,7 +160,7 @@ def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track
 
 def evidence_of_imported(run: Imported) -> Evidence:
     """Return what a run of another tool tells: of each rank its steps, where their durations are known, and series."""
-    columns = {canonical(name): run.columns[name] for name in reversed(run.names())}
+    columns = {canonical(name): _in_our_unit(run.columns[name], name) for name in reversed(run.names())}
     series = {name: _by_rank(column) for name, column in columns.items() if not name.startswith(USELESS)}
     series = {name: tracks for name, tracks in series.items() if tracks}
     ranks = _imported_steps(columns)
@@ -167,6 +169,12 @@ def evidence_of_imported(run: Imported) -> Evidence:
     spans = [(float(one.end[0] - one.seconds[0]), float(one.end[-1])) for one in ranks if np.isfinite(one.end).all()]
     seconds = max(last for _, last in spans) - min(first for first, _ in spans) if spans else None
     return Evidence(ranks, series, (), state, "", seconds, None, run.format)
+
+
+def _in_our_unit(column: ImportedSeries, name: str) -> ImportedSeries:
+    """Return a series under one of its other names in the unit of its own: `gpu_utilization` is percent."""
+    factor = aliases[name].factor if name in aliases else 1.0
+    return column if factor == 1.0 else replace(column, value=column.value * factor)
 
 
 def _by_rank(column: ImportedSeries) -> dict[int, Track]:

@@ -15,7 +15,9 @@ TEXT = 500
 """Characters of a line."""
 VALUE = 2000
 """Characters of one field of an event."""
-QUIET = frozenset(("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"))
+QUIET = frozenset(
+    ("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options", "optimizer_made")
+)
 """Kinds that are not told unless they are asked for: data of other views."""
 
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis import energy, forecast, sizing
-from stepscope.analysis.ledger import NO_STEP, UNPAID, Attempt, Ledger, reckon, stalls_of
+from stepscope.analysis import energy, forecast, logged_time, sizing
+from stepscope.analysis.ledger import UNPAID, Attempt, Ledger, reckon, stalls_of
+from stepscope.analysis.logged_time import Logged
+from stepscope.analysis.quantity import is_loss
+from stepscope.core.ring import NO_STEP
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 
@@ -29,6 +32,12 @@ STEP, PHASE = "step_seconds", "phase/"
 MACHINE = "power/machine_watts"
 METERS = {"processors": ("power/cpu_joules_total", "power/cpu_watts"), "memory": ("power/dram_watts",)}
 """Meters beside those of the GPUs, each with the metrics that tell it, the best first."""
+DISK_SECONDS = 600.0
+"""Time that a disk must have been watched before it is said when it will be full."""
+OWN = "stepscope"
+"""Format of our own exports: what they bring back was recorded by us."""
+MOST_LOGGED = 8
+"""Metrics of a log without step times that are looked at for when its steps were."""
 MOST_READINGS = 20_000
 """Readings of a memory series that a leak is looked for in; more are joined."""
 DEFINITIONS = {
@@ -36,6 +45,7 @@ DEFINITIONS = {
     "money": "seconds of the class / 3600 * devices * price; nothing for the class `away`",
     "joules": "what the meters counted in each span of time, split like the span",
     "goodput_ratio": "productive seconds / seconds for which the machine was held",
+    "imported": "format of the log that it comes from; without `timed` the wall clock is the sum of what the log tells",
     "wasted": "money and seconds of data, copy, stall, restart, redone, start and other",
 }
 
@@ -62,6 +72,7 @@ def account(past: Past, question: Question) -> dict[str, Any]:
     price = question.price
     return {
         **ledger.facts(),
+        "imported": _source(past),
         "devices": devices,
         "device": "gpu" if sampled.gpus else "machine",
         "money": None if price is None else _money(ledger, price, devices),
@@ -79,6 +90,8 @@ def _nodes(past: Past) -> list[NodeState]:
 
 def attempts_of(past: Past) -> list[Attempt]:
     """Return every rank of every attempt of a run, as the ledger wants them."""
+    if is_foreign(past):
+        return _logged_attempts(past)
     names = past.names()
     rows = past.points([STEP, *(name for name in names if name.startswith(PHASE))]) if STEP in names else None
     steps = {} if rows is None else _by_rank(rows)
@@ -97,6 +110,41 @@ def attempts_of(past: Past) -> list[Attempt]:
         stalls = stalls_of(own, ended)
         found.append(Attempt(key[1], key[0], started, ended, state, end, seconds, step, phases, stalls))
     return found
+
+
+def is_foreign(past: Past) -> bool:
+    """Say whether another tool has recorded a run, and we know what it logged alone."""
+    source = past.meta.get("imported")
+    return isinstance(source, dict) and source.get("format") != OWN
+
+
+def _source(past: Past) -> dict[str, Any] | None:
+    """Return what is known of the log that a run was imported from; None if we have recorded it."""
+    if not is_foreign(past):
+        return None
+    timed = any(rank.ended > rank.started for node in _nodes(past) for rank in node.ranks.values() if rank.ended)
+    return {"format": str(past.meta["imported"].get("format")), "timed": timed}
+
+
+def _logged_attempts(past: Past) -> list[Attempt]:
+    """Return the attempts of a run that another tool has recorded."""
+    names = past.names()
+    chosen = [name for name in names if logged_time.wanted(name)]
+    if STEP not in names:
+        chosen += sorted(names, key=lambda name: (name != "loss", not is_loss(name), name))[:MOST_LOGGED]
+    found: dict[tuple[int, int], dict[str, Logged]] = {}
+    for name, key, part in _series(past.points(chosen)):
+        # Where a source tells no time, every point has that of the beginning.
+        alone = len(part) > 1 and part.time.min() == part.time.max()
+        time = np.full(len(part), np.nan) if alone else part.time / 1e6
+        found.setdefault(key, {})[name] = Logged(part.step, time, part.value)
+    attempts = []
+    for node in _nodes(past):
+        for rank, state in node.ranks.items():
+            started, ended, told = _life(node, state)
+            series = found.get((rank, node.attempt), {})
+            attempts.append(logged_time.attempt_of_log(series, (started, ended), node.attempt, rank, told))
+    return attempts
 
 
 def _life(node: NodeState, rank: RankState) -> tuple[float, float, str]:
@@ -281,7 +329,8 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
         blocks = series.buckets
         time, value = (series.time, series.value) if blocks is None else (blocks.last_time / 1e6, blocks.mean)
         if name == "disk/free_bytes":
-            finding = forecast.disk_full(time, value)
+            # Others write to it too: a minute of theirs says nothing about the next hours.
+            finding = forecast.disk_full(time, value) if len(time) and time[-1] - time[0] >= DISK_SECONDS else None
         elif parts[0] == "gpu":
             limit = sampled.most.get(f"gpu/{parts[1]}/memory_total_bytes")
             finding = forecast.memory_leak(f"memory of GPU {parts[1]}", time, value, limit)

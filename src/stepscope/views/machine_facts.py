@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store.machine import declared
-from stepscope.store.points import NO_STEP
+from stepscope.views.event_list import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -88,7 +89,7 @@ def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[st
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     kept = {key: event.get(key) for key in ("kind", "time", "rank", "step")}
     words = [event.get(key) for key in ("message", "why", "error", "cause", "reason")]
-    text = next((str(word) for word in words if word), "")
+    text = line_of(event) if event.get("kind") == "alert" else next((str(word) for word in words if word), "")
     place = _place(event.get("stacks"))
     return {**kept, "text": f"{text}; it stands at {place}"[:400] if place else text[:400]}
 

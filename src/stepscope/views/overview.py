@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import canonical, unit_of
 from stepscope.store.layout import RunFolder
-from stepscope.store.points import NO_STEP
 from stepscope.store.retention import size_of
 from stepscope.store.series import Series, summarize
 from stepscope.store.snapshot import take_snapshot

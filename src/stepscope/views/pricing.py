@@ -40,7 +40,7 @@ def price_of(past: Past) -> Price | None:
     wanted = configured or card_name(past, table)
     try:
         return table.price(wanted) if wanted else None
-    except StepscopeError:
+    except StepscopeError:  # `stepscope ledger` says what is wrong with the price
         return None
 
 

@@ -6,6 +6,8 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.store.sql_text import quoted
+
 if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
@@ -47,13 +49,8 @@ def _python(past: Past, part: Part) -> str:
     return "\n".join(lines) + "\n"
 
 
-def sql_text(text: str) -> str:
-    """Return a text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _sql(past: Past, part: Part) -> str:
-    where = [f"run = {sql_text(past.id)}", f"name IN ({', '.join(map(sql_text, part.names))})"]
+    where = [f"run = {quoted(past.id)}", f"name IN ({', '.join(map(quoted, part.names))})"]
     if part.ranks is not None:
         where.append(f"rank IN ({', '.join(map(str, part.ranks))})")
     if part.attempts is not None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.quantity import PHASE, STEP, is_loss, is_score
-from stepscope.analysis.recording import MEAN, MOST, NO_STEP, SUM, Curve, Points, Recording, curve_of
+from stepscope.analysis.recording import MEAN, MOST, SUM, Curve, Points, Recording, curve_of
+from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, canonical, matches
 from stepscope.store.layout import RunFolder
 from stepscope.store.series import Series

@@ -20,9 +20,11 @@ from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.comparison_view import comparison_view
 from stepscope.views.diagnosis import diagnose
 from stepscope.views.event_list import event_list
+from stepscope.views.ledger_section import kept
 from stepscope.views.machine_view import machine_view
 from stepscope.views.metric_list import metric_list
 from stepscope.views.overview import DEFINITIONS, own_cost
+from stepscope.views.pricing import usual_account
 from stepscope.views.run_head import run_head
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def report(past: Past, others: Sequence[Past] = (), now: float | None = None) ->
         "status": head["status"],
         "numbers": head["numbers"],
         "performance": _performance(past, head),
+        "ledger": kept(usual_account(past)),
         "training": _training(past, listed, head["important"]),
         "resources": _resources(past, listed),
         "diagnosis": diagnose(past),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from stepscope.views import ledger_section
 from stepscope.views import report_sections as sections
 from stepscope.views.markup import Markup, tag
 
@@ -69,6 +70,7 @@ def page(
         sections.head(facts),
         sections.comparison(compared),
         _part("Performance Summary", sections.performance(facts)),
+        _part(facts["ledger"]["title"], ledger_section.section(facts["ledger"])),
         _part("Training Progress", _charts(training, controls=bundle is not None), sections.metrics(facts)),
         _part("Resource Utilization", _charts(machine), sections.resources(facts)),
         _part("Diagnosis and Recommendations", sections.diagnosis(facts)),

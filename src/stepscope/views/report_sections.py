@@ -8,15 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.difference import SAME
-from stepscope.core.vocabulary import format_value, matches
+from stepscope.core.vocabulary import PHASES, format_value, matches
 from stepscope.views.markup import Markup, named, table, tag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PHASES = frozenset(
-    ("data", "copy", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation", "compile")
-) | {"logging", "gc", "other"}
 TONES = {"running": "go", "finished": "good"}
 MACHINE_ROWS = 60
 ALERTS, CONFIG, EVENTS = 100, 200, 40
@@ -202,6 +199,22 @@ def alerts(facts: Mapping[str, Any]) -> Any:
     return _sheet(table(titles, rows))
 
 
+def place_text(value: Any) -> str:
+    """Return a fact of where a run ran in words: bytes in their unit, and no key before what speaks for itself."""
+    if not isinstance(value, dict):
+        return text_of(value)
+    plain_words = ("system", "release", "machine", "implementation")
+    told = []
+    for key, item in value.items():
+        if item in (None, "", {}):
+            continue
+        if key.endswith("_bytes") and isinstance(item, (int, float)):
+            told.append(f"{format_value(float(item), 'bytes')} {key.removesuffix('_bytes')}")
+        else:
+            told.append(text_of(item) if key in plain_words else f"{key} {text_of(item)}")
+    return ", ".join(told)
+
+
 def environment(facts: Mapping[str, Any]) -> list[Any]:
     """Return where the run ran, with what configuration, and how it ended."""
     about = facts["run"]
@@ -219,7 +232,7 @@ def environment(facts: Mapping[str, Any]) -> list[Any]:
         ("folder", about.get("path")),
     ):
         if value not in (None, "", {}):
-            rows.append([label, text_of(value)])
+            rows.append([label, place_text(value)])
     parts: list[Any] = [_sheet(table(["", ""], rows))]
     config = flat(about.get("config"))
     if config:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import StepscopeError
+from stepscope.store.catalog import changed_at
 from stepscope.store.layout import RunFolder
 from stepscope.store.meta import read_meta
 from stepscope.store.states import NodeState, overall, read_nodes
@@ -23,13 +24,19 @@ def row(path: Path) -> dict[str, Any]:
     try:
         meta = read_meta(folder)
     except StepscopeError as error:
-        return {**_who(path, path.name, path.name, path.parent.name, _made(path)), **_broken(error.cause)}
+        return {**_who(path, path.name, path.name, path.parent.name, changed_at(path)), **_broken(error.cause)}
     nodes, problems = read_nodes(folder)
     created = meta.get("created", 0) / 1e6
     who = _who(path, meta["id"], meta.get("name") or meta["id"], meta.get("project") or "", created)
     if not nodes and problems:
         return {**who, **_broken(problems[0])}
     return {**who, **standing(nodes)}
+
+
+def unread(path: Path) -> dict[str, Any]:
+    """Return the row of a run whose folder has not answered yet: its names alone, nothing is read."""
+    who = _who(path, path.name, path.name, path.parent.name, 0.0)
+    return {**who, **_broken("its disk has not answered yet"), "state": "reading"}
 
 
 def standing(nodes: list[NodeState]) -> dict[str, Any]:
@@ -56,10 +63,3 @@ def _who(path: Path, name: str, shown: str, project: str, created: float) -> dic
 def _broken(cause: str) -> dict[str, Any]:
     unknown = dict.fromkeys(("duration", "step", "heard"))
     return {"state": "broken", "cause": cause[:CAUSE], **unknown, "attempts": 0}
-
-
-def _made(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.quantity import is_score
-from stepscope.core.vocabulary import canonical
+from stepscope.core.vocabulary import canonical, phase_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,7 +170,7 @@ class Scene:
         if total <= 0 or not number:
             return []
         found = [Phase(name, seconds / number, seconds / total) for name, seconds in sums.items()]
-        return sorted(found, key=lambda phase: (_place(phase.name), phase.name))
+        return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
 
     def step_seconds(self) -> float | None:
         """Return the mean of the recent steps over all ranks."""
@@ -182,13 +182,3 @@ class Scene:
         order = {"critical": 0, "warning": 1, "info": 2}
         active = [row for row in self.alerts if row["state"] in {"firing", "acknowledged"}]
         return sorted(active, key=lambda row: (row["state"] != "firing", order.get(row["severity"], 3), -row["since"]))
-
-
-PHASES = ("data", "copy", "forward", "backward", "optimizer", "communication", "evaluation", "checkpoint", "compile")
-"""Order in which phases are shown; others follow, "other" is last."""
-
-
-def _place(phase: str) -> int:
-    if phase == "other":
-        return len(PHASES) + 1
-    return PHASES.index(phase) if phase in PHASES else len(PHASES)
