@@ -1,11 +1,10 @@
-"""Every YAML, JSON and shell block of the mission's documents is one that we read, write or run."""
+"""Every YAML and JSON block of the mission's documents is one that we read or write."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import re
-import shlex
 
 import pytest
 import yaml
@@ -15,20 +14,6 @@ from stepscope.exporters import jsonl_rows
 from tests.documents import seeds
 
 pytestmark = pytest.mark.skipif(not seeds.documents(), reason=seeds.ABSENT)
-
-SKIPPED = ("pip", "git", "cd", "black", "flake8", "lsof", "monitor.system_monitor")
-"""Installers, tools of the author's own, and a line of Python among commands (it runs in test_system_monitor.py)."""
-EQUIVALENTS = {
-    "python -m monitoring.gpu_monitor": "monitor",
-    "python -m monitoring.gpu_dashboard": "top",
-    "python scripts/monitor_training.py": "scripts.monitor_training",
-    "python scripts/monitor_training_example.py": "scripts.monitor_training_example",
-    "python -m pytest": "tests",
-    "uv run python runners/train.py": "hydra",
-}
-"""Commands of the documents, and what they are here: a command, a script, tests, or Hydra's composition."""
-OTHER_MODES = {"dashboard": "top"}
-"""A mode of the example script that is a command of its own here."""
 
 
 def ids(block):
@@ -96,64 +81,3 @@ def test_what_we_write_has_every_key(block, tmp_path):
     shown = json.loads(text)
     ours = set(leaves(written(shown.keys(), tmp_path)))
     assert set(leaves(shown)) <= ours
-
-
-def commands():
-    """Return the commands of all shell blocks, with continued lines joined, without comments."""
-    found = []
-    for block in seeds.blocks("bash"):
-        for line in re.sub(r"\\\n\s*", " ", block.code).splitlines():
-            words = re.sub(r"(^|\s)#.*", "", line).strip().removeprefix("sudo ")
-            if words:
-                found.append(pytest.param(words, id=f"{block.place} {words[:40]}"))
-    return found
-
-
-@pytest.mark.promise("X-13")
-@pytest.mark.parametrize("line", commands())
-def test_commands_have_an_equivalent(line):
-    """Every command of a document is skipped by name, comes later by name, or is accepted by its equivalent here."""
-    later = next((why for word, why in seeds.LATER.items() if word in line), "")
-    if later or line.startswith(SKIPPED):
-        return
-    theirs, ours = next((pair for pair in EQUIVALENTS.items() if line.startswith(pair[0])), ("", ""))
-    assert ours, f"no equivalent of {line}"
-    arguments = shlex.split(line[len(theirs) :])
-    if ours == "tests":
-        assert all((seeds.ROOT / name).is_file() for name in arguments)
-    elif ours == "hydra":
-        composed(arguments)
-    elif ours.startswith("scripts."):
-        script_accepts(ours, arguments)
-    else:
-        stepscope_accepts([ours, *arguments])
-
-
-def stepscope_accepts(arguments):
-    from stepscope.cli.main import build_parser
-
-    build_parser([arguments[0]]).parse_args(arguments)
-
-
-def script_accepts(module, arguments):
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("script", seeds.ROOT / f"{module.replace('.', '/')}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    if arguments[:1] == ["--mode"] and arguments[1] in OTHER_MODES:
-        stepscope_accepts([OTHER_MODES[arguments[1]]])
-        return
-    script.parse(arguments)
-
-
-def composed(arguments):
-    """Let Hydra itself compose our callbacks with the overrides of a document; the rest are the user's own keys."""
-    hydra = pytest.importorskip("hydra", reason="the command line is Hydra's")
-    from stepscope.callbacks import hydra_arguments
-
-    own = [word for word in hydra_arguments(arguments) if word.startswith("callbacks")]
-    assert own
-    with hydra.initialize_config_dir(str(seeds.ROOT / "configs"), version_base="1.3"):
-        found = hydra.compose("lightning_example", overrides=own)
-    assert any(callback.enabled for callback in found.callbacks.values())

@@ -8,10 +8,15 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
+import subprocess
+import sys
+import types
 
 import pytest
 
 from tests.documents import seeds
+from tests.integration.processes import free_port, until
 
 pytestmark = pytest.mark.skipif(not seeds.documents(), reason=seeds.ABSENT)
 
@@ -158,3 +163,122 @@ def test_alertings_agree():
         for kind in (theirs("PerformanceAlerting"), ours("PerformanceAlerting"))
     ]
     assert kinds[0] == kinds[1]
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Supply what the document's dashboard imports and only hands on: Dash, Plotly's boxes, and a frame."""
+
+    class App:
+        def __init__(self, _name):
+            self.layout = None
+
+        def callback(self, *_arguments):
+            return lambda function: function
+
+    class Parts:
+        def __getattr__(self, _name):
+            return lambda *arguments, **options: (arguments, options)
+
+    boxes = types.SimpleNamespace(Scatter=dict, Layout=dict)
+    modules = {"dash": types.SimpleNamespace(Dash=App, dcc=Parts(), html=Parts()), "dash.dependencies": Parts()}
+    modules |= {"plotly": types.SimpleNamespace(graph_objs=boxes), "plotly.graph_objs": boxes}
+    modules["pandas"] = types.SimpleNamespace(
+        DataFrame=lambda rows: {key: [row[key] for row in rows] for key in rows[0]}
+    )
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.usefixtures("graphs")
+def test_dashboards_agree():
+    """The same rows give the same curves under the same titles."""
+    one, two = theirs("MonitoringDashboard")(), ours("MonitoringDashboard")()
+    for dashboard in (one, two):
+        dashboard.metrics_data += HISTORY
+    for name in ("create_loss_graph", "create_resource_graph"):
+        expected, found = getattr(one, name)(), getattr(two, name)()
+        assert [list(curve["y"]) for curve in found["data"]] == [list(curve["y"]) for curve in expected["data"]]
+        assert [curve["name"] for curve in found["data"]] == [curve["name"] for curve in expected["data"]]
+        assert words(found["layout"]["title"]) == words(expected["layout"]["title"])
+
+
+def words(title):
+    """Return a title, which Plotly takes as a text or as an object."""
+    return title["text"] if isinstance(title, dict) else title
+
+
+class Alerting:
+    """An alerting system that keeps what it is asked and told."""
+
+    def __init__(self):
+        self.asked, self.told = [], []
+
+    def check_alerts(self, now, before):
+        self.asked.append((now, before))
+        return [{"type": "loss_increase", "message": "it rises"}]
+
+    def send_alert(self, alert):
+        self.told.append(alert["type"])
+
+
+def test_real_time_monitors_agree(tmp_path, monkeypatch):
+    """Both look again and again, compare with the first look, and send what the alerting system finds."""
+    monkeypatch.setenv("STEPSCOPE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    parts = {"_get_current_loss": lambda _: 1.5, "_get_gpu_memory": lambda _: {}, "_get_cpu_usage": lambda _: 5.0}
+    kinds = type("Theirs", (theirs("RealTimeMonitor"),), parts), ours("RealTimeMonitor")
+    keys = []
+    for kind in kinds:
+        alerting = Alerting()
+        monitor = kind(alerting)
+        monitor.start_monitoring(interval=0.1)
+        until(lambda told=alerting.told: len(told) >= 2, "two looks")
+        assert monitor.is_monitoring
+        monitor.stop_monitoring()
+        assert not monitor.is_monitoring
+        count = len(alerting.told)
+        assert set(alerting.told) == {"loss_increase"}
+        assert alerting.asked[-1][1] == monitor.baseline_metrics
+        keys.append(set(alerting.asked[-1][0]))
+        assert len(alerting.told) == count  # nothing is sent any more
+    assert keys[0] <= keys[1]
+
+
+SCRAPED = """
+import sys, urllib.request
+kind = sys.argv[1]
+if kind == "theirs":
+    sys.path.insert(0, sys.argv[3])
+    from tests.documents.test_definitions import theirs
+    monitor = theirs("PrometheusMonitor")(port=int(sys.argv[2]))
+else:
+    from stepscope.exporters import PrometheusMonitor
+    monitor = PrometheusMonitor(port=int(sys.argv[2]))
+for loss in (2.0, 1.5):
+    monitor.update_metrics(loss, {"0": {"memory_allocated": 512.0}}, 12.5, 0.25)
+print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[2]}/metrics", timeout=60).read().decode())
+"""
+
+
+def scraped(kind, tmp_path):
+    """Return the samples that a monitor serves under the document's names."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    command = [sys.executable, "-c", SCRAPED, kind, str(free_port()), str(seeds.ROOT)]
+    environ = {**os.environ, "PYTHONPATH": f"{seeds.ROOT}/src:{seeds.ROOT}", "STEPSCOPE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=True)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(done.stdout)
+        for sample in family.samples
+        if sample.name.startswith(("training_", "gpu_memory_mb", "cpu_usage")) and not sample.name.endswith("_created")
+    }
+
+
+def test_prometheus_monitors_agree(tmp_path):
+    """A scrape of each finds the same samples with the same values."""
+    pytest.importorskip("prometheus_client", reason="the document's class needs it")
+    expected, found = scraped("theirs", tmp_path), scraped("ours", tmp_path)
+    plain = {key: value for key, value in expected.items() if "_bucket" not in key[0]}
+    assert {key: found.get(key) for key in plain} == plain

@@ -47,7 +47,7 @@ def test_blocks_run_as_they_are_written(document, tmp_path):
         env=environ,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
