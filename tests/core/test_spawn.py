@@ -24,7 +24,7 @@ def test_started_program_is_ours(tmp_path):
     for name in ("random.py", "json.py", "stepscope.py"):
         (tmp_path / name).write_text("raise SystemExit(7)")
     command = [spawn.interpreter(), *spawn.arguments("stepscope.store.seal")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
     assert "IndexError" in done.stderr  # main() of our module ran, and missed its arguments
 
 

@@ -172,7 +172,9 @@ def test_end_that_another_thread_is_at(run, monkeypatch):
     timer.start()
     run.finish()
     timer.join()
+    assert not run.recording
     monkeypatch.setattr("stepscope.session.run.SETTLE_SECONDS", 0)
     run.recording = True
     run.finish()
+    assert run.recording  # the other thread never came to its end, and nobody waited for it
     run.recording = False

@@ -52,7 +52,7 @@ def joined():
     """Wait for the thread that restarts a watcher."""
     for thread in threading.enumerate():
         if thread.name == "stepscope-restart":
-            thread.join(10)
+            thread.join(60)
 
 
 def test_watcher_is_started(scene):

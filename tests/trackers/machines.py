@@ -62,7 +62,7 @@ def machine_of(*sources):
     return lambda interval: Machine(sources, 0.001)
 
 
-def wait_until(condition, seconds=10.0):
+def wait_until(condition, seconds=60.0):
     """Wait for a thread to have done something."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()

@@ -179,7 +179,8 @@ def test_the_callback_writes_the_documents_fields(callback, tmp_path):
 def test_a_step_is_written_when_it_ends(callback, tmp_path):
     """A line does not wait for the end of the training."""
     callback.on_step_end(step=0, loss=1.0)
-    wait_until(lambda: len(lines(tmp_path, "training_metrics")) == 1)
+    wait_until(lambda: lines(tmp_path, "training_metrics"))
+    assert [row["loss"] for row in lines(tmp_path, "training_metrics")] == [1.0]
     callback.on_train_end()
 
 

@@ -69,7 +69,7 @@ def test_too_many_rows_are_dropped_and_counted(tmp_path):
     said, late = [], Late(1.0)
     queue = queue_of(tmp_path, said, limit=2)
     queue.put({"n": 0}, {"x": late})
-    assert late.asked.wait(10)
+    assert late.asked.wait(60)
     for number in range(1, 6):
         queue.put({"n": number})
     late.there.set()

@@ -7,7 +7,6 @@ latest pair at or before the moment, so that a clock set back or forward never d
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -65,17 +64,6 @@ class WallMap:
     def __len__(self) -> int:
         """Return the number of pairs."""
         return len(self._starts)
-
-    def to_wall_us(self, monotonic_ns: int) -> int:
-        """Return microseconds since 1970 UTC for a monotonic moment in nanoseconds.
-
-        Raises:
-            ValueError: there is no pair.
-        """
-        if not self._starts:
-            raise ValueError("no pair of wall and monotonic time")
-        index = max(bisect_right(self._starts, monotonic_ns) - 1, 0)
-        return (monotonic_ns + self._offsets[index]) // 1000
 
     def to_wall_us_array(self, monotonic_ns: Any, numpy: Any) -> Any:
         """Return microseconds since 1970 UTC for many moments: an int64 array of the same shape.

@@ -350,7 +350,7 @@ def _start_of(pid: int, proc: str) -> str:
     try:
         with Path(proc, str(pid), "stat").open("rb") as file:
             return file.read(4096).rpartition(b")")[2].split()[19].decode("ascii", "replace")
-    except (OSError, IndexError):
+    except (OSError, IndexError):  # it is gone, or not ours to look at: the identity does without
         return ""
 
 

@@ -120,7 +120,7 @@ def choose_root(places: Places, ring_bytes: int) -> Path:
     try:
         space = os.statvfs(places.shared)
         ours = ring_bytes + sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}*"))
-    except OSError:
+    except OSError:  # a ring went while it was counted: this one is the guest of the disk
         return places.disk
     total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
     return places.shared if ours <= total / 16 and ours <= free / 8 else places.disk

@@ -16,6 +16,8 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.strict_json import word
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -438,9 +440,7 @@ def _number(value: float) -> Any:
         bits = int.bit_length(value)
         return int(value) if bits <= 64 else f"<integer of {bits} bits>"
     number = float(value)
-    if math.isfinite(number):
-        return number
-    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+    return number if math.isfinite(number) else word(number)
 
 
 def _short(text: str | bytes) -> str:

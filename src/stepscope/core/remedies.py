@@ -1,10 +1,20 @@
 """What to do about each finding: one place for the words that diagnosis, alerts, callbacks and reports print.
 
 A key is the kind of a finding, or `kind/cause` where the cause is known; `remedy` falls back from the second to the
-first. Fields in braces are filled in by whoever tells the finding.
+first. Fields in braces are filled in by whoever tells the finding. `PLAIN` has a word for each field of a kind's own
+text, for whoever does not know it: so the text of a kind can always be told. Alerts on what is no finding of a run,
+such as a lost GPU, have theirs in `ALARMS`.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PLAIN = {"at": "that step", "who": "the late rank", "every": "so often", "why": "heat or power"}
+"""What is said for a field that is not known: `at` is the step, `who` the rank."""
 
 REMEDIES: dict[str, str] = {
     "input_bound": (
@@ -101,10 +111,10 @@ REMEDIES: dict[str, str] = {
         "the background, in smaller parts, or less often"
     ),
     "straggler": (
-        "look at rank {rank}: its data, its device (`nvidia-smi -q -d PERFORMANCE,ECC`), and what else runs on its "
-        "host; all others wait for it"
+        "look at {who}: its data, its device (`nvidia-smi -q -d PERFORMANCE,ECC`), and what else runs on its host; "
+        "all others wait for it; move it to another machine if it stays late"
     ),
-    "straggler/data": "rank {rank} waits for its data while the others have theirs: balance shards and their storage",
+    "straggler/data": "{who} waits for its data while the others have theirs: balance shards and their storage",
     "straggler/stage": (
         "the last stage of the pipeline has too much to do: give it fewer layers, or move the loss and the embedding"
     ),
@@ -117,13 +127,28 @@ REMEDIES: dict[str, str] = {
         "threads (torch.set_num_threads, OMP_NUM_THREADS) than processors, and end what is not needed"
     ),
     "gpu_throttled": (
-        "the GPU is slowed down by {why}: improve its cooling, raise its power limit (nvidia-smi -pl), or spread the "
-        "load"
+        "the GPU is slowed down by {why}: `nvidia-smi -q -d PERFORMANCE` tells which; improve its cooling, check the "
+        "power supply, or raise its power limit (nvidia-smi -pl)"
+    ),
+    "gpu_throttled/heat": (
+        "the GPU is too hot: check fans, air flow and what stands beside it; until that is mended lower its power "
+        "limit (nvidia-smi -pl), so that clocks stay even"
+    ),
+    "gpu_throttled/power": (
+        "the GPU is at its power limit: raise it where cooling and supply allow (nvidia-smi -pl), or spread the load"
+    ),
+    "gpu_throttled/supply": (
+        "the machine does not give the GPU the power that it wants: check its power supply and cables, and the limit "
+        "of the rack; `nvidia-smi -q -d PERFORMANCE` tells the reason"
     ),
     "gpu_idle": (
         "the GPU waits: look at data, host and communication first; then a larger batch, CUDA graphs or torch.compile"
     ),
-    "swapping": "memory does not suffice: fewer workers, a smaller batch, smaller caches, or more memory",
+    "gpu_idle/unused": (
+        "the model is on the processors and the GPU does nothing: model.to('cuda'), and every batch with "
+        ".to('cuda', non_blocking=True); check torch.cuda.is_available()"
+    ),
+    "swapping": "memory does not suffice: use fewer loader workers, a smaller batch or smaller caches, or add memory",
     "padding_waste": (
         "sort samples into batches of like length (bucketing), pad to the longest of the batch and not to a fixed "
         "length, or pack several sequences into one"
@@ -136,33 +161,37 @@ REMEDIES: dict[str, str] = {
         "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, keep batches of few sizes, and free large tensors "
         "before larger ones are made"
     ),
-    "disk_full": "keep fewer checkpoints, or move them elsewhere before that",
+    "disk_full": (
+        "keep fewer checkpoints and runs (`stepscope gc`), or move them elsewhere, before the next checkpoint fails"
+    ),
     "oom": (
         "use a smaller batch with gradient accumulation, activation checkpointing or a narrower type; "
         "if much is reserved but free, set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     ),
-    "oom/host": "fewer loader workers, smaller caches, memory-mapped data, or a machine with more memory",
+    "oom/host": (
+        "use fewer loader workers, a smaller prefetch_factor, smaller caches and memory-mapped data; or give the "
+        "container or machine more memory"
+    ),
     "divergence": (
         "lower the learning rate, warm it up, clip gradients (clip_grad_norm_), and start again from a checkpoint "
-        "before step {step}"
+        "before {at}"
     ),
     "loss_spike": (
-        "look at the batch of step {step} and at the gradient norm before it; clip gradients, or skip the batch and "
-        "restart from the checkpoint before it"
+        "look at the batch of {at} and at the gradient norm before it; clip gradients; if the loss does not come back, "
+        "restart from the checkpoint before it, past that batch or with a lower learning rate"
     ),
     "plateau": (
         "nothing is learned any more: change the learning rate (a schedule, or higher if it never fell), check that "
         "labels belong to inputs and that gradients reach all layers; if it is good enough, stop"
     ),
     "non_finite": (
-        "run once under torch.autograd.detect_anomaly() from a checkpoint before step {step}; look for logarithms, "
+        "run once under torch.autograd.detect_anomaly() from a checkpoint before {at}; look for logarithms, "
         "divisions and roots of 0, lower the learning rate, clip gradients, and prefer bfloat16 to float16"
     ),
-    "non_finite/gradient": (
-        "look at the loss and the batch of this step; run once under torch.autograd.detect_anomaly()"
-    ),
+    "non_finite/gradient": ("look at the loss and the batch of {at}; run once under torch.autograd.detect_anomaly()"),
     "exploding_gradients": (
-        "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, or look at the batch of this step"
+        "clip with torch.nn.utils.clip_grad_norm_, lower the learning rate, warm it up for longer, "
+        "and look at the batch of {at}"
     ),
     "vanishing_gradients": (
         "check initialisation, normalisation and residual paths; under float16 use a GradScaler or bfloat16"
@@ -179,9 +208,12 @@ REMEDIES: dict[str, str] = {
         "look at the milestones and at what a resumed run sets: a learning rate may rise slowly (warm-up), not at "
         "once; go back to a checkpoint before it"
     ),
-    "learning_rate/high": "the loss swings instead of falling: lower the learning rate by a factor of 3 to 10",
+    "learning_rate/high": (
+        "lower the learning rate by a factor of 3 to 10 until the loss falls; check its unit and the schedule: Adam "
+        "and its like diverge far below 1"
+    ),
     "overfitting": (
-        "stop at the best evaluation (step {step}), and use more data or augmentation, dropout, weight decay, or a "
+        "stop at the best evaluation, at {at}, and use more data or augmentation, dropout, weight decay, or a "
         "smaller model"
     ),
     "dead_worker": (
@@ -196,14 +228,41 @@ REMEDIES: dict[str, str] = {
 }
 
 
+ALARMS: dict[str, str] = {
+    "training_speed": (
+        "`stepscope diagnose RUN` tells which phase grew; look for other jobs on the machine, throttled GPUs and a "
+        "slow file system"
+    ),
+    "cpu_usage": (
+        "use fewer or lighter loader workers, with OMP_NUM_THREADS=1 in them; look for other jobs on the machine"
+    ),
+    "preempted": "the scheduler took the job: queue it again, it goes on from the last checkpoint",
+    "gpu_lost": "drain the node, and reset or replace the GPU",
+    "gpu_xid": "look up the Xid in NVIDIA's table; drain the node if it comes again",
+    "gpu_ecc": "results since then may be wrong: go back to the checkpoint before it, and have the GPU reset",
+    "gpu_driver_hung": "look at dmesg for the driver's errors; the node may need a reset",
+    "sampler_blind": "`stepscope doctor` tells what is missing; alerts on these metrics are blind until it is back",
+    "rows_dropped": "log fewer values, or set recorder.high_frequency; the metrics stepscope/* tell how many are lost",
+}
+"""What to do about alerts that are no finding of a run, by the name of their rule."""
+
+
 def remedy(kind: str, cause: str = "", **fields: object) -> str:
     """Return what to do about a finding, with the fields filled in; the text of the kind alone where one is missing."""
+    known = {**spoken(fields), **fields}
     for key in (f"{kind}/{cause}", kind):
-        text = REMEDIES.get(key)
+        text = REMEDIES.get(key) or ALARMS.get(key)
         if text is None:
             continue
         try:
-            return text.format(**fields)
+            return text.format_map(known)
         except KeyError:
-            continue  # a field is not known here: the text of the kind alone has none, or none is told
+            continue  # a field is not known here: the text of the kind alone has none that `PLAIN` does not know
     return ""
+
+
+def spoken(facts: Mapping[str, object]) -> dict[str, str]:
+    """Return the fields of remedies for what is known of a finding: `at` for its `step`, `who` for its `rank`."""
+    step, rank = facts.get("step"), facts.get("rank")
+    found = {"at": f"step {step}"} if isinstance(step, int) else {}
+    return {**PLAIN, **found, **({"who": f"rank {rank}"} if isinstance(rank, int) else {})}

@@ -19,8 +19,6 @@ MAGIC = int.from_bytes(b"STEPRING", "little")
 VERSION = 1
 HEADER_BYTES = 4096
 SEGMENTS = 64
-DEFAULT_BYTES = 4 << 20
-"""Size of a ring file in bytes, header included."""
 
 # Header words: 8 bytes each, written as one store, each by one side only.
 WORD_MAGIC, WORD_VERSION, WORD_SEGMENT_BYTES, WORD_CHECKED = 0, 1, 2, 3
@@ -48,7 +46,7 @@ PAD = struct.Struct("<II")
 SCHEMA_PAD, SCHEMA_PAIRS, SCHEMA_EVENT = 0, 1, 3
 FIRST_SCHEMA, MAX_SCHEMAS = 16, 1024
 NO_STEP = -(2**63)
-"""Step of a row that belongs to no step."""
+"""Step of a row that belongs to no step, such as a sample of the machine."""
 CHECKSUM = struct.Struct("<Q")
 """Off x86 a record ends with the crc32 of what is before it."""
 

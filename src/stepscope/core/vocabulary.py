@@ -199,6 +199,13 @@ UNIT_SUFFIXES = {
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 aliases = {alias.name: alias for alias in ALIASES}
+PHASES = tuple(metric.name.removeprefix("phase/") for metric in METRICS if metric.name.startswith("phase/"))
+"""Parts of a step that have a meaning, in the order in which they are shown; "other", the rest, is last."""
+
+
+def phase_place(phase: str) -> int:
+    """Return where a phase is shown among others: those of the program's own making stand just before "other"."""
+    return 2 * PHASES.index(phase) if phase in PHASES else 2 * len(PHASES) - 3
 
 
 def pattern_of(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
+from stepscope.core.errors import in_words
 from stepscope.integrations.patches import Patches
 from stepscope.integrations.torch_workers import TRANSFORMS, WORDS, Slots, TimedCall, WorkerProbe, time_transforms
 from stepscope.recorder.complaints import tell
@@ -67,9 +68,7 @@ class DatasetTransforms:
         try:
             self._prepare(loader)
         except Exception as error:  # noqa: BLE001 - no shared memory, an odd dataset: loading goes on unmeasured
-            self._complain(
-                f"cannot time the dataset's transforms: {type(error).__name__}: {error}; the training goes on"
-            )
+            self._complain(f"cannot time the dataset's transforms: {in_words(error)}; the training goes on")
         try:
             return original(loader)
         finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepscope.core.errors import in_words
+
 MOST = 3
 """Failures after which a measurement is given up."""
 
@@ -29,6 +31,6 @@ class Faults:
                 "measurement_failed",
                 what=self._what,
                 given_up=self.over,
-                cause=f"{type(error).__name__}: {error}"[:500],
+                cause=in_words(error, 500),
                 remedy="the training is not affected; report this with the versions of torch and stepscope",
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from stepscope.core.errors import in_words
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -19,7 +21,7 @@ def guarded(method: Method) -> Method:
         try:
             return method(self, *args, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever fails in a monitor, the training goes on; it is told
-            where, cause = f"{type(self).__name__}.{method.__name__}", f"{type(error).__name__}: {error}"[:300]
+            where, cause = f"{type(self).__name__}.{method.__name__}", in_words(error, 300)
             self.notices.say(f"{where} {type(error).__name__}", f"cannot go on in {where}: {cause}; the training does")
             return None
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning_callback import MonitorCallback
 from stepscope.integrations.machine_samples import MachineSamples, chosen_sources
@@ -129,8 +130,9 @@ class ResourceMonitorCallback(MonitorCallback):
         latest = samples.latest if samples is not None and samples.looks >= 2 else None
         if latest is None:
             return
-        for text in self._alerts.look(latest.values):
-            self.say(trainer, f"ResourceMonitor: ALERT - {text}")
+        for told in self._alerts.look(latest.values):
+            self.say(trainer, f"ResourceMonitor: ALERT - {told.text}")
+            self.say(trainer, f"ResourceMonitor: what to do - {told.remedy}")
         if (batch_index + 1) % self.log_interval or latest is self._shown:
             return
         self._shown = latest
@@ -171,7 +173,7 @@ class ResourceMonitorCallback(MonitorCallback):
                 self._complain(error)
 
     def _complain(self, error: Exception) -> None:
-        cause = f"{type(error).__name__}: {error}"[:300]
+        cause = in_words(error, 300)
         self.notices.say(type(error).__name__, f"cannot keep the machine's samples: {cause}; the training goes on")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepscope.core.remedies import remedy
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -18,6 +20,14 @@ HOT = 80.0
 """Degrees Celsius."""
 
 
+class Told(NamedTuple):
+    """What is said of something that lasts."""
+
+    text: str
+    remedy: str
+    """What to do, in the words of the diagnosis."""
+
+
 class Judged(NamedTuple):
     """One value held against its threshold."""
 
@@ -26,6 +36,7 @@ class Judged(NamedTuple):
     """What is said of it, but for how long it lasted."""
     bad: bool
     well: bool
+    remedy: str
 
 
 @dataclass
@@ -48,7 +59,7 @@ class ResourceAlerts:
     _lasting: dict[str, _Lasting] = field(default_factory=dict)
     _last: Mapping[str, float] | None = None
 
-    def look(self, values: Mapping[str, float]) -> list[str]:
+    def look(self, values: Mapping[str, float]) -> list[Told]:
         """Take the newest sample at the end of a batch, the same again if there is no newer; return what to tell."""
         is_new, self._last = values is not self._last, values
         found = []
@@ -62,7 +73,7 @@ class ResourceAlerts:
             state.samples += is_new
             if state.batches >= self.batches and state.samples >= min(SAMPLES, self.batches) and not state.told:
                 state.told = True
-                found.append(f"{judged.text} for {state.batches} batches")
+                found.append(Told(f"{judged.text} for {state.batches} batches", judged.remedy))
         return found
 
     def _judge(self, values: Mapping[str, float]) -> Iterator[Judged]:
@@ -70,10 +81,12 @@ class ResourceAlerts:
         used, total = values.get("memory/used_bytes"), values.get("memory/total_bytes")
         ratio = values.get("memory/used_ratio", used / total if used is not None and total else None)
         if self.options["alert_memory_pressure"] and ratio is not None:
-            yield self._above("memory", "memory usage", ratio, float(self.options["memory_threshold"]))
+            most = float(self.options["memory_threshold"])
+            yield self._above("memory", "memory usage", ratio, most, remedy("oom", "host"))
         waiting = values.get("cpu/iowait_ratio")
         if self.options["alert_io_bottleneck"] and waiting is not None:
-            yield self._above("io", "time waiting on disk", waiting, float(self.options["io_wait_threshold"]))
+            most = float(self.options["io_wait_threshold"])
+            yield self._above("io", "time waiting on disk", waiting, most, remedy("input_bound", "disk"))
 
     def _gpus(self, values: Mapping[str, float]) -> Iterator[Judged]:
         """Judge each GPU; one of several is called by its number."""
@@ -86,10 +99,13 @@ class ResourceAlerts:
             busy, heat = (values.get(f"gpu/{number}/{name}") for name in ("utilization_ratio", "temperature_celsius"))
             if busy is not None and self.options["alert_gpu_underutilization"]:
                 text = f"{which} utilization below {least * 100:.0f}%"
-                yield Judged(f"busy {number}", text, busy < least, busy >= min(1.0, least * (1 + self.hysteresis)))
+                well = busy >= min(1.0, least * (1 + self.hysteresis))
+                yield Judged(f"busy {number}", text, busy < least, well, remedy("gpu_idle"))
             if heat is not None:
                 cool = heat <= HOT * (1 - self.hysteresis)
-                yield Judged(f"heat {number}", f"{which} temperature above {HOT:.0f}°C", heat > HOT, cool)
+                text, advice = f"{which} temperature above {HOT:.0f}°C", remedy("gpu_throttled", "heat")
+                yield Judged(f"heat {number}", text, heat > HOT, cool, advice)
 
-    def _above(self, name: str, what: str, value: float, most: float) -> Judged:
-        return Judged(name, f"{what} above {most * 100:.0f}%", value > most, value <= most * (1 - self.hysteresis))
+    def _above(self, name: str, what: str, value: float, most: float, advice: str) -> Judged:
+        well = value <= most * (1 - self.hysteresis)
+        return Judged(name, f"{what} above {most * 100:.0f}%", value > most, well, advice)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepscope.core.after_import import AfterImport
+from stepscope.core.errors import in_words
 from stepscope.integrations.numerics import Numerics
 from stepscope.integrations.patches import Patches
 from stepscope.integrations.torch_calls import Calls
@@ -142,10 +143,6 @@ class Instrument:
         if self._numerics is not None:
             self._numerics.failed(error)
 
-    def on_step(self, function: Callable[[], None]) -> None:
-        """Call `function` at the end of every step, after it was closed."""
-        self.run.follow(_Follower(self._guarded(function)))
-
     def on_gradients(self, function: Callable[[Any], None]) -> None:
         """Call `function` with each optimizer about to step, in steps that are looked at: its gradients are there."""
         self._optimizers.before.append(self._guarded(function))
@@ -185,19 +182,9 @@ class Instrument:
                 function(*args)
             except Exception as error:  # noqa: BLE001 - a part that fails is left out, the training goes on; it is told
                 said = True
-                tell(f"cannot go on measuring: {type(error).__name__}: {error}"[:300] + "; the training goes on")
+                tell(f"cannot go on measuring: {in_words(error, 300)}; the training goes on")
 
         return call
-
-
-class _Follower:
-    """A function that wants to know of every step."""
-
-    def __init__(self, function: Callable[[], None]) -> None:
-        self.step_ended = function
-
-    def run_ended(self) -> None:
-        """Do nothing: the instrument is detached by then."""
 
 
 def _disarm_in_children(instrument: Instrument) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data._utils import signal_handling
 
+from stepscope.core.errors import in_words
+
 if TYPE_CHECKING:
     from stepscope.integrations.patches import Patches
     from stepscope.session.run import Run
@@ -63,7 +65,7 @@ class WorkerDeaths:
         # torch ends workers that do not stop by themselves with SIGTERM: that is no death of theirs.
         dead = {pid: code for pid, code in codes.items() if code and code != -signal.SIGTERM} or _told(error)
         if dead:
-            said = f"{type(error).__name__}: {error}"[:500] if error is not None else ""
+            said = in_words(error, 500) if error is not None else ""
             self._run.event("worker_died", workers=dead, error=said)
 
 

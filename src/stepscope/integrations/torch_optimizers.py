@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch_timeline import Timeline
 
 OPTIMIZER = CODES["optimizer"]
+MOST_ANEW = 100
+"""Optimizers made after the first update that are told, each as the event of a training that begins anew."""
 
 
 class Flag:
@@ -45,7 +47,7 @@ class Optimizers:
         self._inside = self._depth = 0
         self._nests = False
         self._outer: Any = None
-        self._updates = 0
+        self._updates = self._anew = 0
         self.compiled = Flag()
         """Raised by a compiled region in which an optimizer steps."""
         self.made: Callable[[], object] = lambda: None
@@ -104,6 +106,9 @@ class Optimizers:
             original(optimizer, *args, **kwargs)
             known.add(optimizer)
             self.made()
+            if self._updates and self._anew < MOST_ANEW:  # another fold, another stage, the next model of a search
+                self._anew += 1
+                self._timeline.run.event("optimizer_made", optimizer=type(optimizer).__name__)
 
         return make
 

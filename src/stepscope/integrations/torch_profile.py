@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
 from stepscope.integrations.operations import Operation, read, summarise
 from stepscope.integrations.trace_file import MAX_BYTES, TraceFile, expected_bytes, keep
 from stepscope.recorder.complaints import tell
@@ -224,7 +225,7 @@ class Profile:
             with phase:
                 work()
         except Exception as error:  # noqa: BLE001 - the profiler may raise anything; the training must go on
-            self._fail(f"cannot {verb} the profile: {type(error).__name__}: {error}"[:500])
+            self._fail(f"cannot {verb} the profile: {in_words(error)}"[:500])
 
     def _begin(self) -> None:
         torch = self._modules.get("torch")
@@ -354,7 +355,7 @@ class Profile:
                 for line in result.lines():
                     self._show(line)
         except Exception as error:  # noqa: BLE001 - a caller's own function may raise anything; training goes on
-            tell(f"cannot report a profile: {type(error).__name__}: {error}")
+            tell(f"cannot report a profile: {in_words(error)}")
 
     @staticmethod
     def _facts(result: Result, run: Run) -> dict[str, Any]:

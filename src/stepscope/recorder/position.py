@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.02
 """Seconds that a thread waits for another one's write before it drops its row."""
+LEAST_LOOKS = 20
+"""How often it looks at least: on a machine that stood still the other one had no time to go on either."""
 SIDE_ROWS = 256
 """Rows logged inside a write of the same thread that can wait for its end."""
 
@@ -62,8 +64,9 @@ class RingPosition(State):
             else:
                 self._words[WORD_REFUSED] += 1
             return None
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
+        deadline, looks = time.monotonic() + PATIENCE, 0
+        while time.monotonic() < deadline or looks < LEAST_LOOKS:
+            looks += 1
             time.sleep(0.0002)
             try:
                 return tokens.pop()

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.vocabulary import canonical, format_value
 from stepscope.recorder.complaints import tell
@@ -55,7 +56,7 @@ def show(
         stream.write("\n".join(drawn(list(lines(path, name, steps, error)), width, colour=colour)) + "\n")
         stream.flush()
     except Exception as problem:  # noqa: BLE001 - a card is a courtesy: whatever is wrong with it, the program goes on
-        tell(f"cannot show the card of the run: {type(problem).__name__}: {problem}; `stepscope show` has all of it")
+        tell(f"cannot show the card of the run: {in_words(problem)}; `stepscope show` has all of it")
 
 
 def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool) -> Iterator[str]:

@@ -246,7 +246,7 @@ def _ring_in(
         return create(place / f"{stem}{RING_SUFFIX}", size, facts(schema), is_welcome=welcome), descriptor
     except OSError:
         os.close(descriptor)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # what is raised is why there is no ring
             schema.unlink()
         raise
 

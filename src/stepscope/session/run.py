@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.errors import in_words
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.followed_step import make_step
@@ -95,7 +96,7 @@ class Run(Recorder):
         try:
             fields = describe_array(values, bins)
         except Exception as error:  # noqa: BLE001 - an array type may raise anything on conversion; it is counted
-            cause = f"{type(error).__name__}: {error}"[:200]
+            cause = in_words(error, 200)
             self._intake.count(self, "histogram", f"cannot take the histogram of {name!r}: {cause}; pass an array")
             return
         at = self._now_step() if step is None else step
@@ -117,7 +118,7 @@ class Run(Recorder):
                 self.instrument = module.instrument(self, self.overhead_budget, **self.watched)
             self.instrument.watch(*objects)
         except Exception as error:  # noqa: BLE001 - an odd torch must not stop the training; it is told
-            cause = f"{type(error).__name__}: {error}"[:300]
+            cause = in_words(error, 300)
             tell(f"cannot watch: {cause}; use run.step and run.phase, or another version of torch")
 
     def _unwatch(self, error: object) -> None:
@@ -129,7 +130,7 @@ class Run(Recorder):
                 instrument.failed(error)
             instrument.detach()
         except Exception as second:  # noqa: BLE001 - the end of a run must not stop the program; it is told
-            tell(f"cannot end the instrumentation: {type(second).__name__}: {second}; the run ends without it")
+            tell(f"cannot end the instrumentation: {in_words(second)}; the run ends without it")
 
     def profile(self, /, steps: int = 20, **options: Any) -> Any:
         """Profile the next `steps` steps with torch's profiler: a trace in the run's folder, the slowest operations.
@@ -183,7 +184,7 @@ class Run(Recorder):
             follower.run_ended()
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
-            self.event("exception", error=_words(error), traceback=_trace(error))
+            self.event("exception", error=in_words(error, 2000), traceback=_trace(error))
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._intake.pending and time.monotonic() < deadline:
             self._intake.settle(self)
@@ -265,13 +266,6 @@ class Run(Recorder):
     def __repr__(self) -> str:
         """Say which run this is."""
         return f"<stepscope run {self.id or '(off)'} rank {self.rank} in {self.path}>"
-
-
-def _words(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:2000]
-    except Exception as second:  # noqa: BLE001 - __str__ of a user's exception; the first one must not be hidden
-        return f"{type(error).__name__}: (no text: {type(second).__name__})"
 
 
 def _trace(error: BaseException) -> str:

@@ -41,7 +41,7 @@ class Stacks:
         if self._descriptor < 0:
             return
         _IN_USE.discard(self._number)
-        with contextlib.suppress(RuntimeError, ValueError):
+        with contextlib.suppress(RuntimeError, ValueError):  # somebody else's handler stands there by now
             faulthandler.unregister(self._number)
         with contextlib.suppress(OSError):  # closed by somebody who closes everything, such as a daemon
             os.close(self._descriptor)
@@ -62,7 +62,7 @@ def register(path: str | os.PathLike[str], number: int | None = SIGNAL) -> Stack
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
-    except OSError:
+    except OSError:  # the watcher finds no file, and tells of a hang without the stacks of its threads
         return None
     removable = before is signal.SIG_IGN
     if threading.current_thread() is threading.main_thread():

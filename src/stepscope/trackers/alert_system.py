@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.callables import CallableRules
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.names import UNSAFE
 from stepscope.recorder.complaints import Complaints, tell
+from stepscope.trackers.worklist import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_WAITING = 1000
 """Steps that wait to be looked at; beyond, the oldest are left out and counted."""
 MOST_KEPT = 1000
+SECONDS = 1.0
+"""How long one rule may take: the training does not wait for it."""
 
 
 class AlertSystem:
@@ -44,11 +46,8 @@ class AlertSystem:
         self.enabled = bool(enabled)
         self._notices = notices or Complaints()
         self._record = record
-        self._rules = CallableRules(note=lambda text: self._notices.say(text, text))
-        self._waiting: deque[Any] = deque(maxlen=MOST_WAITING)
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._busy = False
+        self._rules = CallableRules(note=lambda text: self._notices.say(text, text), seconds=SECONDS)
+        self._steps = Worklist(self._look, name="stepscope-alerts", most=MOST_WAITING)
         self.skipped = 0
         """Steps that were not looked at, as rules take longer than steps."""
         self.alerts: deque[dict[str, Any]] = deque(maxlen=MOST_KEPT)
@@ -98,40 +97,20 @@ class AlertSystem:
         """Have a step looked at, and return at once: `metrics` is a mapping, or has `to_dict`."""
         if not self.enabled or not self._rules.names():
             return
-        with self._changed:
-            self.skipped += len(self._waiting) == MOST_WAITING
-            self._waiting.append(metrics)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="stepscope-alerts", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self.skipped += not self._steps.add(metrics)
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Wait until every step was looked at, at most so long; say whether it was."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._busy, seconds)
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting and not self._changed.wait_for(lambda: bool(self._waiting), 60.0):
-                    self._thread = None
-                    return
-                metrics, self._busy = self._waiting.popleft(), True
-            try:
-                self._look(metrics)
-            except Exception as error:  # noqa: BLE001 - values of a user's own may raise anything; it is told
-                cause = f"{type(error).__name__}: {error}"[:300]
-                self._notices.say("look", f"cannot evaluate alert rules: {cause}; the training goes on")
-            finally:
-                with self._changed:
-                    self._busy = False
-                    self._changed.notify_all()
+        return self._steps.flush(seconds)
 
     def _look(self, metrics: Any) -> None:
-        values: Mapping[str, Any] = metrics.to_dict() if hasattr(metrics, "to_dict") else metrics
-        for change in self._rules.check(values):
-            self._take(change)
+        try:
+            values: Mapping[str, Any] = metrics.to_dict() if hasattr(metrics, "to_dict") else metrics
+            for change in self._rules.check(values):
+                self._take(change)
+        except Exception as error:  # noqa: BLE001 - values of a user's own may raise anything; it is told
+            cause = in_words(error, 300)
+            self._notices.say("look", f"cannot evaluate alert rules: {cause}; the training goes on")
 
     def _take(self, change: Transition) -> None:
         event = change.event()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
-import os
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.strict_json import null
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.gpu_memory_profiler import GPUMemoryProfiler, LeakReport
+from stepscope.trackers.json_file import write_json
 from stepscope.trackers.throughput_tracker import ThroughputTracker
 from stepscope.trackers.training_timer import TrainingTimer
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
 ITERATION = "iteration"
@@ -126,22 +126,9 @@ class ComprehensiveProfiler:
     def export_to_json(self, path: str | os.PathLike[str]) -> bool:
         """Write the summary to a file, whole or not at all; what is not known is null. False, and told, if it fails."""
         target = Path(path)
-        part = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(_strict(self.get_summary()), indent=2) + "\n", encoding="utf-8")
-            os.replace(part, target)
+            write_json(target, self.get_summary(), null)
         except OSError as error:
             self._notices.say("export", f"cannot write {target}: {error}; choose another path")
             return False
-        finally:
-            with contextlib.suppress(OSError):  # almost always: it has its name, or was never made
-                part.unlink()
         return True
-
-
-def _strict(value: Any) -> Any:
-    """Return plain data as JSON has it: null for what is not finite."""
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value

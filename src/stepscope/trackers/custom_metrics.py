@@ -6,6 +6,7 @@ import inspect
 from inspect import Parameter
 from typing import TYPE_CHECKING
 
+from stepscope.core.errors import in_words
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class CustomMetrics:
         self._strikes[name] += 1
         self._notices.say(
             name,
-            f"cannot compute custom metric {name!r}: {type(error).__name__}: {error}; "
+            f"cannot compute custom metric {name!r}: {in_words(error)}; "
             f"correct the function, it is left out after {STRIKES} failures in a row",
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.context import memory as host_memory
+from stepscope.core.errors import in_words
 from stepscope.core.vocabulary import GIB
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.statistics import Statistics
@@ -176,7 +177,7 @@ class GPUMemoryProfiler:
             backend = getattr(self._modules["torch"], kind)
             stats = backend.memory_stats(int(number))
         except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; the training must go on
-            cause = f"{type(error).__name__}: {error}"[:200]
+            cause = in_words(error, 200)
             self._notices.say("read", f"cannot read the memory of {self.source}: {cause}; look after the device")
             return dict.fromkeys(_STATS, math.nan)
         return {name: float(stats.get(key, 0)) for name, key in _STATS.items()}  # empty before the first allocation

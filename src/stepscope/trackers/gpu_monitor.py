@@ -11,15 +11,12 @@ from stepscope.core.errors import StepscopeError
 from stepscope.exporters.jsonl_files import JsonLines, Rotation
 from stepscope.exporters.jsonl_rows import GPU_FIELDS, gpu_indices, gpu_row, system_row
 from stepscope.recorder.complaints import Complaints
-from stepscope.trackers.machine_watch import MachineWatch, whole_machine
+from stepscope.trackers.machine_watch import MachineWatch, WatchedMachine, whole_machine
 from stepscope.trackers.statistics import Statistics
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from stepscope.watcher.machine import Machine, Moment
 
@@ -33,7 +30,7 @@ MEASURED = GPU_FIELDS[2:]
 HOST = ("cpu_usage_percent", "memory_usage_percent")
 
 
-class GPUMonitor:
+class GPUMonitor(WatchedMachine):
     """Sample one GPU and the host every `sample_interval` seconds, in a daemon thread.
 
     Without a GPU, driver or binding it says so once, with the reason, and the host is still sampled; nothing raises.
@@ -73,7 +70,7 @@ class GPUMonitor:
         self._span: tuple[int, int] | None = None
         self._files: list[JsonLines] = []
         self._indices: list[int] = []
-        self._watch = MachineWatch(
+        watch = MachineWatch(
             f"gpu-{self.gpu_index}",
             sample_interval,
             make_machine,
@@ -81,35 +78,13 @@ class GPUMonitor:
             on_end=self._close,
             notices=self.notices,
         )
-        self.sample_interval = self._watch.interval
-
-    @property
-    def is_monitoring(self) -> bool:
-        """Whether it samples, in this process."""
-        return self._watch.ticker.running
+        super().__init__(watch)
+        self.sample_interval = watch.interval
 
     @property
     def is_available(self) -> bool:
         """Whether the GPU has answered so far."""
         return any(self._statistics[name].count for name in MEASURED)
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Everything of the newest sample, in base units and by canonical name: clocks, errors, the host."""
-        return dict(self._watch.latest.values) if self._watch.latest is not None else {}
-
-    @property
-    def absent(self) -> dict[str, str]:
-        """What this machine cannot tell, with the reason and the remedy."""
-        return dict(self._watch.absent)
-
-    def start_monitoring(self) -> None:
-        """Begin to sample. A second start is harmless."""
-        self._watch.start()
-
-    def stop_monitoring(self) -> None:
-        """Stop promptly and close the files. What was sampled stays readable, and a new start goes on."""
-        self._watch.stop()
 
     def get_current_metrics(self) -> dict[str, Any]:
         """Return the newest sample as a row of `gpu_metrics_*.jsonl`; {} if the GPU has not answered for 10 s."""
@@ -136,16 +111,6 @@ class GPUMonitor:
         if not self.is_available:
             summary["reason"] = self._reason()
         return summary
-
-    def __enter__(self) -> Self:
-        self.start_monitoring()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop, whatever happened."""
-        self.stop_monitoring()
 
     def _take(self, moment: Moment) -> None:
         """Take in a moment; in the thread."""

@@ -10,6 +10,8 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -90,7 +92,7 @@ class GradientWatch:
                 return None
             return _total(torch, gradients) if gradients else None
         except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; training goes on, it is told
-            self.unavailable = f"{type(error).__name__}: {error}"[:200]
+            self.unavailable = in_words(error, 200)
             return None
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.core.errors import in_words
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.ticker import Ticker
 from stepscope.watcher.machine import Machine, local_samplers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
 
     from stepscope.watcher.machine import Moment
 
@@ -82,8 +85,47 @@ class MachineWatch:
             self._on_end()
 
     def _report(self, error: Exception) -> None:
-        text = f"cannot watch the machine ({self._name}): {type(error).__name__}: {error}; it is tried again"
+        text = f"cannot watch the machine ({self._name}): {in_words(error)}; it is tried again"
         self.notices.say(f"{type(error).__name__}", text)
+
+
+class WatchedMachine:
+    """What the monitors of the machine have in common: start, stop, `with`, and the newest sample."""
+
+    def __init__(self, watch: MachineWatch) -> None:
+        """Prepare; nothing starts."""
+        self._watch = watch
+
+    @property
+    def is_monitoring(self) -> bool:
+        """Whether it samples, in this process."""
+        return self._watch.ticker.running
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """What this machine cannot tell, with the reason and the remedy."""
+        return dict(self._watch.absent)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """Everything of the newest sample, in base units and by canonical name."""
+        return dict(self._watch.latest.values) if self._watch.latest is not None else {}
+
+    def start_monitoring(self) -> None:
+        """Begin to sample. A second start is harmless."""
+        self._watch.start()
+
+    def stop_monitoring(self) -> None:
+        """Stop promptly and close what is open. What was sampled stays readable, and a new start goes on."""
+        self._watch.stop()
+
+    def __enter__(self) -> Self:
+        self.start_monitoring()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Stop, whatever happened."""
+        self.stop_monitoring()
 
 
 class _Looking:

@@ -6,17 +6,19 @@ import math
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from stepscope.alerts.template import fill
+from stepscope.core.errors import in_words
 from stepscope.core.gpu_memory import by_gpu, index_of
 from stepscope.core.names import UNSAFE
 from stepscope.core.redact import redact_text
+from stepscope.core.remedies import remedy
 from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.worklist import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,13 +38,14 @@ Severity: {severity}
 Time: {time}
 What to do: {remedy}
 """
-REMEDIES = {
-    "loss_increase": "lower the learning rate, clip gradients, or go back to the last good checkpoint",
-    "loss_not_finite": "stop, look at the last batches and gradients, and go back to the last good checkpoint",
-    "gpu_memory": "use a smaller batch, gradient checkpointing, or shard the model",
-    "cpu_usage": "move work out of the data loader, or give it fewer workers than there are processors",
-    "training_speed": "look for waiting on data, other programs on the machine, or a GPU that is throttled",
+KINDS = {
+    "loss_increase": "divergence",
+    "loss_not_finite": "non_finite",
+    "gpu_memory": "oom",
+    "cpu_usage": "cpu_usage",
+    "training_speed": "training_speed",
 }
+"""The finding whose remedy an alert tells, in the words of the diagnosis."""
 COOLDOWN = 3600.0
 """Seconds in which an alert of one type is not sent again: nobody wants a mail every interval."""
 SPEEDS = ("training_speed", "steps_per_second", "samples_per_second", "tokens_per_second")
@@ -87,10 +90,8 @@ class PerformanceAlerting:
         self.notices = Complaints(stream)
         self._send, self._now = send or self._mail, now
         self._sent: dict[str, float] = {}
-        self._waiting: deque[Alert] = deque(maxlen=MOST_WAITING)
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._busy = False
+        self._lock = threading.Lock()
+        self._mails = Worklist(self._try, name="stepscope-mail", most=MOST_WAITING)
         self.sent, self.failed = 0, 0
 
     def __repr__(self) -> str:
@@ -175,46 +176,38 @@ class PerformanceAlerting:
         """Have an alert sent, and return at once: whether it will be, or one of its type was sent not long ago."""
         kind = str(alert.get("type", "alert"))
         now = self._now()
-        with self._changed:
+        with self._lock:
             last = self._sent.get(kind)
             if last is not None and 0 <= now - last < self.cooldown_seconds:
                 return False
             self._sent[kind] = now
-            self._waiting.append({"time": datetime.fromtimestamp(now).astimezone(), **alert})
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._work, name="stepscope-mail", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+        self._mails.add({"time": datetime.fromtimestamp(now).astimezone(), **alert})
         return True
 
     def flush(self, seconds: float = 10.0) -> bool:
         """Wait until everything was sent or has failed, at most so long; say whether it was."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._busy, seconds)
+        return self._mails.flush(seconds)
 
-    def _work(self) -> None:
-        """Send what waits, one after another; in the thread."""
-        while True:
-            with self._changed:
-                if not self._waiting and not self._changed.wait_for(lambda: bool(self._waiting), 60.0):
-                    self._thread = None
-                    return
-                alert, self._busy = self._waiting.popleft(), True
-            try:
-                why = self._deliver(alert)
-            except Exception as error:  # noqa: BLE001 - a user's own sender may raise anything; it is told
-                why = f"{type(error).__name__}: {error}"
-            with self._changed:
-                self._busy = False
-                self.sent, self.failed = self.sent + (not why), self.failed + bool(why)
-                if why:
-                    self._sent.pop(str(alert.get("type", "alert")), None)  # the next one is tried
-                    self.notices.say(why, f"cannot send alert {_line(alert.get('type', ''))}: {self._safe(why)}")
-                self._changed.notify_all()
+    def _try(self, alert: Alert) -> None:
+        """Send an alert, and tell if that fails; in the thread."""
+        try:
+            why = self._deliver(alert)
+        except Exception as error:  # noqa: BLE001 - a user's own sender may raise anything; it is told
+            why = in_words(error)
+        with self._lock:
+            self.sent, self.failed = self.sent + (not why), self.failed + bool(why)
+            if why:
+                self._sent.pop(str(alert.get("type", "alert")), None)  # the next one is tried
+                self.notices.say(why, f"cannot send alert {_line(alert.get('type', ''))}: {self._safe(why)}")
 
     def _deliver(self, alert: Alert) -> str:
         kind = str(alert.get("type", "alert"))
-        facts = {"severity": "warning", "message": "", "remedy": REMEDIES.get(kind, "look at the run"), **alert}
+        facts = {
+            "severity": "warning",
+            "message": "",
+            "remedy": remedy(KINDS.get(kind, kind)) or "look at the run",
+            **alert,
+        }
         shown = {key: _line(value) for key, value in facts.items()}
         return self._send(_line(fill(self.subject, shown)), fill(self.body, shown))
 

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.jsonl_rows import percent
-from stepscope.trackers.machine_watch import MachineWatch, local_machine
+from stepscope.trackers.machine_watch import MachineWatch, WatchedMachine, local_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
-
-    from typing_extensions import Self
 
     from stepscope.watcher.machine import Machine, Moment
 
@@ -43,7 +40,7 @@ def system_metrics(values: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-class SystemMonitor:
+class SystemMonitor(WatchedMachine):
     """Sample the machine every `update_interval` seconds, in a daemon thread; works without a GPU.
 
     Put into `TrainingMonitor.system_monitor` it starts and stops with the training, and its figures are kept beside
@@ -66,35 +63,12 @@ class SystemMonitor:
         """
         self.update_interval = float(update_interval)
         self._history: deque[dict[str, float]] = deque(maxlen=max(1, int(history_size)))
-        self._watch = MachineWatch("system", self.update_interval, make_machine, on_moment=self._take)
-
-    @property
-    def is_monitoring(self) -> bool:
-        """Whether it samples, in this process."""
-        return self._watch.ticker.running
+        super().__init__(MachineWatch("system", self.update_interval, make_machine, on_moment=self._take))
 
     @property
     def samples(self) -> int:
         """How many samples were taken."""
         return self._watch.looks
-
-    @property
-    def absent(self) -> dict[str, str]:
-        """What this machine cannot tell, with the reason and the remedy."""
-        return dict(self._watch.absent)
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Everything of the newest sample, in base units and by canonical name."""
-        return dict(self._watch.latest.values) if self._watch.latest is not None else {}
-
-    def start_monitoring(self) -> None:
-        """Begin to sample. A second start is harmless."""
-        self._watch.start()
-
-    def stop_monitoring(self) -> None:
-        """Stop promptly. What was sampled stays readable."""
-        self._watch.stop()
 
     def get_current_metrics(self) -> dict[str, float]:
         """Return the newest figures in the documents' names and units; what this machine does not tell is not there.
@@ -107,16 +81,6 @@ class SystemMonitor:
     def get_history(self) -> list[dict[str, float]]:
         """Return the samples that are kept, oldest first."""
         return list(self._history)
-
-    def __enter__(self) -> Self:
-        self.start_monitoring()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop, whatever happened."""
-        self.stop_monitoring()
 
     def _take(self, moment: Moment) -> None:
         self._history.append(_stamped(moment))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import math
-import os
 import re
 import time
 from collections import deque
@@ -15,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.json_file import write_json
 from stepscope.trackers.metric_tracker import MetricTracker
 from stepscope.trackers.score_distribution import ScoreDistributionTracker
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.trackers.grpo_metrics import Recording
@@ -121,17 +119,11 @@ class TrainingLogger:
 
     def _save(self, facts: dict[str, Any], stem: str) -> Path | None:
         target = self.log_dir / f"{_file_name(stem)}.json"
-        part = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(_strict(facts), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-            os.replace(part, target)
+            write_json(target, facts, repr)
         except OSError as error:
             self._notices.say("export", f"cannot write {target}: {error}; choose another log_dir=")
             return None
-        finally:
-            with contextlib.suppress(OSError):  # almost always: it has its name, or was never made
-                part.unlink()
         return target
 
 
@@ -142,12 +134,3 @@ def _file_name(stem: str) -> str:
 
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _strict(value: Any) -> Any:
-    """Return plain data as JSON has it: a number that is not finite as the text nan, inf or -inf."""
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
