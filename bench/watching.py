@@ -90,7 +90,7 @@ def _cost(scratch: Path, seconds: float, gpus: dict[str, str]) -> tuple[float, i
     root = scratch / "sampling"
     trainers = [_rank(root, rank, gpus) for rank in range(RANKS)]
     try:
-        wait_until(lambda: bool(find(WATCHER, root)), 30.0)
+        wait_until(lambda: any(root.glob("*/*/nodes/*.json")), 120.0)  # it watches, and no other is elected
         time.sleep(5.0)
         watcher = find(WATCHER, root)[0]
         before, start = _spent(watcher), time.monotonic()

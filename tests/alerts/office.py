@@ -11,7 +11,7 @@ from stepscope.alerts.notifier import Brief
 from stepscope.alerts.outbox import Queue
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.notifying import Notifying, start_notifier
-from tests.integration.processes import until
+from tests.integration.processes import PATIENCE, until
 
 
 class Office:
@@ -50,11 +50,11 @@ class Office:
         self.notifying.reports = []
         return self.notifying.idle()
 
-    def deliver(self, seconds=30.0):
+    def deliver(self, seconds=PATIENCE):
         """Go on until everything was told."""
         until(self.poll, "an empty outbox", seconds)
 
-    def until(self, condition, what, seconds=30.0):
+    def until(self, condition, what, seconds=PATIENCE):
         """Go on until something is true."""
         return until(lambda: (self.poll() and False) or condition(), what, seconds)
 

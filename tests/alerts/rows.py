@@ -6,6 +6,8 @@ import math
 import struct
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from stepscope.alerts.rule import Rule, rule_of
 from stepscope.alerts.rule_engine import Engine
 from stepscope.core import ring
@@ -104,3 +106,8 @@ class Rig:
 def states(changes: Sequence[Transition]) -> list[tuple[str, str]]:
     """Return rule and state of each change."""
     return [(change.rule, change.state) for change in changes]
+
+
+def noise(count: int, level: float, width: float, seed: int = 0) -> list[float]:
+    """Return a level with noise."""
+    return np.random.default_rng(seed).normal(level, width, count).tolist()

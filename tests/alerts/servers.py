@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.integration.processes import until
+from tests.integration.processes import PATIENCE, free_port, until
 
 
 class Hook:
@@ -48,10 +48,10 @@ class Hook:
         """Keep a request, and behave."""
         with self.lock:
             behaviour = self.behaviours[0] if len(self.behaviours) == 1 else self.behaviours.pop(0)
-            entry = {"time": time.time(), "path": handler.path, "headers": dict(handler.headers), "body": body}
+            entry = {"time": time.monotonic(), "path": handler.path, "headers": dict(handler.headers), "body": body}
             self.requests.append({**entry, "behaviour": behaviour})
         if behaviour == "hang":
-            self.released.wait(60)
+            self.released.wait(600)
             return
         if behaviour == "reset":
             linger = struct.pack("ii", 1, 0)
@@ -73,7 +73,7 @@ class Hook:
             found = [request for request in self.requests if status is None or request["behaviour"] == status]
         return [json.loads(request["body"]) for request in found]
 
-    def wait(self, number, seconds=30.0):
+    def wait(self, number, seconds=PATIENCE):
         """Wait until so many requests have come; return their documents."""
         until(lambda: len(self.requests) >= number, f"{number} requests", seconds)
         return self.bodies()
@@ -154,13 +154,6 @@ class MailServer:
     def close(self):
         """Stop."""
         self.controller.stop()
-
-
-def free_port():
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def make_certificate(folder):

@@ -8,19 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.alerts.builtin import rules
+from stepscope.alerts.builtin import KINDS, rules
 from stepscope.alerts.detectors import DETECTORS
 from stepscope.alerts.expression import FUNCTIONS
 from stepscope.alerts.profiles import PROFILES, profile
-from tests.alerts.rows import Rig, records, states
+from stepscope.analysis.diagnosis.kinds import KINDS as DIAGNOSED
+from stepscope.core.remedies import ALARMS, REMEDIES, remedy
+from tests.alerts.rows import Rig, noise, records, states
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "alerts.md"
 GIB = 2.0**30
-
-
-def noise(count, level, width, seed=0):
-    """Return a level with noise."""
-    return np.random.default_rng(seed).normal(level, width, count).tolist()
 
 
 def rig_of(*names, profiled="default"):
@@ -281,3 +278,25 @@ def test_every_rule_function_detector_and_profile_is_documented():
         assert rule.help.removesuffix(".") in rows[rule.name], rule.name
     for name in (*FUNCTIONS, *DETECTORS, *PROFILES):
         assert any(key.partition("(")[0] == name for key in rows), name
+
+
+def test_every_rule_tells_the_remedy_of_the_diagnosis():
+    """A rule about a kind of finding prints that kind's remedy; the others print theirs, from the same place."""
+    known = {**REMEDIES, **ALARMS}
+    found = {rule.name: rule.remedy for name in PROFILES for rule in profile(name)}
+    assert found == {name: known[KINDS.get(name, name)] for name in found}
+    assert not KINDS.keys() & ALARMS.keys()
+    assert {key.partition("/")[0] for key in KINDS.values()} <= set(DIAGNOSED)
+    assert {name for name in found if name in DIAGNOSED} <= KINDS.keys(), "a rule with the name of a kind is about it"
+
+
+def test_an_alert_prints_the_sentence_that_the_diagnosis_prints():
+    """With the step filled in, to the letter; by a condition, by a detector and by an event."""
+    spiked = rig_of("loss_spike")
+    spiked.values("loss", *noise(300, 3, 0.02))
+    told = spiked.values("loss", 4.5, 4.2)[0]
+    assert told.remedy == remedy("loss_spike", step=told.step)
+    broken = rig_of("not_finite").values("loss", 1.0, math.nan)[0]
+    assert broken.remedy == remedy("non_finite", step=1)
+    (hung,) = rig_of("hang").event("hung", 0, why="nothing moves")
+    assert hung.remedy == remedy("hang")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,18 +67,16 @@ def test_one_that_raises_stops_nothing(rules):
 
 
 def test_one_that_hangs_is_left_behind():
-    """A condition that does not return is off at once; the training waits no longer than twice its time."""
+    """A condition that does not return three times is off, with one note; nobody waits for it, and the others go on."""
     notes: list[str] = []
     rules = CallableRules(note=notes.append, seconds=0.2)
     stuck = threading.Event()
-    rules.add("hangs", lambda _: stuck.wait(30))
+    rules.add("hangs", lambda _: stuck.wait(600))
     rules.add("good", lambda m: m.loss > 10)
-    began = time.monotonic()
-    first = rules.check({"loss": 11.0})
-    assert time.monotonic() - began < 5
-    second = rules.check({"loss": 11.0})
-    assert [change.rule for change in (*first, *second)] == ["good"]
+    told = [change.rule for _ in range(4) for change in rules.check({"loss": 11.0})]
+    assert told == ["good"]
     assert "did not return" in rules.disabled()["hangs"]
+    assert len(notes) == 1
     stuck.set()
     rules.close()
 

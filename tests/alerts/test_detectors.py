@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from tests.alerts.rows import Rig
-
-
-def noise(count, level, width, seed=0):
-    """Return a level with noise."""
-    return np.random.default_rng(seed).normal(level, width, count).tolist()
+from tests.alerts.rows import Rig, noise
 
 
 def told_by(rule, *batches):

@@ -52,7 +52,8 @@ def naive(reduce, values, size):
 def test_windows_are_what_a_loop_says(name, reduce, values, size):
     """Every function over a window equals numpy's on the finite values in it."""
     found = left_of(f"{name}(x, {size}) > 0", values)
-    assert np.allclose(found[0], naive(reduce, values, size), rtol=1e-6, atol=1e-2, equal_nan=True)
+    largest = np.nanmax(np.abs(values), where=np.isfinite(values), initial=1e5)  # whose squares pass through the sums
+    assert np.allclose(found[0], naive(reduce, values, size), rtol=1e-6, atol=1e-7 * largest, equal_nan=True)
 
 
 @settings(max_examples=30, deadline=None)
@@ -124,9 +125,12 @@ def test_many_series_at_once_are_as_one_by_one():
 
 
 @settings(max_examples=30, deadline=None)
-@given(values=st.lists(st.floats(-100, 100), min_size=30, max_size=80), cut=st.integers(1, 29))
+@given(values=st.lists(st.integers(-100, 100).map(float), min_size=30, max_size=80), cut=st.integers(1, 29))
 def test_batches_do_not_matter(values, cut):
-    """Points that are judged in two batches give what they give in one, also when old points were forgotten."""
+    """Points that are judged in two batches give what they give in one, also when old points were forgotten.
+
+    Of whole numbers: a mean that equals a median up to the last bit may lie on either side of it.
+    """
     text = parse("mean(x, 5) > median(x, 7)")
     whole = window_of(values)
     expected = evaluate(text, Frame({"x": Stack.of([whole])}, "x", len(values)))[0]

@@ -35,7 +35,7 @@ def test_a_receiver_can_tell_who_speaks(hook):
     signed = f"alert_1.{headers['webhook-timestamp']}.".encode() + request["body"]
     digest = base64.b64encode(hmac.new(b"s3cret", signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{digest}"
-    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 600
     assert json.loads(request["body"])["alerts"][0]["rule"] == "loss_spike"
     assert request["path"] == "/x?a=1"
 

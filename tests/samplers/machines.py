@@ -210,3 +210,11 @@ def process(root: Path, pid: int, parent: int = 1, name: str = "python", **facts
             f"proc/{pid}/fd/1": "",
         },
     )
+
+
+def answer_or_error(parse, data):
+    """Return what a parser gives for some data, or the ValueError with which it refuses them; nothing else may come."""
+    try:
+        return parse(data)
+    except ValueError as error:
+        return error

@@ -40,7 +40,7 @@ def make(driver):
     """Give a function that makes a sampler which waits for its answers; end what it started."""
     made = []
 
-    def one(visible=None, all_devices=False, patience=30.0):
+    def one(visible=None, all_devices=False, patience=120.0):
         made.append(NvidiaSampler(visible, all_devices, lambda: {os.getpid()}, patience=patience))
         return made[-1]
 
@@ -49,7 +49,7 @@ def make(driver):
         each.close()
 
 
-def gone(pid, seconds=20.0):
+def gone(pid, seconds=120.0):
     """Tell whether a process ends within that time; a zombie has ended."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -79,7 +79,7 @@ def test_nvitop_shows_the_same_numbers(driver, make):
     """On one driver nvitop and we read the same."""
     pytest.importorskip("nvitop")
     driver.set({"1.util": 77, "2.memory_used": 12345678, "3.power": 333_000, "4.ecc_uncorrected": 2, "5.mig": 2})
-    done = subprocess.run([sys.executable, "-c", NVITOP], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", NVITOP], capture_output=True, text=True, check=True, timeout=240)
     source = make()
     values = source.sample(0)
 
@@ -129,7 +129,7 @@ def test_hung_driver_is_an_event_and_delays_nobody(driver, make):
     assert 2 <= told["gpu_driver_hung"] <= 4
     assert "did not answer" in source.absent()["gpu"]
     driver.set(hang=None)
-    source._dialog._patience = 30.0
+    source._dialog._patience = 120.0
     assert source.sample(60 * SECOND)["gpu/count"] == 8.0
     assert [event["kind"] for event in source.events()] == ["gpu_driver_back"]
 
@@ -157,7 +157,7 @@ def test_helper_ends_with_its_owner(driver):
     """When the owner is killed, even by SIGKILL, the helper is gone soon after."""
     program = (
         "from stepscope.samplers.nvidia import NvidiaSampler\n"
-        "source = NvidiaSampler(None, True, set, patience=30.0)\n"
+        "source = NvidiaSampler(None, True, set, patience=120.0)\n"
         "source.sample(0)\n"
         "print(source._dialog._line.pid, flush=True)\n"
         "input()\n"
@@ -167,7 +167,7 @@ def test_helper_ends_with_its_owner(driver):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as owner:
         helper = int(owner.stdout.readline())
         owner.send_signal(signal.SIGKILL)
-        owner.wait(20)
+        owner.wait(120)
     assert gone(helper)
 
 
@@ -191,12 +191,12 @@ def test_users_modules_do_not_shadow_ours(driver, make, tmp_path, monkeypatch):
 
 def test_description_for_doctor(driver):
     """Doctor gets name, UUID and memory of each GPU, or the reason why there is none."""
-    found = describe_gpus(wait=30.0)
+    found = describe_gpus(wait=120.0)
     assert found.reason == ""
     assert (found.devices[7].name, found.driver) == ("NVIDIA H100 80GB HBM3", "580.65.06")
     assert found.devices[7].memory_total_bytes == 80 * 2.0**30
     driver.set(init="driver_not_loaded")
-    assert "driver not loaded" in describe_gpus(wait=30.0).reason
+    assert "driver not loaded" in describe_gpus(wait=120.0).reason
 
 
 def test_description_of_a_hung_driver(driver):
@@ -204,4 +204,4 @@ def test_description_of_a_hung_driver(driver):
     driver.set(hang=1)
     started = time.monotonic()
     assert "did not answer" in describe_gpus(wait=0.5).reason
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120

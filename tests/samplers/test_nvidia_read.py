@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from stepscope.samplers.nvidia_link import Link
@@ -171,6 +173,7 @@ def test_driver_that_does_not_start(driver, name, code):
     link.send(EVERYTHING)
     answers = link.receive(30.0)
     assert [answer["error"] for answer in answers] == [code]
+    os.waitid(os.P_PID, link.pid, os.WEXITED | os.WNOWAIT)
     assert link.end() == "exit code 0"
     link.abandon(5.0)
 

@@ -19,7 +19,7 @@ from stepscope.samplers.kernel import KernelFile
 from stepscope.samplers.process import OpenFiles, ProcessSampler
 from stepscope.samplers.process_files import PAGE, TICKS, parse_children, parse_io, parse_status
 from tests.integration.processes import until
-from tests.samplers.machines import SECOND, process
+from tests.samplers.machines import SECOND, answer_or_error, process
 
 TRAIN = "python train.py"
 SPAWN = "python -c from_multiprocessing.spawn_import_spawn_main --multiprocessing-fork"
@@ -257,17 +257,14 @@ def test_strange_name():
 def test_parsers_meet_anything(data):
     """Whatever stands in the files, parsing gives an answer or a ValueError."""
     for parse in (parse_status, parse_children, parse_io, lambda rest: parse_status(b"1 (x) " + rest)):
-        try:
-            parse(data)
-        except ValueError:
-            continue
+        assert answer_or_error(parse, data) is not None
 
 
 def as_worker(ready, stop):
     """Take the name that torch gives its workers, then wait."""
     ctypes.CDLL(None).prctl(15, b"pt_data_worker", 0, 0, 0)
     ready.set()
-    stop.wait(30)
+    stop.wait(300)
 
 
 @pytest.mark.promise("S1-010")
@@ -279,13 +276,13 @@ def test_workers_of_this_process(method):
     child = context.Process(target=as_worker, args=(ready, stop))
     child.start()
     try:
-        assert ready.wait(30)
+        assert ready.wait(120)
         values = ProcessSampler(lambda: {0: os.getpid()}).sample(time.monotonic_ns())
         assert values["process/0/workers"] >= 1
         assert values["process/0/worker/0/memory_bytes"] > 1 << 20
     finally:
         stop.set()
-        child.join(30)
+        child.join(120)
 
 
 def test_real_process_that_ends():

@@ -105,3 +105,7 @@ class Stage:
 
     def past(self):
         return Past(self.folder)
+
+    def values(self, name="a", **filters):
+        """Return the values of a metric that are in the run."""
+        return self.past().series(name, **filters).value.tolist()

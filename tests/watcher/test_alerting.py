@@ -149,7 +149,7 @@ def test_a_command_of_the_configuration_runs_with_the_alert(scene):
     write = f"import sys, os; open({str(out)!r}, 'w').write(sys.stdin.read() + os.environ['STEPSCOPE_ALERT_RULE'])"
     commands = [
         {"name": "write", "command": [sys.executable, "-c", write]},
-        {"name": "slow", "command": ["sleep", "60"], "seconds": 1},
+        {"name": "slow", "command": ["sleep", "600"], "seconds": 1},
     ]
     rules = [{**HIGH, "actions": [{"run": "write"}, {"run": "slow"}, {"run": "missing"}]}]
     rig, _ = scene.begin(rules=rules, commands=commands)

@@ -224,7 +224,7 @@ def test_the_status_of_another_process_with_the_same_pid_is_not_taken(ring_file,
     trainee = Trainee.find(ring_file[1])
     trainee.started += 1
     locker.kill()
-    assert death.wait([trainee], 10)
+    assert death.wait([trainee], 60)
     assert trainee._of_zombie() is None
     trainee.close()
 
@@ -242,7 +242,7 @@ def test_an_exit_code_that_we_may_not_see_is_not_taken_for_zero(ring_file, locke
     trainee = Trainee.find(ring_file[1])
     trainee._may_look = False
     locker.kill()
-    assert death.wait([trainee], 10)
+    assert death.wait([trainee], 60)
     assert trainee._of_zombie() in {None, signal.SIGKILL}  # a signal that is seen is one
     trainee._proc = hidden(tmp_path, trainee)
     assert trainee._of_zombie() is None

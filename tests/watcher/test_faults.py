@@ -13,10 +13,6 @@ from stepscope.watcher.loop import FULL_PATIENCE
 from tests.store.faults import ERRNOS, Disk
 
 
-def values(stage, name="a", **filters):
-    return stage.past().series(name, **filters).value.tolist()
-
-
 def test_jump_that_cannot_be_written(stage, monkeypatch):
     """A jump on a full disk is noted, and the watcher goes on."""
     stage.trainer()
@@ -48,7 +44,7 @@ def test_tail_removed(stage):
     stage.folder.all_tails()[0].path.unlink()
     trainer.run.log({"a": 2.0})
     stage.tick()
-    assert values(stage) == [2.0]
+    assert stage.values() == [2.0]
 
 
 def test_another_run_in_the_same_place(stage):
@@ -85,7 +81,7 @@ def test_disk_that_fails(stage, monkeypatch, number, length):
     assert told[0] in (wrong, status.OK)
     assert wrong in told
     assert stage.status(trainer) == status.RECOVERED
-    assert values(stage) == [float(count) for count in range(40)]
+    assert stage.values() == [float(count) for count in range(40)]
     assert [event["values"]["note"] for event in stage.past().events("log")] == [str(count) for count in range(40)]
     stage.end(trainer)
     assert not stage.tick(seconds=3)
@@ -106,7 +102,7 @@ def test_fault_at_each_call_of_the_end(stage, monkeypatch, first):
         while stage.tick():
             pass
     assert stage.past().state == "finished"
-    assert values(stage) == [1.0, 2.0]
+    assert stage.values() == [1.0, 2.0]
     assert len(stage.past().events("log")) == 1
     assert not trainer.path.exists()
 
@@ -139,7 +135,7 @@ def test_patience_with_a_full_disk(stage, monkeypatch):
     assert trainer.path.exists()
     stage.watcher._ranks[trainer.path].stream.close()
     assert salvage.salvage(stage.places) == 1
-    assert values(stage) == [1.0]
+    assert stage.values() == [1.0]
 
 
 def test_live_trainer_on_a_full_disk(stage, monkeypatch):

@@ -51,7 +51,7 @@ def test_child_that_seals(sealing, recorded):
     sealing.add(recorded.writer, 0)
     sealing.poll(0.0)
     assert not sealing.idle()
-    assert sealing._child.wait(60) == 0
+    assert sealing._child.wait(240) == 0
     sealing.poll(1.0)
     assert sealing.idle()
     assert recorded.folder.all_tails() == []
@@ -64,7 +64,7 @@ def test_child_that_fails(sealing, recorded, monkeypatch):
     sealing.add(Writer("node", 0), 0)
     monkeypatch.setattr(sealing_module, "arguments", lambda *_: ["-c", "raise SystemExit('no space')"])
     sealing.poll(0.0)
-    sealing._child.wait(60)
+    sealing._child.wait(240)
     sealing.poll(1.0)
     assert "cannot seal: no space" in (recorded.folder.path / "watcher.log").read_text()
     assert len(recorded.folder.all_tails()) == 1
@@ -75,7 +75,7 @@ def test_child_that_seals_but_cannot_merge(sealing, recorded, monkeypatch):
     sealing.add(Writer("node", 0), 0)
     monkeypatch.setattr(sealing_module, "arguments", lambda *_: ["-c", "import sys; sys.stderr.write('cannot merge')"])
     sealing.poll(0.0)
-    sealing._child.wait(60)
+    sealing._child.wait(240)
     sealing.poll(1.0)
     assert "cannot merge" in (recorded.folder.path / "watcher.log").read_text()
     assert sealing.idle()

@@ -1,11 +1,16 @@
-"""The rules that come with Stepscope: sober thresholds, and the remedy that one needs at three in the morning."""
+"""The rules that come with Stepscope: sober thresholds, and the remedy that one needs at three in the morning.
+
+What to do is told in the words of the diagnosis (`core/remedies.py`): `KINDS` says which finding a rule is about.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stepscope.alerts.expression import POINTS, STEPS, TIME, Window
 from stepscope.alerts.rule import CRITICAL, INFO, Escalation, Rule
+from stepscope.core.remedies import ALARMS, REMEDIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +38,38 @@ THRESHOLDS: dict[str, float] = {
 """What the default profile has; ratios are 0 to 1, temperatures degrees Celsius. A profile changes some, a setting
 `alerting.thresholds.<name>` any."""
 
-RESTART = "restart from the checkpoint before it, past that data or with a lower learning rate"
+KINDS: dict[str, str] = {
+    "loss_spike": "loss_spike",
+    "loss_divergence": "divergence",
+    "loss_increase": "divergence",
+    "loss_plateau": "plateau",
+    "not_finite": "non_finite",
+    "gradient_exploding": "exploding_gradients",
+    "gradient_not_finite": "non_finite/gradient",
+    "gradient_vanishing": "vanishing_gradients",
+    "learning_rate_too_high": "learning_rate/high",
+    "learning_rate_too_low": "learning_rate/zero",
+    "learning_rate_frozen": "learning_rate/zero",
+    "data_starvation": "input_bound",
+    "io_wait": "input_bound/disk",
+    "io_pressure": "input_bound/disk",
+    "straggler": "straggler",
+    "gpu_underused": "gpu_idle",
+    "gpu_temperature": "gpu_throttled/heat",
+    "gpu_throttled": "gpu_throttled",
+    "gpu_memory": "oom",
+    "memory_pressure": "oom/host",
+    "oom_kill": "oom/host",
+    "memory_leak": "memory_leak",
+    "gpu_memory_leak": "memory_leak",
+    "disk_usage": "disk_full",
+    "disk_filling": "disk_full",
+    "death": "crash",
+    "hang": "hang",
+    "stall": "hang",
+}
+"""The finding, or the cause of one, whose remedy a rule tells; the others have their own in `ALARMS`."""
+
 LOSSES = ("loss", "*/loss")
 ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
 HOUR = 3600.0
@@ -42,7 +78,7 @@ HOUR = 3600.0
 def rules(thresholds: Mapping[str, float] | None = None) -> list[Rule]:
     """Return all rules with these thresholds in place of the defaults."""
     given = {**THRESHOLDS, **(thresholds or {})}
-    return [
+    found = [
         *_loss(given),
         *_gradients(given),
         *_learning_rate(given),
@@ -54,6 +90,12 @@ def rules(thresholds: Mapping[str, float] | None = None) -> list[Rule]:
         *_faults(),
         *_own(),
     ]
+    return [replace(rule, remedy=_remedy(rule.name)) for rule in found]
+
+
+def _remedy(name: str) -> str:
+    """Return what to do about a rule's alert, with its fields still in braces."""
+    return REMEDIES[KINDS[name]] if name in KINDS else ALARMS[name]
 
 
 def _loss(given: Mapping[str, float]) -> list[Rule]:
@@ -64,8 +106,6 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             metric=LOSSES,
             over="mean",
             cooldown=0.0,
-            remedy="look at the data of that step and at the gradient norm before it; if it does not come "
-            f"back {RESTART}",
             help="The loss rises at once above what its own noise explains; known with the same or the next point.",
         ),
         Rule(
@@ -75,7 +115,6 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             severity=CRITICAL,
             cooldown=HOUR,
-            remedy=f"stop and {RESTART}; clip gradients, lengthen the warm-up",
             help="The loss is 50 % above its best level and does not come back.",
         ),
         Rule(
@@ -86,8 +125,6 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             severity=CRITICAL,
             cooldown=HOUR,
             message="{metric} is {shown} at step {step}",
-            remedy="stop: every later step is lost; find the first operation that overflows "
-            "(torch.autograd.detect_anomaly), lower the learning rate, clip gradients, check the data of that step",
             help="A loss is NaN or infinite.",
         ),
         Rule(
@@ -99,8 +136,6 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             cooldown=HOUR,
             message="{metric} is {shown} (median of 20 points), more than "
             f"{given['loss_increase']:.0%} above what it was before",
-            remedy="compare with the learning rate and the data of these steps; lower the learning rate or go back to "
-            "a checkpoint",
             help="The loss lies above its baseline, the median of the 200 points before, by the given share.",
         ),
         Rule(
@@ -111,8 +146,6 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             severity=INFO,
             options={"points": given["plateau_points"]},
             cooldown=6 * HOUR,
-            remedy="if it should still fall: check that gradients flow and that the learning rate is not too low; else "
-            "stop and save the time",
             help="The loss has not decreased for thousands of points.",
         ),
     ]
@@ -129,8 +162,6 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             clear=f"median(grad_norm, 20) < {exploded:g} or median(grad_norm, 20) < 2 * baseline(grad_norm, 200, 5)",
             cooldown=600.0,
             message=f"the gradient norm is {{shown}} for three points: above {exploded:g} and four times what it was",
-            remedy="clip gradients (max_norm=1.0), lower the learning rate, lengthen the warm-up; look at the data of "
-            "these steps",
             help="The gradient norm is above the threshold and four times its baseline, for three points.",
         ),
         Rule(
@@ -141,8 +172,6 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             severity=CRITICAL,
             cooldown=HOUR,
             message="the gradient norm is {shown} for five points, at step {step}",
-            remedy="no step changes the model any more: lower the learning rate or the loss scale, look for an "
-            "operation that overflows (torch.autograd.detect_anomaly)",
             help="The gradient norm is NaN or infinite for five points: longer than a loss scaler needs.",
         ),
         Rule(
@@ -151,8 +180,6 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             cooldown=HOUR,
             message="the gradient norm has not exceeded {shown} for 100 points: the model no longer learns",
-            remedy="check that the loss depends on the parameters (detach, frozen layers, loss scale), and for dead "
-            "activations",
             help="The gradient norm is practically zero for 100 points.",
         ),
     ]
@@ -168,7 +195,6 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             lasting=Window(10, POINTS),
             cooldown=HOUR,
             message="the learning rate is {shown}",
-            remedy="check its unit and the schedule; optimizers such as Adam diverge far below",
             help="The learning rate is above any that trains.",
         ),
         Rule(
@@ -177,7 +203,6 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             over="max",
             cooldown=HOUR,
             message=f"the learning rate has been below {low:g} for 100 points: {{shown}}",
-            remedy="check the schedule: its number of steps, its warm-up, and how often scheduler.step() is called",
             help="The learning rate is too low to change anything, for 100 points.",
         ),
         Rule(
@@ -188,7 +213,6 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             severity=INFO,
             cooldown=HOUR,
             message="the learning rate stands at {shown}, below a hundredth of its highest, for 1 000 points",
-            remedy="the schedule may have ended before the training: set its steps to those of the run, or stop here",
             help="The learning rate no longer moves and is below a hundredth of its highest value.",
         ),
     ]
@@ -205,7 +229,6 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             lasting=Window(20, STEPS),
             cooldown=1800.0,
             message="training runs at {value:.0%} of its speed: a step takes {step_seconds:.3g} s",
-            remedy="stepscope diagnose tells which phase grew; look for other jobs, throttled GPUs, a slow file system",
             help="Steps take longer than before by the given loss of speed, for 20 steps.",
         ),
         Rule(
@@ -216,8 +239,6 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             lasting=Window(100, STEPS),
             cooldown=HOUR,
             message="the training waits for data {value:.0%} of the time",
-            remedy="more DataLoader workers, pin_memory, prefetch_factor; decode beforehand, or move the data to "
-            "faster storage",
             help="Waiting for the next batch takes the given share of the step, over 100 steps.",
         ),
         Rule(
@@ -227,8 +248,6 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             options={"share": given["straggler"]},
             lasting=Window(2, POINTS),
             cooldown=HOUR,
-            remedy="look at that rank's GPU (clocks, temperature, other processes), its processors and its data; "
-            "move it to another node if it stays",
             help="One rank works longer in a step than the others, who wait for it.",
         ),
     ]
@@ -246,8 +265,6 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.1,
             cooldown=HOUR,
             message=f"GPU {{instance}} was busy {{shown}} of the last {idle / 60:g} min",
-            remedy="see which phase takes the time (stepscope diagnose): larger batches, more data workers, fewer "
-            "synchronisations",
             help="A GPU is used less than the given share for minutes.",
         ),
         Rule(
@@ -257,8 +274,6 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.02,
             cooldown=HOUR,
             message="GPU {instance} has {value:.0%} of its memory in use",
-            remedy="a smaller batch, activation checkpointing, sharding; an allocator that caches may hold more than "
-            "it needs",
             help="Memory of a card in use, as a share of its capacity.",
         ),
         Rule(
@@ -268,7 +283,6 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.05,
             cooldown=HOUR,
             message="GPU {instance} is at {shown}",
-            remedy="check fans, air flow and neighbours; lower the power limit (nvidia-smi -pl) until it is fixed",
             help="A GPU is hot for a minute.",
         ),
         Rule(
@@ -276,7 +290,6 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             when=throttled,
             cooldown=HOUR,
             message="GPU {instance} runs with lowered clocks most of the time: heat or power",
-            remedy="check cooling and the power supply of the node; nvidia-smi -q -d PERFORMANCE tells the reason",
             help="A GPU lowers its clocks for heat or power in more than half of the samples of a minute.",
         ),
     ]
@@ -293,7 +306,6 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             severity=INFO,
             cooldown=HOUR,
             message="the processors are {shown} busy",
-            remedy="fewer or lighter DataLoader workers, OMP_NUM_THREADS=1 in them; look for other jobs on the machine",
             help="All processors are busy for minutes.",
         ),
         Rule(
@@ -304,7 +316,6 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             cooldown=1800.0,
             escalate=Escalation(1800.0),
             message="{shown} of the memory (of the container's limit, if there is one) is in use",
-            remedy="fewer DataLoader workers, a smaller prefetch; free caches before the kernel kills the training",
             help="Memory of the machine or of the container in use.",
         ),
         Rule(
@@ -314,7 +325,6 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.2,
             cooldown=HOUR,
             message="the processors wait for disks {shown} of the time",
-            remedy="move the data to local or faster storage, read larger pieces, cache decoded samples",
             help="Processors wait for disks.",
         ),
         Rule(
@@ -324,7 +334,6 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.2,
             cooldown=HOUR,
             message="everything on the machine waited for disks {shown} of the last minute",
-            remedy="move the data to local or faster storage, read larger pieces, cache decoded samples",
             help="All tasks at once wait for disks (the kernel's pressure figures).",
         ),
         Rule(
@@ -335,7 +344,6 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             cooldown=HOUR,
             escalate=Escalation(1800.0),
             message="the disk of the run is {shown} full",
-            remedy="delete old checkpoints and runs (stepscope gc), or move them, before the next checkpoint fails",
             help="The file system of the run is nearly full.",
         ),
     ]
@@ -377,7 +385,6 @@ def _ends() -> list[Rule]:
             severity=CRITICAL,
             cooldown=0.0,
             message="rank {rank} has ended: {state}, {cause}",
-            remedy="stepscope show tells the last rows and stacks; fix the cause and resume from the last checkpoint",
             help="A rank died; the message has the cause: exception, signal, out of memory.",
         ),
         Rule(
@@ -387,7 +394,6 @@ def _ends() -> list[Rule]:
             until=("running",),
             cooldown=0.0,
             message="rank {rank} was preempted: {cause}",
-            remedy="the scheduler took the job; it goes on where it is queued again, from the last checkpoint",
             help="The scheduler ended the job.",
         ),
         Rule(
@@ -397,8 +403,6 @@ def _ends() -> list[Rule]:
             severity=CRITICAL,
             cooldown=0.0,
             message="rank {rank} hangs: {why}",
-            remedy="the stacks of all ranks are in the events of the run (stepscope show); a rank that is missing in a "
-            "collective is the usual cause",
             help="No step ends any more and nothing moves.",
         ),
         Rule(
@@ -407,7 +411,6 @@ def _ends() -> list[Rule]:
             until=("recovered", "ended", "running"),
             cooldown=600.0,
             message="rank {rank} stands still: {why}",
-            remedy="wait for the verdict: it recovers, or is called a hang; the stacks are in the events of the run",
             help="No step has ended for much longer than usual.",
         ),
     ]
@@ -423,7 +426,6 @@ def _faults() -> list[Rule]:
             severity=CRITICAL,
             cooldown=0.0,
             message="GPU {gpu} is lost: {reason}",
-            remedy="drain the node and reset or replace the GPU",
             help="A GPU has fallen off the bus.",
         ),
         Rule(
@@ -433,7 +435,6 @@ def _faults() -> list[Rule]:
             severity=CRITICAL,
             cooldown=600.0,
             message="GPU {gpu} reports Xid {xid}: {meaning}",
-            remedy="look up the Xid in NVIDIA's table; drain the node if it comes again",
             help="The driver reports an error of a GPU.",
         ),
         Rule(
@@ -443,7 +444,6 @@ def _faults() -> list[Rule]:
             severity=CRITICAL,
             cooldown=600.0,
             message="GPU {gpu} has {errors} uncorrected memory errors",
-            remedy="results since then may be wrong: go back to the checkpoint before it, and have the GPU reset",
             help="Memory of a GPU has errors that could not be corrected.",
         ),
         Rule(
@@ -452,7 +452,6 @@ def _faults() -> list[Rule]:
             severity=CRITICAL,
             cooldown=60.0,
             message="the kernel killed {count} processes for memory",
-            remedy="fewer DataLoader workers, a smaller prefetch, or a higher limit for the container",
             help="The kernel killed a process of the container: often a worker.",
         ),
     ]
@@ -467,7 +466,6 @@ def _own() -> list[Rule]:
             same=("sampler",),
             cooldown=600.0,
             message="{sampler} cannot be sampled: {error}",
-            remedy="stepscope doctor tells what is missing; alerts on these metrics are blind until it is back",
             help="A source of the machine fails.",
         ),
         Rule(
@@ -477,7 +475,6 @@ def _own() -> list[Rule]:
             severity=CRITICAL,
             cooldown=0.0,
             message="the GPU driver does not answer for {waited_seconds:.0f} s",
-            remedy="look at dmesg; the node may need a reset",
             help="The GPU driver does not answer.",
         ),
         Rule(
@@ -485,7 +482,6 @@ def _own() -> list[Rule]:
             when="rate(stepscope/drops_total, 30s) > 0",
             cooldown=1800.0,
             message="rows are lost: they come faster than the disk takes them",
-            remedy="log fewer values, or set recorder.high_frequency; the run's own metrics stepscope/* tell how many",
             help="Rows were overwritten before they were written to disk.",
         ),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 STRIKES = 3
 """Failures after which a rule is off."""
-SECONDS = 0.02
+SECONDS = 0.25
 """How long one condition may take; the training waits at most twice that for all of them."""
+LOOKS = 4
+"""Parts of that time: of one in which the machine stood still the others are left."""
 MOST_VALUES = 1000
 OWN = "callable"
 """Kind of event that such a rule stands for."""
@@ -86,7 +89,10 @@ class _Worker:
     def ask(self, condition: Callable[[Any], Any], metrics: Any, seconds: float) -> tuple[bool, Any]:
         """Return whether the condition returned, and what; raise queue.Empty if it takes too long."""
         self._jobs.put((condition, metrics))
-        return self._answers.get(timeout=seconds)
+        for _ in range(LOOKS - 1):
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=seconds / LOOKS)
+        return self._answers.get(timeout=seconds / LOOKS)
 
     def leave(self) -> None:
         """Let the thread end once it can."""
@@ -183,7 +189,7 @@ class CallableRules:
         except queue.Empty:
             self._worker.leave()
             self._worker = None
-            self._fail(own, f"it did not return within {seconds * 1e3:.0f} ms", final=seconds >= self._seconds)
+            self._fail(own, f"it did not return within {seconds * 1e3:.0f} ms")
             return []
         if not returned:
             self._fail(own, f"it raised {type(answer).__name__}: {answer}")
@@ -207,8 +213,8 @@ class CallableRules:
             return [alert.fire(point, words, silenced=False)]
         return [alert.turn(RESOLVED, now)] if due == "resolve" else []
 
-    def _fail(self, own: _Own, why: str, *, final: bool = False) -> None:
-        own.strikes = STRIKES if final else own.strikes + 1
+    def _fail(self, own: _Own, why: str) -> None:
+        own.strikes += 1
         if own.strikes >= STRIKES:
             own.off = why
             self._note(f"alert rule '{own.rule.name}' is off: {why}")

@@ -25,6 +25,13 @@ SLOW_LOOK, SLOWER = 30.0, 0.05
 """Seconds between two looks of a costly analysis at a series of the machine, and as a share of the time it looks at."""
 
 
+def median(values: Numbers | list[float]) -> float:
+    """Return the median of numbers; numpy's own loads its masked arrays, which take 3 MiB, at the first call."""
+    ordered = np.sort(values)
+    half = len(ordered) // 2
+    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
+
+
 class Sign(NamedTuple):
     """What a detector sees at one point."""
 
@@ -79,12 +86,16 @@ class Detector:
 
 def spike(scene: Scene) -> list[Sign]:
     """Tell a spike with the point that makes it known, and its end."""
-    from stepscope.analysis.spikes import REST, may_spike, spikes
+    from stepscope.analysis.spikes import REST, SHARE, WINDOW, may_spike, spikes
 
     window, memory = scene.window, scene.memory
     fresh, count = window.fresh, len(window)
-    if "open" not in memory and not may_spike(window.value, fresh):
-        return []
+    if "open" not in memory:
+        end = window.value[-(fresh + WINDOW + 2) :]
+        low, high = float(end.min()), float(end[-fresh - 1 :].max())
+        # No level lies below the lowest value: where nothing rises above that by the share of a spike, there is none.
+        if (low > 0.0 and high - low < SHARE * low) or not may_spike(window.value, fresh):
+            return []
     gone = window.total - count
     found = []
     for each in spikes(window.value).spikes:
@@ -252,8 +263,8 @@ def straggler(scene: Scene) -> list[Sign]:
     if len(own) < len(scene.ranks):
         return []
     ranks = sorted(own)
-    usual = float(np.median([own[rank][0] for rank in ranks]))
-    whole = float(np.median([own[rank][1] for rank in ranks]))
+    usual = median([own[rank][0] for rank in ranks])
+    whole = median([own[rank][1] for rank in ranks])
     slow = max(ranks, key=lambda rank: own[rank][0])
     if len(ranks) == 2:
         usual = min(own[rank][0] for rank in ranks)
@@ -276,12 +287,12 @@ def own_seconds(series: Mapping[str, SeriesWindow], size: int) -> tuple[float, f
     step = series.get("step_seconds")
     if step is None or step.total < size:
         return None
-    whole = float(np.median(step.value[-size:]))
+    whole = median(step.value[-size:])
     waits = series.get("phase/communication")
     if waits is not None and waits.total >= size:
-        return whole - float(np.median(waits.value[-size:])), whole
+        return whole - median(waits.value[-size:]), whole
     parts = [series[name] for name in OWN_PHASES if name in series and series[name].total >= size]
-    return (sum(float(np.median(part.value[-size:])) for part in parts), whole) if parts else (whole, whole)
+    return (sum(median(part.value[-size:]) for part in parts), whole) if parts else (whole, whole)
 
 
 MEMORY_LIMITS = ("cgroup/memory_limit_bytes", "memory/total_bytes")

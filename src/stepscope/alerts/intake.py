@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
 
 HEAD_WORDS = ring.RECORD.size // 8
 """Words of 8 bytes before a record's values: length and schema, sequence, time, step."""
+FEW = 12
+"""Rows up to which numbers are read one by one."""
+FLOAT, DURATION = struct.Struct("<d"), struct.Struct("<q")
+Column = tuple[str, int, bool]
+"""Name of a metric, its place in the row, and whether it is a duration in ns."""
+Places = tuple[bytes, list[int]]
+"""Records, and where those of one kind begin."""
 Wanted = Callable[[int, str], bool]
 """Say whether a metric of a rank is wanted."""
-
-
-Sampled = tuple[int, Mapping[str, float], float]
-"""Rank, values and time of a row of the watcher's own."""
 
 
 class Part(NamedTuple):
@@ -48,84 +52,93 @@ class Intake:
     def __init__(self, offset: float, wanted: Wanted) -> None:
         """Take the seconds to add to monotonic time, and who says what is wanted."""
         self._offset, self._wanted = offset, wanted
-        self._columns: dict[tuple[int, Schema], list[tuple[str, int, bool]]] = {}
+        self._columns: dict[tuple[int, int], tuple[Schema, list[Column]]] = {}
         self._axes = 0
 
-    def read(self, pieces: Iterable[Piece], samples: Iterable[Sampled] = ()) -> Parts:
-        """Return the new points by rank and name, in the order in which they came."""
-        found: Parts = {}
-        rows: dict[tuple[int, Schema], list[tuple[NDArray[np.int64], NDArray[np.intp]]]] = {}
+    def read(self, pieces: Iterable[Piece], found: Parts) -> Parts:
+        """Add the new points to those that were found elsewhere, by rank and name, in the order in which they came."""
+        rows: dict[tuple[int, int], tuple[Schema, list[Places]]] = {}
         for piece in pieces:
-            size = len(piece.data) // 8 * 8
-            words = np.frombuffer(piece.data, dtype="<i8", count=size // 8)
             by_schema: dict[int, list[int]] = {}
             for offset, number, _ in ring.records(piece.data):
                 if number == ring.SCHEMA_PAIRS:
-                    self._pairs(piece, words, offset // 8, found)
+                    self._pairs(piece, offset, found)
                 elif number != ring.SCHEMA_EVENT:
-                    by_schema.setdefault(number, []).append(offset // 8)
+                    by_schema.setdefault(number, []).append(offset)
             for number, places in by_schema.items():
                 schema = piece.table.schemas.get(number)
                 if schema is not None and len(schema.kinds) == len(schema.names):
-                    rows.setdefault((piece.rank, schema), []).append((words, np.array(places, dtype=np.intp)))
-        for (rank, schema), batches in rows.items():
-            self._rows(rank, schema, batches, found)
-        for rank, values, moment in samples:
-            self._sampled(rank, values, moment, found)
+                    rows.setdefault((piece.rank, id(schema)), (schema, []))[1].append((piece.data, places))
+        for (rank, _), (schema, batches) in rows.items():
+            columns = self._columns_of(rank, schema)
+            if columns:
+                size = ring.RECORD.size + 8 * len(schema.names)
+                whole = [(data, [at for at in places if at + size <= len(data)]) for data, places in batches]
+                few = sum(len(places) for _, places in whole) <= FEW
+                (self._few if few else self._many)(rank, columns, whole, found)
         return found
 
-    def _sampled(self, rank: int, values: Mapping[str, float], moment: float, found: Parts) -> None:
-        """Take a row that the watcher made itself."""
-        self._axes += 1
-        step, time = np.array([np.nan]), np.array([moment])
-        for name, value in values.items():
-            if self._wanted(rank, name):
-                found.setdefault((rank, name), []).append(Part(step, time, np.array([value]), self._axes))
-
-    def _rows(
-        self, rank: int, schema: Schema, batches: list[tuple[NDArray[np.int64], NDArray[np.intp]]], found: Parts
-    ) -> None:
-        columns = self._columns_of(rank, schema)
-        if not columns:
+    def _few(self, rank: int, columns: list[Column], batches: list[Places], found: Parts) -> None:
+        """Read a few rows one by one: below a dozen, arrays cost more than they save."""
+        heads = [ring.RECORD.unpack_from(data, at)[3:] for data, places in batches for at in places]
+        if not heads:
             return
-        last = HEAD_WORDS + len(schema.names)
-        batches = [(words, at[at + last <= len(words)]) for words, at in batches]
-        time = np.concatenate([words[at + 2] for words, at in batches]) / 1e9 + self._offset
-        step = steps_of(np.concatenate([words[at + 3] for words, at in batches]))
-        self._axes += 1
-        places = np.array([column for _, column, _ in columns]) + HEAD_WORDS
-        whole = [words[at[:, None] + places] for words, at in batches]
+        self._axes -= 1
+        time = np.array([moment / 1e9 + self._offset for moment, _ in heads])
+        step = np.array([np.nan if step == ring.NO_STEP else step for _, step in heads], dtype=np.float64)
+        for name, column, is_duration in columns:
+            unpack, offset = (DURATION if is_duration else FLOAT).unpack_from, ring.RECORD.size + 8 * column
+            values = [unpack(data, at + offset)[0] for data, places in batches for at in places]
+            value = np.array(values, dtype=np.float64)
+            found.setdefault((rank, name), []).append(
+                Part(step, time, value / 1e9 if is_duration else value, self._axes)
+            )
+
+    def _many(self, rank: int, columns: list[Column], batches: list[Places], found: Parts) -> None:
+        """Read many rows at once."""
+        taken = [(_words(data), np.array(places, dtype=np.intp) // 8) for data, places in batches]
+        time = np.concatenate([words[at + 2] for words, at in taken]) / 1e9 + self._offset
+        step = steps_of(np.concatenate([words[at + 3] for words, at in taken]))
+        self._axes -= 1
+        wanted = np.array([column for _, column, _ in columns]) + HEAD_WORDS
+        whole = [words[at[:, None] + wanted] for words, at in taken]
         table = np.concatenate(whole) if len(whole) > 1 else whole[0]
         floats = table.view("<f8")
         for index, (name, _, is_duration) in enumerate(columns):
             value = table[:, index] / 1e9 if is_duration else floats[:, index]
             found.setdefault((rank, name), []).append(Part(step, time, value, self._axes))
 
-    def _columns_of(self, rank: int, schema: Schema) -> list[tuple[str, int, bool]]:
+    def _columns_of(self, rank: int, schema: Schema) -> list[Column]:
         """Return name, column and kind of what is wanted of a kind of row."""
-        known = self._columns.get((rank, schema))
+        known = self._columns.get((rank, id(schema)))
         if known is None:
-            known = [
+            columns = [
                 (name, column, schema.kinds[column] == "q")
                 for column, name in enumerate(schema.names)
                 if self._wanted(rank, name)
             ]
-            self._columns[rank, schema] = known
-        return known
+            known = self._columns[rank, id(schema)] = (schema, columns)  # held, so that no other has its id
+        return known[1]
 
-    def _pairs(self, piece: Piece, words: NDArray[np.int64], at: int, found: Parts) -> None:
+    def _pairs(self, piece: Piece, offset: int, found: Parts) -> None:
         """Read a row of (name id, value) pairs, as runs with very many names have them."""
+        words, at = _words(piece.data), offset // 8
         length = int(words[at] & 0xFFFFFFFF) // 8 - (1 if piece.checked else 0)
         body = words[at + HEAD_WORDS : at + length]
         time, step = np.array([words[at + 2] / 1e9 + self._offset]), steps_of(words[at + 3 : at + 4])
         values = body.view("<f8")
         names = piece.table.names
-        self._axes += 1
+        self._axes -= 1
         for place in range(0, len(body) - 1, 2):
             number = int(body[place])
             if 0 <= number < len(names) and self._wanted(piece.rank, names[number]):
                 part = Part(step, time, values[place + 1 : place + 2], self._axes)
                 found.setdefault((piece.rank, names[number]), []).append(part)
+
+
+def _words(data: bytes) -> NDArray[np.int64]:
+    """Return records as words of 8 bytes."""
+    return np.frombuffer(data, dtype="<i8", count=len(data) // 8)
 
 
 def steps_of(step: NDArray[np.int64]) -> Numbers:

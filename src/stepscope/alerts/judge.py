@@ -12,11 +12,12 @@ import numpy as np
 from stepscope.alerts import words
 from stepscope.alerts.detectors import DETECTORS, Scene
 from stepscope.alerts.evaluation import Frame, Stack, evaluate
-from stepscope.alerts.expression import Call, walk
+from stepscope.alerts.expression import Call, Node, walk
 from stepscope.alerts.rule import EACH, VALUE
 from stepscope.alerts.state import INACTIVE, PENDING, Alert, Point, Words
 from stepscope.alerts.store import Store, bind, fill_in, needs_of
 from stepscope.alerts.window import Need
+from stepscope.core.errors import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,16 +49,18 @@ class Instance:
     memory: dict[str, Any] = field(default_factory=dict)
     frozen: dict[Call, float] = field(default_factory=dict)
     found: dict[str, SeriesWindow | None] = field(default_factory=dict)
+    """The series by the names that the rule calls them."""
+    driving: SeriesWindow | None = None
+    """The one whose points are judged."""
     version: int = -1
 
-    def series(self, store: Store) -> dict[str, SeriesWindow | None]:
-        """Return the series by the names that the rule calls them."""
-        if self.version != store.version:
-            self.version = store.version
-            named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
-            self.found = {name: self._find(name, store) for name in named}
-            self.found[self.driver] = store.find(self.rank, self.name, self.rule.over)
-        return self.found
+    def look(self, store: Store) -> SeriesWindow | None:
+        """Find the series, some of which are new; return the one whose points are judged."""
+        self.version = store.version
+        named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
+        self.found = {name: self._find(name, store) for name in named}
+        self.driving = self.found[self.driver] = store.find(self.rank, self.name, self.rule.over)
+        return self.driving
 
     @property
     def driver(self) -> str:
@@ -90,14 +93,11 @@ def reach_of(rule: Rule) -> Need | None:
     return Need(points, max(need.seconds for need in needs))
 
 
-def judged(rule: Rule, frame: Frame) -> tuple[Any, Any]:
-    """Return whether a condition holds at each new point, and what clears it; None where there is none."""
+def holding(node: Node, frame: Frame) -> Any:
+    """Return whether a condition holds at each new point: rows by points."""
     shape = (frame.rows, frame.fresh)
-    truth, clear = (
-        None if node is None else np.broadcast_to(evaluate(node, frame), shape)
-        for node in (rule.condition, rule.clearing)
-    )
-    return truth, clear
+    found = evaluate(node, frame)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
 
 
 class Judge:
@@ -124,11 +124,12 @@ class Judge:
             self._meet(*key)
         found = []
         for rule in self._rules:
-            if self._strikes.get(rule.name, 0) >= STRIKES:
+            fresh = self._fresh(rule)
+            if not fresh:
                 continue
             began = time.thread_time()
             try:
-                found += self._judge(rule)
+                found += self._judge(rule, fresh)
             except Exception as error:  # noqa: BLE001 - a rule that fails must not keep the others from being judged
                 self._strike(rule, error)
             self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + time.thread_time() - began
@@ -139,7 +140,7 @@ class Judge:
     def _strike(self, rule: Rule, error: Exception) -> None:
         self._strikes[rule.name] = self._strikes.get(rule.name, 0) + 1
         if self._strikes[rule.name] == STRIKES:
-            self._note(f"alert rule '{rule.name}' failed {STRIKES} times and is off: {type(error).__name__}: {error}")
+            self._note(f"alert rule '{rule.name}' failed {STRIKES} times and is off: {in_words(error)}")
 
     def _meet(self, rank: int, name: str) -> None:
         """Make the instances that a new series drives."""
@@ -168,18 +169,26 @@ class Judge:
         self.store.forget(rank)
         return gone
 
-    def _judge(self, rule: Rule) -> list[Transition]:
+    def _fresh(self, rule: Rule) -> list[tuple[Instance, SeriesWindow]]:
+        """Return what has new points of a rule, with the series that has them."""
+        if self._strikes.get(rule.name, 0) >= STRIKES:
+            return []
+        found = []
+        for instance in self._instances[rule.name].values():
+            driver = instance.driving if instance.version == self.store.version else instance.look(self.store)
+            if driver is not None and driver.fresh:
+                found.append((instance, driver))
+        return found
+
+    def _judge(self, rule: Rule, fresh: list[tuple[Instance, SeriesWindow]]) -> list[Transition]:
         groups: dict[tuple[Any, ...], list[Instance]] = {}
         found: list[Transition] = []
-        for instance in self._instances[rule.name].values():
-            series = instance.series(self.store)
-            driver = series[instance.driver]
-            if driver is None or not driver.fresh:
-                continue
+        for instance, driver in fresh:
             if rule.detect:
                 found += self._detect(instance, driver)
             else:
-                shape = tuple((each.axis, len(each)) if each is not None else None for each in series.values())
+                series = instance.found.values()
+                shape = tuple((each.axis, len(each)) if each is not None else None for each in series)
                 groups.setdefault((driver.fresh, *shape), []).append(instance)
         for instances in groups.values():
             found += self._compare(rule, instances)
@@ -190,9 +199,12 @@ class Judge:
         if rule.condition is None:
             return []
         frame = self._frame(instances)
-        truth, clear = judged(rule, frame)
+        truth = holding(rule.condition, frame)
         rises = (truth == 1.0).any(axis=1)
         found: list[Transition] = []
+        if not rises.any() and all(instance.alert.state == INACTIVE for instance in instances):
+            return found  # as almost always
+        clear = None if rule.clearing is None else holding(rule.clearing, frame)
         for row, instance in enumerate(instances):
             if not rises[row] and instance.alert.state == INACTIVE:
                 continue
@@ -208,8 +220,11 @@ class Judge:
         found: list[Transition] = []
         start = 0
         while start < frame.fresh:
-            truth, clear = judged(instance.rule, frame)
-            points = self._points(frame, truth[0], None if clear is None else clear[0], instance)
+            truth, clear = (
+                None if node is None else holding(node, frame)[0]
+                for node in (instance.rule.condition, instance.rule.clearing)
+            )
+            points = self._points(frame, truth, clear, instance)
             for at in range(start, frame.fresh):
                 change = self._book.look(instance.alert, points[at], partial(self._say, instance, frame, 0, at))
                 start = at + 1

@@ -37,6 +37,7 @@ from stepscope.alerts.outbox import (
     sent_path,
 )
 from stepscope.alerts.sender import deliver
+from stepscope.core.errors import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -279,7 +280,7 @@ def main(arguments: list[str]) -> int:
         report({"state": "busy"})
         return 0
     except (OSError, ValueError, TypeError) as error:
-        report({"state": "failed", "channel": "", "why": f"{type(error).__name__}: {error}"})
+        report({"state": "failed", "channel": "", "why": in_words(error)})
         return 2
     _prepare(brief)
     notifier = Notifier(brief, ledger, report)

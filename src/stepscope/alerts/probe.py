@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TIMEOUT = 10.0
 """Seconds for each step."""
-SECURE = "starttls", "ssl"
 _PLAIN = {"json", "xml", "form", "ntfy", "gotify", "mailto"}
 """Schemes of apprise that speak without encryption; they end in an s where they do not."""
 

@@ -1,7 +1,8 @@
 """The alert engine of one run: rows, samples and events in, changes of alerts out.
 
 Nothing here loads numpy before there are points to judge. Rows are kept as the bytes they are until `evaluate`, which
-is called about once a second, decodes them together and judges every rule on every new point.
+is called about once a second, decodes them together and judges every rule on every new point. Samples of the machine
+wait longer, as the rules that read them allow (`held`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stepscope.alerts.state import Point, Silence, Transition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from stepscope.alerts.held import Held
     from stepscope.alerts.intake import Intake
     from stepscope.alerts.judge import Judge
     from stepscope.alerts.rule import Rule
@@ -72,6 +74,7 @@ class Engine:
         self._ended: set[int | None] = set()
         self._judge: Judge | None = None
         self._intake: Intake | None = None
+        self._held: Held | None = None
         self.urgent = False
         """Something has come that should be judged at once."""
         self.unjudged = 0
@@ -91,8 +94,8 @@ class Engine:
             self.unjudged += lost
 
     def sample(self, rank: int, values: Mapping[str, float], monotonic_ns: int) -> None:
-        """Take a row that the watcher made itself; its rank is below 0."""
-        self._samples.append((rank, dict(values), monotonic_ns / 1e9 + self._offset))
+        """Take a row that the watcher made itself; its rank is below 0, and nobody changes it from now on."""
+        self._samples.append((rank, values, monotonic_ns / 1e9 + self._offset))
 
     def event(self, event: Mapping[str, Any], rank: int | None = None, monotonic_ns: int | None = None) -> None:
         """Take an event of the run; of a rank below 0 it is the machine's."""
@@ -122,15 +125,15 @@ class Engine:
         kept = [rule for rule in self.rules if rule.name not in off]
         self.rules = tuple(replace(rule, when=other.get(rule.name, rule.when)) for rule in kept)
         self._book.rules = {rule.name: rule for rule in self.rules}
-        self._judge = self._intake = None  # windows begin anew, as the training does
+        self._judge = self._intake = self._held = None  # windows begin anew, as the training does
 
-    def evaluate(self, monotonic_ns: int) -> list[Transition]:
-        """Judge what has come; return the changes in order."""
+    def evaluate(self, monotonic_ns: int, *, every: bool = False) -> list[Transition]:
+        """Judge what has come and is due, or `every` sample; return the changes in order."""
         now = monotonic_ns / 1e9 + self._offset
         self.urgent = False
         found: list[Transition] = []
-        if self._pieces or self._samples:
-            found += self._judge_points()
+        if self._pieces or self._samples or self._held is not None:
+            found += self._judge_points(now, every=every)
         events, self._events = self._events, []
         for event in events:
             found += self._take(event._replace(time=event.time if event.time == event.time else now))
@@ -138,16 +141,21 @@ class Engine:
         found += self._pass(now)
         return found
 
-    def _judge_points(self) -> list[Transition]:
+    def _judge_points(self, now: float, *, every: bool) -> list[Transition]:
+        from stepscope.alerts.held import Held
         from stepscope.alerts.intake import Intake
         from stepscope.alerts.judge import Judge
 
-        if self._judge is None or self._intake is None:
+        if self._judge is None or self._intake is None or self._held is None:
             self._judge = Judge(self.rules, self._book, self._note)
-            self._intake = Intake(self._offset, self._judge.store.wants)
+            store = self._judge.store
+            self._intake, self._held = Intake(self._offset, store.wants), Held(store.wants, store.patience)
         pieces, self._pieces, self._bytes = self._pieces, [], 0
         samples, self._samples = self._samples, []
-        return self._judge.take(self._intake.read(pieces, samples))
+        for sample in samples:
+            self._held.add(*sample)
+        parts = self._intake.read(pieces, self._held.due(now, every=every))
+        return self._judge.take(parts) if parts else []
 
     def _take(self, event: _Event) -> list[Transition]:
         """Judge the rules on one event."""
@@ -192,7 +200,7 @@ class Engine:
 
     def end(self, rank: int, monotonic_ns: int | None = None) -> list[Transition]:
         """Let go of a rank that is gone; what was judged by its rows resolves, its death does not."""
-        found = [] if monotonic_ns is None else self.evaluate(monotonic_ns)
+        found = [] if monotonic_ns is None else self.evaluate(monotonic_ns, every=True)
         if self._judge is not None:
             now = (monotonic_ns or 0) / 1e9 + self._offset
             alerts = self._judge.forget(rank)
@@ -201,7 +209,7 @@ class Engine:
 
     def close(self, monotonic_ns: int) -> list[Transition]:
         """Resolve what fires when the run is over, quietly; ends of ranks stay as they are."""
-        found = self.evaluate(monotonic_ns)
+        found = self.evaluate(monotonic_ns, every=True)
         now = monotonic_ns / 1e9 + self._offset
         still = [alert for alert in self._book.alerts.values() if "ended" not in alert.rule.event]
         return found + self._book.resolve(still, now, "the run is over", quiet=True)

@@ -11,6 +11,7 @@ import numpy as np
 from stepscope.alerts import expression
 from stepscope.alerts.detectors import DETECTORS, need_of
 from stepscope.alerts.expression import POINTS, STEPS, Call, Node
+from stepscope.alerts.held import patience_of
 from stepscope.alerts.intake import Part, merged
 from stepscope.alerts.rule import EACH, VALUE
 from stepscope.alerts.window import Need, SeriesWindow
@@ -94,37 +95,57 @@ class Together:
     how: str
     done: float = -np.inf
     members: dict[int, SeriesWindow] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+    """By rank, how many of its points need not be looked at again: their steps are done."""
 
     def advance(self) -> None:
         """Take the steps that every rank has logged by now."""
-        members = [member for member in self.members.values() if len(member)]
-        newest = max(float(member.time[-1]) for member in members)
-        members = [member for member in members if newest - float(member.time[-1]) <= SILENT]
-        upto = min(float(member.step[-1]) for member in members)
-        parts = []
-        for member in members:
-            step = member.step
-            mine = (step > self.done) & (step <= upto)
-            parts.append((step[mine], member.time[mine], member.value[mine]))
+        members = [(rank, member) for rank, member in self.members.items() if len(member)]
+        newest = max(member.last_time for _, member in members)
+        members = [(rank, member) for rank, member in members if newest - member.last_time <= SILENT]
+        upto = min(member.last_step for _, member in members)
+        if np.isnan(upto):  # rows without a step have nothing in common
+            return
+        parts = [self._new(rank, member, upto) for rank, member in members]
         common = parts[0][0]
-        for step, _, _ in parts[1:]:
-            common = common[np.isin(common, step)]
-        common = np.unique(common)
+        if len(common) and not all(len(each[0]) == len(common) and (each[0] == common).all() for each in parts):
+            for step, _, _ in parts[1:]:
+                common = common[np.isin(common, step)]
+        if len(common) > 1 and not (common[1:] > common[:-1]).all():
+            common = np.unique(common)
         if len(common):
             self._take(common, parts)
-        if np.isfinite(upto):
-            self.done = max(self.done, upto)
+        self.done = max(self.done, upto)
+
+    def _new(self, rank: int, member: SeriesWindow, upto: float) -> tuple[Numbers, Numbers, Numbers]:
+        """Return steps, times and values of a rank after what is done, up to a step."""
+        gone = member.total - len(member)
+        start = max(0, self.taken.get(rank, 0) - gone)
+        step = member.step[start:]
+        waits = step > max(self.done, upto)
+        self.taken[rank] = gone + start + (int(waits.argmax()) if waits.any() else len(step))
+        mine = (step > self.done) & (step <= upto)
+        if mine.all():
+            return step, member.time[start:], member.value[start:]
+        return step[mine], member.time[start:][mine], member.value[start:][mine]
 
     def _take(self, common: Numbers, parts: list[tuple[Numbers, Numbers, Numbers]]) -> None:
-        places = []
-        for step, _, _ in parts:
-            order = np.argsort(step, kind="stable")
-            places.append(order[np.searchsorted(step[order], common)])
-        values = np.stack([value[at] for (_, _, value), at in zip(parts, places, strict=True)])
-        times = np.stack([time[at] for (_, time, _), at in zip(parts, places, strict=True)])
+        """Put the points at these steps together."""
+        if any(len(step) != len(common) or (step != common).any() for step, _, _ in parts):
+            parts = [_at(common, part) for part in parts]
+        values = np.array([value for _, _, value in parts])
+        times = np.array([time for _, time, _ in parts])
         with np.errstate(all="ignore"):
             value = np.asarray(_WAYS[self.how](values))
         self.window.extend(common, np.maximum.accumulate(times.max(axis=0)), value, hash(common.tobytes()))
+
+
+def _at(common: Numbers, part: tuple[Numbers, Numbers, Numbers]) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the points of one rank at these steps, each of which it has."""
+    step, time, value = part
+    order = np.argsort(step, kind="stable")
+    places = order[np.searchsorted(step[order], common)]
+    return common, time[places], value[places]
 
 
 _WAYS: dict[str, Callable[[Numbers], Any]] = {
@@ -137,16 +158,24 @@ _WAYS: dict[str, Callable[[Numbers], Any]] = {
 """How the values of several ranks, in rows, become one."""
 
 
+def _spellings(name: str) -> list[tuple[str, float]]:
+    """Return under which names a metric is known, and what its values are multiplied by there."""
+    alias = aliases.get(name)
+    return [(name, 1.0)] if alias is None else [(name, 1.0), (alias.canonical.replace("*", "0"), alias.factor)]
+
+
 class Store:
     """Windows of everything that a rule wants."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Learn from the rules what is wanted."""
         self._needs: list[tuple[str, Need]] = []
+        self._patience: list[tuple[str, float]] = []
         self._ways: list[tuple[str, str]] = []
         for rule in rules:
             needs = needs_of(rule)
             self._needs += needs.items()
+            self._patience += [(pattern, patience_of(rule)) for pattern in needs]
             across = bool(rule.detect) and DETECTORS[rule.detect].across
             if rule.over != EACH or across:
                 self._ways += [(pattern, rule.over) for pattern in needs]
@@ -165,13 +194,17 @@ class Store:
             self._targets[key] = self._meet(rank, name)
         return bool(self._targets[key])
 
+    def patience(self, name: str) -> float:
+        """Return how many seconds samples of a metric may wait before they are judged."""
+        spellings = [spelling for spelling, _ in _spellings(name)]
+        found = (
+            patience for pattern, patience in self._patience for each in spellings if bind(pattern, each) is not None
+        )
+        return min(found, default=0.0)
+
     def _meet(self, rank: int, name: str) -> list[tuple[SeriesWindow, float]]:
         found = []
-        alias = aliases.get(name)
-        spellings = [(name, 1.0)]
-        if alias is not None:
-            spellings.append((alias.canonical.replace("*", "0"), alias.factor))
-        for spelling, factor in spellings:
+        for spelling, factor in _spellings(name):
             wanted = [need for pattern, need in self._needs if bind(pattern, spelling) is not None]
             if not wanted or (rank, spelling) in self.windows:  # of two spellings the first one counts
                 continue
@@ -230,6 +263,7 @@ class Store:
         self._targets = {key: targets for key, targets in self._targets.items() if key[0] != rank}
         for whole in self._together.values():
             whole.members.pop(rank, None)
+            whole.taken.pop(rank, None)
         self._together = {key: whole for key, whole in self._together.items() if whole.members}
         self.version += 1
 

@@ -50,6 +50,8 @@ class SeriesWindow:
         self.began = np.nan
         """Time of the first one."""
         self.first_step = np.nan
+        self.last_step, self.last_time = np.nan, -np.inf
+        """Of the newest point."""
         self.fresh = 0
         """Points since the last `settle`."""
         self.axis = 0
@@ -70,13 +72,14 @@ class SeriesWindow:
             return
         if not self.total:
             self.began, self.first_step = float(time[0]), float(step[0])
-        last = self.time[-1] if len(self) else -np.inf
-        if time[0] < last or (count > 1 and (time[1:] < time[:-1]).any()):  # a value that a device had for a while
-            time = np.maximum(np.maximum.accumulate(time), last)
+        if time[0] < self.last_time or (count > 1 and (time[1:] < time[:-1]).any()):  # a device had it for a while
+            time = np.maximum(np.maximum.accumulate(time), self.last_time)
+        self.last_step, self.last_time = float(step[-1]), float(time[-1])
         if self._end + count > self._data.shape[1]:
             self._make_room(count)
         places = slice(self._end, self._end + count)
-        self._data[0, places], self._data[1, places], self._data[2, places] = step, time, value
+        data = self._data
+        data[0, places], data[1, places], data[2, places] = step, time, value
         if self.need.head and len(self._head) < HEAD:
             self._head += value[: HEAD - len(self._head)].tolist()
         self._end += count

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.expression import COMPARISONS, Call, Metric, Node, Operation, walk
 from stepscope.alerts.state import Words
 from stepscope.alerts.template import fill
+from stepscope.core.remedies import spoken
 from stepscope.core.vocabulary import format_value, unit_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def of_condition(
     shown |= {"limit": format_value(sides[1], unit)} if sides else {}
     given = {**values, **facts, **evidence, **shown, "last": last, "rule": rule.name, "severity": rule.severity}
     text = fill(rule.message, given) if rule.message else _default(rule, facts, shown, given)
-    return Words(text, fill(rule.remedy, given), rule.severity, evidence)
+    return Words(text, fill(rule.remedy, {**spoken(facts), **given}), rule.severity, evidence)
 
 
 def _windows(rule: Rule) -> str:
@@ -84,7 +85,8 @@ def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> Words:
     given = {**evidence, **facts, "text": finding.text, "rule": rule.name}
     severity = finding.severity if finding.kind in BY_URGENCY else rule.severity
     text = fill(rule.message, given) if rule.message else finding.text
-    return Words(text, fill(rule.remedy, given) or finding.remedy, severity, evidence)
+    remedy = fill(rule.remedy, {**spoken({**facts, "rank": finding.evidence.get("rank")}), **given})
+    return Words(text, remedy or finding.remedy, severity, evidence)
 
 
 def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> Words:
@@ -94,7 +96,8 @@ def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> Words:
     given = {**kept, "rank": "the machine" if rank is None else rank, "rule": rule.name, "event": event.get("kind")}
     text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {_reason(event)}"
     remedy = event.get("remedy")
-    return Words(text, remedy if isinstance(remedy, str) and remedy else rule.remedy, rule.severity, evidence)
+    told = remedy if isinstance(remedy, str) and remedy else fill(rule.remedy, {**spoken(event), **given})
+    return Words(text, told, rule.severity, evidence)
 
 
 def _reason(event: Mapping[str, Any]) -> str:

@@ -105,6 +105,8 @@ class Trainer:
         self.family = Family(proc, self.files)
         self._statm = KernelFile(f"{proc}/{pid}/statm")
         self.pss_due: int | None = None
+        self._names: dict[str, str] = {}
+        self._resident_seen = b""
         self.memory = 0
         self.ended = False
 
@@ -133,10 +135,21 @@ class Trainer:
             values |= self._below(look, members)
         return {name: value for name, value in values.items() if value is not None}
 
+    def named(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return values under their whole names."""
+        names = self._names
+        for name in values.keys() - names.keys():
+            names[name] = f"process/{self.rank}/{name}"
+        return {names[name]: value for name, value in values.items()}
+
     def _resident(self, look: Look) -> int:
         """Return resident memory in bytes: statm adds up exactly where stat has an estimate (Linux 6.2 and on)."""
         try:
-            return number(self._statm.read_same().split()[1]) * PAGE
+            data = self._statm.read_same()
+            if data == self._resident_seen:
+                return self.memory
+            self._resident_seen = data
+            return number(data.split(None, 2)[1]) * PAGE
         except (OSError, IndexError):
             return look.status.pages * PAGE
 
@@ -202,12 +215,12 @@ class ProcessSampler:
         followed = sum(1 + len(trainer.family) for trainer in self._trainers.values())
         values: dict[str, float] = {}
         for trainer in self._trainers.values():
-            found = trainer.sample(now, apart - {trainer.files.pid} | {self._own}, keep=followed < KEPT)
+            found = trainer.sample(now, apart, keep=followed < KEPT)
             if found:
                 open_files = self._open_files.count(trainer.files)
                 if open_files is not None:
                     found["open_files"] = float(open_files)
-            values |= {f"process/{trainer.rank}/{name}": value for name, value in found.items()}
+            values |= trainer.named(found)
         return values | self._proportional(now)
 
     def _proportional(self, now: int) -> dict[str, float]:

@@ -43,18 +43,19 @@ class Look(NamedTuple):
 
 def parse_status(data: bytes) -> Status:
     """Parse /proc/<pid>/stat; the name may contain any sign, also brackets and spaces."""
-    name, words = data[data.index(b"(") + 1 : data.rindex(b")")], data[data.rindex(b")") + 1 :].split()
+    end = data.rindex(b")")
+    words = data[end + 1 :].split(None, 22)  # of more than fifty, of which the last is the rest
     if len(words) < 22:
         raise ValueError("too few words in the status of a process")
-    parent, user, system, threads, started, pages = (number(words[at]) for at in (1, 11, 12, 17, 19, 21))
+    state, parent, user, system, threads, started, pages = (words[at] for at in (0, 1, 11, 12, 17, 19, 21))
     return Status(
-        name.decode("utf-8", "replace"),
-        words[0].decode("ascii", "replace"),
-        parent,
-        user + system,
-        threads,
-        started,
-        pages,
+        data[data.index(b"(") + 1 : end].decode("utf-8", "replace"),
+        state.decode("ascii", "replace"),
+        number(parent),
+        number(user) + number(system),
+        number(threads),
+        number(started),
+        number(pages),
     )
 
 
@@ -79,11 +80,13 @@ class ProcessFiles:
         self.hidden: dict[str, str] = {}
         """Files that we may not read, with the reason of the system."""
         self._command: tuple[str, bytes] | None = None
+        self._status: tuple[bytes, Status] | None = None
+        self._totals: tuple[bytes, tuple[int, int, int]] | None = None
 
     def look(self, now: int) -> Look | None:
         """Return how the process is; None once it has ended. `now` is monotonic time in ns."""
         try:
-            status = parse_status(self._stat.read_same())
+            status = self._read_status()
         except (FileNotFoundError, ProcessLookupError):
             return None
         except PermissionError as error:  # /proc is mounted with hidepid
@@ -100,12 +103,21 @@ class ProcessFiles:
         requested, read, written = rates[1:] or (None, None, None)
         return Look(status, rates[0] / TICKS, read, written, requested)
 
+    def _read_status(self) -> Status:
+        data = self._stat.read_same()
+        if self._status is None or data != self._status[0]:  # one that sleeps says the same again
+            self._status = (data, parse_status(data))
+        return self._status[1]
+
     def _counts(self) -> tuple[int, ...]:
         """Return bytes of read calls, read from disks and written to them; empty where that may not be seen."""
         if self._io is None:
             return ()
         try:
-            return parse_io(self._io.read_same())
+            data = self._io.read_same()
+            if self._totals is None or data != self._totals[0]:
+                self._totals = (data, parse_io(data))
+            return self._totals[1]
         except PermissionError as error:
             self.hidden["io"] = error.strerror or str(error)
             self._io = None

@@ -59,14 +59,3 @@ def read_text(path: Path, limit: int = 1 << 20) -> str:
     """Return the start of a file of the kernel's, at most `limit` bytes."""
     with path.open("rb") as file:
         return file.read(limit).decode("utf-8", "replace")
-
-
-def key_values(text: str) -> dict[str, int]:
-    """Parse lines of `key value`, as in cgroup files and /proc/meminfo (whose kB become bytes)."""
-    found = {}
-    for line in text.splitlines():
-        words = line.replace(":", " ").split()
-        if len(words) >= 2 and words[1].lstrip("-").isdecimal():
-            scale = 1024 if words[2:] == ["kB"] else 1
-            found[words[0]] = int(words[1]) * scale
-    return found

@@ -24,6 +24,7 @@ from stepscope.alerts.actions import (
     Command,
 )
 from stepscope.core import ring
+from stepscope.core.errors import in_words
 from stepscope.core.places import REQUEST_SUFFIX
 from stepscope.session.requests import Request, place
 from stepscope.store.layout import replace
@@ -74,7 +75,7 @@ class Acting:
             try:
                 why = doing[action.kind](action, alert, now)
             except (OSError, ValueError) as error:
-                why = f"{type(error).__name__}: {error}"
+                why = in_words(error)
             facts = {
                 "kind": "alert_action",
                 "action": action.kind,

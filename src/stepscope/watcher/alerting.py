@@ -11,9 +11,10 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from stepscope.alerts.claims import Claims
 from stepscope.alerts.requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, Request
 from stepscope.core import ring, status
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.places import ALERTING_SUFFIX
 from stepscope.store.events import read_events
 
@@ -87,7 +88,7 @@ class Alerting:
         self._engine: Engine | None = None
         self._notifying: Notifying | None = None
         self._acting: Acting | None = None
-        self._inbox = Inbox(folder.path)
+        self._inbox, self._claims = Inbox(folder.path), Claims(folder.path, node)
         self._now = 0
         self._offset = 0.0
         """Seconds from the monotonic clock to the engine's."""
@@ -108,7 +109,7 @@ class Alerting:
             self._settings = read_settings(path.with_suffix(ALERTING_SUFFIX))
         except (OSError, ValueError) as error:
             self._settings = {"alerting.enabled": False}
-            self._note(f"cannot evaluate alerts: {type(error).__name__}: {error}; the run is recorded without")
+            self._note(f"cannot evaluate alerts: {in_words(error)}; the run is recorded without")
 
     def _load(self, settings: dict[str, Any], pair: Pair) -> None:
         """Load the rules: not before the first rows are safe, since that takes as long as a short training."""
@@ -117,7 +118,7 @@ class Alerting:
             if settings.get("alerting.enabled", True):
                 self._begin(settings, pair)
         except Exception as error:  # noqa: BLE001 - a watcher without alerts is better than none; it is written down
-            self._note(f"cannot evaluate alerts: {type(error).__name__}: {error}; the run is recorded without")
+            self._note(f"cannot evaluate alerts: {in_words(error)}; the run is recorded without")
         backlog, self._backlog = self._backlog, []
         for one in backlog:
             one()
@@ -176,17 +177,18 @@ class Alerting:
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
         """Take drained records of a rank."""
-        held = list(pieces)
-        if not self._waits(lambda: self.rows(rank, held, table, checked=checked)) and self._engine is not None:
-            with self._guard():
-                self._engine.rows(rank, held, table, checked=checked)
+        if self._engine is not None:  # the engine only puts them aside, which nothing can go wrong with
+            self._engine.rows(rank, pieces, table, checked=checked)
+        elif not self._has_begun:
+            held = list(pieces)
+            self._waits(lambda: self.rows(rank, held, table, checked=checked))
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
         """Take a row that the watcher made itself."""
-        row = dict(values)
-        if not self._waits(lambda: self.sample(rank, row)) and self._engine is not None:
-            with self._guard():
-                self._engine.sample(rank, row, self._now)
+        if self._engine is not None:  # the engine only puts it aside, which nothing can go wrong with
+            self._engine.sample(rank, values, self._now)
+        elif not self._has_begun:
+            self._waits(lambda: self.sample(rank, values))
 
     def hear(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
         """Take events that are being written into the run; those of ours are known."""
@@ -246,7 +248,7 @@ class Alerting:
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
         found, self._found = self._found, []
         found += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
-        self._take(found + engine.evaluate(pair.monotonic_ns), pair)
+        self._take(self._claims.settle(found + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
 
     @contextmanager
     def _guard(self) -> Iterator[None]:
@@ -255,7 +257,7 @@ class Alerting:
             yield
         except Exception as error:  # noqa: BLE001 - as the docstring says
             self._failures += 1
-            self._note(f"cannot evaluate alerts: {type(error).__name__}: {error}; going on")
+            self._note(f"cannot evaluate alerts: {in_words(error)}; going on")
             if self._failures >= MOST_FAILURES and self._engine is not None:
                 self._engine = None
                 self._note(f"alerts are off after {self._failures} faults; the run is recorded without")

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.samplers.kernel import KernelFile, number
+from stepscope.samplers.process_files import PAGE
 from stepscope.watcher.death import End, Evidence, Trainee, judge, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
-from stepscope.watcher.proc import PROC, resident_bytes
+from stepscope.watcher.proc import PROC
 from stepscope.watcher.progress import Progress, read_progress
 from stepscope.watcher.stacks import Answer, Asking, at_prompt
 from stepscope.watcher.stall import Sample, Vigil
@@ -79,6 +81,7 @@ class Guard:
         self.proc = self.job.root + PROC
         self.oom = OomWatch(self.trainee.pid, self.job.log, self.job.root) if self.trainee else None
         self._memory_due = 0
+        self._statm = KernelFile(f"{self.proc}/{self.trainee.pid}/statm") if self.trainee else None
         self._leaving: int | None = None
         self._before: Progress = Progress()
         self._requested = ""
@@ -118,9 +121,18 @@ class Guard:
         events += self.vigil.look(now, long_phase=bool(phase))
         if now >= self._memory_due and self.trainee is not None:
             self._memory_due = now + round(MEMORY_EVERY * 1e9)
-            self.rss = resident_bytes(self.trainee.pid, self.proc) or self.rss
+            self.rss = self._resident() or self.rss
         found, answer = self._see(now, gpu_busy=gpu_busy)
         return [self._complete(event, answer, pair) for event in events + found]
+
+    def _resident(self) -> int | None:
+        """Return the resident memory in bytes; None once the process has none any more."""
+        if self._statm is None:
+            return None
+        try:
+            return number(self._statm.read_same().split()[1]) * PAGE
+        except (OSError, IndexError, ValueError):
+            return None
 
     def request(self, why: str) -> None:
         """Have the stacks of this rank as an event of their own: another rank stands still, and `why` says which."""
@@ -210,6 +222,8 @@ class Guard:
             self.asking.close()
         if self.trainee is not None:
             self.trainee.close()
+        if self._statm is not None:
+            self._statm.close()
 
 
 def earlier(ranks: Mapping[int, RankState], rank: int, now_us: int) -> str:

@@ -17,11 +17,12 @@ from stepscope.store.machine import Machine
 from stepscope.store.states import NodeState
 from stepscope.watcher.alerting import Alerting, NoAlerting
 from stepscope.watcher.ends import Ends
+from stepscope.watcher.folders import RingFolders, let_go_of_lost_tails
 from stepscope.watcher.guard import Guard, Job
 from stepscope.watcher.jumps import Jumps
 from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.ranks import Rank
-from stepscope.watcher.sampling import Plan, Sampling
+from stepscope.watcher.sampling import Plan, Sample, Sampling
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class Watcher:
         """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
         self._opened: dict[tuple[int, int], float] = {}
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
+        self._rings = RingFolders(places, folder.path)
         self._jumps = Jumps(journal)
         self._streams = 0
         self._described: dict[int, Machine] = {}
@@ -122,7 +124,8 @@ class Watcher:
         now = pair.monotonic_ns / 1e9
         if self._folder_gone():
             return False
-        if self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0):
+        is_time = self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0)
+        if is_time and (self._rings.may_have_new(now) or not self._ranks):
             self._discover()
         self._jumps.look(pair, self._live_drains)
         try:
@@ -208,9 +211,9 @@ class Watcher:
                 if beat:
                     stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
                     self._ends.look_after(rank, self._ranks.values(), pair)
-                if quiet and not self.woken and not (beat and not stream.writer_alive()):  # as after os.execv
+                alive = rank.writes(sure=beat or self.woken)
+                if quiet and alive and not self.woken:
                     continue
-                alive = stream.writer_alive()
                 over = not alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
                 dry = rank.move(pair, self.feed)
                 if over:  # its last rows may tell that it went on
@@ -286,8 +289,10 @@ class Watcher:
 
     def _sample(self, pair: Pair) -> None:
         """Ask the sources that are due, and write what the watcher has to say itself."""
-        phases = {rank.phase() for rank in self._ranks.values()}
-        sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
+        sample = Sample()
+        if self.sampling.is_due(pair.monotonic_ns):
+            phases = {rank.phase() for rank in self._ranks.values()}
+            sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
         if sample.rows:
             self._ends.sampled()
         for drain in self._live_drains():
@@ -356,11 +361,9 @@ class Watcher:
 
     def _folder_gone(self) -> bool:
         """Notice a run that was deleted under us: its rows have nowhere to go, and no other run may get them."""
-        moved = False
-        for drain, _ in self._drains.values():
-            if drain.file is not None and drain.file.gone():
-                drain.file.close()
-                drain.file, moved = None, True
+        moved, there = let_go_of_lost_tails(drain for drain, _ in self._drains.values())
+        if there and not moved:
+            return False  # the folder is where its file is
         if moved:
             for path, rank in list(self._ranks.items()):
                 if not self._folder.is_home_of(rank.stream.identity.extra.get("created")):

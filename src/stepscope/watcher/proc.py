@@ -80,12 +80,6 @@ def read_signals(pid: int, proc: str = PROC) -> Signals | None:
         return None
 
 
-def resident_bytes(pid: int, proc: str = PROC) -> int | None:
-    """Return the resident memory of a process in bytes; None if it is gone or has none any more."""
-    stat = read_stat(pid, proc)
-    return stat.resident_pages * os.sysconf("SC_PAGE_SIZE") if stat and stat.resident_pages > 0 else None
-
-
 def threads(pid: int, proc: str = PROC, most: int = MOST_THREADS) -> list[dict[str, object]]:
     """Return number, name, state and kernel function of the first threads: what is known without their stacks."""
     found: list[dict[str, object]] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.core.clock import SystemClock
-from stepscope.core.errors import StepscopeError
+from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
 from stepscope.exporters.prometheus_feed import open_feed
 from stepscope.store.layout import RunFolder
@@ -118,7 +118,7 @@ def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
                 return
         except Exception as error:  # noqa: BLE001 - the loop must outlive any one fault; it is counted and written down
             failures += 1
-            journal.note(f"cannot finish a tick: {type(error).__name__}: {error}; going on")
+            journal.note(f"cannot finish a tick: {in_words(error)}; going on")
             if failures > 1000:
                 return
         left = pace.drain - (time.monotonic() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.guard import Guard
 
-BATCHES = 64
-"""Reads of one ring in one tick at most, so that one fast rank cannot starve the others."""
+BATCHES, BATCH_BYTES = 64, 1 << 20
+"""Reads of one ring in one tick at most, so that one fast rank cannot starve the others; bytes of each."""
+WRITTEN = (ring.WORD_PHASE + 1) * 8
+"""Bytes of a ring's header that its trainer writes; behind them are our own."""
 
 MOST_SAMPLES = 64
 """Values of the machine that an event keeps."""
@@ -39,6 +42,7 @@ class Rank:
         self.steps = Steps(stream.table)
         self.words = stream.reader.words()
         """The header of its ring, as of the last look."""
+        self._seen, self._was_quiet = b"", False
 
     @property
     def number(self) -> int:
@@ -52,22 +56,37 @@ class Rank:
 
     def is_quiet(self) -> bool:
         """Look at its ring; say whether there is nothing to do before its process ends or time passes."""
-        self.words = self.stream.reader.words()
-        goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING and self.guard.trainee is not None
-        return goes_on and self.words[ring.WORD_HEAD] <= self.stream.cursor
+        seen = os.pread(self.stream.fileno(), WRITTEN, 0)
+        if seen != self._seen:  # as only a few of many ranks at a time
+            self.words = self.stream.reader.words()
+            goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING and self.guard.trainee is not None
+            self._was_quiet = goes_on and self.words[ring.WORD_HEAD] <= self.stream.cursor
+            self._seen = seen
+        return self._was_quiet
+
+    def writes(self, *, sure: bool) -> bool:
+        """Say whether its trainer still holds its ring.
+
+        Unless it must be `sure`, that is taken for granted of a process that is watched: its end wakes us. One that
+        has let go of its ring and lives, as after os.execv, is found by whoever asks for certainty now and then.
+        """
+        is_watched = self.guard.trainee is not None and self.words[ring.WORD_STATE] == ring.STATE_RUNNING
+        return self.stream.writer_alive() if sure or not is_watched else True
 
     def move(self, pair: Pair, feed: Feed) -> bool:
         """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
+        self._seen = b""
         for _ in range(BATCHES):
-            batch = self.drain.once(self.stream, pair)
+            batch = self.drain.once(self.stream, pair, BATCH_BYTES)
             self.state.rows = self.stream.expected - self.stream.lost
-            self.bytes += sum(map(len, batch.pieces))
+            size = sum(map(len, batch.pieces))
             if batch.pieces:
+                self.bytes += size
                 self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
-                self.state.step = _last_step(batch.pieces[-1], self.state.step)
                 self.steps.take(batch.pieces)
+                self.state.step = self.state.step if self.steps.newest is None else self.steps.newest
                 feed.rows(self.number, batch.pieces, self.stream.table, checked=self.stream.reader.checked)
-            if not batch.rows or self.stream.empty():
+            if not batch.rows or size < BATCH_BYTES // 2:  # a read that stops early has brought more
                 return True
         return False
 
@@ -104,9 +123,3 @@ class Rank:
             and event.get("attempt") == identity.attempt
         ]
         return str(found[-1].get("error", "")) if found else ""
-
-
-def _last_step(data: bytes, before: int | None) -> int | None:
-    offset = ring.records(data)[-1][0]
-    step: int = ring.RECORD.unpack_from(data, offset)[4]
-    return before if step == ring.NO_STEP else step

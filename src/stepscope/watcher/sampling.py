@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -21,6 +23,8 @@ BLOCKED = 0.1
 """Seconds of waiting that count as cost although no processor was used: a file system that hangs."""
 SLACK = 0.01
 """Seconds before its time at which a sampler is asked all the same: the next tick would be late."""
+MOST_NAMES = 10_000
+"""Names whose instance is remembered."""
 Costs = tuple[float, float]
 """Processor seconds of the thread, and wall seconds."""
 
@@ -65,11 +69,29 @@ def by_instance(values: Mapping[str, float]) -> list[dict[str, float]]:
     """
     rows: dict[str, dict[str, float]] = {}
     for name, value in values.items():
-        group, _, rest = name.partition("/")
-        instance, slash, _ = rest.partition("/")
-        is_own = slash and group in {"gpu", "process"} and instance.isdecimal()
-        rows.setdefault(f"{group}/{instance}" if is_own else "", {})[name] = value
+        group = _groups.get(name)
+        if group is None:
+            group = _group(name)
+        row = rows.get(group)
+        if row is None:
+            row = rows[group] = {}
+        row[name] = value
     return list(rows.values())
+
+
+def _group(name: str) -> str:
+    """Return which instance a value belongs to; empty if none."""
+    group, _, rest = name.partition("/")
+    instance, slash, _ = rest.partition("/")
+    is_own = bool(slash) and group in {"gpu", "process"} and instance.isdecimal()
+    found = f"{group}/{instance}" if is_own else ""
+    if len(_groups) < MOST_NAMES:
+        _groups[name] = found
+    return found
+
+
+_groups: dict[str, str] = {}
+"""What `_group` has found, for names that come every second."""
 
 
 def _below(prefix: str, settings: Mapping[str, Any]) -> dict[str, float]:
@@ -111,6 +133,11 @@ class Sampling:
         self.latest: dict[str, float] = {}
         """The last value of everything."""
         self._quick, self._quick_until = 0.0, 0.0
+        self._due = 0.0
+
+    def is_due(self, now: int) -> bool:
+        """Say whether somebody has to be asked at `now` (monotonic ns)."""
+        return now / 1e9 >= self._due - SLACK
 
     def round(self, now: int, phase: str = "") -> Sample:
         """Ask whoever is due at `now` (monotonic ns), in a `phase` of the training that may have its own interval."""
@@ -125,11 +152,13 @@ class Sampling:
             self._ask(sampler, turn, now, interval, found)
             following = turn.due + interval * turn.slower  # on a grid: ticks that come late do not add up
             turn.due = following if following > seconds else seconds + interval * turn.slower
+        self._due = min((turn.due for turn in self._turns), default=float("inf"))
         return found
 
     def quicken(self, interval: float, until: float) -> None:
         """Ask everybody at least every `interval` seconds, until then (monotonic, in seconds), within their budgets."""
         self._quick, self._quick_until = interval, until
+        self._due = 0.0
         for turn in self._turns:
             turn.due = 0.0
 
@@ -171,7 +200,7 @@ class Sampling:
             values = sampler.sample(now)
             events = sampler.events()
         except Exception as error:  # noqa: BLE001 - one source that fails, for whatever reason, must not stop the others
-            self._fail(sampler, turn, interval, f"{type(error).__name__}: {error}", found)
+            self._fail(sampler, turn, interval, in_words(error), found)
             return
         after = self._costs()
         if turn.failing:

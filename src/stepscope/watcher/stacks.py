@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 1.0
 """How long a process may take to write its stacks; what sleeps in the kernel never does."""
+LEAST_LOOKS = 5
+"""How often the answer is looked for at least: on a machine that stood still the process had no time to write it."""
 SPY_SECONDS = 5.0
 """How long py-spy may take."""
 MOST_BYTES = 256 << 10
@@ -150,7 +152,7 @@ class Asking:
         self._spy: str = find_spy() if spy is None else spy
         self._asked: int | None = None
         self._source, self._why = "", ""
-        self._start = self._size = 0
+        self._start = self._size = self._looks = 0
         self._child: subprocess.Popen[bytes] | None = None
         self._output = -1
 
@@ -178,6 +180,7 @@ class Asking:
         if signals is None or not signals.catches(SIGNAL):
             return "the process does not catch the signal any more"
         self._start = self._size = self._file_size()
+        self._looks = 0
         self._source = "faulthandler"
         if signals.awaits(SIGNAL):  # a question of earlier: one answer serves both
             return ""
@@ -234,7 +237,9 @@ class Asking:
         """Return the dump once the file grows no more; "" if none came, None to wait on."""
         size, before = self._file_size(), self._size
         self._size = size
-        if waited < ANSWER_SECONDS and (size <= self._start or size != before):
+        self._looks += 1
+        waits = waited < ANSWER_SECONDS or self._looks < LEAST_LOOKS
+        if waits and (size <= self._start or size != before):
             return None
         if size <= self._start:
             return ""

@@ -40,21 +40,31 @@ class Steps:
         self._table = table
         self._moments = Moments([], [])
         self._last: deque[bytes] = deque(maxlen=LAST_ROWS)
+        self.newest: int | None = None
+        """The step that the last record with one belongs to."""
 
     def take(self, pieces: Iterable[bytes]) -> None:
         """Look through records that were drained."""
+        unpack, head = ring.RECORD.unpack_from, ring.RECORD.size
+        found: list[tuple[bytes, int, int]] = []
         for data in pieces:
-            found = ring.records(data)
-            for offset, schema, _ in found:
+            at, size = 0, len(data)
+            while at + head <= size:
+                length, schema, _, moment, step = unpack(data, at)
+                end = at + length
+                if length < head or end > size:
+                    break
                 if schema != ring.SCHEMA_EVENT:
-                    self._note(data, offset, schema)
-            for offset, schema, _ in found[-LAST_ROWS:]:
-                if schema != ring.SCHEMA_EVENT:
-                    self._last.append(data[offset : offset + ring.PAD.unpack_from(data, offset)[0]])
+                    self._note(data, at + head, schema, moment)
+                    found.append((data, at, end))
+                if step != ring.NO_STEP:
+                    self.newest = step
+                at = end
+        self._last.extend(data[at:end] for data, at, end in found[-LAST_ROWS:])
 
-    def _note(self, data: bytes, offset: int, schema: int) -> None:
-        moment: int = ring.RECORD.unpack_from(data, offset)[3]
-        seconds = self._step_seconds(data, offset + ring.RECORD.size, schema)
+    def _note(self, data: bytes, offset: int, schema: int, moment: int) -> None:
+        """Take in a row whose values begin at `offset`."""
+        seconds = self._step_seconds(data, offset, schema)
         if seconds is None:
             self._moments.rows.append(moment)
             return
