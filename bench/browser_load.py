@@ -1,11 +1,10 @@
-"""CPU of all processes of a browser that this process drives, and memory of its pages."""
+"""CPU of all processes of a browser that this process drives."""
 
 from __future__ import annotations
 
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from bench.processes import cpu_seconds, tree
 
@@ -46,13 +45,3 @@ class Load:
         passed = time.monotonic() - self._began
         browser = sum(_seconds(pid) - self._before.get(pid, 0.0) for pid in browser_pids())
         return browser / passed, (self._of_server() - self._server_before) / passed
-
-
-def heap(page: Any) -> int:
-    """Return the bytes of a page's script that are in use after its garbage was collected."""
-    client = page.context.new_cdp_session(page)
-    try:
-        client.send("HeapProfiler.collectGarbage")
-        return int(client.send("Runtime.getHeapUsage")["usedSize"])
-    finally:
-        client.detach()

@@ -36,7 +36,7 @@ def launched(playwright: Any, *flags: str) -> Any:
     path = executable()
     if path is None:
         raise RuntimeError("no Chromium is installed")
-    return playwright.chromium.launch(executable_path=path, args=[*FLAGS, *flags])
+    return playwright.chromium.launch(executable_path=path, args=[*FLAGS, *flags], timeout=180_000)
 
 
 def ways() -> list[list[str]]:

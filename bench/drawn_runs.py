@@ -15,8 +15,9 @@ import numpy as np
 
 from bench.drawn_machine import HOST, machine_facts, machine_samples
 from bench.synthetic import long_run
+from stepscope.core.ring import NO_STEP
 from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
-from stepscope.store.points import NO_NS, NO_STEP, Points
+from stepscope.store.points import NO_NS, Points
 from stepscope.store.sealed import write_sealed
 from stepscope.store.states import NodeState, RankState
 

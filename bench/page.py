@@ -14,12 +14,15 @@ from urllib.parse import quote
 
 import numpy as np
 
-from bench.browser_load import Load, heap
+from bench.browser_load import Load
 from bench.chromium import DESKTOP, executable, launched
 from bench.drawn_runs import ten_million
 from bench.figure import Figure, Options
-from bench.page_script import DRAWN, FOLLOW, STAMP, TOPS, ZOOM
+from bench.page_growth import Reading, Watch, growth
+from bench.page_script import CARDS, DRAWN, FOLLOW, STAMP, TOPS, ZOOM
 from bench.served import Server, Trainer
+from bench.synthetic import long_run
+from bench.viewers import QUICK, START_SECONDS, TensorBoard
 from stepscope.store.catalog import open_run
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from stepscope.store.reader import Past
 
+LIVE = ("live_browser", "live_server", "live_growth", "live_counts", "live_server_memory")
 CHARTS = 100
 PAGES = 50
 SMALL = {"width": 480, "height": 320}
@@ -35,14 +39,16 @@ ZOOMS = ((40_000, 140_000), (80_000, 100_000), (88_000, 89_000), (20_000, 20_200
 """Steps that are zoomed into, one range after another."""
 RATE = 10.0
 """Steps a second of the training that is followed."""
+GROWTH, COUNTS, SERVER = 0.5, 10.0, 200.0
+"""What a live page may grow by in ten minutes, in MiB and in nodes; and what its server may take, in MiB."""
 
 
 def measure(options: Options) -> list[Figure]:
     """Return the figures of the page; without a value where there is no browser."""
     missing = _missing()
     if missing:
-        keys = ("weight", "open", "zoom", "zoom_spikes", "live_browser", "live_server", "live_growth", "pixel", "fifty")
-        return [Figure(f"page_{key}", "the page", None, beside=missing) for key in (*keys, "fifty_trainer")]
+        keys = ("weight", "open", "zoom", "zoom_spikes", "open_tensorboard", *LIVE, "pixel", "fifty", "fifty_trainer")
+        return [Figure(f"page_{key}", "the page", None, beside=missing) for key in keys]
     from playwright.sync_api import sync_playwright
 
     root = options.scratch / "runs"
@@ -94,7 +100,36 @@ def _long(browser: Any, root: Path, options: Options) -> list[Figure]:
         Figure("page_open", "10 M points in 50 series: first charts drawn", statistics.median(cold), "s", 1.5, beside),
         Figure("page_zoom", "  zoom to any range of it", statistics.median(zooms) * 1e3, "ms", 200, _spread(zooms)),
         Figure("page_zoom_spikes", "  planted spikes not visible at some zoom", float(spikes), "", 0.0),
+        _beside(browser, root.parent / "beside", options),
     ]
+
+
+def _beside(browser: Any, root: Path, options: Options) -> Figure:
+    """Open a smaller run in TensorBoard and in ours, from the start of the program to the first charts."""
+    steps = 20_000
+    key, what = "page_open_tensorboard", f"  TensorBoard, {50 * steps / 1e6:g} M points in 50 series: start to charts"
+    missing = QUICK if options.quick else TensorBoard.missing()
+    if missing:
+        return Figure(key, what, None, beside=missing)
+    long_run(root / "runs" / "big" / "long", 50, steps, 4)
+    began = time.monotonic()
+    with Server(root / "runs", options.scratch) as server:
+        page = _page(browser)
+        _opening(page, _address(server, server.key("long")))
+        own = time.monotonic() - began
+        page.context.close()
+    peer = TensorBoard(root / "peer")
+    peer.folder.mkdir()
+    peer.write(root / "runs")
+    with peer:
+        listed = peer.until(1)
+        page = _page(browser)
+        page.goto(peer.address(), wait_until="commit")
+        page.wait_for_function(CARDS, polling=10, timeout=START_SECONDS * 1000)
+        seconds = time.monotonic() - peer.began
+        page.context.close()
+    told = f"ours {own:.1f} s; it answered after {listed:.1f} s, and draws 1000 points of each series"
+    return Figure(key, what, seconds, "s", None, told)
 
 
 def _spread(seconds: list[float]) -> str:
@@ -145,7 +180,7 @@ def _highest(past: Past, name: str, first: int, last: int) -> float:
 
 def _live(browser: Any, root: Path, options: Options) -> list[Figure]:
     """Follow a run of 100 charts, and the time from log() to the pixel."""
-    seconds = 3.0 if options.quick else 600.0 if options.huge else 90.0
+    seconds, longer = (3.0, 4.0) if options.quick else (90.0, 600.0 if options.huge else 120.0)
     root.mkdir(parents=True)
     with Server(root, options.scratch) as server, Trainer(root, CHARTS, RATE):
         key = server.key("live")
@@ -153,14 +188,14 @@ def _live(browser: Any, root: Path, options: Options) -> list[Figure]:
         page.goto(_address(server, key))
         page.wait_for_function(DRAWN, polling=50)
         page.evaluate(FOLLOW, "clock")
-        before = heap(page)
         load = Load(server.process.pid)
         time.sleep(seconds)
         browser_ratio, server_ratio = load.ratios()
-        growth = heap(page) - before
-        late = sorted(_latencies(page.evaluate("window.seen")))
+        late = sorted(_latencies(page.evaluate("window.followed()")))
         drawn = page.evaluate("document.querySelectorAll('.chart[data-state=drawn]').length")
         charts = page.evaluate("document.querySelectorAll('.chart').length")
+        with Watch(page, server.process.pid) as watch:  # after the load: a forced collection costs time
+            watch.follow(longer, longer / 30)
         page.context.close()
     beside = f"{charts} charts in the document, {drawn} of them drawn; over {seconds:.0f} s"
     middle = statistics.median(late) if late else None
@@ -168,8 +203,26 @@ def _live(browser: Any, root: Path, options: Options) -> list[Figure]:
     return [
         Figure("page_live_browser", "100 charts live at 2 Hz: browser", 100 * browser_ratio, "% core", 35, beside),
         Figure("page_live_server", "  server", 100 * server_ratio, "% core", 10),
-        Figure("page_live_growth", "  growth of the page's heap", growth / 2**20, "MiB", 2.0, f"over {seconds:.0f} s"),
+        *_growing(watch.readings, whole=options.huge),
         Figure("page_pixel", "log() in the trainer to pixel, median", middle, "s", 1.0, tail),
+    ]
+
+
+def _growing(readings: list[Reading], *, whole: bool) -> list[Figure]:
+    """Tell what grew; a limit is for ten minutes, of which the first two do not count."""
+    heap, first, last = growth(readings, lambda one: one.heap) / 2**20, readings[0], readings[-1]
+    counted = {name: growth(readings, lambda one, name=name: one.counts[name]) for name in last.counts}
+    often = f"{len(readings)} readings in {last.seconds:.0f} s, garbage collected before each"
+    short = "" if whole else "; --huge takes ten minutes and has a limit"
+    told = ", ".join(f"{last.counts[name]} {name} {grown:+.0f}" for name, grown in counted.items())
+    server = [one.server / 2**20 for one in readings]
+    memory = f"{server[0]:.0f} MiB at first, {min(server):.0f} to {max(server):.0f}, {server[-1]:.0f} at last"
+    now = f"from {first.heap / 2**20:.1f} to {last.heap / 2**20:.1f} MiB; {often}{short}"
+    limits = (GROWTH, COUNTS) if whole else (None, None)
+    return [
+        Figure("page_live_growth", "  growth of the page's heap in ten minutes", heap, "MiB", limits[0], now),
+        Figure("page_live_counts", "  growth of the most growing count", max(counted.values()), "", limits[1], told),
+        Figure("page_live_server_memory", "  most memory of the server", max(server), "MiB", SERVER, memory),
     ]
 
 

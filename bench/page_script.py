@@ -11,6 +11,16 @@ DRAWN = """() => {
 }"""
 """Whether there are charts in the window and all of them are drawn."""
 
+CARDS = """() => {
+  const cards = [...document.querySelectorAll('scalar-card')].filter((card) => {
+    const box = card.getBoundingClientRect();
+    return box.bottom > 0 && box.top < innerHeight;
+  });
+  return cards.length > 2 && cards.every((card) => card.querySelector('line-chart') &&
+    !card.querySelector('mat-spinner'));
+}"""
+"""The same of TensorBoard's page."""
+
 STAMP = """() => {
   const watch = new MutationObserver((records) => {
     for (const record of records) record.target.lastDrawn = performance.now();
@@ -50,9 +60,12 @@ TOPS = """() => [...document.querySelectorAll('.chart')].filter((chart) => chart
 FOLLOW = """(name) => {
   const chart = document.querySelector(`.chart[data-chart="${name}"]`);
   chart.scrollIntoView({block: 'center'});
-  window.seen = [];
-  new MutationObserver(() => requestAnimationFrame(() => {
-    window.seen.push([(Date.now() / 1000) % 100, Number(chart.querySelector('.chart-read').textContent)]);
-  })).observe(chart, {attributes: true, attributeFilter: ['data-drawn']});
+  const seen = [];
+  const watch = new MutationObserver(() => requestAnimationFrame(() => {
+    seen.push([(Date.now() / 1000) % 100, Number(chart.querySelector('.chart-read').textContent)]);
+  }));
+  watch.observe(chart, {attributes: true, attributeFilter: ['data-drawn']});
+  window.followed = () => { watch.disconnect(); delete window.followed; return seen; };
 }"""
-"""Write down when a chart was drawn (in the frame after, when it is on the screen) and the newest value in it."""
+"""Write down when a chart was drawn (in the frame after, when it is on the screen) and the newest value in it, until
+`followed()` is called, which returns it."""

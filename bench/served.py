@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from bench.processes import environment, python
 if TYPE_CHECKING:
     from pathlib import Path
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 TRAINER = """
 import json, sys, threading, time
 import stepscope
@@ -43,10 +44,12 @@ hundredths a page shows."""
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback that nobody uses, and that the system gives to nobody who asks for just any."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)  # ports for just anybody begin at 32768
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
@@ -70,7 +73,7 @@ class Server:
     def _await(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self.process.poll() is None:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.origin}/healthz", timeout=2):  # noqa: S310 - our own origin
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.origin}/healthz", timeout=10):  # noqa: S310 - our own origin
                 return
             time.sleep(0.02)
         said = self.log.read_text(encoding="utf-8", errors="replace")
@@ -79,7 +82,7 @@ class Server:
 
     def get(self, path: str) -> Any:
         """Return an answer of the API."""
-        with urllib.request.urlopen(f"{self.origin}{path}", timeout=20) as answer:  # noqa: S310 - our own origin
+        with urllib.request.urlopen(f"{self.origin}{path}", timeout=120) as answer:  # noqa: S310 - our own origin
             return json.load(answer)
 
     def keys(self) -> dict[str, str]:
@@ -107,7 +110,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -131,12 +134,12 @@ class Trainer:
 
     def stop(self) -> dict[str, Any]:
         """End it and return its steps, seconds, and log_ns, the lower quartile of the CPU time of one call."""
-        said, _ = self.process.communicate(timeout=30)
+        said, _ = self.process.communicate(timeout=120)
         return dict(json.loads(said)) if said.strip() else {}
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired, ValueError):
-                self.process.communicate(timeout=30)
+                self.process.communicate(timeout=120)
             self.process.kill()
             self.process.wait()

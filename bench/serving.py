@@ -21,6 +21,7 @@ from bench.figure import Figure, Options
 from bench.processes import environment, python
 from bench.served import Server, Trainer, free_port
 from bench.synthetic import START, WRITER, long_run, small_run
+from bench.viewers import QUICK, VIEWERS, Viewer
 from stepscope.store.layout import RunFolder
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.sealed import write_sealed
@@ -41,7 +42,8 @@ CHARTS = 12
 def measure(options: Options) -> list[Figure]:
     """Return the figures of the server."""
     root = options.scratch / "serving"
-    return [*_many(root, options), *_long(root, options), *_pages(root, options)]
+    peers = [_beside(viewer, root / viewer.key, options) for viewer in VIEWERS]
+    return [*_many(root, options), *peers, *_long(root, options), *_pages(root, options)]
 
 
 def many_runs(root: Path, count: int, points: int) -> None:
@@ -114,6 +116,30 @@ def _first_answer(root: Path, scratch: Path) -> float:
     finally:
         process.terminate()
         process.wait()
+
+
+def _beside(viewer: type[Viewer], root: Path, options: Options) -> Figure:
+    """Start a peer over the same numbers as ours; fewer than above, which would take it minutes."""
+    count, points = viewer.runs, viewer.points
+    what = f"  {viewer.title}, {count} runs of {points / 1000:g} k points"
+    missing = QUICK if options.quick else viewer.missing()
+    if missing:
+        return Figure(f"serving_{viewer.key}", what, None, beside=missing)
+    many_runs(root / "runs", count, points)
+    with Server(root / "runs", options.scratch) as server:
+        began = time.monotonic()
+        _settled(server, count)
+        whole, own = time.monotonic() - began, _pss(server.process.pid)
+    first = _first_answer(root / "runs", options.scratch)
+    peer = viewer(root / "peer")
+    peer.folder.mkdir()
+    peer.write(root / "runs")
+    with peer:
+        answered, listed = peer.answered(), peer.until(count)
+        memory = peer.memory()
+    beside = f"ours {first:.2f} s; all listed after {listed:.1f} s, ours {first + whole:.1f} s with curves; "
+    beside += f"memory {memory / 2**20:.0f} MiB, ours {own / 2**20:.0f} MiB"
+    return Figure(f"serving_{viewer.key}", f"{what}: first answer", answered, "s", None, beside)
 
 
 def _settled(server: Server, count: int) -> dict[str, Any]:

@@ -65,6 +65,28 @@ def test_gain_is_compared_with_what_the_removal_brought():
     assert "40%" in line(row)
 
 
+def test_a_pair_that_others_disturbed_unequally_does_not_count(tmp_path):
+    """It is shown with a question mark, and leaves the median error alone."""
+    from bench.figure import Options
+
+    case = Case("slow", "a.py", ("input_bound",), without=("--fast",))
+    planted = Verdict("input_bound", [found("input_bound", gain_ratio=0.5)], 1.0, others=0.2)
+    unfair = Row(case, planted, after=Verdict("none", [], 1.02, others=1.4))
+    fair = Row(case, planted, after=Verdict("none", [], 0.5, others=0.4))
+    assert unfair.error is None
+    assert "-2%?" in line(unfair)
+    assert fair.error == pytest.approx(0.0)
+    told = {figure.key: figure for figure in figures([unfair, fair], Options(tmp_path))}
+    assert told["gauntlet_gain"].value == pytest.approx(0.0)
+
+
+def test_removing_a_cause_undoes_what_planted_it():
+    """The arguments of a pair differ by more than repeating what planted the cause."""
+    for case in CASES:
+        if case.without:
+            assert not set(case.without) <= set(case.arguments), case.name
+
+
 def test_false_findings_are_counted_on_healthy_scripts_only(tmp_path):
     """A warning on a healthy script is false, a remark is not; a wrong verdict shows in the figures and the table."""
     from bench.figure import Options

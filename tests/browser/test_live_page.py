@@ -5,7 +5,7 @@ import pytest
 from bench.drawn_runs import trained, write
 from bench.served import Server, Trainer
 from tests.browser.pages import chart, visit
-from tests.browser.watched import Watched
+from tests.browser.watched import watched_page
 
 
 @pytest.fixture
@@ -22,11 +22,12 @@ def live(tmp_path, monkeypatch):
 @pytest.fixture
 def follower(context, live):
     """A page of that server that must not complain."""
-    page = context.new_page()
-    watched = page.watched = Watched(page, live.origin)
-    yield page
-    page.close()
-    assert watched.faults == []
+    with watched_page(context, live.origin) as page:
+        yield page
+
+
+LOADED = "() => performance.timeOrigin"
+"""When the page was loaded, as the browser says."""
 
 
 @pytest.mark.promise("S1-012", "S1-049", "S0-081")
@@ -47,8 +48,10 @@ def test_the_end_of_a_run_is_shown(follower, live):
     """When the training ends, the page says so without a reload."""
     visit(follower, live, "overview", live.key("live"))
     follower.get_by_text("running").first.wait_for()
+    loaded = follower.evaluate(LOADED)
     live.trainer.stop()
     follower.get_by_text("finished").first.wait_for()
+    assert follower.evaluate(LOADED) == loaded
 
 
 def test_a_server_that_is_gone_is_said_so_and_found_again(follower, live, tmp_path):
@@ -63,8 +66,10 @@ def test_a_server_that_is_gone_is_said_so_and_found_again(follower, live, tmp_pa
 def test_a_new_run_appears_in_the_list(follower, live):
     """The list of runs grows by itself."""
     visit(follower, live)
+    loaded = follower.evaluate(LOADED)
     write(live.root / "other" / "another", trained("another run", 3, 50))
     follower.get_by_text("another run", exact=True).first.wait_for()
+    assert follower.evaluate(LOADED) == loaded
 
 
 def test_a_hidden_page_asks_for_nothing(follower, live):
@@ -74,10 +79,13 @@ def test_a_hidden_page_asks_for_nothing(follower, live):
       Object.defineProperty(document, 'visibilityState', {configurable: true, get: () => state ? 'hidden' : 'visible'});
       document.dispatchEvent(new Event('visibilitychange')) }"""
     follower.evaluate(hide, True)
-    follower.wait_for_timeout(700)
     asked = []
     follower.on("request", lambda request: asked.append(request.url))
-    follower.wait_for_timeout(1500)
+    for _ in range(30):  # what was asked before is still on its way
+        asked.clear()
+        follower.wait_for_timeout(1500)
+        if not asked:
+            break
     assert asked == []
     with follower.expect_request(lambda request: "/api/live" in request.url):
         follower.evaluate(hide, False)

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import pytest
 
 from bench.chromium import DESKTOP, PHONE
-from tests.browser.conftest import FASTER, HEALTHY, SICK
+from tests.browser.conftest import FASTER, HEALTHY, PATIENCE, SICK
 from tests.browser.looks import LOOKS, apart, shrunk
 from tests.browser.pages import settle, visit
 
@@ -36,7 +36,7 @@ def picture(browser, server, keys, name, size, scheme):
         viewport=size, color_scheme=scheme, locale="en-GB", timezone_id="UTC", reduced_motion="reduce"
     )
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE)
     page.route("**/api/diagnosis*", lambda route: route.fulfill(json=VERDICT))
     visit(page, server, view, keys[run] if run else "", query)
     page.mouse.move(0, 0)

@@ -60,7 +60,7 @@ def ask(server, host, *lines, path="/api/runs", method="GET"):
     """Return the status of a request written by hand."""
     import socket
 
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as link:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=90) as link:
         head = [
             f"{method} {path} HTTP/1.1",
             *([] if host is None else [f"Host: {host}"]),

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
+
+@contextmanager
+def watched_page(context, origin):
+    """Open a page that may talk to `origin` only, and that must have no fault when it is closed."""
+    page = context.new_page()
+    page.watched = Watched(page, origin)
+    yield page
+    page.close()
+    assert page.watched.faults == []
+
 
 class Watched:
     """The faults of a page: dialogs, errors, complaints on the console, requests to anybody but its server."""

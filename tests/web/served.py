@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -80,7 +81,7 @@ class Client:
         """Send a request; `host` None is that of the server, empty leaves the header out."""
         if query is not None:
             path = f"{path}?{urlencode(query, doseq=True)}"
-        connection = http.client.HTTPConnection(self.address, self.port, timeout=20)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=120)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             connection.putheader("Host", host if host is not None else f"127.0.0.1:{self.port}")
@@ -100,14 +101,17 @@ class Client:
             path, own, method="POST", body=facts if isinstance(facts, bytes) else json.dumps(facts).encode()
         )
 
-    def send(self, data, seconds=20.0):
+    def send(self, data, seconds=120.0):
         """Send raw bytes and return all that comes back until the server closes."""
-        with socket.create_connection((self.address, self.port), seconds) as connection:
+        found = b""
+        with (
+            socket.create_connection((self.address, self.port), seconds) as connection,
+            contextlib.suppress(ConnectionError),  # it was closed before we had sent everything
+        ):
             connection.sendall(data)
-            found = b""
             while part := connection.recv(65536):
                 found += part
-            return found
+        return found
 
 
 def ready(server):

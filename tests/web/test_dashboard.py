@@ -12,7 +12,7 @@ import pytest
 from stepscope.core.errors import StepscopeError
 from stepscope.web import MonitoringDashboard
 from stepscope.web.dashboard import PAGE
-from tests.integration.processes import until
+from tests.integration.processes import free_port, until
 from tests.web.served import Client
 
 ROW = {"timestamp": 1000.0, "loss": 0.5, "cpu_percent": 40.0, "gpu_memory": 1024.0}
@@ -89,8 +89,7 @@ def test_it_is_served_with_its_elements(capsys):
     """The page has the ids of the documents, asks anew every 5 s, and needs nothing from elsewhere; loopback only."""
     defaults = MonitoringDashboard.run.__defaults__
     assert defaults == ("localhost", 8050)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     dashboard = MonitoringDashboard()
     dashboard.metrics_data.append(ROW)
     made = []
@@ -113,7 +112,7 @@ def test_it_is_served_with_its_elements(capsys):
         assert client.get("/figures", {"Origin": "http://evil.example"}).status == 403
     finally:
         made[0].should_exit = True
-        thread.join(10)
+        thread.join(60)
     assert str(port) in capsys.readouterr().out
     assert (PAGE / "index.html").is_file()
 

@@ -28,7 +28,7 @@ def test_equal_questions_are_read_once(readers):
     async def ask():
         def how(_connection):
             read.append(1)
-            go.wait(10)
+            go.wait(60)
             return "answer"
 
         waiting = [asyncio.ensure_future(readers.ask("same", how)) for _ in range(20)]
@@ -45,7 +45,7 @@ def test_s28_a_full_queue_refuses(readers):
     go = threading.Event()
 
     async def ask():
-        waiting = [asyncio.ensure_future(readers.ask(number, lambda _: go.wait(10))) for number in range(2)]
+        waiting = [asyncio.ensure_future(readers.ask(number, lambda _: go.wait(60))) for number in range(2)]
         await asyncio.sleep(0.01)
         with pytest.raises(BusyError):
             await readers.ask("more", lambda _: None)
@@ -70,12 +70,12 @@ def test_s28_a_question_that_nobody_waits_for_is_interrupted(readers):
 
     async def ask():
         waiting = [asyncio.ensure_future(readers.ask("slow", slow)) for _ in range(2)]
-        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 10)
+        await asyncio.get_running_loop().run_in_executor(None, begun.wait, 60)
         waiting[0].cancel()
         await asyncio.sleep(0.05)
         assert not ended.is_set()
         waiting[1].cancel()
-        assert await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)
+        assert await asyncio.get_running_loop().run_in_executor(None, ended.wait, 60)
         return await readers.ask("next", lambda _: "answer")
 
     assert asyncio.run(ask()) == "answer"
@@ -104,8 +104,8 @@ def test_s28_a_client_that_leaves_ends_its_question(root, monkeypatch):
         head = f"GET /api/run?run={RUN.replace('/', '%2F')} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head)
-            assert begun.wait(10)
-        assert ended.wait(10)
+            assert begun.wait(60)
+        assert ended.wait(60)
         assert Client(server.port).get("/healthz").status == 200
     finally:
         server.stop()
@@ -118,7 +118,7 @@ def test_s28_a_question_has_a_deadline(root, monkeypatch):
     try:
         ready(server)
         go = threading.Event()
-        monkeypatch.setattr(server.site, "open", lambda *_words: go.wait(5))
+        monkeypatch.setattr(server.site, "open", lambda *_words: go.wait(60))
         answer = Client(server.port).get("/api/names", query={"run": RUN})
         go.set()
         assert answer.status == 503

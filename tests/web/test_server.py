@@ -67,7 +67,7 @@ def test_the_program_serves_until_it_is_interrupted(root):
         assert str(root) in line
         assert Client(port).get("/healthz").status == 200
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=120)
         assert process.returncode in {0, 130}
         assert errors == ""
     finally:
@@ -203,7 +203,7 @@ def test_the_server_of_a_training_ends_when_nobody_needs_it(root, tmp_path):
     runner.start()
     try:
         beside.end_when_idle(server, idle=0.0, look=0.05)
-        assert ended.wait(10)
+        assert ended.wait(60)
     finally:
         server.stop()
         runner.join()

@@ -3,9 +3,9 @@
 import { ApiError, messages, reason } from "./api.ts";
 import { curvesOf, type Frame } from "./binary.ts";
 import { Held } from "./held.ts";
-import { placeOf } from "./line.ts";
 import type { Range, Unit } from "./link.ts";
 import type { CurveId, Live } from "./live.ts";
+import { RunClock } from "./run_clock.ts";
 
 export interface Curve {
   state: "loading" | "ready" | "absent" | "error";
@@ -44,6 +44,8 @@ export class Curves {
   options: Options = {};
   /** When the run began, seconds since 1970: 0 of the axis "time". */
   origin: number | null = null;
+  /** When each of several runs began; if set, times of ranges count from each run's own begin. */
+  starts: ReadonlyMap<string, number> | null = null;
   private wanted = new Map<string, Wanted>();
   private queue = new Set<string>();
   private planned = 0;
@@ -126,15 +128,18 @@ export class Curves {
     for (const stop of this.stops) stop();
   }
 
-  /** Return steps and times of the curve that tells most about both, to turn one axis into the other. */
-  clock(): { step: Float64Array; time: Float64Array } | null {
-    let best: Held | null = null;
+  /** Return what turns steps of a run into times and back, by the curves that tell most about both; of several runs, name one. */
+  clock(run?: string): RunClock | null {
+    const many = this.runs.length > 1;
+    if (many && run === undefined) return null;
+    const best = new Map<number, Held>();
     for (const { curve } of this.wanted.values()) {
       for (const held of curve.whole) {
-        if (Number.isFinite(held.columns().step[0] ?? NaN) && (!best || (held.attempt - best.attempt || held.points - best.points) > 0)) best = held;
+        const known = best.get(held.attempt);
+        if (held.stepped && (!many || held.run === run) && (!known || held.points > known.points)) best.set(held.attempt, held);
       }
     }
-    return best ? { step: best.columns().step, time: best.columns().time } : null;
+    return best.size ? new RunClock([...best.values()].map((held) => ({ step: held.column("step"), time: held.column("time") }))) : null;
   }
 
   private zoomKey(): string {
@@ -170,19 +175,28 @@ export class Curves {
   private async load(names: string[], zoom: Range | null): Promise<void> {
     const key = this.zoomKey();
     const points = Math.max(...names.map((name) => this.wanted.get(name)?.points ?? 100));
-    const margin = zoom ? (zoom[1] - zoom[0]) * MARGIN : 0;
-    const range = zoom ? { axis: this.axis, from: zoom[0] - margin, to: zoom[1] + margin } : {};
+    const { signal } = zoom ? this.zoomAbort : this.abort;
     try {
-      const answer = await this.from("/api/series", {
-        run: this.runs, name: names, points, ...range,
+      const answers = await Promise.all(this.questions(zoom).map((asked) => this.from("/api/series", {
+        ...asked, name: names, points,
         fold: this.options.fold ? "ranks" : null, rank: this.options.ranks, attempt: this.options.attempts,
-      }, (zoom ? this.zoomAbort : this.abort).signal);
-      this.fill(names, (answer ?? []).flatMap(curvesOf).map(({ head, columns }) => new Held(head, columns)), zoom ? key : null);
+      }, signal)));
+      const found = answers.flatMap((answer) => (answer ?? []).flatMap(curvesOf));
+      this.fill(names, found.map(({ head, columns }) => new Held(head, columns)), zoom ? key : null);
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;
       if (error instanceof ApiError && error.status === 404) this.fill(names, [], zoom ? key : null);
       else this.fail(names, reason(error));
     }
+  }
+
+  /** Which runs to ask for, and which range; a range since each run's own begin is another one for each. */
+  private questions(zoom: Range | null): { run: string[]; axis?: Unit; from?: number; to?: number }[] {
+    if (!zoom) return [{ run: this.runs }];
+    const margin = (zoom[1] - zoom[0]) * MARGIN;
+    const of = (run: string[], start: number) => ({ run, axis: this.axis, from: start + zoom[0] - margin, to: start + zoom[1] + margin });
+    const { starts } = this;
+    return starts && this.axis === "time" ? this.runs.map((run) => of([run], starts.get(run) ?? 0)) : [of(this.runs, 0)];
   }
 
   private fill(names: string[], found: Held[], zoom: string | null): void {
@@ -243,11 +257,11 @@ export class Curves {
       curve.whole.push(held);
       curve.state = "ready";
     }
-    const grown = held.append(frame.columns, place, frame.seq[place] ?? 0);
-    if (grown && held.length > 3 * wanted.points) held.thin(2 * wanted.points);
+    const most = 3 * wanted.points;
+    const grown = held.append(frame.columns, place, frame.seq[place] ?? 0, most);
     const x = (this.axis === "step" ? frame.columns.step : frame.columns.time)[place] ?? NaN;
     if (grown && curve.zoomed && this.range && x <= this.range[1]) {
-      curve.zoomed.find(match)?.append(frame.columns, place, frame.seq[place] ?? 0);
+      curve.zoomed.find(match)?.append(frame.columns, place, frame.seq[place] ?? 0, most);
     }
     return grown;
   }
@@ -266,15 +280,4 @@ function chunks<T>(all: T[], size: number): T[][] {
   const found: T[][] = [];
   for (let place = 0; place < all.length; place += size) found.push(all.slice(place, place + size));
   return found;
-}
-
-/** Turn a place on one axis into the same moment on the other. */
-export function across(from: Float64Array, to: Float64Array, at: number): number | null {
-  if (!from.length) return null;
-  const place = placeOf(from, at);
-  if (place < 0) return to[0] ?? null;
-  const [x0, y0] = [from[place] ?? 0, to[place] ?? 0];
-  const [x1, y1] = [from[place + 1], to[place + 1]];
-  if (x1 === undefined || y1 === undefined) return y0;
-  return x1 === x0 ? y0 : y0 + ((at - x0) / (x1 - x0)) * (y1 - y0);
 }

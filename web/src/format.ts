@@ -131,7 +131,8 @@ export function ticks(values: number[], unit = ""): string[] {
     let place = 0;
     for (let size = largest; size >= 1000 && place < BYTES.length - 1; size /= 1024) place += 1;
     const factor = 1024 ** place;
-    return values.map((one) => `${plain(one / factor, step / factor)}${THIN}${BYTES[place] ?? ""}`);
+    const each = unit === "bytes" ? "" : "/s";
+    return values.map((one) => `${plain(one / factor, step / factor)}${THIN}${BYTES[place] ?? ""}${each}`);
   }
   if (unit === "seconds") {
     const [factor, letter] = largest >= 1 || largest === 0 ? [1, "s"] : largest >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];

@@ -6,6 +6,8 @@ import { reason } from "./api.ts";
 export class Fresh<T> {
   value: T | null = null;
   error = "";
+  /** How long the last answer took, in ms. */
+  took = 0;
   private listeners = new Set<() => void>();
   private asked = false;
   private busy = false;
@@ -34,12 +36,14 @@ export class Fresh<T> {
   }
 
   private async fetch(): Promise<void> {
+    const begun = performance.now();
     try {
       this.value = await this.load();
       this.error = "";
     } catch (error) {
       this.error = reason(error);
     }
+    this.took = performance.now() - begun;
     this.busy = false;
     for (const listener of [...this.listeners]) listener();
     if (this.again) {

@@ -4,7 +4,7 @@ import type { Columns, CurveHead } from "./binary.ts";
 
 const NAMES = ["step", "time", "mean", "min", "max", "last", "minStep", "maxStep", "count", "bad"] as const;
 
-/** A growing curve. `columns()` are views of what is filled. */
+/** A growing curve, never longer than asked: its room is made once and kept. `columns()` are views of what is filled. */
 export class Held {
   readonly name: string;
   readonly rank: number;
@@ -32,16 +32,27 @@ export class Held {
     return result;
   }
 
-  /** Append a row of a live frame; false if it is held already. */
-  append(from: Columns, place: number, seq: number): boolean {
+  /** Return one column of what is held, without a copy. */
+  column(name: keyof Columns): Float64Array {
+    return this.store[name].subarray(0, this.length);
+  }
+
+  /** Whether its points belong to steps. */
+  get stepped(): boolean {
+    return this.length > 0 && Number.isFinite(this.store.step[0]);
+  }
+
+  /** Append a row of a live frame; false if it is held already. Beyond `most` buckets neighbours are merged. */
+  append(from: Columns, place: number, seq: number, most = Infinity): boolean {
     if (seq <= this.seq) return false;
     const many = from.count[place] ?? 1;
-    if (this.length >= this.store.step.length) this.grow();
+    if (this.length >= this.store.step.length) this.grow(most);
     for (const name of NAMES) this.store[name][this.length] = from[name][place] ?? NaN;
     if (this.fits(many)) merge(this.store, this.length - 1, this.length, this.store, this.length - 1);
     else this.length += 1;
     this.points += many;
     this.seq = seq;
+    if (this.length > most) this.thin(Math.ceil((most * 2) / 3));
     return true;
   }
 
@@ -52,8 +63,8 @@ export class Held {
     return last > 0 && (count[last] ?? 0) + many <= this.grain && (time[this.length] ?? 0) >= (time[last] ?? 0);
   }
 
-  private grow(): void {
-    const room = Math.max(64, this.store.step.length * 2);
+  private grow(most: number): void {
+    const room = Math.max(this.length + 1, Math.min(Math.max(64, this.length * 2), most + 1));
     const fresh = {} as Columns;
     for (const name of NAMES) {
       fresh[name] = new Float64Array(room);
@@ -62,14 +73,11 @@ export class Held {
     this.store = fresh;
   }
 
-  /** Merge neighbours until at most `most` are left: no extreme and no bad point is lost. */
+  /** Merge neighbours, in place, until at most `most` are left: no extreme and no bad point is lost. */
   thin(most: number): void {
-    while (this.length > most) {
+    while (this.length > Math.max(1, most)) {
       const size = Math.ceil(this.length / 2);
-      const to = {} as Columns;
-      for (const name of NAMES) to[name] = new Float64Array(size);
-      for (let place = 0; place < size; place += 1) merge(this.store, 2 * place, Math.min(2 * place + 1, this.length - 1), to, place);
-      this.store = to;
+      for (let place = 0; place < size; place += 1) merge(this.store, 2 * place, Math.min(2 * place + 1, this.length - 1), this.store, place);
       this.length = size;
       this.grain *= 2;
     }

@@ -1,10 +1,9 @@
 /** From curves of the server to lines of a chart. */
 
-import { across, type Curve } from "./curves.ts";
+import type { Axis } from "./chart.ts";
+import type { Curve, Curves } from "./curves.ts";
 import type { Held } from "./held.ts";
 import { fold, type Line } from "./line.ts";
-
-export type Clock = { step: Float64Array; time: Float64Array } | null;
 
 export interface Naming {
   label: (held: Held) => string;
@@ -12,18 +11,32 @@ export interface Naming {
   bare: boolean;
 }
 
-/** Return the x of a curve: its steps, or its times; samples that belong to no step get one by the clock. */
-function xOf(held: Held, steps: boolean, clock: Clock): Float64Array {
-  const { step, time } = held.columns();
-  if (!steps) return time;
-  if (!step.length || Number.isFinite(step[0]) || Number.isFinite(step[step.length - 1])) return step;
-  return clock ? time.map((at) => across(clock.time, clock.step, at) ?? NaN) : step;
+/** Where a line has its points. */
+export type Across = (held: Held) => Float64Array;
+
+/**
+ * Return the x of curves: their steps, or their times; samples that belong to no step get one by the clock of their run.
+ *
+ * On the axis "time" each of several runs begins at its own 0.
+ */
+export function acrossOf(curves: Curves, axis: Axis): Across {
+  if (axis === "time" && curves.starts) {
+    const { starts } = curves;
+    return (held) => held.column("time").map((at) => at - (starts.get(held.run) ?? 0));
+  }
+  if (axis !== "step") return (held) => held.column("time");
+  return (held) => {
+    const step = held.column("step");
+    if (!step.length || Number.isFinite(step[0]) || Number.isFinite(step[step.length - 1])) return step;
+    const clock = curves.clock(held.run);
+    return clock ? held.column("time").map((at) => clock.stepAt(at) ?? NaN) : step;
+  };
 }
 
 /** Return the lines of one curve: more than one where x goes back, as after a resume from an older checkpoint. */
-export function linesOf(held: Held, steps: boolean, clock: Clock, naming: Naming): Line[] {
+export function linesOf(held: Held, across: Across, naming: Naming): Line[] {
   const columns = held.columns();
-  const x = xOf(held, steps, clock);
+  const x = across(held);
   const cuts = [0];
   for (let place = 1; place < x.length; place += 1) if ((x[place] ?? 0) < (x[place - 1] ?? 0)) cuts.push(place);
   const found: Line[] = [];
@@ -56,7 +69,7 @@ export function linesOf(held: Held, steps: boolean, clock: Clock, naming: Naming
 }
 
 /** Return the lines of one metric; attempts before the last are faint, many ranks become a band if asked. */
-export function metricLines(curve: Curve, zoomed: boolean, steps: boolean, clock: Clock, naming: Naming, band: boolean): Line[] {
+export function metricLines(curve: Curve, zoomed: boolean, across: Across, naming: Naming, band: boolean): Line[] {
   const held = zoomed && curve.zoomed?.length ? curve.zoomed : curve.whole;
   const found: Line[] = [];
   for (const run of new Set(held.map((one) => one.run))) {
@@ -64,7 +77,7 @@ export function metricLines(curve: Curve, zoomed: boolean, steps: boolean, clock
     const last = Math.max(...own.map((one) => one.attempt));
     for (const attempt of new Set(own.map((one) => one.attempt))) {
       const some = own.filter((one) => one.attempt === attempt);
-      const lines = some.flatMap((one) => linesOf(one, steps, clock, naming)).map((line) => (attempt < last ? { ...line, faint: true, label: `${line.label} · attempt ${attempt}` } : line));
+      const lines = some.flatMap((one) => linesOf(one, across, naming)).map((line) => (attempt < last ? { ...line, faint: true, label: `${line.label} · attempt ${attempt}` } : line));
       found.push(...(band && some.length > 1 ? banded(lines, some) : lines));
     }
   }

@@ -69,8 +69,9 @@ export class Link {
     this.unit = unit;
     this.whole = null;
     this.cursor = null;
-    const [from, to] = ends ?? [];
-    this.range = typeof from === "number" && typeof to === "number" && to > from ? [from, to] : null;
+    const [one, other] = ends ?? [];
+    // a later attempt may have gone back, so that the end of a period is at an earlier step than its begin
+    this.range = typeof one === "number" && typeof other === "number" && one !== other ? [Math.min(one, other), Math.max(one, other)] : null;
     for (const listener of this.rangeListeners) listener(this.range);
   }
 

@@ -3,8 +3,6 @@
 import { ApiError, ask, reason, type Status } from "./api.ts";
 import { decode, frameOf, type Frame } from "./binary.ts";
 
-
-
 export interface LiveListener {
   /** The status, at least whenever something changed. */
   status?(status: Status): void;
@@ -34,6 +32,8 @@ export class Live {
   skew = 0;
   /** Why the server does not answer; "" if it does. */
   failed = "";
+  /** It does answer: that there is no such run. */
+  absent = false;
   private cursor: string | number | null = null;
   private curves = new Map<number, CurveId>();
   private listeners = new Set<LiveListener>();
@@ -81,6 +81,7 @@ export class Live {
       if (this.cursor === null) await this.begin();
       else await this.follow(this.cursor);
       this.answered = performance.now();
+      this.absent = false;
       this.trouble("");
       const over = this.status !== null && this.status.state !== "running";
       if (over) next = Math.min(SLOW, next * IDLE);
@@ -91,6 +92,7 @@ export class Live {
         this.tell((listener) => listener.reset?.());
         next = 0;
       } else {
+        this.absent = error instanceof ApiError && error.status === 404;
         this.trouble(reason(error));
         this.waits = Math.min(this.waits + 1, 4);
         next = Math.min(SLOW, next * 2 ** this.waits);

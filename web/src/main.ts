@@ -172,7 +172,8 @@ class Shell implements Page {
     if (!text) shown?.remove();
     else if (shown?.dataset["text"] !== text) {
       shown?.remove();
-      this.main.append(h("div", { class: "lost", attrs: { "data-text": text } }, failure(text), h("p", { class: "lost-way" }, h("a", { attrs: { href: "#/" } }, "All runs"))));
+      const title = this.run?.live.absent ? "There is no such run" : undefined;
+      this.main.append(h("div", { class: "lost", attrs: { "data-text": text } }, failure(text, undefined, title, h("a", { class: "button", attrs: { href: "#/" } }, "All runs"))));
     }
   }
 
@@ -190,10 +191,11 @@ class Shell implements Page {
   private freshness(status: Status | null): [string, string] {
     const run = this.run;
     if (!run) return ["", ""];
-    if (run.live.failed) return ["lost", status ? "no connection" : "not connected"];
+    if (run.live.failed) return run.live.absent ? ["", ""] : ["lost", status ? "no connection" : "not connected"];
     if (!status) return ["", "connecting"];
     const quiet = status.heard === null ? null : run.live.now() - status.heard;
-    if (status.state !== "running") return ["", quiet === null ? "" : `last data ${ago(quiet)}`];
+    // how long ago data came is news only while more should come
+    if (status.state !== "running") return ["over", quiet === null ? "" : `${status.state === "lost" ? "last heard" : "ended"} ${ago(quiet)}`];
     if (quiet !== null && quiet > STALE) return ["stale", `last data ${ago(quiet)}`];
     return ["live", "live"];
   }

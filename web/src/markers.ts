@@ -21,13 +21,17 @@ export function markersOf(events: readonly RunEvent[]): Marker[] {
 
 const MOST = 30;
 
-/** Return where epochs begin, by the metric `epoch`; every second, fifth, tenth ... where there are many. */
+/** Return where epochs begin in each attempt, by the metric `epoch`; every second, fifth, tenth ... where there are many. */
 export function epochMarkers(curves: readonly Held[]): Marker[] {
-  const held = curves.find((one) => one.length > 1);
-  if (!held) return [];
-  const { step, time, max } = held.columns();
-  const last = Math.floor(max[max.length - 1] ?? 0);
+  const told = new Map<number, Held>();
+  for (const one of curves) if (one.length > 1 && !told.has(one.attempt)) told.set(one.attempt, one);
+  const last = Math.max(0, ...[...told.values()].map((held) => Math.floor(held.column("max").at(-1) ?? 0)));
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((many) => last / many <= MOST) ?? Infinity;
+  return [...told.values()].flatMap((held) => epochsOf(held, every));
+}
+
+function epochsOf(held: Held, every: number): Marker[] {
+  const { step, time, max } = held.columns();
   const found: Marker[] = [];
   let seen = Math.floor(max[0] ?? 0);
   max.forEach((value, place) => {

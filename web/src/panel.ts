@@ -6,11 +6,10 @@ import { fill, h, setText, show } from "./dom.ts";
 import { moment, number, value, clock, ABSENT } from "./format.ts";
 import type { Held } from "./held.ts";
 import { extent, nearest, padded, smooth, type Extent, type Line } from "./line.ts";
-import { metricLines } from "./lines.ts";
+import { acrossOf, metricLines } from "./lines.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { Drawn, Limit, MarkLine } from "./paint.ts";
-import { across } from "./curves.ts";
 import { colour, lineColour, onTheme } from "./theme.ts";
 import { hideTip, showTip, type TipRow } from "./tip.ts";
 import { nextFrame, watchSight, watchSize } from "./view.ts";
@@ -250,14 +249,13 @@ export class Panel {
   }
 
   private collect(curves: Curve[]): Line[] {
-    const steps = this.current.axis === "step";
-    const clock = steps ? this.source.curves.clock() : null;
+    const across = acrossOf(this.source.curves, this.current.axis);
     const many = this.spec.names.length > 1 || this.source.curves.runs.length > 1;
     const label = this.spec.label ?? ((held: Held) => (this.spec.names.length > 1 ? held.name : held.rank >= 0 ? `rank ${held.rank}` : "all ranks"));
     const order = this.spec.order ?? ((held: Held) => (many ? Math.max(0, this.spec.names.indexOf(held.name)) : Math.max(0, held.rank)));
     const band = this.current.ranks === "band" && !many;
     const zoomed = this.source.link.range !== null;
-    return curves.flatMap((curve) => metricLines(curve, zoomed, steps, clock, { label, order, bare: this.spec.bare ?? false }, band));
+    return curves.flatMap((curve) => metricLines(curve, zoomed, across, { label, order, bare: this.spec.bare ?? false }, band));
   }
 
   private smoothed(line: Line): Drawn {
@@ -265,6 +263,7 @@ export class Panel {
   }
 
   private origin(): number {
+    if (this.source.curves.starts) return 0;
     return this.source.curves.origin ?? this.source.link.whole?.[0] ?? 0;
   }
 
@@ -273,21 +272,22 @@ export class Panel {
       const [low, high] = [shown.min, shown.max];
       return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
     }
-    const limits = (this.spec.limits ?? []).map((limit) => limit.value).filter((at) => at <= shown.max * 4);
-    const most = Math.max(shown.max, ...limits);
-    const [low, high] = padded(this.spec.zero ? Math.min(0, shown.min) : shown.min, most);
+    const limits = (this.spec.limits ?? []).map((limit) => limit.value).filter((at) => at <= shown.max * 4 && at >= shown.min / 4);
+    const [least, most] = [Math.min(shown.min, ...limits), Math.max(shown.max, ...limits)];
+    const [low, high] = padded(this.spec.zero ? Math.min(0, least) : least, most);
     // memory that moves by a few bytes is not a mountain
-    const least = this.spec.unit === "bytes" ? Math.max(0, (Math.abs(most) * STEADY - (high - low)) / 2) : 0;
-    return [Math.max(low - least, low >= 0 ? 0 : -Infinity), this.spec.most !== undefined && high <= this.spec.most * 1.1 ? this.spec.most * 1.03 : high + least];
+    const steady = this.spec.unit === "bytes" ? Math.max(0, (Math.abs(most) * STEADY - (high - low)) / 2) : 0;
+    return [Math.max(low - steady, low >= 0 ? 0 : -Infinity), this.spec.most !== undefined && high <= this.spec.most * 1.1 ? this.spec.most * 1.03 : high + steady];
   }
 
   private marks(): MarkLine[] {
+    if (!this.markers.length) return [];
     const clock = this.source.curves.clock();
     const steps = this.current.axis === "step";
     return this.markers.flatMap((mark) => {
       const own = steps ? mark.step : mark.time;
       const other = steps ? mark.time : mark.step;
-      const x = own ?? (clock && other !== null && other !== undefined ? (steps ? across(clock.time, clock.step, other) : across(clock.step, clock.time, other)) : null);
+      const x = own ?? (other === null || other === undefined ? null : steps ? clock?.stepAt(other) : clock?.timeAt(other));
       return x === null || x === undefined ? [] : [{ x, text: mark.text, kind: mark.kind }];
     });
   }
@@ -366,10 +366,10 @@ export class Panel {
     if (this.current.axis === "step") {
       const main = this.lines[0];
       const step = main ? main.x[nearest(main.x, x)] ?? x : x;
-      const time = clock_ ? across(clock_.step, clock_.time, step) : null;
+      const time = clock_?.timeAt(step) ?? null;
       return `step ${number(Math.round(step))}${time === null ? "" : ` · ${moment(time)}`}`;
     }
-    const step = clock_ ? across(clock_.time, clock_.step, x) : null;
+    const step = clock_?.stepAt(x) ?? null;
     return `${this.current.axis === "wall" ? moment(x) : clock(x - this.origin())}${step === null ? "" : ` · step ${number(Math.round(step))}`}`;
   }
 

@@ -100,10 +100,11 @@ export function empty(title: string, text: string, ...children: Child[]): HTMLEl
 }
 
 /** Say that something went wrong, in the server's words, with a way to try again. */
-export function failure(text: string, retry?: () => void): HTMLElement {
+export function failure(text: string, retry?: () => void, title = "That did not work", ...children: Child[]): HTMLElement {
   return h("div", { class: "nothing", attrs: { role: "alert" } },
-    h("h2", {}, icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1", "bad"), " That did not work"),
+    h("h2", {}, icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1", "bad"), ` ${title}`),
     h("p", {}, text),
+    ...children,
     retry ? h("button", { class: "button", attrs: { type: "button" }, on: { click: retry } }, "Try again") : null);
 }
 

@@ -3,7 +3,7 @@
 import "./style.css";
 
 import { curvesOf, decode, type Message } from "./binary.ts";
-import { across, Curves } from "./curves.ts";
+import { Curves } from "./curves.ts";
 import { h } from "./dom.ts";
 import { Link, type Unit } from "./link.ts";
 import { Panel, type Look, type Marker } from "./panel.ts";
@@ -45,8 +45,7 @@ function source(facts: Embedded, messages: Message[]): { curves: Curves; link: L
   const link = new Link();
   link.convert = (x: number, from: Unit) => {
     const clock = curves.clock();
-    if (!clock) return null;
-    return from === "step" ? across(clock.step, clock.time, x) : across(clock.time, clock.step, x);
+    return (from === "step" ? clock?.timeAt(x) : clock?.stepAt(x)) ?? null;
   };
   return { curves, link };
 }

@@ -1,12 +1,13 @@
 /** The run that the page shows: what all its views share. */
 
 import { api, type Alert, type Head, type Names, type RunEvent, type Status } from "./api.ts";
-import { across, Curves } from "./curves.ts";
+import { Curves } from "./curves.ts";
 import { Fresh } from "./fresh.ts";
 import { Link } from "./link.ts";
 import { Live } from "./live.ts";
 
-const HEAD_MS = 3000;
+/** How often the head is asked for where it is looked at, and elsewhere; and never more often than so many times what it takes. */
+const [HEAD_MS, IDLE_HEAD_MS, HEAD_SHARE] = [3000, 30000, 10];
 
 /** One run with its live connection. */
 export class RunModel {
@@ -17,6 +18,8 @@ export class RunModel {
   readonly names: Fresh<Names>;
   readonly events: Fresh<{ total: number; events: RunEvent[] }>;
   readonly alerts: Fresh<{ alerts: Alert[] }>;
+  /** Whether somebody looks at the head: all of it, not only the run's name. */
+  attentive = false;
   private seen: Status | null = null;
   private headAt = 0;
   private clockKept = false;
@@ -34,8 +37,7 @@ export class RunModel {
     this.live.listen({ status: (status) => this.follow(status) });
     this.link.convert = (x, from) => {
       const clock = this.curves.clock();
-      if (!clock) return null;
-      return from === "step" ? across(clock.step, clock.time, x) : across(clock.time, clock.step, x);
+      return (from === "step" ? clock?.timeAt(x) : clock?.stepAt(x)) ?? null;
     };
     this.head.listen(() => (this.curves.origin ??= this.head.value?.run.created ?? null));
     this.names.listen(() => this.keepClock());
@@ -63,7 +65,8 @@ export class RunModel {
     }
     const ended = status.state !== before.state;
     const moved = status.step !== before.step || status.heard !== before.heard;
-    if (ended || (moved && performance.now() - this.headAt > HEAD_MS)) {
+    const pause = Math.max(this.attentive ? HEAD_MS : IDLE_HEAD_MS, HEAD_SHARE * this.head.took);
+    if (ended || (moved && performance.now() - this.headAt > pause)) {
       this.headAt = performance.now();
       this.head.refresh();
     }

@@ -43,3 +43,15 @@ test("new rows fill up buckets as large as the fetched ones", () => {
   assert.equal(held.columns().max[5], 19);
   assert.equal(held.columns().mean[4], 4.5);
 });
+
+test("a live curve takes no more room than it was given, and still knows every extreme", () => {
+  const held = new Held({ ...head, points: 2 }, columns([1, 2]));
+  for (let place = 0; place < 5000; place += 1) {
+    held.append(columns([place === 77 ? 1e6 : Math.sin(place)]), 0, 11 + place, 90);
+    assert.ok(held.length <= 90);
+  }
+  assert.equal(held.columns().step.buffer.byteLength, 91 * 8);
+  assert.equal(held.points, 5002);
+  assert.equal(Math.max(...held.columns().max), 1e6);
+  assert.equal(held.columns().count.reduce((sum, many) => sum + many, 0), 5002);
+});

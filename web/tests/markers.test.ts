@@ -5,17 +5,22 @@ import type { Columns } from "../src/binary.ts";
 import { Held } from "../src/held.ts";
 import { epochMarkers, markersOf } from "../src/markers.ts";
 
-function epochs(values: number[]): Held {
+function epochs(values: number[], attempt = 0): Held {
   const own = Float64Array.from(values);
   const place = Float64Array.from(values, (_, at) => at * 10);
   const columns: Columns = { step: place, time: place, mean: own, min: own, max: own, last: own, minStep: place, maxStep: place, count: own, bad: own };
-  return new Held({ run: "r", name: "epoch", rank: 0, attempt: 0, points: values.length, seq: 0 }, columns);
+  return new Held({ run: "r", name: "epoch", rank: 0, attempt, points: values.length, seq: 0 }, columns);
 }
 
 test("an epoch is marked where it begins", () => {
   const found = epochMarkers([epochs([0, 0.5, 1, 1.5, 2.1])]);
   assert.deepEqual(found.map((mark) => [mark.step, mark.text]), [[20, "epoch 1"], [40, "epoch 2"]]);
   assert.deepEqual(epochMarkers([]), []);
+});
+
+test("every attempt has its epochs", () => {
+  const found = epochMarkers([epochs([0, 1]), epochs([1, 1, 2], 1)]);
+  assert.deepEqual(found.map((mark) => mark.text), ["epoch 1", "epoch 2"]);
 });
 
 test("many epochs are marked in round steps, at most thirty", () => {

@@ -16,7 +16,7 @@ from stepscope.web import exporting, questions
 from stepscope.web.answers import NotThereError, Site, encoded
 from stepscope.web.encoding_kind import KIND
 from stepscope.web.guard import Guard
-from stepscope.web.readers import BusyError
+from stepscope.web.readers import BusyError, HeldUpError
 from stepscope.web.routes import JSON_ROUTES, JsonRoute, act_on_alerts, metrics_page, read_json, read_live, read_series
 from stepscope.web.static_files import StaticFiles
 
@@ -183,6 +183,7 @@ def _told(error: Exception) -> Response | None:
         (questions.WrongQuestionError, 400, f"cannot answer this question: {error}; see /openapi.json", None),
         (NotThereError, 404, f"cannot find this: {error}", None),
         (BehindError, 409, "cannot go on from there: too much happened since; start over", None),
+        (HeldUpError, 503, "cannot read this run now: its disk does not answer; look at where it is mounted", 5),
         (BusyError, 503, "cannot answer now: too many questions are waiting; ask again", 1),
         (asyncio.TimeoutError, 503, slow, 5),
         (TimeoutError, 503, slow, 5),

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from stepscope.core.ring import NO_STEP
 from stepscope.store.curves import spans
-from stepscope.store.points import NO_STEP, Points
+from stepscope.store.points import Points
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

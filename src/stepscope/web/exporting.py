@@ -104,7 +104,7 @@ def _write_report(past: Past, stream: BinaryIO) -> None:
 
 def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
     """Write the run and every point of its metrics as one JSON object, a metric at a time."""
-    from stepscope.store.points import NO_STEP
+    from stepscope.core.ring import NO_STEP
     from stepscope.views.overview import identity
 
     stream.write(b'{"run":' + encoded(identity(past)) + b',"metrics":{')

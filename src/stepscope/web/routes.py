@@ -120,7 +120,8 @@ async def read_json(site: Site, route: JsonRoute, asked: ask.Question, query: by
     def read(connection: duckdb.DuckDBPyConnection) -> bytes:
         return encoded(route.read(site, asked, connection))
 
-    return bytes(await timed(site.readers.ask((route.path, query), read)))
+    run = getattr(asked, "run", "")
+    return bytes(await timed(site.readers.ask((route.path, query), read, run if isinstance(run, str) else run[0])))
 
 
 async def read_series(site: Site, asked: ask.Series, query: bytes) -> bytes:
@@ -144,7 +145,7 @@ async def read_series(site: Site, asked: ask.Series, query: bytes) -> bytes:
         keys = list(dict.fromkeys(asked.run))
         return encode_curves([(key, curves(site.open(key, connection), wanted)) for key in keys])
 
-    return bytes(await timed(site.readers.ask(("series", query), read)))
+    return bytes(await timed(site.readers.ask(("series", query), read, asked.run[0])))
 
 
 async def read_live(site: Site, asked: ask.Live) -> bytes | dict[str, Any] | None:
@@ -162,10 +163,10 @@ async def read_live(site: Site, asked: ask.Live) -> bytes | dict[str, Any] | Non
             opened.look()
             return opened
 
-        channel = await timed(site.readers.ask(("live", asked.run), look))
+        channel = await timed(site.readers.ask(("live", asked.run), look, asked.run))
     if asked.since is not None:
         return channel.since(asked.since)
-    hello = await timed(site.readers.ask(("hello", asked.run), lambda _: channel.hello()))
+    hello = await timed(site.readers.ask(("hello", asked.run), lambda _: channel.hello(), asked.run))
     return dict(hello)
 
 

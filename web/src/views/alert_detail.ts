@@ -32,6 +32,11 @@ export class Detail {
     private readonly order: Order,
   ) {}
 
+  /** Draw again if the run has begun or ended since. */
+  follow(): void {
+    if (this.drawn) this.show(this.alert);
+  }
+
   /** Draw again what was drawn without knowing the run's metrics. */
   again(): void {
     if (this.drawn && !this.panel) {
@@ -42,7 +47,7 @@ export class Detail {
 
   show(alert: Alert | null): void {
     this.alert = alert;
-    const key = JSON.stringify(alert);
+    const key = JSON.stringify([alert, this.ended()]);
     if (key === this.drawn) return;
     this.drawn = key;
     this.stop();
@@ -112,7 +117,7 @@ export class Detail {
       ["lasted", alert.since === null ? ABSENT : clock(Math.max(0, end - alert.since))],
       ["step", alert.step === null ? ABSENT : number(alert.step)],
       ["rank", alert.rank === null ? "all, or the machine" : String(alert.rank)],
-      ...Object.entries(evidence).filter(([, found]) => found !== null)
+      ...Object.entries(evidence).filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")
         .map(([key, found]): [string, string] => [key, shown(found, key === "value" || key === "threshold" ? unit : "")]),
       ...Object.entries(alert.labels ?? {}).map(([key, found]): [string, string] => [`label ${key}`, shown(found, "")]),
     ];
@@ -132,5 +137,6 @@ export class Detail {
 function shown(found: unknown, unit: string): string {
   if (found === null || found === undefined) return ABSENT;
   if (typeof found === "number") return value(found, unit);
+  if (typeof found === "object" && !Array.isArray(found)) return Object.entries(found).map(([key, one]) => `${key} ${shown(one, unit)}`).join(", ");
   return typeof found === "string" ? found : JSON.stringify(found);
 }

@@ -39,7 +39,10 @@ class AlertsView implements Mounted {
     fill(root, h("div", { class: "toolbar" }, this.counts.element, h("div", { class: "search" }, this.search), this.test), this.notice,
       h("div", { class: "alert-split" }, this.list, this.detail.element));
     show(this.notice, false);
-    const offer = (): void => show(this.test, page.server.capabilities.actions && run.live.status?.state === "running");
+    const offer = (): void => {
+      show(this.test, page.server.capabilities.actions && run.live.status?.state === "running");
+      this.detail.follow();
+    };
     offer();
     this.stops.push(run.live.listen({ status: offer }));
     fill(this.list, skeleton(3));

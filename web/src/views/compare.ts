@@ -3,13 +3,15 @@
 import "./compare.css";
 import type { Place } from "../address.ts";
 import { api, json, reason, type Names } from "../api.ts";
+import type { Axis } from "../chart.ts";
 import { Curves } from "../curves.ts";
-import { fill, h } from "../dom.ts";
+import { fill, h, setText, show } from "../dom.ts";
+import { clock, moment, number } from "../format.ts";
 import type { Held } from "../held.ts";
-import { Link } from "../link.ts";
+import { Link, zoomOf, zoomText } from "../link.ts";
 import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
-import { empty, failure, skeleton } from "../parts.ts";
+import { empty, failure, segmented, skeleton } from "../parts.ts";
 import { configTable, numbersTable, phasesTable, runMark, type Comparison } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
 import { shared } from "./shared_metrics.ts";
@@ -18,6 +20,9 @@ const MOST_CHARTS = 60;
 
 class CompareView implements Mounted {
   private readonly picker: Picker;
+  private readonly axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["wall", "Clock"]], "step", (x) => this.page.router.param({ x: x === "step" ? null : x, zoom: null }));
+  private readonly zoom = h("button", { class: "button", attrs: { type: "button" }, title: "Show everything", on: { click: () => this.link.setRange(null) } });
+  private readonly many = h("span", { class: "soft" });
   private readonly tools = h("div", { class: "toolbar" });
   private readonly legend = h("div", { class: "compare-legend", attrs: { "aria-label": "Runs" } });
   private readonly charts = h("div", { class: "charts" });
@@ -45,7 +50,7 @@ class CompareView implements Mounted {
 
   update(place: Place): void {
     const keys = [...new Set(place.params.getAll("run"))].slice(0, this.page.server.limits.runs);
-    if (JSON.stringify(keys) !== JSON.stringify(this.keys)) {
+    if (!this.turn || JSON.stringify(keys) !== JSON.stringify(this.keys)) {
       this.keys = keys;
       this.picker.set(keys);
       void this.load();
@@ -93,9 +98,10 @@ class CompareView implements Mounted {
       if (turn !== this.turn) return;
       this.names = names;
       this.comparison = comparison;
-      this.link = new Link();
       this.curves = new Curves(this.keys);
+      if (names.some((one) => one.ranks.length > 1)) this.curves.setOptions({ fold: true });
       this.drawFacts(comparison);
+      fill(this.tools, h("div", { class: "search" }, this.search), this.axis.element, this.zoom, this.many);
       this.draw();
     } catch (error) {
       if (turn === this.turn) fill(this.facts, failure(reason(error), () => void this.load()));
@@ -118,10 +124,14 @@ class CompareView implements Mounted {
     if (!this.comparison || !this.curves) return;
     const words = (params.get("q") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     const found = shared(this.names).filter((metric) => words.every((word) => metric.name.toLowerCase().includes(word)));
-    const key = JSON.stringify([found.map((metric) => metric.name)]);
-    if (key === this.drawn) return;
+    const word = params.get("x");
+    const axis: Axis = word === "time" || word === "wall" ? word : "step";
+    const key = JSON.stringify([axis, found.map((metric) => metric.name)]);
+    if (key === this.drawn) return this.zoomTo(params);
     this.drawn = key;
     for (const panel of this.panels) panel.stop();
+    this.axis.set(axis);
+    this.begin(axis, params);
     const source = { curves: this.curves, link: this.link };
     const called = new Map(this.comparison.runs.map((run, place) => [run.key, { name: run.name || run.id, place }]));
     this.panels = found.slice(0, MOST_CHARTS).map((metric) => new Panel(source, {
@@ -129,11 +139,38 @@ class CompareView implements Mounted {
       label: (held: Held) => called.get(held.run)?.name ?? held.run,
       order: (held: Held) => called.get(held.run)?.place ?? 0,
     }));
-    for (const panel of this.panels) panel.look({ axis: "step" });
-    fill(this.tools,
-      h("div", { class: "search" }, this.search),
-      h("span", { class: "soft" }, `${found.length} metrics${found.length > MOST_CHARTS ? `, the first ${MOST_CHARTS} are drawn: type to find the others` : ""}`));
+    for (const panel of this.panels) panel.look({ axis });
+    setText(this.many, `${found.length} metrics${found.length > MOST_CHARTS ? `, the first ${MOST_CHARTS} are drawn: type to find the others` : ""}`);
     fill(this.charts, this.panels.length ? this.panels.map((panel) => panel.element) : empty("No metric matches", "Try fewer words."));
+  }
+
+  /** Begin an axis: what a range means is another thing on each. Time counts from each run's own begin. */
+  private begin(axis: Axis, params: URLSearchParams): void {
+    const link = new Link();
+    link.unit = axis === "step" ? "step" : "time";
+    this.link = link;
+    if (this.curves) this.curves.starts = axis === "time" ? new Map((this.comparison?.runs ?? []).map((run) => [run.key, run.created ?? 0])) : null;
+    this.zoomTo(params);
+    this.curves?.setRange(link.unit, link.range);
+    link.onRange((range) => {
+      if (link !== this.link) return;
+      this.page.router.param({ zoom: zoomText(link.unit, range) }, true);
+      this.drawZoom(axis);
+    });
+    this.drawZoom(axis);
+  }
+
+  /** The address says what is in view. */
+  private zoomTo(params: URLSearchParams): void {
+    const zoom = zoomOf(params);
+    if (zoomText(this.link.unit, this.link.range) !== params.get("zoom")) this.link.setRange(zoom && zoom.unit === this.link.unit ? zoom.range : null);
+  }
+
+  private drawZoom(axis: Axis): void {
+    const { range } = this.link;
+    show(this.zoom, range !== null);
+    const [from, to] = (range ?? []).map((x) => (axis === "step" ? number(Math.round(x)) : axis === "wall" ? moment(x) : clock(x)));
+    setText(this.zoom, `${axis === "step" ? "Step " : ""}${from} – ${to}  ✕`);
   }
 }
 

@@ -1,6 +1,5 @@
 /** Many processors over time as one picture: a row each, brighter is busier. Linked with the charts around it. */
 
-import { across } from "../curves.ts";
 import { h, setText } from "../dom.ts";
 import { moment, value } from "../format.ts";
 import { nearest } from "../line.ts";
@@ -99,7 +98,7 @@ export class Heat {
       const curve = this.run.curves.get(name);
       const held = (curve?.zoomed?.length ? curve.zoomed : curve?.whole)?.at(-1);
       const { time, mean } = held?.columns() ?? { time: new Float64Array(0), mean: new Float64Array(0) };
-      const x = clock ? time.map((at) => across(clock.time, clock.step, at) ?? NaN) : time;
+      const x = clock ? time.map((at) => clock.stepAt(at) ?? NaN) : time;
       return { x, time, value: mean };
     });
   }

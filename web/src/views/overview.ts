@@ -70,6 +70,8 @@ class OverviewView implements Mounted {
     if (page.server.capabilities.alerts) this.stops.push(run.alerts.listen(() => this.drawAlerts()));
     if (this.diagnosis) this.stops.push(this.diagnosis.listen(() => this.drawVerdict()));
     if (run.live.status) this.drawProgress(run.live.status);
+    run.attentive = true;
+    run.head.refresh();
   }
 
   private async askDiagnosis(): Promise<Diagnosis> {
@@ -91,6 +93,7 @@ class OverviewView implements Mounted {
   }
 
   stop(): void {
+    this.run.attentive = false;
     for (const stop of this.stops) stop();
     for (const panel of this.panels.values()) panel.stop();
   }
@@ -142,7 +145,8 @@ class OverviewView implements Mounted {
 
   /** What happened, and what changed in the metrics, the newest first. */
   private drawChanges(head: Head, found: Diagnosis | null): void {
-    const all = [...head.changes, ...(found?.changes ?? [])].sort((one, other) => (other.time ?? 0) - (one.time ?? 0)).slice(0, 5);
+    const sorted = [...head.changes, ...(found?.changes ?? [])].sort((one, other) => (other.time ?? 0) - (one.time ?? 0));
+    const all = sorted.filter((one, place) => one.text !== sorted[place - 1]?.text).slice(0, 5);
     show(this.changeCard, all.length > 0);
     redraw(this.changes, all, () => all.map((one) => h("li", {}, h("span", { class: "soft num", title: moment(one.time) }, this.when(one.time)), h("span", {}, one.text))));
   }
@@ -160,7 +164,7 @@ class OverviewView implements Mounted {
     const parts: Child[] = [h("span", {}, h("span", { class: "soft" }, status.step === null ? "no step yet" : "step "), status.step === null ? null : h("b", { class: "num" }, number(status.step)), h("span", { class: "soft" }, total))];
     if (status.epoch !== null && status.epoch !== undefined) parts.push(h("span", { class: "soft num" }, `epoch ${number(status.epoch, 3)}`));
     if (status.rate !== null) parts.push(h("span", { class: "soft num" }, `${count(status.rate)} steps/s`));
-    const left = status.state === "running" && status.left !== null ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}` : status.progress !== null ? `${Math.floor(status.progress * 100)} %` : "";
+    const left = status.state === "running" && status.left ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}` : status.progress !== null ? `${Math.floor(status.progress * 100)} %` : "";
     parts.push(h("span", { class: "soft num end" }, left));
     redraw(this.progressText, [status.step, total, status.epoch, status.rate, left], () => parts);
   }

@@ -77,7 +77,7 @@ export const COLUMNS: readonly Column[] = [
   { key: "duration", title: "Duration", help: "From its start to its end or now", class: "num far", down: true, sort: (row) => row.duration, cell: (row) => clock(row.duration) },
   { key: "cost", title: "Cost", help: "By the price table; see stepscope ledger", class: "num mid", down: true, sort: (row) => row.card?.cost?.amount ?? null, cell: (row) => late(row, (card) => money(card.cost)) },
   { key: "alert", title: "Last alert", help: "The last rule that fired", class: "far", sort: (row) => row.card?.alert?.rule ?? null, cell: (row) => late(row, (card) => (card.alert ? h("div", { class: "two", title: card.alert.text }, severityMark(card.alert.severity), h("small", { class: "cut" }, card.alert.rule)) : h("span", { class: "faint" }, "none"))) },
-  { key: "created", title: "Started", help: "When it began", class: "num far", down: true, sort: (row) => row.created, cell: (row) => h("span", { title: moment(row.created) }, row.created === null ? ABSENT : ago(Date.now() / 1000 - row.created)) },
+  { key: "created", title: "Started", help: "When it began", class: "num far", down: true, sort: (row) => row.created, cell: (row) => h("span", { title: row.created ? moment(row.created) : "" }, !row.created ? ABSENT : ago(Date.now() / 1000 - row.created)) },
 ];
 
 /** Return the column by which to sort; null for none. */

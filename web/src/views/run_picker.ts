@@ -86,7 +86,7 @@ export class Picker {
 
   private draw(): void {
     if (!this.rows) return;
-    const rows = found(this.rows, this.search.value).filter((row) => row.state !== "broken");
+    const rows = found(this.rows, this.search.value).filter((row) => row.state !== "broken" && row.state !== "reading");
     setText(this.said, `${this.keys.length} chosen of ${this.rows.length} runs`);
     fill(this.list, rows.slice(0, SHOWN).map((row) => this.line(row)),
       rows.length > SHOWN ? h("li", { class: "soft picker-more" }, `and ${rows.length - SHOWN} more: type to find them`) : null,
