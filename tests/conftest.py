@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from stepscope.core.places import shared_root
+from stepscope.session.run import Run
+from stepscope.session.watching import Watch
 
 LAUNCHERS = ("STEPSCOPE_", "SLURM_", "TORCHELASTIC_", "RAY_", "OMPI_", "PMI_")
 RANKS = {
@@ -43,6 +46,23 @@ def interruptible():
     """Let Ctrl-C reach the programs that tests start, also where CI runs in the background and ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patient_end():
+    """Let a run of the test's own process end only when its watcher has written the end, however busy the machine is.
+
+    Half a second, which is what a training waits, is not enough everywhere to read a run right after its end.
+    """
+    original = Run.let_go
+
+    def let_go(run, deadline):
+        watched = type(run._watch) is Watch  # not a stand-in of a test, of which nobody comes
+        original(run, max(deadline, time.monotonic() + 60.0) if watched else deadline)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "let_go", let_go)
+        yield
 
 
 @pytest.fixture(autouse=True)

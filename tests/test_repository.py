@@ -42,7 +42,7 @@ def wheel(tmp_path_factory):
     """Build the wheel with the declared backend, without a network, and open it."""
     folder = tmp_path_factory.mktemp("wheel")
     program = f"from hatchling.build import build_wheel; build_wheel({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, timeout=100)
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, timeout=300)
     [path] = folder.glob("*.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
@@ -61,7 +61,7 @@ def test_style_is_clean(command):
     """The linter with every rule on, and the formatter, find nothing; they are stricter than flake8 and black."""
     pytest.importorskip("ruff", reason="ruff comes with the extra dev")
     arguments = [sys.executable, "-m", "ruff", *command, "--no-cache", "."]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.blocks import blocks, commands, page_program
+from tests.integration.processes import patient_site
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,14 +46,15 @@ def test_python_blocks_run(page, tmp_path):
     """The Python blocks of a page, one after another in one process, run without an error or a warning."""
     program = tmp_path / page.name.replace(".md", ".py")
     program.write_text(page_program(page), encoding="utf-8")
-    environment = {**os.environ, "STEPSCOPE_DIR": str(tmp_path / "runs"), "PYTHONPATH": str(ROOT / "src")}
+    paths = os.pathsep.join([patient_site(tmp_path), str(ROOT / "src")])
+    environment = {**os.environ, "STEPSCOPE_DIR": str(tmp_path / "runs"), "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
         cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{page_id(page)} (line numbers are the page's):\n{done.stderr}"
@@ -114,7 +116,7 @@ def test_commands_are_found(language, code, found):
 def test_site_loads_nothing_from_elsewhere(tmp_path):
     """The built documentation refers to no script, style, font or picture on another host."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=100)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300)
     for page in tmp_path.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         assert not re.findall(r"<(?:script|img|iframe)[^>]+src=\"?(?:https?:)?//", text), page.name

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 
+import stepscope
+
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 WATCHER, SEALER = "stepscope.watcher.process", "stepscope.store.seal"
-PATIENCE = 30.0
-"""Seconds that a condition may take on a machine that others use too."""
+PATIENCE = 120.0
+"""Seconds that a condition may take on a machine that is slow and that others use too: no measure of ours."""
 
 
 def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
@@ -27,6 +31,41 @@ def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
             return found
         assert time.monotonic() < end, f"{what} did not come true within {seconds:g} s"
         time.sleep(every)
+
+
+def ended_runs():
+    """Return all runs, when none is running any more."""
+    until(lambda: stepscope.runs() and all(info.state != "running" for info in stepscope.runs()), "the end")
+    return [stepscope.open(info.path) for info in stepscope.runs()]
+
+
+def the_run():
+    """Return the one run, when it has ended."""
+    (past,) = ended_runs()
+    return past
+
+
+PATIENT = """
+import stepscope.session.current, stepscope.session.run
+stepscope.session.current.END_SECONDS = stepscope.session.run.END_SECONDS = 60.0
+"""
+
+
+def patient_site(folder):
+    """Return a folder for PYTHONPATH: programs that read their own run right after its end wait for its watcher."""
+    site = Path(folder) / "patient-site"
+    site.mkdir(exist_ok=True)
+    (site / "sitecustomize.py").write_text(PATIENT, encoding="utf-8")
+    return str(site)
+
+
+def free_port():
+    """Return a port that nobody listens on, and that the system gives to nobody who asks for just any."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)  # ports for just anybody begin at 32768
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def of_module(module, *roots):
@@ -70,7 +109,7 @@ class Trainer:
         self.pid = self.process.pid
         self.out, self.err = "", ""
 
-    def wait(self, seconds=60.0):
+    def wait(self, seconds=240.0):
         """Wait for the end and keep what was printed; return the exit code."""
         self.out, self.err = self.process.communicate(timeout=seconds)
         return self.process.returncode
@@ -79,9 +118,9 @@ class Trainer:
         """Return the next line that the script prints."""
         return self.process.stdout.readline().strip()
 
-    def facts(self):
+    def facts(self, seconds=240.0):
         """Return the last printed line, as JSON, of a script that must end well."""
-        code = self.wait()
+        code = self.wait(seconds)
         assert code == 0, f"exit code {code}\n{self.out}\n{self.err}"
         return json.loads(self.out.splitlines()[-1])
 
@@ -118,6 +157,10 @@ class Bench:
     def watcher(self):
         """Return the pid of the one watcher, when it is there."""
         return until(lambda: watchers(*self.roots), "a watcher")[0]
+
+    def heard(self, path):
+        """Wait until the watcher of the run at `path` has written that it is there."""
+        until(lambda: list(Path(path, "nodes").glob("[!.]*.json")), "the watcher's first word")
 
     def quiet(self):
         """Wait until no process of ours works for this test any more."""

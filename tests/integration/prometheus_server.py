@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -15,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.integration.processes import until
+from stepscope.exporters.grafana_panels import VARIABLES
+from tests.integration.processes import PATIENCE, free_port, until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "monitoring" / "prometheus"
 NEEDED = "needs Prometheus: apt-get install prometheus"
@@ -38,9 +38,7 @@ class Prometheus:
 
     def __init__(self, folder, targets, interval="1s"):
         """Start it on a free port; `targets` is the folder of the file_sd files."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         file = folder / "prometheus.yml"
         file.write_text(yaml.safe_dump(configuration(targets, interval)), encoding="utf-8")
         command = [
@@ -59,7 +57,7 @@ class Prometheus:
         query = urllib.parse.urlencode(parameters, doseq=True)
         assert self.process.poll() is None, self.log.read_text(encoding="utf-8")
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{query}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/{path}?{query}", timeout=60) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             with error:
@@ -74,7 +72,7 @@ class Prometheus:
         data = self.get("query", query=expression)
         return [(one["metric"], float(one["value"][1])) for one in data["result"]] if data else []
 
-    def wait_for(self, expression, seconds=60.0):
+    def wait_for(self, expression, seconds=PATIENCE):
         """Return what a query gives, as soon as it gives anything."""
         return until(lambda: self.ask(expression), f"an answer to {expression}", seconds, every=0.2)
 
@@ -82,6 +80,13 @@ class Prometheus:
         """Stop it."""
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(20)
+            self.process.wait(60)
         self.process.kill()
         self.process.wait()
+
+
+def plain(expression):
+    """Return an expression of the dashboard as Grafana sends it with all runs, ranks and GPUs chosen."""
+    for name, _, _ in VARIABLES:
+        expression = expression.replace(f"${name}", ".*")
+    return expression.replace("$__rate_interval", "30s")

@@ -46,7 +46,7 @@ def test_a_kill_of_the_trainer_and_its_thread_loses_nothing(bench):
     after = "import os; os.kill(os.getpid(), 9)"
     trainer = bench.run(CODE.format(before="sys.executable = ''", after=after))
     past = stepscope.open(trainer.out.split()[0])
-    assert past.state == "killed"
+    until(lambda: past.state == "killed", "the end")
     assert past.series("x").value.tolist() == list(range(20_000))
 
 

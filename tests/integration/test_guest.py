@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
@@ -48,7 +49,7 @@ def test_init_works_where_children_are_reaped_by_the_system(bench):
     path, same = trainer.facts()
     assert same
     assert trainer.err == ""
-    assert stepscope.open(path).state == "finished"
+    until(lambda: stepscope.open(path).state == "finished", "the end")
 
 
 SHADOWED = """
@@ -174,12 +175,17 @@ def test_the_watcher_holds_none_of_the_trainers_files(bench):
         os.set_inheritable(held.fileno(), True)
         run = stepscope.init(project="guest")
         print(run.path, flush=True)
-        time.sleep(60)
+        time.sleep(600)
     """)
     path = trainer.line()
     pid = bench.watcher()
     until(lambda: os.path.exists(f"/proc/{pid}/fd/3"), "the watcher's lock")
-    links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int)]
+
+    def files():
+        with contextlib.suppress(FileNotFoundError):  # it opens and closes others meanwhile
+            return [os.readlink(f"/proc/{pid}/fd/{name}") for name in sorted(os.listdir(f"/proc/{pid}/fd"), key=int)]
+
+    links = until(files, "its files")
     assert [os.readlink(f"/proc/{pid}/fd/{name}") for name in (0, 1, 2)] == [links[0], "/dev/null", "/dev/null"]
     assert "pidfd" in links[0]
     assert not [link for link in links if "pipe" in link or link.endswith("train.py")]

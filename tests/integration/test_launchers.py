@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
-import stepscope
-from tests.integration.processes import until
+from tests.integration.processes import ended_runs, free_port
 
 pytest.importorskip("torch", reason="needs torch, whose launchers these are")
 QUIET = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "TORCHELASTIC_ERROR_FILE": ""}
-
-
-def free_port():
-    """Return a port that nobody listens on: tests run beside each other."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def torchrun(bench, code, *options):
@@ -25,28 +15,24 @@ def torchrun(bench, code, *options):
     port = f"--master-port={free_port()}"
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", port, *options]
     trainer = bench.start(code, environ=QUIET, interpreter=launcher)
-    trainer.wait(90)
+    trainer.wait()
     return trainer
 
 
-def ended():
-    """Return all runs, when none is running any more."""
-    until(lambda: stepscope.runs() and all(info.state != "running" for info in stepscope.runs()), "the end")
-    return [stepscope.open(info.path) for info in stepscope.runs()]
-
-
 ELASTIC = """
-    import os, sys
+    import os, sys, time
     import stepscope
+    from tests.integration.processes import until
     run = stepscope.init(project="elastic")
     for step in range(20):
         run.log({"x": run.rank * 100 + run.attempt})
-    if run.attempt == 0 and "--max-restarts" in os.environ.get("FAIL", "--max-restarts"):
+    if run.attempt == 0:
         if run.rank == 1:
+            until(lambda: os.path.exists("ready"), "the rows of the other rank")
             run.log({"last": 1.0})
             sys.exit(3)
-        import time
-        time.sleep(60)
+        open("ready", "w").close()
+        time.sleep(600)
     run.finish()
 """
 
@@ -55,7 +41,7 @@ def test_ranks_and_restarts_of_one_torchrun_are_one_run(bench):
     """Two ranks, a failure, a restart: one run with ranks 0 and 1 and attempts 0 and 1, every row under its own."""
     trainer = torchrun(bench, ELASTIC, "--max-restarts=1")
     assert trainer.process.returncode == 0, trainer.err
-    (past,) = ended()
+    (past,) = ended_runs()
     assert past.attempts == [0, 1]
     for rank in (0, 1):
         for attempt in (0, 1):
@@ -79,7 +65,7 @@ def test_two_default_torchruns_do_not_merge(bench):
     for _ in range(2):
         trainer = torchrun(bench, PLAIN)
         assert trainer.process.returncode == 0, trainer.err
-    found = ended()
+    found = ended_runs()
     assert len(found) == 2
     assert [past.attempts for past in found] == [[0], [0]]
     assert [sorted(past.series("x").rank.tolist()) for past in found] == [[0, 1], [0, 1]]
@@ -111,8 +97,8 @@ SPAWNED = """
 def test_the_ranks_of_mp_spawn_are_one_run(bench, how):
     """With ranks in the environment or in a process group, the processes of one spawn share a run."""
     trainer = bench.start(SPAWNED, how, free_port(), environ=QUIET)
-    assert trainer.wait(90) == 0, trainer.err
-    (past,) = ended()
+    assert trainer.wait() == 0, trainer.err
+    (past,) = ended_runs()
     assert sorted(zip(past.series("x").rank.tolist(), past.series("x").value.tolist(), strict=True)) == [(0, 0), (1, 1)]
     assert (past.attempts, past.state) == ([0], "finished")
 
@@ -132,7 +118,7 @@ def test_other_ranks_can_be_left_inert(bench, setting):
         trainer = bench.run(code, environ={"RANK": str(rank), "WORLD_SIZE": "2"})
         assert (trainer.process.returncode, trainer.err) == (0, "")
         assert trainer.out.split() == ["''" if rank else "'one'", str(rank)]
-    (past,) = ended()
+    (past,) = ended_runs()
     assert past.series("x").rank.tolist() == [0]
 
 
@@ -169,7 +155,7 @@ def test_workers_of_a_data_loader_are_inert(bench, method):
     """Around a loader with worker processes, the trainer's rows and waits are there, and nothing from the workers."""
     trainer = bench.start(LOADER, method, environ=QUIET)
     path, length, batch_size, seen = trainer.facts()
-    (past,) = ended()
+    (past,) = ended_runs()
     assert str(past.path) == path
     assert (length, batch_size) == (8, 4)
     assert past.series("sum").value.tolist() == seen

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 
 import stepscope
@@ -36,7 +37,7 @@ for index in range(first, last):
             with run.phase("compile"): time.sleep(0.2)
     if index == kill_at:
         print("there", flush=True)
-        time.sleep(60)
+        time.sleep(600)
 run.finish()
 """
 
@@ -58,26 +59,33 @@ def job(bench):
     return path, time.time() - begun
 
 
+def kept(name, first, second):
+    """Return the seconds of a phase in the steps whose work was kept."""
+    return sum(float(np.nansum(values)) for values in (first.phases[name][:20], second.phases.get(name, ())))
+
+
 @pytest.mark.promise("S2-065")
 def test_ledger_of_a_job_with_restart_sums_to_the_wall_clock(job, capsys):
-    """Every second has a class: they sum to the wall clock within 0.1 %, and each is what the script did."""
+    """Every second has a class: they sum to the wall clock within 0.1 %, and each is what the steps recorded."""
     path, watched = job
     past = stepscope.open(path)
-    ledger = reckon(attempts_of(past))
+    first, second = attempts = attempts_of(past)
+    ledger = reckon(attempts)
     assert set(ledger.seconds) == set(CLASSES)
     assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_seconds, rel=1e-3)
     assert 0 < ledger.wall_seconds <= watched
-    created, last = past.meta["created"] / 1e6, max(past.series("step_seconds").time)
-    assert ledger.wall_seconds >= last - created - 1
+    assert ledger.wall_seconds == pytest.approx(second.ended - first.started)
     spent = ledger.seconds
-    # 20 steps whose work was kept in the first attempt, 20 in the second; sleeping takes its time or a little more.
-    assert spent["productive"] == pytest.approx(40 * 0.04, rel=0.5)
-    assert spent["data"] == pytest.approx(40 * 0.01, rel=0.6)
-    assert spent["copy"] == pytest.approx(40 * 0.005, rel=0.8)
-    assert spent["checkpoint"] == pytest.approx(4 * 0.05, rel=0.5)
-    assert spent["evaluation"] == pytest.approx(4 * 0.04, rel=0.5)
-    assert spent["compile"] == pytest.approx(0.2, rel=0.5)
-    assert spent["redone"] == pytest.approx(6 * 0.055 + 0.4, rel=0.7)
+    # 20 steps whose work was kept in the first attempt, 20 in the second. Sleeping takes its time, or longer.
+    slept = {"data": 40 * 0.01, "copy": 40 * 0.005, "checkpoint": 4 * 0.05, "evaluation": 4 * 0.04, "compile": 0.2}
+    for name, seconds in slept.items():
+        assert spent[name] == pytest.approx(kept(name, first, second), rel=0.02, abs=0.02)
+        assert spent[name] >= 0.98 * seconds
+    rest = first.seconds[:20].sum() + second.seconds.sum() - sum(kept(name, first, second) for name in slept)
+    assert spent["productive"] == pytest.approx(rest, rel=0.02, abs=0.1)
+    assert spent["productive"] >= 40 * 0.04
+    assert spent["redone"] == pytest.approx(first.ended - first.end[19], rel=0.02, abs=0.05)
+    assert spent["redone"] >= 6 * 0.055 + 0.4
     assert spent["start"] >= 0.25
     assert spent["restart"] >= 0.25
     assert spent["stall"] == spent["away"] == 0
@@ -97,23 +105,32 @@ def test_ledger_of_a_job_with_restart_sums_to_the_wall_clock(job, capsys):
 HANG = """
 import time
 import stepscope
+from tests.integration.processes import until
+
+def told():
+    return len(stepscope.open(run.path).events("stalled"))
 
 run = stepscope.init(project="ledger", run_id="hang")
 for index in range(40):
     with run.step():
         with run.phase("forward"):
-            time.sleep(5.0 if index == 30 else 0.03)
+            time.sleep(0.03)
+            if index == 30:
+                before = told()
+                until(lambda: told() > before, "a stall", every=0.2)
 run.finish()
 """
 
 
 def test_stall_that_the_watcher_saw_is_a_class(bench):
-    """A step that stood still for seconds is a stall from its beginning on, not productive time."""
+    """A step that stands still until that is told is a stall from its beginning on, not productive time."""
     (bench.folder / "stepscope.yaml").write_text("watcher: {stall_after: 1}\n")
     assert bench.run(HANG).process.returncode == 0
     bench.quiet()
     past = stepscope.open(os.path.join(os.environ["STEPSCOPE_DIR"], "ledger", "hang"))
-    ledger = reckon(attempts_of(past))
-    assert ledger.seconds["stall"] == pytest.approx(5.0, abs=0.5)
-    assert ledger.seconds["productive"] == pytest.approx(39 * 0.03, abs=1.0)
+    (attempt,) = attempts_of(past)
+    ledger = reckon([attempt])
+    assert ledger.seconds["stall"] >= 0.95 * attempt.seconds[30]
+    assert ledger.seconds["stall"] + ledger.seconds["productive"] == pytest.approx(attempt.seconds.sum(), rel=0.05)
+    assert ledger.seconds["productive"] >= 10 * 0.03
     assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_seconds, rel=1e-3)

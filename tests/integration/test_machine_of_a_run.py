@@ -6,9 +6,8 @@ import pytest
 
 import stepscope
 from stepscope.exporters.grafana import dashboard, expressions
-from stepscope.exporters.grafana_panels import VARIABLES
 from tests.integration.processes import until
-from tests.integration.prometheus_server import Prometheus, needs_prometheus
+from tests.integration.prometheus_server import Prometheus, needs_prometheus, plain
 from tests.nvml.build import fake_driver  # noqa: F401 - the fixture `driver`
 
 TRAIN = """
@@ -40,9 +39,9 @@ def test_samples_of_gpus_and_host_are_in_the_run(bench, driver):
     until(lambda: last(path, "gpu/0/utilization_ratio") == pytest.approx(0.37), "the use of GPU 0")
     driver.set({"0.util": 90})
     until(lambda: last(path, "gpu/0/utilization_ratio") == pytest.approx(0.9), "the new use of GPU 0")
-    names = set(stepscope.open(path).names())
-    assert {"cpu/usage_ratio", "memory/used_ratio", "process/0/memory_bytes", "gpu/mean_utilization_ratio"} <= names
-    assert {f"gpu/{index}/power_watts" for index in range(8)} <= names
+    expected = {"cpu/usage_ratio", "memory/used_ratio", "process/0/memory_bytes", "gpu/mean_utilization_ratio"}
+    expected |= {f"gpu/{index}/power_watts" for index in range(8)}
+    until(lambda: expected <= set(stepscope.open(path).names()), "samples of everything")
     assert stepscope.open(path).metric("gpu/5/power_watts").unit == "watts"
     until(lambda: stepscope.open(path).machines()[0].devices.get("gpu/5"), "the names of the GPUs")
     assert "NVIDIA" in stepscope.open(path).machines()[0].devices["gpu/0"]
@@ -58,7 +57,7 @@ def test_a_lost_gpu_and_a_hung_driver(bench, driver):
     until(lambda: stepscope.open(path).events("gpu_driver_hung"), "the hang of the driver")
     seen = len(stepscope.open(path).series("memory/used_ratio")), len(stepscope.open(path).series("loss"))
     until(lambda: len(stepscope.open(path).series("memory/used_ratio")) > seen[0] + 1, "more samples of the host")
-    assert len(stepscope.open(path).series("loss")) > seen[1]
+    assert until(lambda: len(stepscope.open(path).series("loss")) > seen[1], "more steps")
 
 
 @needs_prometheus
@@ -79,10 +78,3 @@ def test_a_real_prometheus_scrapes_a_live_run(bench, driver, tmp_path):
         prometheus.close()
     trainer.process.kill()
     until(lambda: not list((tmp_path / "targets").iterdir()), "the end of the file")
-
-
-def plain(expression):
-    """Return an expression of the dashboard as Grafana sends it with all runs, ranks and GPUs chosen."""
-    for name, _, _ in VARIABLES:
-        expression = expression.replace(f"${name}", ".*")
-    return expression.replace("$__rate_interval", "30s")

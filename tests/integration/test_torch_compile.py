@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.integration.processes import until
 from tests.integration.test_launchers import QUIET
 
 pytest.importorskip("torch", reason="needs torch, which is instrumented")
@@ -99,8 +100,9 @@ def test_what_is_compiled_is_the_same_with_and_without_us(bench):
 
     environ = {**QUIET, "TORCH_LOGS": "-all"}
     plain, watched = (bench.start(COMPILED, how, environ=environ, name=f"{how}.py") for how in ("plain", "watched"))
-    plain, watched = (json.loads(trainer.out.splitlines()[-1]) for trainer in (plain, watched) if not trainer.wait(110))
+    plain, watched = (json.loads(trainer.out.splitlines()[-1]) for trainer in (plain, watched) if not trainer.wait())
     past = stepscope.open(watched.pop("path"))
+    until(lambda: past.state == "finished", "the end")
     assert watched == plain
     assert plain["step"]["breaks"] > plain["module"]["breaks"] == 0
     events = [event for event in past.events() if event["kind"] == "compile"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from tests.integration.processes import SOURCE, until
-from tests.integration.test_launchers import QUIET, free_port
+from tests.integration.processes import SOURCE, free_port, until
+from tests.integration.test_launchers import QUIET
 
 pytest.importorskip("torch", reason="needs torch, which these train with")
 
@@ -25,7 +25,7 @@ def run(name, *arguments, ranks=0):
     launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--master-port={free_port()}"]
     command = [sys.executable, *(launcher if ranks else []), "-m", "stepscope", "run", str(EXAMPLES / name), *arguments]
     environ = {**os.environ, **QUIET, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     until(lambda: stepscope.runs() and all(info.state != "running" for info in stepscope.runs()), "the end")
     (info,) = stepscope.runs()
@@ -44,6 +44,7 @@ def unexplained(past, rank=0):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.promise("S1-004", "X-06")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_the_plain_example_is_explained(workers):
@@ -58,6 +59,7 @@ def test_the_plain_example_is_explained(workers):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("name", "steps"), [("ddp_example.py", 32), ("fsdp2_example.py", 32)])
 def test_both_ranks_of_the_distributed_examples_are_explained(name, steps):
     """DDP and FSDP2 on two ranks: one run, every step of both, their collectives found, `other` at most 5 %."""

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-import stepscope
-from tests.integration.processes import until
+from tests.integration.processes import the_run
 from tests.integration.test_launchers import QUIET
 
 pytest.importorskip("torch", reason="needs torch, whose loaders these are")
@@ -54,19 +53,13 @@ WORKERS = """
 """
 
 
-def ended():
-    until(lambda: stepscope.runs() and all(info.state != "running" for info in stepscope.runs()), "the end")
-    (info,) = stepscope.runs()
-    return stepscope.open(info.path)
-
-
 @pytest.mark.promise("S1-004")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_the_time_in_workers_is_brought_back(bench, method):
     """Loading, its transforms and collating are timed in the worker, per batch, for workers started in any way."""
     trainer = bench.run(WORKERS, method, environ=QUIET, interpreter=RUN)
     assert trainer.process.returncode == 0, trainer.err
-    past = ended()
+    past = the_run()
     load, transform, collate = (past.series(f"data/{part}_seconds").value for part in ("load", "transform", "collate"))
     assert len(load) == len(transform) == len(collate) == 8
     assert (load >= 4 * 0.006).all()  # never shorter than it slept; how much longer is the machine's business
@@ -98,6 +91,6 @@ def test_the_death_of_a_worker_is_an_event(bench):
     """The error goes on as it comes; the run keeps which worker died and of what."""
     trainer = bench.run(DEATH, environ=QUIET, interpreter=RUN)
     assert trainer.process.returncode == 1  # by torch's error, or by that of a pipe that was cut: as without us
-    past = ended()
+    past = the_run()
     (event,) = [event for event in past.events() if event["kind"] == "worker_died"]
     assert list(event["workers"].values()) == [-signal.SIGKILL]

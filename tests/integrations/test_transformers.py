@@ -17,11 +17,8 @@ from stepscope.integrations.throughput_window import ThroughputWindow
 from tests.integrations.programs import ROOT, kinds, last_run, other_share, run_program
 
 # What Transformers says of its own dependencies is not ours to mend.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 LENGTH, PADDING = 8, 2
-
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def model():

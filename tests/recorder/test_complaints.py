@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from stepscope.recorder.complaints import Complaints, tell
+from stepscope.recorder.complaints import Complaints
 
 
 def test_once_per_kind_and_counted():
@@ -30,10 +30,14 @@ class Terminal:
 @pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("closed"), RuntimeError("reentrant call")])
 def test_broken_terminal(error):
     """A terminal that is gone, closed or in the middle of a write does not disturb the training."""
-    tell("hello", Terminal(error))
+    complaints = Complaints(Terminal(error))
+    complaints.say("kind", "hello")
+    assert complaints.counts == {"kind": 1}
 
 
 def test_no_terminal(monkeypatch):
     """A process without stderr is not disturbed either."""
     monkeypatch.setattr(sys, "stderr", None)
-    tell("hello")
+    complaints = Complaints()
+    complaints.say("kind", "hello")
+    assert complaints.counts == {"kind": 1}

@@ -144,13 +144,13 @@ def test_same_phase_in_two_threads(rig, ticks):
     def beside():
         with rig.run.phase("forward"):
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
     with rig.run.step():
         with rig.run.phase("forward"):
             thread = threading.Thread(target=beside)
             thread.start()
-            inside.wait(10)
+            inside.wait(60)
             ticks[0] += 5
         ticks[0] += 2
         go_on.set()

@@ -128,10 +128,10 @@ class Stuck:
 
     def __init__(self, rig):
         self.inside, self.go_on = threading.Event(), threading.Event()
-        inside_write(rig, lambda: (self.inside.set(), self.go_on.wait(10)))
+        inside_write(rig, lambda: (self.inside.set(), self.go_on.wait(60)))
         self.thread = threading.Thread(target=rig.run.log, args=({"outer": 1.0},))
         self.thread.start()
-        self.inside.wait(10)
+        self.inside.wait(60)
 
     def end(self):
         self.go_on.set()

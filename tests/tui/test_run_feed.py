@@ -125,7 +125,7 @@ def test_the_reading_process_answers(sick_run):
     """The command that is started prints an archive that holds what was asked."""
     import subprocess
 
-    done = subprocess.run(command(sick_run, request(["loss"])), capture_output=True, check=True, timeout=60)
+    done = subprocess.run(command(sick_run, request(["loss"])), capture_output=True, check=True, timeout=240)
     facts, columns = opened(done.stdout)
     assert facts["names"] == ["loss"]
     assert json.dumps(facts)

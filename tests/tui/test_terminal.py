@@ -28,13 +28,13 @@ class Terminal:
 
     def tmux(self, *words):
         command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
 
     def screen(self):
         return self.tmux("capture-pane", "-p", "-t", "t")
 
     def shows(self, text):
-        until(lambda: text in self.screen(), f"{text!r} on the screen", seconds=40)
+        until(lambda: text in self.screen(), f"{text!r} on the screen")
 
     def keys(self, *keys):
         self.tmux("send-keys", "-t", "t", *keys)
@@ -48,7 +48,7 @@ class Terminal:
         return int(subprocess.run(listed, capture_output=True, text=True, check=True).stdout.split()[0])
 
     def close(self):
-        subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, check=False, timeout=30)
+        subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, check=False, timeout=120)
 
 
 @pytest.fixture
@@ -110,3 +110,4 @@ def test_the_machine_alone(terminal):
     window.shows("cpu")
     window.keys("q")
     window.shows("left 0")
+    assert window.alternate() == "0 1 0"

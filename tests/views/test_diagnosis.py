@@ -78,7 +78,7 @@ def test_a_run_that_is_still_young_is_judged_by_what_it_has(tmp_path: Path) -> N
         for step in range(60):
             live.log({"loss": 1.0 / (step + 1) if step < 50 else float("nan")})
         past = stepscope.open(live.path)
-        assert wait_until(lambda: past.diagnose()["primary"] == "non_finite", 20)
+        assert wait_until(lambda: past.diagnose()["primary"] == "non_finite", 120)
         assert past.diagnose()["findings"][0]["evidence"]["step"] == 50
         assert past.state == "running"
 
