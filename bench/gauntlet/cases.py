@@ -75,7 +75,7 @@ SPEED = (
         "ddp_uneven.py",
         ("straggler",),
         ("--slow-rank", "1", "--where", "input"),
-        ("--where", "input"),
+        ("--slow-rank", "-1"),
         ranks=2,
         rank=1,
     ),

@@ -45,6 +45,8 @@ class Verdict:
     """Mean step in seconds."""
     seconds: float = 0.0
     trouble: str = ""
+    others: float | None = None
+    """Processors that other programs took meanwhile; None if nobody knows."""
 
     def is_right(self, case: Case) -> bool:
         """Say whether the primary verdict is one that is right, and names the rank."""
@@ -129,7 +131,21 @@ def _judge(root: Path, started: float, *, alive: bool) -> Verdict:
     told = json.loads(done.stdout)
     steps = stepscope.open(path).series("step_seconds")
     kept = steps.value[steps.step >= WARM]
-    return Verdict(told["primary"], told["findings"], float(np.mean(kept)) if len(kept) else None, seconds)
+    step = float(np.mean(kept)) if len(kept) else None
+    return Verdict(told["primary"], told["findings"], step, seconds, others=_others(path))
+
+
+def _others(path: str | os.PathLike[str]) -> float | None:
+    """Return how many processors of the machine other programs took, by the samples of the run."""
+    import stepscope
+
+    past = stepscope.open(path)
+    names = past.names()
+    own = [name for name in names if name.startswith("process/") and name.endswith("/tree_cpu_ratio")]
+    if "cpu/machine_usage_ratio" not in names or not own:
+        return None
+    used = float(np.nanmean(past.series("cpu/machine_usage_ratio").value)) * (os.cpu_count() or 1)
+    return max(0.0, used - sum(float(np.nanmean(past.series(name).value)) for name in own))
 
 
 @contextlib.contextmanager

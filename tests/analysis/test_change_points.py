@@ -113,7 +113,9 @@ def test_nothing_raises_or_warns(values):
     """Whatever the numbers, there is a result without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        change_points(values)
+        found = change_points(values)
+    assert found.points == np.isfinite(values).sum()
+    assert all(0 < index < len(values) for index in found.indices)
 
 
 def test_noise_is_widened_for_memory():

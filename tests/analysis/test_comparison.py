@@ -92,6 +92,58 @@ def test_busy_moments_give_way_to_quiet_steps():
     assert whole.quantity("step_seconds/mean").found.verdict == "no difference"
 
 
+def contended(level, seed, count=4000):
+    """Return the steps of a run on processors that others use nearly all the time, now more and now less."""
+    draw = np.random.default_rng(seed)
+    crowd = np.repeat(draw.gamma(1.0, 0.4, count // 50), 50)
+    free = np.repeat(draw.random(count // 20) < 0.15, 20)
+    return steps(level, seed, count, 0.004) * (1 + np.where(free, 0.0, crowd * draw.uniform(0.5, 1.5, count)))
+
+
+def test_fastest_steps_stand_for_a_run_on_a_crowded_machine():
+    """Where hardly a step is undisturbed, those few tell 5 %, and the definition says that they do."""
+    base = group("a", run(step_seconds=contended(0.1, 1)))
+    seen = {level: compare(base, group("b", run(step_seconds=contended(level, 2)))) for level in (0.1, 0.105)}
+    assert {"fastest 1 %" in one.quantity("step_seconds").definition for one in seen.values()} == {True}
+    assert [one.quantity("step_seconds").found.verdict for one in seen.values()] == ["no difference", "slower"]
+    assert seen[0.1].quantity("step_seconds/mean").found.high > 0.05
+
+
+def test_fastest_steps_do_not_hide_what_they_do_not_share():
+    """A change that half of the steps have is told by all of them, though the fastest are as fast as before."""
+    some = contended(0.1, 1)
+    slow = np.where(np.arange(len(some)) % 2, 1.0, 4.0) * contended(0.1, 2)
+    seen = compare(group("a", run(step_seconds=some)), group("b", run(step_seconds=slow))).quantity("step_seconds")
+    assert seen.found.verdict == "slower"
+    assert "fastest" not in seen.definition
+
+
+def test_a_share_of_scheduled_steps_is_even():
+    """Steps that get five times as long by schedule, all 3 % slower in one of two runs, are told by one against one."""
+    schedule = np.repeat([1.0, 2.0, 5.0], 400)
+    a, b = (
+        group(name, run(step_seconds=steps(level, at, 1200, 0.005, 0) * schedule))
+        for at, (name, level) in enumerate([("a", 0.1), ("b", 0.103)])
+    )
+    assert found(a, b).verdict == "slower"
+    assert compare(a, b, gates=[Gate.parse("step_seconds +2%")]).gates[0].result == "failed"
+
+
+def test_runs_that_took_turns_share_the_drift():
+    """A B A B on a machine that gets slower by the hour: the pairs tell what the groups alone cannot."""
+
+    def runs(name, level, places):
+        some = (run(f"{name}{at}", step_seconds=steps(level * (1 + 0.02 * at), at, 400, 0.01, 0)) for at in places)
+        return [replace(one, span=(100.0 * at, 100.0 * at + 60)) for at, one in zip(places, some, strict=True)]
+
+    a, b = runs("a", 0.1, (0, 3, 4, 7)), runs("b", 0.102, (1, 2, 5, 6))
+    seen = compare(group("a", *a), group("b", *b)).quantity("step_seconds")
+    assert "took turns" in seen.definition
+    alone = found(group("a", *a), group("b", *(replace(one, span=None) for one in b)))
+    assert seen.found.high - seen.found.low < 0.8 * (alone.high - alone.low)
+    assert seen.found.ratio == pytest.approx(alone.ratio)
+
+
 def test_throughput_looks_at_the_fast_side():
     """Quiet steps are those of the highest rate, so time and throughput agree."""
     draw = np.random.default_rng(3)
@@ -147,7 +199,7 @@ def test_memory_is_the_peak():
 @pytest.mark.parametrize(
     ("a", "b", "why"),
     [
-        ({"step_seconds": [1.0] * 50}, {}, "b has no step_seconds"),
+        ({"step_seconds": [1.0] * 50}, {}, "b has no metric step_seconds"),
         ({"step_seconds": [1.0] * 50}, {"step_seconds": curve([1.0] * 50, first=100)}, "0 steps in common"),
         ({"step_seconds": [1.0] * 9}, {"step_seconds": [1.0] * 9}, "6 steps in common"),
         ({"step_seconds": [0.0] * 90}, {"step_seconds": [1.0] * 90}, "A is zero"),

@@ -125,3 +125,87 @@ def test_layers_without_gradient_are_told_though_the_norm_of_all_is_fine() -> No
     assert kinds([{**look, "ratio": 0.01}] * 4, loss=falling()) == []
     assert kinds([{**look, "ratio": 0.1, "zero": 15}] * 4, loss=falling()) == ["dead_gradients"]
     assert kinds([{"kind": "dead_gradient", "step": 9, "time": 1.7e9}], loss=falling()) == ["dead_gradients"]
+
+
+def test_a_scaler_that_throws_steps_away_is_no_fault() -> None:
+    """Gradients were infinite now and then, as a larger scale was tried, and the loss never was."""
+    norm = np.full(300, 1.0)
+    norm[[0, 1, 150]] = np.inf
+    told = findings(evidence(steps(count=300), series={"loss": falling(), "grad_norm": norm}))
+    assert [(one.kind, one.severity) for one in told if one.kind != "compute_bound"] == [("non_finite", "info")]
+    lost = findings(
+        evidence(steps(count=300), series={"loss": falling(), "grad_norm": np.where(norm > 1, norm, np.inf)})
+    )
+    assert (lost[0].kind, lost[0].severity) == ("non_finite", "critical")
+
+
+def test_every_new_optimizer_begins_a_training_of_its_own() -> None:
+    """Four folds one after another: the loss begins anew with each, which is neither a spike nor a divergence."""
+    folds = np.concatenate([falling(100, seed) for seed in range(4)])
+    made = [{"kind": "optimizer_made", "time": 1.7e9 + step, "step": step} for step in (99, 199, 299)]
+    assert primary(findings(evidence(series={"loss": folds}))) == "loss_spike"
+    assert findings(evidence(series={"loss": folds}, events=made)) == []
+    worse = np.concatenate([falling(200), 30 * falling(200, 1)])
+    assert findings(evidence(series={"loss": worse}, events=made[1:2])) == []
+
+
+def test_cycles_of_the_learning_rate_that_are_meant() -> None:
+    """Between a tenth, or a hundredth, of the highest and that; one that goes to nothing is stepped too often."""
+    place = np.abs((np.arange(400) / 40) % 2 - 1)
+    for lowest in (0.1, 0.01):
+        rate = 1e-2 * (lowest + (1 - lowest) * place)
+        assert findings(evidence(series={"loss": falling(400), "learning_rate": rate})) == []
+    assert primary(findings(evidence(series={"loss": falling(400), "learning_rate": 1e-2 * place}))) == "learning_rate"
+
+
+def test_a_loss_that_goes_back_to_where_it_began_has_lost_what_was_learned() -> None:
+    """From 3.7 to 2.3 and back to chance, where it stays; one that goes on from there has not."""
+    noise = np.random.default_rng(0).normal(0, 0.05, 450)
+    loss = np.concatenate([2.3 + 1.4 * np.exp(-np.arange(150) / 30), np.linspace(2.3, 3.45, 50), np.full(250, 3.46)])
+    assert kinds(loss=loss + noise) == ["divergence"]
+    loss[300:] = 1.2 + 2.26 * np.exp(-np.arange(150) / 30)
+    assert "divergence" not in kinds(loss=loss + noise)
+
+
+def test_a_loss_that_comes_and_goes_has_not_diverged() -> None:
+    """Of a model that learns its own targets it grows by orders of magnitude, falls again, and is never at rest."""
+    chance = np.random.default_rng(1)
+    level = np.repeat([1e-3, 1e-4, 1e-5, 1e-4, 5e-4, 0.09, 0.01, 0.03, 0.1, 0.02, 0.09, 0.06], 100)
+    assert kinds(loss=level * np.exp(chance.normal(0, 1.0, len(level)))) == []
+
+
+def test_a_gradient_that_is_as_large_as_its_loss_has_not_exploded() -> None:
+    """Batches that are far off have large losses and large gradients; an explosion has no such reason."""
+    loss, at = falling(), (100, 160, 220, 280)
+    events = [
+        {"kind": "exploding_gradient", "time": 1.7e9 + step, "step": step, "value": 20.0, "compared": 1.0, "rank": 0}
+        for step in at
+    ]
+    assert "exploding_gradients" in kinds(events, loss=loss)
+    for step in at:
+        loss[step] *= 10
+    assert "exploding_gradients" not in kinds(events, loss=loss)
+
+
+def test_a_plateau_that_follows_from_missing_gradients_is_not_told_again() -> None:
+    """The layers get no gradient: that nothing is learned is its effect."""
+    flat = np.random.default_rng(0).normal(2.3, 0.02, 300)
+    looks = [
+        {"kind": "gradient_layers", "time": 1.7e9 + step, "step": step, "ratio": 1e-9, "layer": "0"}
+        for step in range(0, 300, 30)
+    ]
+    assert kinds(loss=flat) == ["plateau"]
+    assert kinds(looks, loss=flat) == ["vanishing_gradients"]
+
+
+def test_a_norm_that_the_program_records_itself_explodes() -> None:
+    """As it clips: two violent episodes suffice, of lesser ones it takes three; the decline at the start is none."""
+    norm = 1.8 + np.random.default_rng(0).normal(0, 0.2, 300) + 60 * np.exp(-np.arange(300) / 3)
+    assert kinds(loss=falling(), grad_norm=norm) == []
+    violent, some = norm.copy(), norm.copy()
+    violent[[120, 250]] = 900.0
+    some[[90, 180]] = 40.0
+    assert kinds(loss=falling(), grad_norm=violent) == ["exploding_gradients"]
+    assert kinds(loss=falling(), grad_norm=some) == []
+    some[260] = 40.0
+    assert kinds(loss=falling(), grad_norm=some) == ["exploding_gradients"]

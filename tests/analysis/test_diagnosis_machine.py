@@ -107,3 +107,15 @@ def test_a_neighbour_is_a_note_and_no_finding() -> None:
     assert "other programs took 1.0 of 2 processors" in busy_note(evidence(steps(), series=busy()))
     assert busy_note(evidence(steps())) == ""
     assert primary(findings(evidence(steps(), series=busy()))) == primary(findings(evidence(steps())))
+
+
+def test_a_pause_that_an_error_ended_is_no_hang() -> None:
+    """A step took long, and then memory ran out; after a real hang an error is how it ends."""
+    paused = {"kind": "stalled", "time": 1.7e9 + 20, "seconds": 11.0, "rank": 0, "step": 399}
+    error = {"kind": "exception", "time": 1.7e9 + 24, "error": "RuntimeError", "rank": 0, "step": 399}
+    given = {"state": "failed", "cause": "RuntimeError: can't allocate memory"}
+    told = findings(evidence(steps(), events=[paused, error], **given))
+    assert [one.kind for one in told if one.severity != "info"] == ["oom"]
+    hung = {**paused, "kind": "hung"}
+    told = findings(evidence(steps(), events=[paused, hung, error], state="failed", cause="RuntimeError: timeout"))
+    assert [one.kind for one in told if one.severity != "info"] == ["hang", "crash"]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from stepscope.analysis.diagnosis.verdict import findings, primary
-from tests.analysis.diagnosis_rig import HEALTHY, evidence, steps, track
+from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, steps, track
 
 if TYPE_CHECKING:
-    from stepscope.analysis.diagnosis.evidence import Steps
+    from stepscope.analysis.diagnosis.evidence import Steps, Track
 
 SLOW = 0.03
 
@@ -54,3 +54,36 @@ def test_collectives_that_take_the_time_are_communication() -> None:
     found = findings(evidence(*inside, series={"communication/exposed_seconds": exposed}))
     assert primary(found) == "communication_bound"
     assert found[0].evidence["inside_backward_seconds"] / found[0].evidence["steps"] == pytest.approx(0.04)
+
+
+def exposed(*ranks: list[float]) -> dict[str, dict[int, Track]]:
+    """Return what DDP's clock has seen of reductions, of each rank."""
+    return {"communication/exposed_seconds": {rank: track(values) for rank, values in enumerate(ranks)}}
+
+
+DDP = {"data": 0.001, "forward": 0.01, "backward": 0.09, "optimizer": 0.004, "other": 0.001}
+SETUP = {"kind": "torch_setup", "time": 1.7e9, "device": "cpu", "threads": 1}
+
+
+def test_a_reduction_on_processors_costs_all_that_makes_the_pass_longer() -> None:
+    """It computes beside the pass: by DDP's clock half of it is hidden, and yet nothing of it is free."""
+    told = findings(evidence(steps(DDP), steps(DDP, rank=1), series=exposed([0.04] * 9, [0.05] * 9), events=[SETUP]))
+    assert [one.kind for one in told] == ["communication_bound"]
+    assert told[0].gain_ratio == pytest.approx(0.07 / sum(DDP.values()), rel=0.05)
+    there = findings(evidence(steps(DDP), steps(DDP, rank=1), series=exposed([0.04] * 9, [0.05] * 9)))
+    assert there[0].gain_ratio == pytest.approx(0.04 / sum(DDP.values()), rel=0.05)
+
+
+def test_on_a_busy_machine_one_quick_reduction_does_not_hide_the_others() -> None:
+    """Of each step the rank that waits least counts, and of the steps the usual one, as a share of its pass."""
+    chance = np.random.default_rng(0)
+    slowed = DDP | {name: DDP[name] * chance.uniform(1.0, 3.0, 200) for name in ("forward", "backward")}
+    series = exposed([0.13, 0.11, 0.02, 0.09, 0.03, 0.09, 0.06, 0.09], [0.1, 0.11, 0.08, 0.07, 0.003, 0.08, 0.05, 0.14])
+    told = findings(evidence(steps(slowed), steps(slowed, rank=1), series={**series, **busy()}, events=[SETUP]))
+    assert primary(told) == "communication_bound"
+
+
+def test_ranks_that_hardly_talk_are_none() -> None:
+    """Most of it is hidden."""
+    told = findings(evidence(steps(), steps(rank=1), series=exposed([0.003] * 9, [0.004] * 9), events=[SETUP]))
+    assert [one.kind for one in told if one.severity != "info"] == []

@@ -193,3 +193,44 @@ def test_thinned_phases_and_blocks_of_steps_give_the_same_shares() -> None:
 def test_few_steps_are_not_judged(count: int) -> None:
     """No finding without data for it."""
     assert findings(evidence(steps({"data": 1.0, "forward": 0.001, "other": 0.0}, count=count))) == []
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("evaluation", "evaluation_heavy"), ("checkpoint", "checkpoint_heavy")])
+def test_what_an_evaluation_does_between_its_passes_is_its_own(phase: str, kind: str) -> None:
+    """The program's own Python in the same steps is no stall of its own, and is saved with the rest."""
+    own = HEALTHY["other"] + np.nan_to_num(rare(0.3, 15))
+    found = findings(evidence(steps(HEALTHY | {phase: rare(0.4, 15), "other": own})))
+    assert [one.kind for one in found if one.severity != "info"] == [kind]
+    whole = 0.7 / 15
+    assert found[0].gain_ratio == pytest.approx(whole / (whole + sum(HEALTHY.values())), rel=0.12)
+
+
+def test_a_stall_of_other_steps_than_the_evaluations_is_told() -> None:
+    """What happens by itself stays a finding by itself."""
+    own = HEALTHY["other"] + np.nan_to_num(rare(0.3, 20))
+    evaluated = np.roll(rare(0.05, 20), 7)
+    found = findings(evidence(steps(HEALTHY | {"evaluation": evaluated, "other": own})))
+    assert [one.kind for one in found if one.severity != "info"] == ["periodic_stall"]
+
+
+def sampled(run: Steps, every: int, length: int = 2) -> Steps:
+    """Return a run in which only some steps in a row, of so many, have their phases measured."""
+    left_out = np.arange(len(run)) % every >= length
+    return replace(run, phases={name: np.where(left_out, np.nan, seconds) for name, seconds in run.phases.items()})
+
+
+def test_a_rhythm_of_steps_without_phases_is_enough() -> None:
+    """Short steps are measured now and then; the durations of all show what happens every 30 steps."""
+    stalls = np.zeros(COUNT)
+    stalls[29::30] = 0.4
+    run = sampled(steps(HEALTHY | {"other": HEALTHY["other"] + stalls}), 8)
+    assert not (run.measured & (stalls > 0)).sum() >= 4
+    found = findings(evidence(run))
+    assert primary(found) == "periodic_stall"
+    assert found[0].evidence["every_steps"] == 30
+    assert found[0].gain_ratio == pytest.approx(stalls.sum() / run.total, rel=0.1)
+    collected = np.full(COUNT, np.nan)
+    collected[::8] = 0.3
+    known = replace(run, phases={**run.phases, "gc": collected})
+    told = findings(evidence(replace(known, seconds=known.seconds + np.nan_to_num(collected))))
+    assert "gc_pauses" in {one.kind for one in told}

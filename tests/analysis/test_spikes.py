@@ -87,7 +87,9 @@ def test_nothing_raises_or_warns(values):
     """Whatever the numbers, there is a result without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        spikes(values)
+        found = spikes(values)
+    assert found.points == np.isfinite(values).sum()
+    assert all(math.isfinite(values[spike.index]) for spike in found.spikes)
 
 
 @pytest.mark.promise("S1-067")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.analysis.trace import window_of
-from stepscope.analysis.trace_queue import FULL, findings, graphs, queue, queue_length
+from stepscope.analysis.trace_queue import FULL, findings, graphs, queue
 from tests.analysis.trace_rig import Rig
 
 
@@ -64,10 +64,3 @@ def test_graphs_are_counted_by_launch():
     assert (found["launches"], found["kernels"], found["kernels_percent"]) == (1, 4, 80)
     assert found["device_time_percent"] == pytest.approx(100 * 8 / 13)
     assert facts(rig)["launches"] == 2
-
-
-def test_queue_length_over_time_ends_empty():
-    """What was launched has started at the end of the window."""
-    trace = Rig().launch("a", (0, 2), (5, 105)).launch("b", (3, 5), (105, 205)).trace()
-    lengths = queue_length(trace, window_of(trace), points=11)
-    assert (lengths[1], lengths[-1]) == (1, 0)

@@ -40,11 +40,6 @@ class Meter:
         """Joules in all."""
         return float(self.joules[-1]) if len(self.joules) else 0.0
 
-    @property
-    def covered_seconds(self) -> float:
-        """From the first to the last sample."""
-        return float(self.time[-1] - self.time[0]) if len(self.time) else 0.0
-
     def at(self, moments: Numbers) -> Numbers:
         """Return the joules that were counted by some moments."""
         if not len(self.time):

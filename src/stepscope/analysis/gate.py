@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.analysis.difference import NOT_COMPARABLE, Difference, runs_needed
-from stepscope.analysis.quantity import Spec, kind_of, percent
+from stepscope.analysis.quantity import RATE, TIME, Spec, kind_of, percent
 
 MOST_REPEATS = 100
 """Runs of each that somebody might make; to ask for more is no advice."""
@@ -88,7 +88,9 @@ def _advice(gate: Gate, found: Difference) -> str:
     """Say what would let the runs tell."""
     needed = runs_needed(found, gate.limit)
     if needed and needed > MOST_REPEATS:
-        return "; the machine is too noisy for this limit: repeat both in turn, or on a quieter one"
+        if kind_of(gate.spec.name) in {TIME, RATE}:
+            return "; the machine is too noisy for this limit: repeat both in turn (A B A B), or on a quieter one"
+        return "; equal runs differ too much for this limit: take a wider one, or repeat both many times"
     if needed and needed > min(found.runs):
-        return f"; about {needed} runs of each would tell"
+        return f"; about {needed} runs of each would tell, best in turn (A B A B)"
     return ""

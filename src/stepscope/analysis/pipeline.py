@@ -82,7 +82,7 @@ class WhatIf:
             "straggler",
             text,
             WARNING,
-            remedy("straggler", "stage" if last else "", rank=f"of stage {stage}"),
+            remedy("straggler", "stage" if last else "", who=f"the ranks of stage {stage}"),
             self.facts() | {"cause": "stage", "late_stage": stage},
             gain_ratio=1 - 1 / self.slowdown,
             confidence=0.9,

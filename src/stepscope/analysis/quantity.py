@@ -27,6 +27,8 @@ class Kind:
     """Standard deviation of the values of equal runs, as a ratio, where nothing better is known."""
     run_over_steps: float
     """How many times farther equal runs lie apart than the error that their own steps tell."""
+    freedom: float = 4.0
+    """Degrees of freedom of these two: as many runs more they are worth as evidence."""
 
 
 TIME = Kind("time", True, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003 - a table

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from stepscope.core.ring import NO_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-NO_STEP = np.iinfo(np.int64).min
-"""The step of a point that belongs to none."""
 MOSTLY = 0.8
 """Share of their time that runs must have in common to have taken place at the same time."""
+FEWEST_TURNS = 3
+"""Runs of each program from which on it counts that they took turns."""
 MEAN, SUM, MOST = "mean", "sum", "most"
 """How the values that several ranks have for one step become one."""
 
@@ -97,6 +100,23 @@ def together(runs: Sequence[Recording]) -> bool:
     known = [span for span in spans if span is not None]
     shared = min(end for _, end in known) - max(begin for begin, _ in known)
     return shared > MOSTLY * max(end - begin for begin, end in known) > 0
+
+
+def in_turn(first: Group, second: Group) -> list[tuple[int, int]]:
+    """Return which runs of two groups followed each other, where they took turns, as A B A B; empty if they did not.
+
+    Three of each at least, none begins before the one before has ended, and each two in a row are one of each.
+    """
+    runs = [(run.span, group, place) for group, one in enumerate((first, second)) for place, run in enumerate(one.runs)]
+    known = sorted((span, group, place) for span, group, place in runs if span is not None)
+    if len(known) < len(runs) or len(first.runs) != len(second.runs) or len(first.runs) < FEWEST_TURNS:
+        return []
+    if any(later[0][0] < earlier[0][1] for earlier, later in itertools.pairwise(known)):
+        return []
+    couples = [sorted(((group, place) for _, group, place in known[at : at + 2])) for at in range(0, len(known), 2)]
+    if any([group for group, _ in couple] != [0, 1] for couple in couples):
+        return []
+    return [(couple[0][1], couple[1][1]) for couple in couples]
 
 
 def curve_of(points: Points, start: float = np.nan, how: str = MEAN) -> Curve:

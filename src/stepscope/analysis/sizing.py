@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
+from stepscope.core import remedies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,10 +89,10 @@ def _input(usage: Usage) -> Finding | None:
     idle = usage.processors is not None and usage.processors_used is not None and usage.workers is not None
     spare = (usage.processors or 0) - (usage.processors_used or 0)
     if idle and spare >= 1:
-        remedy = f"raise num_workers ({usage.workers:.0f} now): {spare:.1f} of {usage.processors:.0f} processors idle"
+        advice = f"raise num_workers ({usage.workers:.0f} now): {spare:.1f} of {usage.processors:.0f} processors idle"
     else:
-        remedy = "more data workers, a faster decoder, data in larger files, or a machine with more processors"
-    return Finding("input_bound", text, WARNING, remedy, {"data_ratio": share, "idle_processors": spare}, share)
+        advice = remedies.remedy("input_bound")
+    return Finding("input_bound", text, WARNING, advice, {"data_ratio": share, "idle_processors": spare}, share)
 
 
 def _batch(usage: Usage) -> list[Finding]:

@@ -65,7 +65,7 @@ def breakdown(trace: Trace, window: Window, roles: NDArray[np.int8]) -> Breakdow
         window: what part of it.
         roles: of its events (`trace_roles.roles`).
     """
-    compute, communication, copies = (clip(covered(trace, roles == role), window) for role in ROLES)
+    compute, communication, copies = (clip(time_of(trace, roles == role), window) for role in ROLES)
     talking, computing = total(communication), total(compute)
     working = together(compute, communication)
     busy = together(working, copies)
@@ -83,14 +83,14 @@ def breakdown(trace: Trace, window: Window, roles: NDArray[np.int8]) -> Breakdow
 ROLES = (COMPUTE, COMMUNICATION, COPY)
 
 
-def covered(trace: Trace, chosen: NDArray[np.bool_]) -> Intervals:
+def time_of(trace: Trace, chosen: NDArray[np.bool_]) -> Intervals:
     """Return the time that some events cover."""
     return union(trace.start[chosen], trace.end[chosen])
 
 
 def busy_time(trace: Trace) -> Intervals:
     """Return the time in which the device is at work."""
-    return covered(trace, trace.on_device)
+    return time_of(trace, trace.on_device)
 
 
 def by_step(trace: Trace, roles: NDArray[np.int8], windows: list[Window]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace import HOST, STEPS, Intervals, Window, clip, common, named_like, steps, total, union
+from stepscope.core.remedies import remedy
 from stepscope.core.trace import FIRST_DEVICE, PYTHON
 
 if TYPE_CHECKING:
@@ -91,10 +92,4 @@ def findings(data: Loading, idle_share: float | None, idle_for_data: float | Non
         return [Finding("data_wait_hidden", text, INFO, evidence=evidence)]
     if idle_for_data is not None:
         text += f"; the device is idle for it {100 * idle_for_data:.1f} % of the time"
-    remedy = "raise num_workers (with persistent_workers and prefetch_factor), pin memory, or make decoding cheaper"
-    return [Finding("input_bound", text, WARNING, remedy, evidence, data.share)]
-
-
-def is_loading(name: str) -> bool:
-    """Say whether a range of this name is waiting for data."""
-    return LOADING.search(name) is not None
+    return [Finding("input_bound", text, WARNING, remedy("input_bound"), evidence, data.share)]

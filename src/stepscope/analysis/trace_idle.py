@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.trace import Intervals, Window, clip, common, gaps, named_like, together, total, union
-from stepscope.analysis.trace_breakdown import busy_time
+from stepscope.analysis.trace import Intervals, Window, clip, common, gaps, named_like, together, total
+from stepscope.analysis.trace_breakdown import busy_time, time_of
 from stepscope.analysis.trace_data import LOADING
 from stepscope.analysis.trace_spans import covered
 from stepscope.core.trace import FIRST_DEVICE, KERNEL, OPERATOR, PYTHON, RUNTIME
@@ -120,7 +120,7 @@ def why_idle(trace: Trace, window: Window, links: Links) -> Idle:
     rest = begun - idle.start - so_far
     drained = _drained(idle, _named(trace, host, WAITING))
     causes[SYNCHRONISATION] = int(rest[drained].sum())
-    working = _covered(trace, host & ((trace.kind == OPERATOR) | (trace.kind == RUNTIME)))
+    working = time_of(trace, host & ((trace.kind == OPERATOR) | (trace.kind == RUNTIME)))
     causes[OPERATORS] = int((_within(together(taken, working), waited) - so_far)[~drained].sum())
     causes[UNKNOWN if trace.thinned else PYTHON_TIME] = int(rest[~drained].sum()) - causes[OPERATORS]
     return Idle(window, causes)
@@ -159,11 +159,7 @@ def _drained(idle: Intervals, waits: Intervals) -> Mask:
 
 
 def _named(trace: Trace, mask: Mask, pattern: re.Pattern[str]) -> Intervals:
-    return _covered(trace, named_like(trace, pattern, mask))
-
-
-def _covered(trace: Trace, mask: Mask) -> Intervals:
-    return union(trace.start[mask], trace.end[mask])
+    return time_of(trace, named_like(trace, pattern, mask))
 
 
 def waiting_sites(trace: Trace, window: Window, links: Links) -> list[dict[str, Any]]:

@@ -90,16 +90,6 @@ def _waiting(called: Integers, begun: Integers, free: Integers, window: Window) 
     }
 
 
-def queue_length(trace: Trace, window: Window, points: int = 400, links: Links | None = None) -> list[int]:
-    """Return how many launches waited at evenly spaced moments of the window, all streams together."""
-    links = link(trace) if links is None else links
-    at = _launches(links)
-    called, begun = trace.start[links.host[links.call[at]]], trace.start[links.device[at]]
-    moments = np.linspace(window.start, window.end, points)
-    waiting = np.searchsorted(np.sort(called), moments) - np.searchsorted(np.sort(np.maximum(begun, called)), moments)
-    return [int(count) for count in waiting]
-
-
 def graphs(trace: Trace, window: Window, links: Links | None = None) -> dict[str, Any] | None:
     """Return what CUDA graphs launched in the window; None if none did."""
     links = link(trace) if links is None else links

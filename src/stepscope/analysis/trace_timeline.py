@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.trace import Window, steps, union
+from stepscope.analysis.trace import Window, steps
+from stepscope.analysis.trace_breakdown import time_of
 from stepscope.analysis.trace_roles import COMMUNICATION, COMPUTE, COPY, roles
 from stepscope.analysis.trace_spans import covered
 from stepscope.core.trace import ANNOTATION
@@ -38,7 +39,7 @@ def timeline(trace: Trace, window: Window, links: Links | None = None, stretches
     shares = {}
     for name, chosen in lanes.items():
         if chosen.any():
-            done = covered(union(trace.start[chosen], trace.end[chosen]), edges)
+            done = covered(time_of(trace, chosen), edges)
             shares[name] = [round(value, 4) for value in (np.diff(done) / np.maximum(np.diff(edges), 1)).tolist()]
     marks = [step for step in steps(trace) if step.end > window.start and step.start < window.end]
     return {

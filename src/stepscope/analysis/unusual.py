@@ -10,6 +10,7 @@ from stepscope.analysis.anomalies import anomalies
 from stepscope.analysis.change_points import LEVEL, change_points
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.analysis.spikes import spikes
+from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,18 +50,15 @@ def _loss(name: str, steps: NDArray[np.generic], values: NDArray[np.float64]) ->
     found = []
     if len(bad):
         text = f"{name} is not finite at {len(bad)} of {len(values)} points, first at step {steps[bad[0]]}"
-        remedy = "look for the first operation that overflows; lower the learning rate or clip gradients"
         where = {"step": int(steps[bad[0]]), "points": len(bad)}
-        found.append(Finding("nonfinite_loss", text, CRITICAL, remedy, where))
+        found.append(Finding("nonfinite_loss", text, CRITICAL, remedy("non_finite", step=where["step"]), where))
     for spike in sorted(spikes(values).spikes, key=lambda each: -each.height)[:MOST]:
         back = f"and was back by step {steps[spike.end]}" if spike.recovered else "and has not come back"
         range_told = f"from {spike.level:.4g} to {spike.top:.4g}"
         text = f"{name} rose by {spike.ratio:.0%} at step {steps[spike.index]}, {range_told}, {back}"
-        remedy = "look at the data of that step and at the gradient norm before it"
-        if not spike.recovered:
-            remedy += "; restart from the checkpoint before it, past that data or with a lower learning rate"
+        advice = remedy("loss_spike", step=int(steps[spike.index]))
         evidence = {"step": int(steps[spike.index]), "level": spike.level, "top": spike.top, "height": spike.height}
-        found.append(Finding("loss_spike", text, WARNING if spike.recovered else CRITICAL, remedy, evidence))
+        found.append(Finding("loss_spike", text, WARNING if spike.recovered else CRITICAL, advice, evidence))
     return found
 
 

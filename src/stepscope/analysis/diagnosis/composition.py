@@ -16,7 +16,11 @@ import numpy as np
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from stepscope.analysis.diagnosis.evidence import Evidence, Steps
+
+    Numbers = NDArray[np.float64]
 
 PASSES = ("forward", "backward", "optimizer")
 """Phases that compute in several threads."""
@@ -36,6 +40,8 @@ OTHERS, PRESSED = 0.25, 0.15
 for a run to count as disturbed."""
 FEWEST = 20
 """Measured steps without which nothing is corrected."""
+NOW_AND_THEN, USUALLY = ("evaluation", "checkpoint"), 0.9
+"""Phases that only some steps have; and the quantile over the others that what comes with them must exceed."""
 WARM_UP, SHORTEST = 2, 20
 """Steps at the beginning that are left out of a run with more than so many."""
 
@@ -81,11 +87,37 @@ def settled(steps: Steps | None) -> Steps | None:
     if steps is None or len(steps) < SHORTEST:
         return steps
     kept = slice(0 if steps.weight is not None else WARM_UP, None)
-    phases = {name: seconds[kept] for name, seconds in steps.phases.items()}
+    phases = {name: seconds[kept] for name, seconds in _whole(steps).items()}
     compiling = np.nan_to_num(phases.pop("compile", np.zeros(len(steps.seconds[kept]))))
     weight = None if steps.weight is None else steps.weight[kept]
     seconds = np.maximum(0.0, steps.seconds[kept] - compiling)
     return replace(steps, step=steps.step[kept], end=steps.end[kept], seconds=seconds, phases=phases, weight=weight)
+
+
+def _whole(steps: Steps) -> dict[str, Numbers]:
+    """Return the phases of steps, those that happen now and then with all that belongs to them.
+
+    Between the passes of an evaluation, and around the writing of a checkpoint, the program does what it does in no
+    other step: makes batches, counts, copies. What a step with one of them has more of that than others is theirs.
+    """
+    phases = {name: np.array(seconds) for name, seconds in steps.phases.items()}
+    rare = {name: np.nan_to_num(phases[name]) for name in NOW_AND_THEN if name in phases}
+    some = sum((each > 0 for each in rare.values()), np.zeros(len(steps), bool))
+    usual = steps.measured & ~some
+    if steps.weight is not None or not some.any() or int(usual.sum()) < max(FEWEST, int(some.sum())):
+        return phases
+    most = max(rare, key=lambda name: float(rare[name].sum()))
+    for name in ("other", "data"):
+        if name not in phases:
+            continue
+        values = phases[name]
+        high = float(np.nanquantile(np.nan_to_num(values[usual]), USUALLY))
+        level = float(np.nanmedian(np.nan_to_num(values[usual])))
+        for row in np.flatnonzero(some & (np.nan_to_num(values) > high)):
+            owner = most if rare[most][row] > 0 else next(other for other, each in rare.items() if each[row] > 0)
+            phases[owner][row] += values[row] - level
+            values[row] = level
+    return phases
 
 
 def _undisturbed(steps: Steps, name: str) -> float:

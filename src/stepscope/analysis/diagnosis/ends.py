@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 CRASHED = ("failed", "killed")
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
+ON_A_CARD = ("cuda", "hip ", "out of memory on device", "mps backend")
+"""Signs in such a message that it was the memory of a GPU."""
+WENT_ON, FEW_TIMES = 5, 3
+"""Steps after which a program counts as having gone on after memory ran out; and how often that may happen to one that
+looks for its batch size."""
 LONG_PAUSE = 60.0
 """Seconds of a pause that ended by itself from which on it is a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
@@ -46,16 +52,36 @@ def _memory(evidence: Evidence) -> list[Finding]:
     if evidence.state != "oom-killed" and not told and not says:
         return []
     if told:
-        event = told[-1]
-        where = "".join(f", {what} {event[key]}" for key, what in (("module", "in"), ("place", "at")) if event.get(key))
-        wanted = event.get("wanted_bytes")
-        size = f" when {format_value(float(wanted), 'bytes')} were wanted" if isinstance(wanted, (int, float)) else ""
-        text = f"memory ran out{size}{where}"
-        facts = {key: event.get(key) for key in ("cause", "place", "module", "wanted_bytes", "step", "tensors")}
-        cause = "" if event.get("allocator") else "host"
-        return [_ended("oom", f"{text} ({len(told)} times)" if len(told) > 1 else text, facts, cause, _rank(event))]
+        return [_ran_out(evidence, told)]
     text = f"the process was killed because memory ran out: {evidence.cause}" if evidence.state == "oom-killed" else ""
-    return [_ended("oom", text or f"memory ran out: {evidence.cause}", {"state": evidence.state}, "host")]
+    cause = "" if _on_a_card(evidence.cause) else "host"
+    return [_ended("oom", text or f"memory ran out: {evidence.cause}", {"state": evidence.state}, cause)]
+
+
+def _ran_out(evidence: Evidence, told: list[Mapping[str, Any]]) -> Finding:
+    """Return what the events of memory that ran out say; a remark if the program went on with less."""
+    event = told[-1]
+    where = "".join(f", {what} {event[key]}" for key, what in (("module", "in"), ("place", "at")) if event.get(key))
+    wanted = event.get("wanted_bytes")
+    size = f" when {format_value(float(wanted), 'bytes')} were wanted" if isinstance(wanted, (int, float)) else ""
+    text = f"memory ran out{size}{where}{f' ({len(told)} times)' if len(told) > 1 else ''}"
+    facts = {key: event.get(key) for key in ("cause", "place", "module", "wanted_bytes", "step", "tensors")}
+    cause = "" if event.get("allocator") or _on_a_card(str(event.get("cause", ""))) else "host"
+    found = _ended("oom", text, facts, cause, _rank(event))
+    if not _went_on(evidence, float(event["time"])):
+        return found
+    severity = INFO if len(told) <= FEW_TIMES else WARNING
+    return replace(found, severity=severity, text=f"{found.text}, and the program went on")
+
+
+def _on_a_card(cause: str) -> bool:
+    return any(sign in cause.lower() for sign in ON_A_CARD)
+
+
+def _went_on(evidence: Evidence, moment: float) -> bool:
+    """Say whether steps were done after memory had run out, and the run did not end by that."""
+    later = [int((steps.end > moment).sum()) for steps in evidence.ranks]
+    return evidence.state not in (*CRASHED, "oom-killed") and min(later, default=0) >= WENT_ON
 
 
 def _ended(kind: str, text: str, facts: dict[str, Any], cause: str = "", rank: int | None = None) -> Finding:
@@ -89,9 +115,11 @@ def _hang(evidence: Evidence) -> list[Finding]:
     """Return a hang that nobody saw end, which is critical, and stalls that ended, which have cost their seconds."""
     found: list[Finding] = []
     open_since: dict[int | None, Mapping[str, Any]] = {}
-    for event in evidence.of_kind("stalled", "hung", "recovered"):
+    for event in evidence.of_kind("stalled", "hung", "recovered", "exception", "out_of_memory"):
         rank = _rank(event)
-        if event.get("kind") == "recovered":
+        if event.get("kind") not in ("stalled", "hung"):
+            if event.get("kind") != "recovered" and open_since.get(rank, {}).get("kind") == "hung":
+                continue  # an error after that long, as of a collective that timed out, is how a hang ends
             begun = open_since.pop(rank, None)
             if begun is not None:
                 found.append(_stood(begun, float(event["time"]), over=True))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 RARE = ("checkpoint", "evaluation", "compile")
 """Phases that are always measured where they happen: a step without them has had none."""
-NO_STEP = np.iinfo(np.int64).min
-"""The step of a point that belongs to none."""
+FEWEST_SAMPLES = 8
+"""Samples during the steps from which on those before and after them are left out."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ class Track:
         """Return the number of points."""
         return len(self.value)
 
+    @property
+    def columns(self) -> tuple[NDArray[np.int64], Numbers, Numbers]:
+        """Return its columns, in the order in which it is made of them."""
+        return self.step, self.time, self.value
+
     def finite(self) -> Track:
         """Return its finite points."""
         kept = np.isfinite(self.value)
@@ -143,6 +148,22 @@ class Evidence:
         values = [track.finite().value for track in self.series.get(name, {}).values()]
         whole = np.concatenate(values) if values else np.empty(0)
         return float(whole.mean()) if len(whole) else None
+
+    def during(self, track: Track) -> Track:
+        """Return the samples of a machine while the steps went on; all of them if there are hardly any then."""
+        spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
+        if not spans:
+            return track
+        inside = track.within(min(first for first, _ in spans), max(last for _, last in spans))
+        return inside if len(inside) >= FEWEST_SAMPLES else track
+
+    def stages(self, track: Track) -> list[Track]:
+        """Return a series in the parts that belong to one training: with a new optimizer another one begins."""
+        edges = sorted({int(one["step"]) for one in self.of_kind("optimizer_made") if isinstance(one.get("step"), int)})
+        # It is made after the last update of the stage before, and has its step.
+        parts = np.searchsorted(np.asarray(edges, np.int64), track.step, "left")
+        found = [Track(*(column[parts == part] for column in track.columns)) for part in np.unique(parts).tolist()]
+        return found or [track]
 
     def of_kind(self, *kinds: str) -> list[Mapping[str, Any]]:
         """Return the events of some kinds, in order of time."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.analysis.diagnosis.course import course_of
 from stepscope.analysis.diagnosis.progress import progress
-from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.analysis.spikes import spikes
 from stepscope.core.remedies import remedy
 
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
 FEWEST = 40
 """Values of a loss below which its course is not judged."""
-LEARNED, LOST, TIMES_BEST = 0.7, 0.9, 2.0
-"""A loss that had fallen below the first of where it began, and ends above the second of it and so many times its
-best, has lost what was learned."""
+LEARNED, LOST = 0.7, 0.9
+"""A loss that had fallen below the first of where it began, and ends above the second of it, has lost what was
+learned."""
 LASTING = 3
 """Parts at the end, of twenty, in which it must be high."""
+BACK, MOST_BACK = 0.25, 0.1
+"""Share of its rise below which a loss has come back; and the share of the values at the end that may have."""
 MOST_TOLD = 3
 GRADIENTS = {
     "exploding_gradient": "exploding_gradients",
@@ -52,30 +55,40 @@ PUSHED = 5.0
 """Times its median in the first half that a learning rate must have at the end to be the cause."""
 BLOCK = 10_000
 """Values whose windows are held in memory at once."""
-EXPLOSIONS = 3
-"""Episodes of exploding gradients that are a finding; a single one is a hard batch."""
+SURVIVED, MOST_LEFT_OUT = 20, 0.1
+"""Finite values of the loss after gradients that were not, from which on these have done no harm; and the share of the
+gradients that may be so."""
+NEAR, FOLLOWS = 20, 3.0
+"""Values of the loss before a large gradient that are its level; and times by which the gradient may grow more than the
+loss and still follow from it."""
+EXPLODED, EXPLOSIONS, VIOLENT, FEW_EXPLOSIONS = 10.0, 3, 100.0, 2
+"""Times its level from which on a norm has exploded; episodes of that which are a finding, for a single one is a hard
+batch; and how many suffice that are so many times their level."""
 
 
 def learning(evidence: Evidence) -> Iterator[Finding]:
     """Yield what is wrong with loss, gradients and learning rate."""
     loss = evidence.track("loss")
     course = loss.finite() if loss is not None else None
+    stages = evidence.stages(course) if course is not None else []
     broken = list(_non_finite(evidence))
-    long = course is not None and len(course) >= FEWEST
-    diverged = list(_diverged(course)) if course is not None and long else []
-    found = [*broken, *diverged]
-    later = list(progress(evidence, broken=bool(found)))
-    yield from found
-    yield from _gradients(evidence, next(iter(found), None), course)
-    if not broken:
-        yield from _layers(evidence)
-    yield from later
-    jumped = min((one.evidence["step"] for one in later if one.evidence.get("cause") == "jump"), default=None)
-    if course is None or found:
-        return
-    for spike in _spikes(course) if long else _sudden(course):
-        if jumped is None or spike.evidence["step"] < jumped:
-            yield spike
+    diverged = [one for stage in stages if len(stage) >= FEWEST for one in _diverged(stage)][:1]
+    ruined = [one for one in (*broken, *diverged) if one.severity == CRITICAL]
+    weak = list(_gradients(evidence, ruined[0] if ruined else None, course))
+    weak += [] if broken else list(_layers(evidence))
+    later = list(progress(evidence, broken=bool(ruined)))
+    if any(one.kind in ("vanishing_gradients", "dead_gradients") for one in weak):
+        later = [one for one in later if one.kind != "plateau"]  # it follows from them
+    yield from (*broken, *diverged, *weak, *later)
+    if not ruined:
+        yield from _sudden_rises(stages, later)
+
+
+def _sudden_rises(stages: list[Track], later: list[Finding]) -> list[Finding]:
+    """Return a sudden rise of the loss, if no jump of the learning rate came before it."""
+    jumped = min((one.evidence["step"] for one in later if one.evidence.get("cause") == "jump"), default=math.inf)
+    found = [one for stage in stages for one in (_spikes(stage) if len(stage) >= FEWEST else _sudden(stage))]
+    return [one for one in found if one.evidence["step"] < jumped][:1]
 
 
 def _non_finite(evidence: Evidence) -> Iterator[Finding]:
@@ -85,11 +98,39 @@ def _non_finite(evidence: Evidence) -> Iterator[Finding]:
         return
     _, name, step, rank = min(found)
     loss = evidence.track("loss")
+    if not any("grad" not in one[1] for one in found) and _harmless(evidence, loss):
+        yield _survived(found)
+        return
     share = float((~np.isfinite(loss.value)).mean()) if loss is not None and len(loss) else None
     text = f"{name} is not finite from step {step} on" if share else f"{name} was not finite at step {step}"
     facts = {"first": name, "step": step, "loss_share": share, "range": [max(0, step - 20), step + 20]}
     advice = remedy("non_finite", step=step)
     yield Finding("non_finite", text, CRITICAL, advice, facts, confidence=0.97, rank=rank if rank >= 0 else None)
+
+
+def _harmless(evidence: Evidence, loss: Track | None) -> bool:
+    """Say whether the loss stayed finite long after gradients that were not: a scaler, or the program, left them out.
+
+    A scaler of mixed precision tries larger and larger scales, and throws away the steps for which one was too large.
+    """
+    if loss is None or not np.isfinite(loss.value).all():
+        return False
+    last = max((float(event["time"]) for event in evidence.of_kind("nonfinite_gradient")), default=0.0)
+    for name, by_rank in evidence.series.items():
+        for track in by_rank.values() if _is_number(name) and "grad" in name else ():
+            bad = ~np.isfinite(track.value)
+            if float(bad.mean()) > MOST_LEFT_OUT:
+                return False
+            last = max(last, float(track.time[bad][-1])) if bad.any() else last
+    return int((loss.time > last).sum()) >= SURVIVED
+
+
+def _survived(found: list[tuple[float, str, int, int]]) -> Finding:
+    _, name, step, rank = min(found)
+    text = f"{name} was not finite at step {step}; the loss stayed finite, so that update was left out"
+    facts = {"first": name, "step": step, "range": [max(0, step - 20), step + 20]}
+    advice = remedy("non_finite", "gradient", step=step)
+    return Finding("non_finite", text, INFO, advice, facts, confidence=0.7, rank=rank if rank >= 0 else None)
 
 
 def _broken_series(evidence: Evidence) -> Iterator[tuple[float, str, int, int]]:
@@ -126,11 +167,16 @@ def _diverged(loss: Track) -> Iterator[Finding]:
     rise, noise = last - best, float(np.median(spread))
     if lowest >= len(level) - 2 or rise <= 6 * max(noise, 1e-9):
         return
-    lost = best < LEARNED * begun and last > LOST * begun and last > TIMES_BEST * best > 0
+    lost = 0 < best < LEARNED * begun and last > LOST * begun
     grown = last > begun + 0.5 * abs(begun)
     if not (lost or grown) or float(min(level[-LASTING:])) < best + 0.3 * rise:
         return
-    low = np.flatnonzero(loss.value <= best + 0.25 * rise)
+    below = loss.value <= best + BACK * rise
+    risen = lowest + int(np.argmax(level[lowest:] >= best + 0.5 * rise))
+    late = below[-max(3, len(loss) * LASTING // len(level)) :]
+    if float(min(level[risen:])) < best + BACK * rise or int(late.sum()) > max(1, MOST_BACK * len(late)):
+        return  # it comes and goes, as where targets are learned, too: it did not rise for good
+    low = np.flatnonzero(below)
     at = min(len(loss) - 1, int(low[-1]) + 1) if len(low) else 0
     start = int(loss.step[at])
     text = f"the loss rose from {best:.4g} to {last:.4g} since step {start}, and stays there"
@@ -147,15 +193,18 @@ def _clear(loss: Track) -> list[Spike]:
     found = spikes(loss.value).spikes
     if not found or len(found) > MOST_SPIKES * len(loss):
         return []
-    width = min(ROLLING, len(loss) // 4 * 2 + 1)
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(loss.value, width // 2, mode="edge"), width)
-    middle = [np.median(windows[at : at + BLOCK], axis=1) for at in range(0, len(loss), BLOCK)]
-    away = np.abs(loss.value - np.concatenate(middle))
+    away = np.abs(loss.value - _level(loss.value, min(ROLLING, len(loss) // 4 * 2 + 1)))
     calm = np.ones(len(loss), bool)
     for one in found:
         calm[max(0, one.index - 1) : one.end + 2] = False
     reach = float(np.quantile(away[calm], 0.99)) if calm.any() else 0.0
     return [one for one in found if one.top - one.level >= CLEAR * reach]
+
+
+def _level(values: Numbers, width: int) -> Numbers:
+    """Return the medians of the values around each."""
+    windows = np.lib.stride_tricks.sliding_window_view(np.pad(values, width // 2, mode="edge"), width)
+    return np.concatenate([np.median(windows[at : at + BLOCK], axis=1) for at in range(0, len(values), BLOCK)])
 
 
 def _spikes(loss: Track) -> Iterator[Finding]:
@@ -201,8 +250,11 @@ def _gradients(evidence: Evidence, broken: Finding | None, loss: Track | None) -
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for event in evidence.of_kind(*GRADIENTS):
         by_kind.setdefault(str(event["kind"]), []).append(event)
+    if broken is None:
+        by_kind.setdefault("exploding_gradient", _episodes(evidence))
+        by_kind["exploding_gradient"] = _explosions(by_kind["exploding_gradient"], loss)
     for kind, told in by_kind.items():
-        if kind == "exploding_gradient" and len(told) < EXPLOSIONS and broken is None:
+        if not told:
             continue
         first = told[0]
         name = GRADIENTS[kind]
@@ -212,7 +264,55 @@ def _gradients(evidence: Evidence, broken: Finding | None, loss: Track | None) -
         severity = WARNING
         if broken is not None and broken.kind == "divergence" and _outgrows(evidence, loss) and not _pushed(evidence):
             severity, sure = CRITICAL, 0.9
-        yield Finding(name, text, severity, remedy(name), facts, confidence=sure, rank=first.get("rank"))
+        advice = remedy(name, step=first.get("step"))
+        yield Finding(name, text, severity, advice, facts, confidence=sure, rank=first.get("rank"))
+
+
+def _explosions(every: list[Mapping[str, Any]], loss: Track | None) -> list[Mapping[str, Any]]:
+    """Return the episodes that no loss explains, if they are many or violent; else none."""
+    told = [one for one in every if not _follows(one, loss)]
+    violent = sum(_times(one) >= VIOLENT for one in told)
+    return told if len(told) >= EXPLOSIONS or violent >= FEW_EXPLOSIONS else []
+
+
+def _times(event: Mapping[str, Any]) -> float:
+    """Return how many times its usual value a gradient has."""
+    norm, usual = event.get("value"), event.get("compared")
+    return float(norm) / float(usual) if isinstance(norm, float) and isinstance(usual, float) and usual > 0 else 0.0
+
+
+def _episodes(evidence: Evidence) -> list[Mapping[str, Any]]:
+    """Return where the norm that the program itself records, as it clips, leaves its level, as events would tell it."""
+    track = evidence.track("grad_norm")
+    norm = track.finite() if track is not None else None
+    if norm is None or len(norm) < ROLLING:
+        return []
+    level = _level(norm.value, ROLLING)
+    high = (norm.value > EXPLODED * level) & (level > 0)
+    first = np.flatnonzero(high & ~np.concatenate([[False], high[:-1]]))
+    return [
+        {
+            "name": "grad_norm",
+            "step": int(norm.step[at]),
+            "value": float(norm.value[at]),
+            "compared": float(level[at]),
+            "cause": f"the norm is {norm.value[at] / level[at]:.3g} times its usual value of {level[at]:.3g}",
+        }
+        for at in first
+    ]
+
+
+def _follows(event: Mapping[str, Any], loss: Track | None) -> bool:
+    """Say whether a gradient is large because the loss of its step is: no explosion, but a batch that is far off."""
+    norm, usual, step = (event.get(key) for key in ("value", "compared", "step"))
+    if loss is None or not isinstance(step, int) or not isinstance(norm, float) or not usual:
+        return False
+    at = int(np.searchsorted(loss.step, step))
+    before = loss.value[max(0, at - NEAR) : at]
+    here = loss.value[at : at + 2]
+    if len(before) < NEAR // 2 or not len(here) or float(np.median(before)) <= 0:
+        return False
+    return norm / float(usual) <= FOLLOWS * float(here.max()) / float(np.median(before))
 
 
 def _layers(evidence: Evidence) -> Iterator[Finding]:

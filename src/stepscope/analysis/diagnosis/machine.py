@@ -1,12 +1,14 @@
-"""What the machine says: quotas, GPUs that are slowed down or idle, swap, leaks, fragmentation, full disks."""
+"""What the machine says: quotas, swap, leaks, full disks, and its GPUs."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.diagnosis.composition import is_disturbed, others_use
-from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.analysis.diagnosis.cards import cards
+from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, others_use
+from stepscope.analysis.diagnosis.tell import machine_wide
+from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.analysis.forecast import HOUR, SOON, disk_full, spell
 from stepscope.analysis.leak import assess
 from stepscope.core.remedies import remedy
@@ -17,17 +19,12 @@ if TYPE_CHECKING:
 
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
 
-THROTTLED = 0.2
-"""Share of the scheduling periods in which a control group's quota ran out, from which on it is a finding."""
-GPU_THROTTLED = 0.1
-"""Share of the samples in which a GPU was held down by heat or power."""
-GPU_IDLE = 0.5
-"""Utilisation below which a GPU waits: S3-035's threshold."""
-FRAGMENTED = 0.3
-"""Share of the reserved memory in split blocks; it matters where memory is short."""
-SHORT = 0.85
-SWAPPED, SWAP_PRESSURE = 64 * 2**20, 0.05
-"""Bytes that went to swap during the run, and share of the time in which something waited for memory."""
+THROTTLED, HELD = 0.2, 0.05
+"""Share of the scheduling periods in which a control group's quota ran out, and of the time that its threads were held,
+from which on it is a finding."""
+SWAPPED, SWAP_PRESSURE, SWAPPED_BLINDLY = 64 * 2**20, 0.05, 0.05
+"""Bytes that went to swap during the run, and share of the time in which something waited for memory; and the share of
+all memory that must go there if nobody knows how long it was waited for."""
 LEAST_RISE, LEAST_RISE_SHARE = 24 * 2**20, 0.05
 """Growth of memory that is worth a finding: bytes, and share of its level."""
 FEWEST_READINGS = 16
@@ -35,14 +32,6 @@ FIRST_STEPS = 3
 """Steps before which memory is still being taken."""
 OWN_WRITES = 0.5
 """Share of what fills the disk that the run itself must write to be told of it."""
-SLOWDOWNS = {
-    "hw_slowdown": "heat or power (hardware slowdown)",
-    "hw_thermal": "heat",
-    "sw_thermal": "heat",
-    "power_brake": "the power supply of the machine",
-}
-"""Reasons for a lower clock that are trouble; a power cap is how many cards run by design, unless it is always on."""
-CAPPED = 0.9
 
 
 def machine(evidence: Evidence) -> Iterator[Finding]:
@@ -51,7 +40,7 @@ def machine(evidence: Evidence) -> Iterator[Finding]:
     yield from _swap(evidence)
     yield from leaks(evidence)
     yield from _disk(evidence)
-    yield from _gpus(evidence)
+    yield from cards(evidence)
 
 
 def _quota(evidence: Evidence) -> Iterator[Finding]:
@@ -61,23 +50,61 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
         return
     limit = evidence.mean("cgroup/cpu_limit")
     text = f"the processor quota{f' of {limit:.3g} processors' if limit else ''} ran out in {share:.0%} of the periods"
-    facts = {"throttled_ratio": share, "cpu_limit": limit}
-    cost = share * steps.total
-    yield Finding("cpu_throttled", text, WARNING, remedy("cpu_throttled"), facts, confidence=0.9, cost_seconds=cost)
+    facts = {"throttled_ratio": share, "cpu_limit": limit, "step_seconds": steps.total / max(1, steps.count)}
+    saved = _held(evidence)
+    if saved is None:
+        cost = share * steps.total
+        yield Finding("cpu_throttled", text, WARNING, remedy("cpu_throttled"), facts, confidence=0.9, cost_seconds=cost)
+        return
+    if saved >= HELD:
+        text += f", and held the training for {saved:.0%} of the time"
+        advice = remedy("cpu_throttled")
+        yield machine_wide("cpu_throttled", text, advice, steps, saved, "with all the processors it wants", facts)
+
+
+def _held(evidence: Evidence) -> float | None:
+    """Return the share of the time in which a quota held the threads; None if nobody counted it.
+
+    A thread that the quota holds, one that runs and one that waits for others are told apart by their seconds: what the
+    quota takes is its share of the first two, and of all time where nobody else used the processors.
+    """
+    track = evidence.track("cgroup/throttled_seconds_total")
+    counted = evidence.during(track.finite()) if track is not None else None
+    trees = [one for by in evidence.matching("process/", "/tree_cpu_ratio").values() for one in by.values()]
+    running = sum(evidence.during(one).mean for one in trees)
+    if counted is None or len(counted) < 2 or counted.time[-1] <= counted.time[0] or not running > 0:
+        return None
+    held = float(counted.value[-1] - counted.value[0]) / float(counted.time[-1] - counted.time[0])
+    machine_used, processors = evidence.mean("cpu/machine_usage_ratio"), evidence.mean("cpu/count")
+    others = machine_used * processors - running if machine_used is not None and processors else 0.0
+    whole = held + running
+    return held / (whole if processors and others > OTHERS * processors else max(1.0, whole)) if held > 0 else None
 
 
 def _swap(evidence: Evidence) -> Iterator[Finding]:
+    """Yield memory that went to swap while something waited for it; what is swapped and not missed does no harm."""
     used = evidence.track("swap/used_bytes")
-    pressure = evidence.mean("pressure/memory_some_stalled_ratio")
-    if used is None or len(used.finite()) < 2:
+    known = used.finite() if used is not None else None
+    if known is None or len(known) < 2:
         return
-    value = used.finite().value
-    grown = float(value.max() - value[0])
-    if grown < SWAPPED or (pressure is not None and pressure < SWAP_PRESSURE):
+    grown, held = float(known.value.max() - known.value[0]), float(known.value.max())
+    waiting = evidence.track("pressure/memory_some_stalled_ratio")
+    if waiting is None:
+        if grown >= max(SWAPPED, SWAPPED_BLINDLY * (evidence.mean("memory/total_bytes") or 0.0)):
+            text = f"{format_value(grown, 'bytes')} of memory went to swap during the run"
+            facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": None}
+            yield Finding("swapping", text, WARNING, remedy("swapping"), facts, confidence=0.6)
         return
-    text = f"{format_value(grown, 'bytes')} of memory went to swap during the run"
-    facts = {"swapped_bytes": grown, "waiting_ratio": pressure}
-    yield Finding("swapping", text, WARNING, remedy("swapping"), facts, confidence=0.8 if pressure else 0.6)
+    pressure = evidence.during(waiting).mean
+    steps = evidence.leader
+    if held < SWAPPED or not pressure >= SWAP_PRESSURE or steps is None:
+        return
+    text = f"{format_value(held, 'bytes')} of memory are in swap"
+    if grown >= SWAPPED:
+        text = f"{format_value(grown, 'bytes')} of memory went to swap during the run"
+    text += f", and memory was waited for {pressure:.0%} of the time"
+    facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": pressure}
+    yield machine_wide("swapping", text, remedy("swapping"), steps, pressure, "if memory suffices", facts)
 
 
 def leaks(evidence: Evidence) -> Iterator[Finding]:
@@ -149,60 +176,6 @@ def _disk(evidence: Evidence) -> Iterator[Finding]:
     ]
     if sum(written) > OWN_WRITES * float(rate):
         yield Finding("disk_full", finding.text, CRITICAL, remedy("disk_full"), finding.evidence, confidence=0.7)
-
-
-def _gpus(evidence: Evidence) -> Iterator[Finding]:
-    cards = sorted(
-        {name.split("/")[1] for name in evidence.matching("gpu/", "/utilization_ratio") if name.count("/") == 2}
-    )
-    steps = evidence.leader
-    total = steps.total if steps is not None else 0.0
-    for card in cards:
-        yield from _slowed(evidence, card, total)
-        yield from _fragmented(evidence, card)
-    used = {card: evidence.mean(f"gpu/{card}/utilization_ratio") for card in cards}
-    idle = {card: share for card, share in used.items() if share is not None and share < GPU_IDLE}
-    if idle and total > 0:
-        worst = min(idle, key=lambda card: idle[card])
-        text = f"GPU {worst} computes only {idle[worst]:.0%} of the time" + (
-            f", {len(idle)} of {len(cards)} below half" if len(idle) > 1 else ""
-        )
-        facts = {"utilization_ratio": used}
-        cost = (1 - idle[worst]) * total
-        yield Finding("gpu_idle", text, INFO, remedy("gpu_idle"), facts, confidence=0.8, cost_seconds=cost)
-
-
-def _slowed(evidence: Evidence, card: str, total: float) -> Iterator[Finding]:
-    shares = {why: evidence.mean(f"gpu/{card}/throttle_{why}") or 0.0 for why in (*SLOWDOWNS, "power_cap")}
-    why = max(SLOWDOWNS, key=lambda one: shares[one])
-    if shares[why] < GPU_THROTTLED:
-        if shares["power_cap"] < CAPPED:
-            return
-        why = "power_cap"
-    said = SLOWDOWNS.get(why, "its power limit")
-    text = f"GPU {card} is slowed down by {said} in {shares[why]:.0%} of the samples"
-    facts = {"card": card, "reasons": shares, "temperature_celsius": evidence.mean(f"gpu/{card}/temperature_celsius")}
-    severity = WARNING if why != "power_cap" else INFO
-    yield Finding(
-        "gpu_throttled",
-        text,
-        severity,
-        remedy("gpu_throttled", why=said),
-        facts,
-        confidence=0.9,
-        cost_seconds=0.3 * shares[why] * total,
-    )
-
-
-def _fragmented(evidence: Evidence, card: str) -> Iterator[Finding]:
-    share = evidence.mean(f"gpu/{card}/memory_fragmentation_ratio")
-    reserved, whole = (evidence.mean(f"gpu/{card}/memory_{what}_bytes") for what in ("reserved", "total"))
-    if share is None or share < FRAGMENTED or reserved is None or whole is None or reserved < SHORT * whole:
-        return
-    text = f"{share:.0%} of the memory that torch holds of GPU {card} lies in split blocks, "
-    text += f"and {reserved / whole:.0%} of the card is held"
-    facts = {"fragmentation_ratio": share, "reserved_bytes": reserved, "total_bytes": whole}
-    yield Finding("fragmentation", text, WARNING, remedy("fragmentation"), facts, confidence=0.8)
 
 
 def busy(evidence: Evidence) -> str:

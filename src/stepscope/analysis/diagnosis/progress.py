@@ -39,8 +39,9 @@ WARM_UP = 0.1
 """Share of the run in which a learning rate may do what it wants."""
 RISES = 0.1
 """Rise of the loss after a jump, relative to the level before, that makes it a fault: warm restarts rise less."""
-CYCLES, CYCLE_LOW = 3, 0.1
-"""Falls of the learning rate to this share of its highest, with a slow rise in between, that make it swing."""
+CYCLES, CYCLE_LOW, CYCLE_HIGH = 3, 0.005, 0.9
+"""Falls of the learning rate from the second share of its highest to the first, with a slow rise in between, that make
+it swing; cycles that are meant have a lowest rate that still trains."""
 
 
 def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
@@ -54,7 +55,8 @@ def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
     loss = evidence.track("loss")
     several = len([name for name in evidence.series if name.startswith("loss/")])  # adversaries hold each other up
     if loss is not None and not rates and not fitted and not several:
-        yield from plateau(loss.finite())
+        told = [list(plateau(stage)) for stage in evidence.stages(loss.finite())]
+        yield from (told[-1] if all(told) else [])
 
 
 def plateau(loss: Track) -> Iterator[Finding]:
@@ -161,7 +163,7 @@ def _rate(text: str, facts: dict[str, Any], cause: str, sure: float, severity: s
 
 def _swing(rate: Track, highest: float) -> Iterator[Finding]:
     """Yield a cosine that was given the number of epochs and is stepped with every batch: it swings again and again."""
-    low, high = rate.value < CYCLE_LOW * highest, rate.value > (1 - CYCLE_LOW) * highest
+    low, high = rate.value < CYCLE_LOW * highest, rate.value > CYCLE_HIGH * highest
     marks = np.where(high, 1, np.where(low, -1, 0))
     turns = marks[marks != 0]
     down = int(((turns[1:] == -1) & (turns[:-1] == 1)).sum()) if len(turns) > 1 else 0

@@ -78,7 +78,7 @@ def _late(
     first = some[late]
     where = max(extra, key=lambda name: extra[name])
     text = f"rank {first.rank} is late by {time(cost)} in a step of {time(usual)}, most of it in {where}; "
-    text += f"the other {len(some) - 1} wait for it"
+    text += "the other one waits for it" if len(some) == 2 else f"the other {len(some) - 1} wait for it"
     waits = {str(steps.rank): float(np.median(_waited(steps))) for steps in some}
     facts = {"late_rank": first.rank, "late_seconds": cost, "phase": where, "phases": extra, "waiting_seconds": waits}
     mine = settled(first) or first
@@ -135,21 +135,42 @@ def _extra(every: Sequence[Steps], late: int, name: str, common: NDArray[np.int6
 def _inside_backward(case: Case) -> float:
     """Return the seconds of reductions inside the backward pass that no computing hides.
 
-    By DDP's own clock where that is known: the rank that waits least has what the network takes, the others wait for
-    it. Else by how much longer than usual the backward pass is.
+    By DDP's own clock where that is known, else by how much longer than usual the backward pass is. On processors a
+    reduction computes, too, beside what it is meant to hide behind: where it matters at all, what it takes from the
+    pass is all that makes it longer than two forward passes.
     """
-    tracks = [track.finite() for track in case.evidence.series.get("communication/exposed_seconds", {}).values()]
-    known = [_usual(track.value, disturbed=case.made.disturbed > 0) for track in tracks if len(track)]
-    if known:
-        return max(0.0, min(known)) * case.steps.count
     forward, backward = case.spent("forward"), case.spent("backward")
+    exposed = _exposed(case)
+    if exposed is not None:
+        exposed = min(exposed, max(0.0, backward - forward))  # the pass computes at least as long as the forward pass
+        on_processors = any(one.get("device") == "cpu" for one in case.evidence.of_kind("torch_setup"))
+        matters = exposed >= max(COMMUNICATES * case.total, FLOOR * case.steps.count) and forward > 0
+        return max(exposed, backward - 2 * forward) if on_processors and matters else exposed
     if len(case.evidence.ranks) < 2 or forward <= 0 or backward <= HIDDEN_RATIO * forward:
         return 0.0
     return backward - 2 * forward if backward - 3 * forward > HIDDEN_SHARE * case.total else 0.0
 
 
-def _usual(values: Numbers, *, disturbed: bool) -> float:
-    return float(np.quantile(values, 0.05)) if disturbed else float(values.mean())
+def _exposed(case: Case) -> float | None:
+    """Return the seconds of reductions that DDP's clock has seen exposed; None if it has seen none.
+
+    Of one step the rank that waits least has what the network takes, the others wait for it as well. Where others use
+    the processors, it is taken as a share of its pass, which they made longer alike.
+    """
+    tracks = [track.finite() for track in case.evidence.series.get("communication/exposed_seconds", {}).values()]
+    tracks = [track for track in tracks if len(track)]
+    if not tracks:
+        return None
+    every = np.concatenate([track.step for track in tracks])
+    seen, counts = np.unique(every, return_counts=True)
+    common = seen[counts >= len(tracks)] if (counts >= len(tracks)).any() else seen
+    least = [
+        min(float(track.value[track.step == step].min()) for track in tracks if step in track.step) for step in common
+    ]
+    if case.made.disturbed <= 0:
+        return float(np.mean(least)) * case.steps.count
+    usual = float(np.median(case.steps.phase("backward")))
+    return float(np.median(least)) / usual * case.spent("backward") if usual > 0 else None
 
 
 def communication(evidence: Evidence) -> Iterator[Finding]:

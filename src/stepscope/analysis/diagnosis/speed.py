@@ -95,7 +95,7 @@ def _reaches(case: Case, phase: str) -> bool:
 
 
 def _copy(case: Case) -> Iterator[Finding]:
-    device = (case.evidence.mean("device/copy_seconds") or 0.0) * case.steps.count
+    device = _copied(case) * case.steps.count
     if device > case.spent("copy"):
         case = replace(case, made=replace(case.made, spent={**case.made.spent, "copy": device}))
     if _reaches(case, "copy"):
@@ -103,6 +103,13 @@ def _copy(case: Case) -> Iterator[Finding]:
             f"{case.share('copy'):.0%} of the time goes into copies between devices: {time(case.each('copy'))} a step"
         )
         yield _plain("copy_bound", case, "copy", text, "if copies overlap with computing")
+
+
+def _copied(case: Case) -> float:
+    """Return the seconds of copies in a step by the device's clock that no computing of the device hides."""
+    copies, *passes = (case.evidence.mean(f"device/{name}_seconds") or 0.0 for name in ("copy", *PASSES))
+    hidden = max(0.0, copies + sum(passes) - case.step)  # together they take longer than the step: at the same time
+    return max(0.0, copies - hidden)
 
 
 def _plain(kind: str, case: Case, phase: str, text: str, condition: str) -> Finding:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.diagnosis.composition import PASSES
+from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.inputs import workers_of
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, FEWEST, even
 from stepscope.analysis.diagnosis.tell import slow, time
@@ -19,6 +20,7 @@ from stepscope.analysis.diagnosis.tell import slow, time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stepscope.analysis.diagnosis.evidence import Steps
     from stepscope.analysis.diagnosis.tell import Case
     from stepscope.analysis.finding import Finding
 
@@ -36,42 +38,53 @@ TOLD = ("checkpoint", "evaluation", "compile", "gc", "logging")
 """Phases that are findings of their own."""
 
 
+UNKNOWN = "a phase that was not measured"
+
+
 def stalls(case: Case) -> tuple[list[Finding], dict[str, float]]:
-    """Return the periodic stalls of a rank as a finding, and the seconds that they take from each phase."""
+    """Return the periodic stalls of a rank as a finding, and the seconds that they take from each phase.
+
+    Phases are measured in some steps only where steps are short; a rhythm that the durations of all steps show by
+    themselves is enough. The longest make the rhythm: what chance adds is shorter, but may be more.
+    """
+    measured = case.steps.measured
+    if case.steps.weight is not None:
+        return [], {}
+    for kept in (measured,) if measured.all() else (measured, np.ones(len(measured), bool)):
+        own = _own(case, kept)
+        usual = float(np.median(own)) if len(own) else 0.0
+        excess = np.where(own > LONG * max(usual, case.step / LONG), own - usual, 0.0)
+        if int(kept.sum()) < 3 * FEWEST or not (excess > 0).any():
+            continue
+        longest = float(np.quantile(excess[excess > 0], 0.9))
+        if float((excess > STRONG * longest).mean()) > MOST:  # most of these are chance's, and the longest are not
+            longest = float(np.median(np.sort(excess)[-FEWEST:]))
+        found = _rhythm(case, kept, np.where(excess > STRONG * longest, excess, 0.0))
+        if found is not None:
+            return found
+    return [], {}
+
+
+def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[Finding], dict[str, float]] | None:
+    """Return the stalls of some steps, whose seconds beyond the usual are given; None if they are none."""
     steps = case.steps
-    kept = steps.measured
-    if int(kept.sum()) < 3 * FEWEST or steps.weight is not None:
-        return [], {}
-    own = _own(case)
-    usual = float(np.median(own))
-    stalled = own > LONG * max(usual, case.step / LONG)
-    excess = np.where(stalled, own - usual, 0.0)
-    if not stalled.any():
-        return [], {}
-    # The longest make the rhythm: what chance adds is shorter.
-    strong = stalled & (excess > STRONG * float(np.quantile(excess[stalled], 0.9)))
+    strong = excess > 0
     places = np.flatnonzero(strong)
-    cost = float(excess[strong].sum())
+    cost = float(excess.sum())
     added = cost if case.made.disturbed > 0 else 0.0
-    if cost < LEAST_SHARE * (case.total + added) or not FEWEST <= len(places) <= MOST * len(own):
-        return [], {}
+    if cost < LEAST_SHARE * (case.total + added) or not FEWEST <= len(places) <= MOST * len(excess):
+        return None
     index, moment = steps.step[kept][places].astype(np.float64), steps.end[kept][places]
     if float(np.median(np.diff(index))) < EVERY_OTHER:  # one stretch of slow steps: a change of the run, no rhythm
-        return [], {}
+        return None
     apart = even(index, EVERY_OTHER), even(moment)
-    by_phase = {
-        name: float((steps.phase(name) - np.median(steps.phase(name)))[strong].clip(0).sum())
-        for name in steps.phases
-        if name not in TOLD
-    }
-    most = max(by_phase, key=lambda name: by_phase[name])
-    workers = workers_of(case)
-    rounds = most == "data" and workers and apart[0] is not None and apart[0] <= 1.5 * workers
-    if apart == (None, None) or rounds:  # batches that come in rounds: workers that do not keep up
-        return [], {}
+    lasted = float(np.median(excess[strong]))
+    by_phase = _by_phase(case, steps.step[kept][strong])
+    most = max(by_phase, key=lambda name: by_phase[name], default=UNKNOWN)
+    if apart == (None, None) or _otherwise(case, most, apart[0], lasted):
+        return None
     case = replace(case, made=replace(case.made, total=case.total + added))
     every = f"{apart[0]:.0f} steps" if apart[0] is not None else f"{apart[1]:.3g} s"
-    lasted = float(np.median(excess[strong]))
     text = f"every {every} a step takes {time(lasted)} more than the usual {time(case.step - cost / steps.count)}, "
     text += f"most of it in {most}: {cost / case.total:.0%} of the time"
     facts = {
@@ -80,7 +93,7 @@ def stalls(case: Case) -> tuple[list[Finding], dict[str, float]]:
         "every_steps": apart[0],
         "every_seconds": float(np.median(np.diff(moment))),
         "stalled_seconds": lasted,
-        "longest_step": int(steps.step[kept][int(np.argmax(np.where(strong, own, 0)))]),
+        "longest_step": int(steps.step[kept][int(np.argmax(excess))]),
         "phases": by_phase,
     }
     finding = slow(
@@ -90,12 +103,45 @@ def stalls(case: Case) -> tuple[list[Finding], dict[str, float]]:
         evidence=facts,
         every=every,
     )
-    return [finding], by_phase
+    return [finding], {name: seconds for name, seconds in by_phase.items() if name not in TOLD}
 
 
-def _own(case: Case) -> Numbers:
-    """Return of each measured step the seconds that no phase explains by itself; where others disturb, no passes."""
+def _by_phase(case: Case, stalled: NDArray[np.int64]) -> dict[str, float]:
+    """Return the seconds that the stalled steps have more of each phase than others, as far as they were measured."""
+    steps = case.steps
+    among = np.isin(steps.step[steps.measured], stalled)
+    if not among.any():
+        return {}
+    more = {name: steps.phase(name) - np.median(steps.phase(name)) for name in steps.phases}
+    return {name: float(each[among].clip(0).sum()) for name, each in more.items()}
+
+
+def _otherwise(case: Case, most: str, apart: float | None, lasted: float) -> bool:
+    """Say whether another finding is about these stalls: what has a name, and batches that come in rounds."""
+    workers = workers_of(case)
+    if most == UNKNOWN:  # it may be what other steps that were measured have
+        named = [case.steps.phase(name) for name in TOLD if name in case.steps.phases]
+        return workers > 0 or any(len(each) and float(each.max()) > STRONG * lasted for each in named)
+    rounds = most == "data" and workers > 0 and apart is not None and apart <= 1.5 * workers
+    return most in TOLD or rounds
+
+
+def _own(case: Case, kept: NDArray[np.bool_]) -> Numbers:
+    """Return of each step the seconds that no phase explains by itself; where others disturb, no passes."""
     steps = case.steps
     left_out = (*TOLD, *PASSES) if case.made.disturbed > 0 else TOLD
-    gone = sum((steps.phase(name) for name in left_out if name in steps.phases), np.zeros(int(steps.measured.sum())))
-    return np.asarray(np.nan_to_num(steps.seconds[steps.measured]) - gone)
+    gone = sum((np.nan_to_num(steps.phases[name]) for name in left_out if name in steps.phases), np.zeros(len(steps)))
+    own = np.asarray(np.nan_to_num(steps.seconds) - gone)
+    rare = sum((np.nan_to_num(steps.phases[name]) > 0 for name in RARE if name in steps.phases), np.zeros(len(steps)))
+    unknown = (rare > 0) & ~_measured_whole(steps)
+    own[unknown] = np.median(own)  # what else such a step did, besides what it is known for, nobody measured
+    return own[kept]
+
+
+def _measured_whole(steps: Steps) -> NDArray[np.bool_]:
+    """Return in which steps all phases were measured, and not only what happens now and then."""
+    found = np.zeros(len(steps), bool)
+    for name, seconds in steps.phases.items():
+        if name not in RARE:
+            found |= np.isfinite(seconds)
+    return found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ENOUGH_STEPS = 30
 """Steps from which on their number no longer lowers the confidence."""
+MACHINE_FORMULA = "expected step = step * (1 - share of the time)"
 FORMULA = "expected step = (seconds of all steps - cost) / steps"
 
 
@@ -101,4 +102,21 @@ def slow(
         cost_seconds=cost,
         expected_gain=gain,
         rank=steps.rank,
+    )
+
+
+def machine_wide(
+    kind: str, text: str, advice: str, steps: Steps, share: float, condition: str, facts: dict[str, Any]
+) -> Finding:
+    """Return a finding about a machine that makes every step longer, by a share of its time."""
+    share = min(1.0, max(0.0, share))
+    step = steps.total / max(1, steps.count)
+    after = step * (1 - share)
+    told = {**facts, "share": share, "step_seconds": step, "expected_step_seconds": after, "formula": MACHINE_FORMULA}
+    return Finding(
+        *(kind, text, WARNING, advice, told),
+        gain_ratio=share,
+        confidence=0.9,
+        cost_seconds=share * steps.total,
+        expected_gain=f"step {time(step)} → {time(after)} {condition}",
     )

@@ -39,6 +39,8 @@ def findings(evidence: Evidence) -> list[Finding]:
     late = {one.rank for one in between if one.kind == "straggler"}
     others = replace(evidence, ranks=[steps for steps in evidence.ranks if steps.rank not in late])
     slow = [*between, *speed(others if others.ranks else evidence)]
+    if between:  # what ranks spend in their backward pass is waiting or talking, and no computing
+        slow = [one for one in slow if one.kind != "compute_bound"]
     policy = grpo.findings({name: tracks[min(tracks)].value for name, tracks in evidence.series.items() if tracks})
     found = [*ends(evidence), *learning(evidence), *policy, *machine(evidence), *slow]
     return sorted(found, key=_order)
