@@ -21,6 +21,7 @@ GROUPS = (
     "page",
     "serving",
     "terminal",
+    "exporting",
     *(
         "gradients",
         "torch_loop",

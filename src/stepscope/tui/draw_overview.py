@@ -11,7 +11,7 @@ from stepscope.tui.draw_head import progress, span
 from stepscope.tui.draw_machine import machine_lines, machine_rows
 from stepscope.tui.frame import beside, box, flowed, stacked
 from stepscope.tui.text import cut, plain
-from stepscope.tui.theme import phase_style
+from stepscope.tui.theme import phase_style, signs_of
 
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
@@ -76,10 +76,11 @@ def step_box(scene: Scene, width: int, height: int, *, exact: bool = False) -> l
     title: Line = [("step ", "title"), (format_value(seconds, "seconds"), "bold")]
     if not phases:
         return box(title, [[(" no phases are recorded", "dim")]], width, height if exact else min(height, 3), end)
-    bar = stacked([(phase.share, phase_style(phase.name)) for phase in phases], inner)
+    signs = signs_of([phase.name for phase in phases])
+    bar = stacked([(phase.share, phase_style(phase.name), signs[phase.name][0]) for phase in phases], inner)
     items: list[Line] = [
         [
-            ("■ ", phase_style(phase.name)),
+            (f"{signs[phase.name][1]} ", phase_style(phase.name)),
             (f"{plain(phase.name, 24)} ", ""),
             (f"{phase.share * 100:.0f}% ", "bold"),
             (format_value(phase.seconds, "seconds"), "dim"),

@@ -111,15 +111,15 @@ def filled(lines: Sequence[Line], width: int, height: int) -> list[Line]:
     return kept + [[(" " * width, "")]] * (height - len(kept))
 
 
-def stacked(parts: Sequence[tuple[float, str]], width: int) -> Line:
-    """Return one bar of several parts: (share, style) each; together they fill it as far as they sum to 1."""
+def stacked(parts: Sequence[tuple[float, str, str]], width: int) -> Line:
+    """Return one bar of several parts: (share, style, sign) each; together they fill it as far as they sum to 1."""
     line: Line = []
     done, at = 0.0, 0
-    for share, style in parts:
+    for share, style, sign in parts:
         done += share
         end = min(width, round(done * width))
         if end > at:
-            line.append(("█" * (end - at), style))
+            line.append((sign * (end - at), style))
             at = end
     return fitted(line, width) if at < width else line
 

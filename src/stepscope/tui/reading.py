@@ -32,7 +32,6 @@ GRAPHS = 8
 COUNTERS = frozenset(("epoch", "samples", "steps_total"))
 """What only goes up says nothing as a graph."""
 MOST_MACHINE_NAMES = 4000
-PREFIXES = ("points", "blocks", "recent", "machine")
 
 
 def main(arguments: list[str]) -> int:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.alerts.history import alerts_of
+from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import unit_of
 from stepscope.store.events import read_events
 from stepscope.store.following import Follower
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import read_machines
 from stepscope.store.meta import read_meta
-from stepscope.store.points import NO_NS, NO_STEP, Points
+from stepscope.store.points import NO_NS, Points
 from stepscope.store.series import by_name
 from stepscope.store.states import read_nodes
 from stepscope.tui.request import Request, request

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
+from typing import TYPE_CHECKING
 
 from rich.style import Style
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 STYLES = {
     "": "",
@@ -35,6 +40,8 @@ STYLES = {
     "selected": "reverse",
 }
 LINES = 6
+FILLS = "█▒▓░"
+"""Parts of a bar where there is no colour."""
 PHASE_STYLES = {
     "data": "yellow",
     "copy": "bright_yellow",
@@ -55,6 +62,17 @@ def style_of(name: str) -> Style:
     """Return a style: names of STYLES or of the terminal's colours, separated by blanks; `on_X` is a background."""
     words = (f"on {STYLES.get(word[3:], word[3:])}" if word.startswith("on_") else word for word in name.split())
     return Style.parse(" ".join(STYLES.get(word, word) for word in words))
+
+
+def signs_of(names: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
+    """Return for each phase the sign that fills its part of a bar, and the one before its name.
+
+    They are the same for all where colour tells phases apart, and differ where there is none (NO_COLOR).
+    """
+    environ = os.environ if environ is None else environ
+    if not environ.get("NO_COLOR"):
+        return dict.fromkeys(names, ("█", "■"))
+    return {name: (FILLS[place % len(FILLS)],) * 2 for place, name in enumerate(names)}
 
 
 def phase_style(name: str) -> str:
