@@ -197,3 +197,14 @@ def test_print_is_logging(tmp_path, monkeypatch, capsys):
     assert [step["logging"] for step in tr.steps_of(rig)] == [20] * 4
     assert print is plain
     assert capsys.readouterr().out == "slow\n" * 4
+
+
+def test_an_optimizer_made_after_an_update_begins_another_training(rig):
+    """As with every fold of a cross-validation; those that are made before the first update belong to one training."""
+    torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+    train(rig)
+    before = [facts["kind"] for _, facts in rig.events()]
+    train(rig)
+    made = [(step, facts["optimizer"]) for step, facts in rig.events() if facts["kind"] == "optimizer_made"]
+    assert "optimizer_made" not in before
+    assert made == [(2, "SGD")]
