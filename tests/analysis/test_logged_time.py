@@ -125,4 +125,4 @@ def test_an_imported_run_has_a_ledger(tmp_path, capsys):
     assert facts["imported"] == {"format": "jsonl", "timed": True}
     assert main(["ledger", str(run.path)]) == 0
     shown = capsys.readouterr().out
-    assert "at least 50.6 % of the time was productive; of 49.4 % its log does not tell" in shown
+    assert "at least 50.6 % productive; its log does not tell of 49.4 %" in shown

@@ -152,9 +152,9 @@ class Page:
 
     def _goodput(self, good: float) -> str:
         dark = self._facts["seconds"]["unknown"] / (self._facts["paid_seconds"] or 1.0)
-        least = "at least " if dark >= 0.001 else ""
-        rest = f"; of {dark * 100:.1f} % its log does not tell" if least else ""
-        return f"{least}{good * 100:.1f} % of the time was productive{rest}"
+        if dark < 0.001:
+            return f"{good * 100:.1f} % of the time was productive"
+        return f"at least {good * 100:.1f} % productive; its log does not tell of {dark * 100:.1f} %"
 
     def _price(self) -> str:
         money = self._facts["money"]
