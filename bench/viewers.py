@@ -1,8 +1,8 @@
 """TensorBoard and Aim as servers over the same numbers: how they get them, how they are started and asked.
 
 TensorBoard is that of the environment, and reads what our own exporter writes. Aim brings much, so it lives in an
-environment of its own: `make aim` makes it, and STEPSCOPE_AIM_PYTHON names
-another. Its numbers are written by its own `Run.track`, one by one.
+environment of its own: `make aim` makes it, and AIM_PYTHON names another. Its numbers are written by its own
+`Run.track`, one by one.
 """
 
 # ruff: noqa: D102 - the base class says what each does
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 180.0
 QUICK = "not started with --quick"
-AIM_PYTHON = Path(os.environ.get("STEPSCOPE_AIM_PYTHON", ROOT / ".venv-aim" / "bin" / "python"))
+AIM_PYTHON = Path(os.environ.get("AIM_PYTHON", ROOT / ".venv-aim" / "bin" / "python"))
 AIM_WRITER = """
 import json, sys
 from aim import Run
