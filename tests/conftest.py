@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -26,19 +28,15 @@ RANKS = {
     "MASTER_PORT",
 }
 
-REAL = {"alerts", "browser", "cli", "documents", "faults", "integration", "integrations", "tui", "watcher", "web"}
-"""Folders of tests that start processes, servers, browsers and terminals."""
-
 # Two workers share two cores: an example may wait for the other one, which says nothing about the code.
 settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stepscope")
 
 
 def pytest_collection_modifyitems(items):
-    """Give tests of real processes a second chance: a starved machine fails one, a fault both; reruns are reported."""
+    """Give every test a second chance, which is reported: a starved machine fails one, a fault both."""
     for item in items:
-        if REAL.intersection(item.path.parts):
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -46,6 +44,24 @@ def interruptible():
     """Let Ctrl-C reach the programs that tests start, also where CI runs in the background and ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def open_files():
+    """Return what lists this process's open files by number and target, without what earlier tests left to collect.
+
+    A count would not do: a collection in the midst of a test closes files of another one.
+    """
+
+    def listed():
+        found = set()
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(FileNotFoundError):  # the one that lists, or one that another thread closed
+                found.add((number, os.readlink(f"/proc/self/fd/{number}")))
+        return found
+
+    gc.collect()
+    return listed
 
 
 @pytest.fixture(autouse=True, scope="session")

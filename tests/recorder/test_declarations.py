@@ -154,11 +154,11 @@ def test_declaration_under_way(rig, monkeypatch):
     assert rig.refused == 2
 
 
-def test_closed_declarations(rig):
+def test_closed_declarations(rig, open_files):
     """After the end nothing is declared any more, and the file's descriptor is given back."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     rig.declarations.close()
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert [target for _, target in before - open_files()] == [str(rig.schema)]
     with pytest.raises(TimeoutError):
         rig.declarations.layout(("late",), "d")
     assert entries(rig) == []
