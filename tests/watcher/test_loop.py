@@ -28,6 +28,23 @@ def test_nothing_to_watch(stage):
     assert not stage.tick()
 
 
+def test_a_ring_that_fills_slowly_is_looked_at_half_as_often(stage):
+    """Ticks are twice as far apart while little comes, and no longer once much does or a trainer ends."""
+    trainer = stage.trainer(ring_bytes=1 << 20)
+    trainer.run.log({"a": 1.0})
+    stage.tick()
+    assert stage.watcher.rest() == pytest.approx(2 * Pace().drain)
+    for number in range(500):
+        trainer.run.log({"a": float(number)})
+    stage.tick()
+    assert stage.watcher.rest() == Pace().drain
+    stage.tick()
+    assert stage.watcher.rest() == pytest.approx(2 * Pace().drain)
+    stage.end(trainer)
+    stage.tick()
+    assert stage.watcher.rest() == Pace().drain
+
+
 def test_last_seal_is_waited_for(stage):
     """A watcher stays until what it asked to be sealed is sealed."""
     stage.sealing.busy = True

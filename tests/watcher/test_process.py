@@ -11,7 +11,6 @@ from stepscope.core.places import Places, find_places
 from stepscope.store.retention import Removal
 from stepscope.watcher import process
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.loop import Pace
 from tests.store.locks import held
 from tests.store.recorded import make_folder
 
@@ -120,6 +119,9 @@ class FakeWatcher:
     def trainees(self):
         return []
 
+    def rest(self):
+        return 0.1
+
     def tick(self):
         tick = self.ticks.pop(0)
         if isinstance(tick, Exception):
@@ -130,7 +132,7 @@ class FakeWatcher:
 def test_loop_outlives_a_fault(tmp_path, tame):
     """A tick that fails is written down, and the next one follows."""
     watcher = FakeWatcher(True, KeyError("x"), RuntimeError("y"), True, False)
-    process._watch(watcher, Pace(), Journal(tmp_path / "log"))
+    process._watch(watcher, Journal(tmp_path / "log"))
     assert watcher.ticks == []
     assert "cannot finish a tick: KeyError" in (tmp_path / "log").read_text()
 
@@ -138,5 +140,5 @@ def test_loop_outlives_a_fault(tmp_path, tame):
 def test_loop_that_only_fails(tmp_path, tame):
     """A watcher in which every tick fails gives up in the end and leaves the rows to a salvager."""
     watcher = FakeWatcher(*[KeyError("x")] * 2000)
-    process._watch(watcher, Pace(), Journal(tmp_path / "log"))
+    process._watch(watcher, Journal(tmp_path / "log"))
     assert 900 < len(watcher.ticks) < 1100

@@ -13,9 +13,9 @@ from stepscope.core.places import STACKS_SUFFIX
 from stepscope.exporters.prometheus_feed import Feed, NoFeed, Subject
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import Writer, node_name
-from stepscope.store.machine import Machine
 from stepscope.store.states import NodeState
 from stepscope.watcher.alerting import Alerting, NoAlerting
+from stepscope.watcher.description import Description
 from stepscope.watcher.ends import Ends
 from stepscope.watcher.folders import RingFolders, let_go_of_lost_tails
 from stepscope.watcher.guard import Guard, Job
@@ -104,7 +104,7 @@ class Watcher:
         self._rings = RingFolders(places, folder.path)
         self._jumps = Jumps(journal)
         self._streams = 0
-        self._described: dict[int, Machine] = {}
+        self._description = Description(folder)
         self._status = status.OK
         self._stuck_since: float | None = None
         self._cost = WatcherCost()
@@ -140,6 +140,11 @@ class Watcher:
             self.alerting.look(pair, self._drains[max(self._drains)][0])
         self._sealing.poll(now)
         return self._alive(now)
+
+    def rest(self) -> float:
+        """Return the seconds from the beginning of a tick to the next: twice as many while little comes."""
+        is_calm = bool(self._ranks) and all(rank.is_calm() for rank in self._ranks.values())
+        return self._pace.drain * 2 if is_calm and not self._ends.pending() else self._pace.drain
 
     def _alive(self, now: float) -> bool:
         if self._stuck_since is not None and now - self._stuck_since > FULL_PATIENCE:
@@ -269,7 +274,7 @@ class Watcher:
             for drain in self._live_drains():
                 self._add_own(drain, self._cost.read(drain, now), pair)
         if self._is_due("describe", now, DESCRIBE_EVERY):
-            self._describe()
+            self._description.renew(self.sampling, [drain.writer for drain in self._live_drains()])
         self._sample(pair)
         if self._is_due("sync", now, self._pace.sync):
             for drain in self._live_drains():
@@ -302,15 +307,6 @@ class Watcher:
                 drain.write_own(pair)
             if sample.events:
                 drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
-
-    def _describe(self) -> None:
-        """Say what the samples mean and what this machine does not tell, whenever that changes."""
-        absent = self.sampling.absent()
-        for drain in self._live_drains():
-            machine = Machine(self.node, drain.writer.attempt, self.sampling.metrics, absent, self.sampling.devices())
-            if self.sampling.samplers and self._described.get(drain.writer.attempt) != machine:
-                machine.save(self._folder)
-                self._described[drain.writer.attempt] = machine
 
     def _live_drains(self) -> list[Drain]:
         attempts = {rank.stream.identity.attempt for rank in self._ranks.values()}

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
             feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
         watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
-        _watch(watcher, pace, journal)
+        _watch(watcher, journal)
         watcher.sampling.close()
         watcher.feed.close()
         _resign(folder, places, descriptor)
@@ -109,7 +109,7 @@ def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
+def _watch(watcher: Watcher, journal: Journal) -> None:
     failures = 0
     while True:
         started = time.monotonic()
@@ -121,7 +121,7 @@ def _watch(watcher: Watcher, pace: Pace, journal: Journal) -> None:
             journal.note(f"cannot finish a tick: {in_words(error)}; going on")
             if failures > 1000:
                 return
-        left = pace.drain - (time.monotonic() - started)
+        left = watcher.rest() - (time.monotonic() - started)
         watcher.woken = watcher.feed.wait(left, [trainee.fileno() for trainee in watcher.trainees()])
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BATCHES, BATCH_BYTES = 64, 1 << 20
 """Reads of one ring in one tick at most, so that one fast rank cannot starve the others; bytes of each."""
+CALM = 256
+"""A ring of which less than one part in so many was written between two looks is looked at half as often."""
 WRITTEN = (ring.WORD_PHASE + 1) * 8
 """Bytes of a ring's header that its trainer writes; behind them are our own."""
 
@@ -42,6 +44,8 @@ class Rank:
         self.steps = Steps(stream.table)
         self.words = stream.reader.words()
         """The header of its ring, as of the last look."""
+        self.backlog = 0
+        """Bytes that its trainer had written since the last move, as of the last look."""
         self._seen, self._was_quiet = b"", False
 
     @property
@@ -60,9 +64,15 @@ class Rank:
         if seen != self._seen:  # as only a few of many ranks at a time
             self.words = self.stream.reader.words()
             goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING and self.guard.trainee is not None
-            self._was_quiet = goes_on and self.words[ring.WORD_HEAD] <= self.stream.cursor
+            self.backlog = self.words[ring.WORD_HEAD] - self.stream.cursor
+            self._was_quiet = goes_on and self.backlog <= 0
             self._seen = seen
         return self._was_quiet
+
+    def is_calm(self) -> bool:
+        """Say whether it goes on and had so little to say that its ring would take many seconds to fill."""
+        goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING
+        return goes_on and self.backlog * CALM < self.stream.reader.capacity
 
     def writes(self, *, sure: bool) -> bool:
         """Say whether its trainer still holds its ring.

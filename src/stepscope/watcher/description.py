@@ -1,0 +1,33 @@
+"""What the samples of a run mean and what its machine does not tell, written down whenever that changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepscope.store.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.store.layout import RunFolder, Writer
+    from stepscope.watcher.sampling import Sampling
+
+
+class Description:
+    """The machine's file of each attempt, and what it says already."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        """Describe the machine in this run; nothing is written yet."""
+        self._folder = folder
+        self._written: dict[Writer, Machine] = {}
+
+    def renew(self, sampling: Sampling, writers: Iterable[Writer]) -> None:
+        """Write what has changed since the last time; nothing where there is no source to describe."""
+        if not sampling.samplers:
+            return
+        absent = sampling.absent()
+        for writer in writers:
+            machine = Machine(writer.node, writer.attempt, sampling.metrics, absent, sampling.devices())
+            if self._written.get(writer) != machine:
+                machine.save(self._folder)
+                self._written[writer] = machine
