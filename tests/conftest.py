@@ -33,12 +33,6 @@ settings.register_profile("stepscope", deadline=None, suppress_health_check=[Hea
 settings.load_profile("stepscope")
 
 
-def pytest_collection_modifyitems(items):
-    """Give every test a second chance, which is reported: a starved machine fails one, a fault both."""
-    for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1))
-
-
 @pytest.fixture(autouse=True, scope="session")
 def interruptible():
     """Let Ctrl-C reach the programs that tests start, also where CI runs in the background and ignores it."""
