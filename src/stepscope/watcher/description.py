@@ -9,6 +9,7 @@ from stepscope.store.machine import Machine
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from stepscope.store.drain import Drain
     from stepscope.store.layout import RunFolder, Writer
     from stepscope.watcher.sampling import Sampling
 
@@ -21,12 +22,12 @@ class Description:
         self._folder = folder
         self._written: dict[Writer, Machine] = {}
 
-    def renew(self, sampling: Sampling, writers: Iterable[Writer]) -> None:
+    def renew(self, sampling: Sampling, drains: Iterable[Drain]) -> None:
         """Write what has changed since the last time; nothing where there is no source to describe."""
         if not sampling.samplers:
             return
         absent = sampling.absent()
-        for writer in writers:
+        for writer in (drain.writer for drain in drains):
             machine = Machine(writer.node, writer.attempt, sampling.metrics, absent, sampling.devices())
             if self._written.get(writer) != machine:
                 machine.save(self._folder)

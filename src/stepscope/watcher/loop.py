@@ -274,7 +274,7 @@ class Watcher:
             for drain in self._live_drains():
                 self._add_own(drain, self._cost.read(drain, now), pair)
         if self._is_due("describe", now, DESCRIBE_EVERY):
-            self._description.renew(self.sampling, [drain.writer for drain in self._live_drains()])
+            self._description.renew(self.sampling, self._live_drains())
         self._sample(pair)
         if self._is_due("sync", now, self._pace.sync):
             for drain in self._live_drains():
