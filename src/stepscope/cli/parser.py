@@ -64,7 +64,8 @@ class Parser(argparse.ArgumentParser):
         if found is not None:
             choices = [word.strip(" '") for word in found[2].split(",")]
             near = get_close_matches(found[1], choices, 1)
-            remedy = f"did you mean {near[0]!r}? {remedy}" if near else remedy
+            if near:
+                cause, remedy = message.replace(f" (choose from {found[2]})", ""), f"did you mean {near[0]!r}? {remedy}"
         self.exit(USAGE, f"stepscope: cannot run `{name}`: {plain_lines(cause)}; {remedy}\n")
 
 
