@@ -140,6 +140,20 @@ _stepscope_walk() {
   done
   _last=$skip
 }
+# Says what may stand where the cursor is, at the word that is begun there.
+_stepscope_choose() {
+  if [[ -n $_last ]]; then
+    _stepscope_value "$_path" "$_last"
+    what=$_value
+  elif [[ $1 == -* ]]; then
+    what=$_options
+  elif [[ -n $_actions ]]; then
+    what=$_actions
+  elif [[ ${#_operands[@]} -gt 0 ]]; then
+    [[ $_count -ge ${#_operands[@]} ]] && _count=$((${#_operands[@]} - 1))
+    what="${_operands[@]:$_count:1}"
+  fi
+}
 _stepscope_runs() {
   if [[ -n $_root ]]; then
     stepscope completion --runs "$1" --dir "$_root" 2>/dev/null
@@ -158,17 +172,7 @@ _stepscope() {
   local cur=${COMP_WORDS[COMP_CWORD]}
   [[ $cur == '=' ]] && cur=''
   _stepscope_walk "${COMP_WORDS[@]:1:COMP_CWORD-1}"
-  if [[ -n $_last ]]; then
-    _stepscope_value "$_path" "$_last"
-    what=$_value
-  elif [[ $cur == -* ]]; then
-    what=$_options
-  elif [[ -n $_actions ]]; then
-    what=$_actions
-  elif [[ ${#_operands[@]} -gt 0 ]]; then
-    [[ $_count -ge ${#_operands[@]} ]] && _count=$((${#_operands[@]} - 1))
-    what=${_operands[_count]}
-  fi
+  _stepscope_choose "$cur"
   local IFS=$'\\n'
   case $what in
     @runs)
@@ -202,16 +206,8 @@ _stepscope() {
     what=$_value
     compset -P '*='
     cur=${cur#*=}
-  elif [[ -n $_last ]]; then
-    _stepscope_value "$_path" "$_last"
-    what=$_value
-  elif [[ $cur == -* ]]; then
-    what=$_options
-  elif [[ -n $_actions ]]; then
-    what=$_actions
-  elif [[ ${#_operands[@]} -gt 0 ]]; then
-    [[ $_count -ge ${#_operands[@]} ]] && _count=$((${#_operands[@]} - 1))
-    what=${_operands[_count+1]}
+  else
+    _stepscope_choose "$cur"
   fi
   case $what in
     @runs)
