@@ -37,7 +37,7 @@ GETS = (
     f"/api/export?run={quote(RUN, safe='')}&format=csv",
     "/",
     "/index.html",
-    "/no/such/page",
+    "/nothing",
 )
 """A question to every route."""
 DATA = tuple(path for path in GETS if path.startswith(("/api/", "/metrics", "/openapi")))

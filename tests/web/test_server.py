@@ -91,6 +91,18 @@ def test_the_page_is_served_from_memory(tmp_path):
     assert files.answer("/nothing.js").status_code == 404
 
 
+def test_a_deep_path_leads_to_the_page(root):
+    """The page looks for its files beside itself: whoever asks for it below a folder is sent up to where it is."""
+    server = started(root)
+    try:
+        answer = Client(server.port).get("/run/demo/overview")
+        assert answer.status == 307
+        assert answer.headers["location"] == "../../"
+        assert Client(server.port).get("/run/demo/nothing.js").status == 404
+    finally:
+        server.stop()
+
+
 def test_without_a_page_it_says_how_to_build_it(root, tmp_path):
     """An installation without the built page answers with what to do; its data is there."""
     server = started(root, files=StaticFiles(tmp_path / "nothing"))

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route, Router
 
 from stepscope.core.errors import StepscopeError, UsageError
@@ -143,10 +143,11 @@ class App:
         raise NotThereError("there is no such route; see /openapi.json")
 
     async def _page(self, request: Request) -> Response:
-        headers = request.headers
-        return self._files.answer(
-            request.scope["path"], headers.get("accept-encoding", ""), headers.get("if-none-match", "")
-        )
+        headers, path = request.headers, request.scope["path"]
+        depth = path.count("/") - 1
+        if depth and "." not in path.rpartition("/")[2]:  # the page finds its files beside itself, behind any proxy
+            return RedirectResponse("../" * depth)
+        return self._files.answer(path, headers.get("accept-encoding", ""), headers.get("if-none-match", ""))
 
 
 def failure(status: int, text: str, retry: int | None = None) -> Response:
