@@ -97,7 +97,11 @@ def _lowest(table: Numbers, share: float = QUIET_SHARE, least: int = 1) -> Numbe
 
 
 MEAN = View("mean", lambda table: np.asarray(table.mean(axis=1)))
-QUIET = View(f"mean of the fastest {QUIET_SHARE * 100:.0f} %, as the machine disturbed the others", _lowest, TRIMMED)
+QUIET = View(
+    f"mean of the fastest {QUIET_SHARE * 100:.0f} % in each stretch of steps, as the machine disturbed the others",
+    _lowest,
+    TRIMMED,
+)
 QUIET_RATE = View(QUIET.text, lambda table: -_lowest(-table), TRIMMED, falls=True)
 
 

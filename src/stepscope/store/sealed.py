@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are still being written; readers pass over them."""
-
 POINTS, BLOCKS, SUM = ".parquet", ".blocks.parquet", ".sum"
-
 _WRITER_MEMORY = "96MB"
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES)
 _CHECKED = Checked()

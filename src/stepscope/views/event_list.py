@@ -36,6 +36,8 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 def line_of(event: dict[str, Any]) -> str:
     """Return what happened in one line."""
     words = next((str(event[key]) for key in SHOWN if event.get(key)), "")
+    if event.get("what"):  # the name of what happened, where the kind is that of many things
+        words = f"{event['what']}: {words}" if words else str(event["what"])
     if event.get("kind") == "alert" and event.get("rule"):
         words = f"{event['rule']} {event.get('state', '')}: {words}"
     return " ".join(words.split())[:TEXT]
