@@ -12,7 +12,7 @@ import { Link, zoomOf, zoomText } from "../link.ts";
 import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
 import { empty, failure, segmented, skeleton } from "../parts.ts";
-import { configTable, numbersTable, phasesTable, runMark, type Comparison } from "./compare_tables.ts";
+import { configTable, numbersTable, phasesTable, runMark, tellApart, type Comparison } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
 import { shared } from "./shared_metrics.ts";
 
@@ -98,6 +98,7 @@ class CompareView implements Mounted {
       if (turn !== this.turn) return;
       this.names = names;
       this.comparison = comparison;
+      tellApart(comparison.runs);
       this.curves = new Curves(this.keys);
       if (names.some((one) => one.ranks.length > 1)) this.curves.setOptions({ fold: true });
       this.drawFacts(comparison);

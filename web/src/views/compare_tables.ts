@@ -25,6 +25,13 @@ export interface Numbers {
 
 type Run = Comparison["runs"][number];
 
+/** Add the end of their ids to the names of runs that are called the same. */
+export function tellApart(runs: Run[]): void {
+  const same = (name: string) => runs.filter((run) => run.name === name).length > 1;
+  const shared = new Set(runs.map((run) => run.name).filter(same));
+  for (const run of runs) if (shared.has(run.name)) run.name = `${run.name} ${run.id.slice(-11)}`;
+}
+
 export interface MarkOrders {
   base(): void;
   remove(): void;

@@ -59,7 +59,7 @@ export const COLUMNS: readonly Column[] = [
     sort: (row) => row.name.toLowerCase(),
     cell: (row, context) => h("div", { class: "run-name" },
       h("a", { class: "cut", title: row.name, attrs: { href: context.href } }, row.name),
-      h("span", { class: "cut soft", title: row.cause || row.id }, row.cause ? row.cause : `${row.project}${row.attempts > 1 ? ` · ${row.attempts} attempts` : ""}`)),
+      h("span", { class: "cut soft", title: row.cause || row.id }, row.cause ? row.cause : `${row.project} · ${row.id}${row.attempts > 1 ? ` · ${row.attempts} attempts` : ""}`)),
   },
   { key: "state", title: "State", help: "How it is, or how it ended", class: "", sort: (row) => row.state, cell: (row) => h("span", { title: row.cause }, stateMark(row.state)) },
   {
