@@ -25,7 +25,7 @@ from bench.processes import WATCHER, children, cpu_seconds, environment, find, k
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-RANKS = 16
+RANKS, STRETCHES = 16, 3
 WAYS = {
     "SIGKILL": ("os.kill(os.getpid(), 9)", "killed", "killed by SIGKILL"),
     "SIGSEGV": ("os.kill(os.getpid(), 11)", "killed", "killed by SIGSEGV"),
@@ -58,15 +58,18 @@ PEERS = {
 
 def measure(options: Options) -> list[Figure]:
     """Return cost of the watcher and its NVML helper, and the time from a death to its event."""
-    seconds = 5.0 if options.quick else 30.0
+    seconds = 5.0 if options.quick else 20.0
     kills = 10 if options.quick else 100
     gpus = _fake_driver(options.scratch)
-    cpu, pss, watched = _cost(options.scratch, seconds, gpus)
+    cpu, pss, watched = _cost(options.scratch / "sampling", seconds, {**gpus, "STEPSCOPE_ALERTING_ENABLED": "false"})
+    ruled, ruled_pss, _ = _cost(options.scratch / "ruled", seconds, gpus)
     worst, median, wrong, ways = _deaths(options.scratch / "ends", kills)
     beside = ", ".join(filter(None, (_peer(name, options.scratch, seconds, gpus) for name in PEERS)))
     return [
         Figure("sampling_cpu", f"watcher and NVML helper, {watched}", cpu, "% of a core", 1.5, beside),
         Figure("sampling_pss", "  their PSS", pss / 1024, "MiB", 80.0),
+        Figure("ruled_cpu", "  with the default alert rules, which `alerting` measures", ruled, "% of a core"),
+        Figure("ruled_pss", "  their PSS", ruled_pss / 1024, "MiB", 80.0),
         Figure("death", f"{kills} deaths to their durable event, longest", worst, "s", 1.0, f"median {median:.3f} s"),
         Figure("death_cause", "  causes told wrong", float(wrong), "", 0.0, ways),
         *standing.measure(options, gpus),
@@ -85,24 +88,28 @@ def _fake_driver(scratch: Path) -> dict[str, str]:
     return variables
 
 
-def _cost(scratch: Path, seconds: float, gpus: dict[str, str]) -> tuple[float, int, str]:
-    """Return CPU in percent of a core, PSS in KiB, and what was watched."""
-    root = scratch / "sampling"
-    trainers = [_rank(root, rank, gpus) for rank in range(RANKS)]
+def _cost(root: Path, seconds: float, variables: dict[str, str]) -> tuple[float, int, str]:
+    """Return CPU in percent of a core, the median of several stretches, PSS in KiB, and what was watched."""
+    trainers = [_rank(root, rank, variables) for rank in range(RANKS)]
     try:
         wait_until(lambda: any(root.glob("*/*/nodes/*.json")), 120.0)  # it watches, and no other is elected
         time.sleep(5.0)
         watcher = find(WATCHER, root)[0]
-        before, start = _spent(watcher), time.monotonic()
-        time.sleep(seconds)
-        cpu = (_spent(watcher) - before) / (time.monotonic() - start) * 100
+        cpu = statistics.median(_share(watcher, seconds) for _ in range(STRETCHES))
         pss = sum(kib(pid, "Pss", "smaps_rollup") for pid in (watcher, *children(watcher)))
     finally:
         for trainer in trainers:
             trainer.kill()
             trainer.wait()
     wait_until(lambda: not find(WATCHER, root), 30.0)
-    return cpu, pss, f"{8 if gpus else 0} GPUs, {RANKS} processes, 1 Hz"
+    return cpu, pss, f"{8 if 'FAKE_NVML_STATE' in variables else 0} GPUs, {RANKS} processes, 1 Hz"
+
+
+def _share(watcher: int, seconds: float) -> float:
+    """Return what the watcher and its helper take of a core, in percent, over a stretch of time."""
+    before, start = _spent(watcher), time.monotonic()
+    time.sleep(seconds)
+    return (_spent(watcher) - before) / (time.monotonic() - start) * 100
 
 
 def _rank(root: Path, rank: int, gpus: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -101,7 +101,9 @@ def test_compare_without_runs_says_what_to_do(page, apart):
     """The page of a comparison that has not been chosen yet says so."""
     page.watched.origin = apart.origin
     visit(page, apart, "compare")
-    page.get_by_text("Choose two runs or more").wait_for()
+    text = page.get_by_text("Choose two runs or more")
+    text.wait_for()
+    assert text.is_visible()
 
 
 def test_a_run_that_is_not_there_is_no_lost_connection(page, apart):

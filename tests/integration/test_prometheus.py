@@ -130,7 +130,7 @@ def test_every_recording_rule_evaluates(scraped):
 )
 def test_values_arrive_as_they_are(scraped, query, values):
     """What was recorded arrives with its value and labels, however odd its name; nothing is refused."""
-    until(lambda: sorted(value for _, value in scraped.ask(query)) == values, f"the values of {query}", every=0.2)
+    assert until(lambda: sorted(value for _, value in scraped.ask(query)) == values, f"values of {query}", every=0.2)
 
 
 @needs_prometheus
