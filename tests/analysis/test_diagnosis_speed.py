@@ -234,3 +234,17 @@ def test_a_rhythm_of_steps_without_phases_is_enough() -> None:
     known = replace(run, phases={**run.phases, "gc": collected})
     told = findings(evidence(replace(known, seconds=known.seconds + np.nan_to_num(collected))))
     assert "gc_pauses" in {one.kind for one in told}
+
+
+def test_a_rhythm_that_half_of_the_measured_steps_show_is_told_whole() -> None:
+    """Where phases are measured at every second stall, all stalls count, and the program's own time is nothing else."""
+    stalls = np.zeros(240)
+    stalls[19::20] = 0.5
+    whole = steps(HEALTHY | {"other": HEALTHY["other"] + stalls}, count=240)
+    seen = (np.arange(240) // 20 % 2 == 0) & (np.arange(240) % 4 == 3)
+    run = replace(whole, phases={name: np.where(seen, each, np.nan) for name, each in whole.phases.items()})
+    assert (run.measured & (stalls > 0)).sum() == 6
+    found = findings(evidence(run))
+    assert [one.kind for one in found if one.severity != "info"] == ["periodic_stall"]
+    assert found[0].evidence["every_steps"] == 20
+    assert found[0].gain_ratio == pytest.approx(stalls.sum() / run.total, rel=0.1)
