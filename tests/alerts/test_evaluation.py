@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from stepscope.alerts.evaluation import Frame, Stack, evaluate
 from stepscope.alerts.expression import parse
+from stepscope.alerts.rule import Rule
+from stepscope.alerts.store import needs_of
 from stepscope.alerts.window import Need, SeriesWindow
 
 VALUES = st.lists(
@@ -93,6 +95,24 @@ def test_baseline_first_and_extremes():
     assert left_of("lowest(x) > 0", values)[0][-1] == 1.0
 
 
+def test_a_long_baseline_is_taken_anew_at_times():
+    """A baseline of 40 points is taken at every second one; between them it stands still."""
+    values = np.random.default_rng(0).normal(size=90)
+    found = left_of("baseline(x, 40, 3) > 0", values)[0]
+    for at in range(50, 90):
+        end = (at + 1 - 3) // 2 * 2
+        assert found[at] == np.median(values[max(0, end - 40) : end])
+
+
+def test_what_cannot_change_a_truth_is_left_out():
+    """Where the first part of an `and` is false everywhere, nobody asks for the second unless a baseline is wanted."""
+    condition = parse("x > 5 and x > 2 * baseline(x, 20, 3)")
+    for lazy, asked in ((True, 0), (False, 1)):
+        frame = Frame({"x": Stack.of([window_of([1.0] * 50)])}, "x", 20, lazy=lazy)
+        assert not evaluate(condition, frame).any()
+        assert len(frame.baselines) == asked
+
+
 def test_unknown_is_neither_true_nor_false():
     """A window that is not full makes a comparison unknown; what is known decides `and` and `or` all the same."""
     window = window_of([1.0])
@@ -124,21 +144,23 @@ def test_many_series_at_once_are_as_one_by_one():
         assert np.allclose(together, alone, equal_nan=True), text
 
 
+@pytest.mark.parametrize("text", ["mean(x, 5) > median(x, 7)", "median(x, 5) > baseline(x, 40, 3)"])
 @settings(max_examples=30, deadline=None)
-@given(values=st.lists(st.integers(-100, 100).map(float), min_size=30, max_size=80), cut=st.integers(1, 29))
-def test_batches_do_not_matter(values, cut):
+@given(values=st.lists(st.integers(-100, 100).map(float), min_size=30, max_size=90), cut=st.integers(1, 29))
+def test_batches_do_not_matter(text, values, cut):
     """Points that are judged in two batches give what they give in one, also when old points were forgotten.
 
     Of whole numbers: a mean that equals a median up to the last bit may lie on either side of it.
     """
-    text = parse("mean(x, 5) > median(x, 7)")
-    whole = window_of(values)
-    expected = evaluate(text, Frame({"x": Stack.of([whole])}, "x", len(values)))[0]
-    window, found, at = SeriesWindow(Need(8)), [], np.arange(len(values), dtype=np.float64)
+    condition = parse(text)
+    need = needs_of(Rule("any", when=text))["x"]
+    expected = evaluate(condition, Frame({"x": Stack.of([window_of(values)])}, "x", len(values)))[0]
+    window, found, at = SeriesWindow(need), [], np.arange(len(values), dtype=np.float64)
     for start in range(0, len(values), cut):
         part = slice(start, start + cut)
         window.extend(at[part], at[part], np.asarray(values[part]), start)
-        found += evaluate(text, Frame({"x": Stack.of([window], 16 + window.fresh)}, "x", window.fresh))[0].tolist()
+        frame = Frame({"x": Stack.of([window], need.points + window.fresh)}, "x", window.fresh)
+        found += evaluate(condition, frame)[0].tolist()
         window.settle()
     assert np.array_equal(found, expected, equal_nan=True)
 

@@ -154,6 +154,13 @@ def test_baselines_stay_while_an_alert_fires():
     assert states(rig.values("loss", *[1.0] * 10)) == [("up", "resolved")]
 
 
+def test_a_baseline_behind_another_condition_stays_too():
+    """Though it was not asked for before the alert, a baseline stands still while it fires."""
+    rig = Rig({"name": "up", "when": "loss > 1.2 and loss > 1.5 * baseline(loss, 20, 5)", "cooldown": 0})
+    assert states(rig.values("loss", *[1.0] * 40, *[2.0] * 100)) == [("up", "firing")]
+    assert states(rig.values("loss", *[1.0] * 10)) == [("up", "resolved")]
+
+
 def test_values_of_different_rows_meet_by_time():
     """A condition on metrics that are logged apart takes the newest of each."""
     rig = Rig({"name": "both", "when": "loss > 1 and learning_rate > 1"})

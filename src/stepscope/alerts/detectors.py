@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOSS_POINTS = 2600
 """Points of a loss that are kept: what `spikes` looks back to, its memory of 2 000 points and the windows before."""
+FLAT_LOOK = 10.0
+"""Seconds between two looks for a plateau at least: it has lasted for thousands of points anyhow."""
 SLOW_LOOK, SLOWER = 30.0, 0.05
 """Seconds between two looks of a costly analysis at a series of the machine, and as a share of the time it looks at."""
 
@@ -138,9 +140,11 @@ def divergence(scene: Scene) -> list[Sign]:
     best = min(float(levels[:-1].min()), scene.memory.get("best", np.inf))
     scene.memory["best"] = best
     now = float(levels[-1])
-    line = trend(np.arange(2 * size), values[-2 * size :])
     rise = (now - best) / abs(best) if best else np.inf
-    holds = rise >= scene.options["rise"] and line.direction != DECREASING
+    if rise < scene.options["rise"]:
+        return [Sign(len(window) - 1, holds=False)]
+    line = trend(np.arange(2 * size), values[-2 * size :])
+    holds = line.direction != DECREASING
     text = f"{scene.name} is {now:.4g}, {rise:.0%} above its best of {best:.4g}, and does not come back"
     evidence = {"value": now, "best": best, "rise_ratio": rise, "threshold": best * (1 + scene.options["rise"])}
     evidence |= {"slope": line.slope, "window": f"{size} points"}
@@ -153,7 +157,7 @@ def plateau(scene: Scene) -> list[Sign]:
 
     size = int(scene.options["points"])
     window = scene.window
-    if window.total < 1.2 * size or not scene.is_due(points=max(1, size // 20)):
+    if window.total < 1.2 * size or not scene.is_due(points=max(1, size // 20), seconds=FLAT_LOOK):
         return []
     values, steps = window.value[-size:], window.step[-size:]
     line = trend(np.arange(len(values)), values)

@@ -29,6 +29,8 @@ CHUNK = 2**18
 """Values that are sorted at a time: 2 MiB."""
 FEW = 4
 """New points up to which windows are sorted one by one."""
+BASELINE_PARTS = 20
+"""A baseline is taken anew when so small a part of its points is new."""
 LEAST_BASELINE = 10
 """Points of a baseline at least; more where a quarter of its window is more."""
 
@@ -63,6 +65,8 @@ class Frame:
     """For each row, baselines that must not move while its alert fires."""
     baselines: dict[Call, Numbers] = field(default_factory=dict)
     """What they were, by row and point: to be frozen."""
+    lazy: bool = False
+    """Leave out what cannot change a truth, though it would leave a baseline to be frozen."""
 
     @property
     def rows(self) -> int:
@@ -96,7 +100,11 @@ def _value(node: Node, frame: Frame) -> Numbers:
         return _last(frame.stacks.get(node.name), frame)
     if isinstance(node, Call):
         return _call(node, frame)
-    return _operation(node.sign, [_value(operand, frame) for operand in node.operands])
+    first, *others = node.operands
+    left = _value(first, frame)
+    if frame.lazy and node.sign == "and" and not left.any():  # NaN, which is unknown, counts as any
+        return left
+    return _operation(node.sign, [left, *(_value(other, frame) for other in others)])
 
 
 def _unknown(frame: Frame) -> Numbers:
@@ -306,10 +314,11 @@ def _median(stack: Stack, low: Places, high: Places, node: Call) -> Numbers:
                 found[:, at] = _quantile(stack.value[:, first:last], share)
         return found
     alike = (high - low == size) & (size > 0)
-    if not size or not np.array_equal(low[alike], np.arange(low[-1] - int(alike.sum()) + 1, low[-1] + 1)):
-        alike = np.zeros(len(low), bool)
     if alike.any():
+        starts = low[alike] - low[alike][0]
         views = np.lib.stride_tricks.sliding_window_view(stack.value[:, low[alike][0] : high[-1]], size, axis=1)
+        if len(starts) != views.shape[1]:  # not at every point
+            views = views[:, starts]
         some = max(1, CHUNK // (views.shape[1] * size))
         for row in range(0, len(views), some):
             found[row : row + some, alike] = _quantile(views[row : row + some], share)
@@ -389,12 +398,20 @@ def _zscore(stack: Stack, high: Places, size: int) -> Numbers:
     return np.where(full & (spread > 0), away / np.where(spread > 0, spread, 1.0), np.nan)
 
 
+def baseline_stride(size: int) -> int:
+    """Return after how many points a baseline of `size` points is taken anew: it moves slowly, and sorting is dear."""
+    return max(1, size // BASELINE_PARTS)
+
+
 def _baseline(node: Call, stack: Stack, high: Places, frame: Frame) -> Numbers:
     size, gap = (int(window.size) for window in node.windows)
+    gone = stack.windows[0].total - len(stack.time)
     end = np.maximum(high - gap, 0)
-    low = np.maximum(end - size, 0)
-    found = _median(stack, low, end, node)
-    found = np.where(end - low >= max(LEAST_BASELINE, size // 4), found, np.nan)
+    end = np.maximum(end - (end + gone) % baseline_stride(size), 0)
+    renewed, which = np.unique(end, return_inverse=True)
+    low = np.maximum(renewed - size, 0)
+    found = _median(stack, low, renewed, node)
+    found = np.where(renewed - low >= max(LEAST_BASELINE, size // 4), found, np.nan)[:, which]
     for row, kept in enumerate(frame.frozen):
         if node in kept:
             found[row] = kept[node]

@@ -199,11 +199,15 @@ class Judge:
         if rule.condition is None:
             return []
         frame = self._frame(instances)
+        frame.lazy = all(instance.alert.state == INACTIVE for instance in instances)
         truth = holding(rule.condition, frame)
         rises = (truth == 1.0).any(axis=1)
         found: list[Transition] = []
-        if not rises.any() and all(instance.alert.state == INACTIVE for instance in instances):
+        if frame.lazy and not rises.any():
             return found  # as almost always
+        if frame.lazy:
+            frame.lazy = False
+            truth = holding(rule.condition, frame)
         clear = None if rule.clearing is None else holding(rule.clearing, frame)
         for row, instance in enumerate(instances):
             if not rises[row] and instance.alert.state == INACTIVE:

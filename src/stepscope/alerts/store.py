@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.alerts import expression
 from stepscope.alerts.detectors import DETECTORS, need_of
+from stepscope.alerts.evaluation import baseline_stride
 from stepscope.alerts.expression import POINTS, STEPS, Call, Node
 from stepscope.alerts.held import patience_of
 from stepscope.alerts.intake import Part, merged
@@ -82,6 +83,8 @@ def _need(call: Call) -> Need:
     if call.name == "first":
         return Need(head=True)
     points = 2 + sum(int(window.size) for window in call.windows if window.unit == POINTS)
+    if call.name == "baseline":
+        points += baseline_stride(int(call.windows[0].size))
     seconds = max((window.size for window in call.windows if window.unit == expression.TIME), default=0.0)
     steps = max((window.size for window in call.windows if window.unit == STEPS), default=0.0)
     return Need(points, seconds * 1.1, steps * 1.1)
