@@ -40,11 +40,11 @@ def measure(options: Options) -> list[Figure]:
     printed, _, _ = output_of("-m", "bench.loop", str(options.scratch / "loop"), str(fours))
     told = json.loads(printed.splitlines()[-1])
     wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
-    beside = f"{_shown(wall)}, thread CPU {_shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
+    beside = f"{shown(wall)}, thread CPU {shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
     outside = max(0.0, same[1], -same[2]) if same[1] * same[2] > 0 else 0.0
     return [
         Figure("loop", what, wall[2], "%", 1.0, beside),
-        Figure("loop_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, _shown(same)),
+        Figure("loop_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, shown(same)),
     ]
 
 
@@ -55,7 +55,8 @@ def interval(ratios: NDArray[np.float64], seed: int = 0) -> tuple[float, float, 
     return tuple(float((ratio - 1) * 100) for ratio in (np.median(ratios), low, high))  # type: ignore[return-value]
 
 
-def _shown(found: tuple[float, float, float]) -> str:
+def shown(found: tuple[float, float, float]) -> str:
+    """Return a difference with its interval, in percent."""
     return f"{found[0]:+.2f} % [{found[1]:+.2f}, {found[2]:+.2f}]"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,13 +11,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bench.figure import Figure, Options
-from bench.loop import Training, four, interval
-from bench.processes import WATCHER, environment, find, output_of, python, wait_until
+from bench.loop import RESAMPLES, Training
+from bench.processes import WATCHER, children, environment, find, output_of, python, wait_until
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
 
 STEPS = """
 import sys, threading, time, stepscope
@@ -30,8 +36,11 @@ lock = threading.Lock()
 lock.acquire()
 lock.acquire()
 """
-FOURS, BLOCK_SECONDS = 100, 1.0
-"""Blocks as long as the rhythm of the watcher, short beside that of the neighbours on a shared machine."""
+EFFECT_SECONDS, PART = 150.0, 500
+"""How long steps are watched for the effect of the watcher; steps between two looks for its threads."""
+BEFORE, AFTER, NEIGHBOURS = 2, 4, 51
+"""Steps before one in which the watcher was seen to have run, as the kernel counts at its ticks; steps after it that
+it may still slow, by what it took of the caches; undisturbed steps around one that tell how long it would have been."""
 
 
 def measure(options: Options, gpus: dict[str, str]) -> list[Figure]:
@@ -111,14 +120,45 @@ def _event(run: Path, kind: str, seconds: float) -> dict[str, Any]:
 
 
 def _effect(root: Path) -> Figure:
-    """Return by how much the watcher, running or stopped in turn, slows 2 ms torch steps that are recorded."""
+    """Return by how much the watcher slows 2 ms torch steps that are recorded."""
     what = "watcher beside 2 ms torch steps (upper bound)"
     if importlib.util.find_spec("torch") is None:
         return Figure("effect", what, None, "%", 2.0, "torch not installed")
-    ratios = json.loads(output_of("-m", "bench.standing", "effect", str(root))[0].splitlines()[-1])
-    middle, low, high = interval(np.array(ratios))
-    shown = f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}], {4 * len(ratios)} blocks of {BLOCK_SECONDS:.0f} s"
-    return Figure("effect", what, high, "%", 2.0, shown)
+    told = json.loads(output_of("-m", "bench.standing", "effect", str(root))[0].splitlines()[-1])
+    seconds, ran = np.array(told["seconds"]), np.array(told["ran"]) > 0
+    middle, low, high = slowed(seconds, ran)
+    beside = (
+        f"{middle:+.2f} % [{low:+.2f}, {high:+.2f}] of {len(seconds)} steps of {np.median(seconds) * 1e3:.2f} ms; "
+        f"it ran in {ran.mean():.1%} of them, {told['share']:.2%} of a core"
+    )
+    return Figure("effect", what, high, "%", 2.0, beside)
+
+
+def slowed(seconds: Numbers, ran: Any) -> tuple[float, float, float]:
+    """Return in percent by how much steps are longer for what ran beside some of them, with its interval (95 %).
+
+    Steps in which it ran, and a few after those, are compared with the median of their neighbours in which it did not:
+    what others do on a shared machine lasts longer and meets both. Whatever steps differ by anyhow is taken off.
+    """
+    near = np.convolve(ran, np.ones(BEFORE + 1 + AFTER))
+    marked = near[BEFORE : BEFORE + len(ran)] > 0
+    usual = np.full(len(seconds), np.nan)
+    quiet = np.flatnonzero(~marked)
+    views = np.lib.stride_tricks.sliding_window_view(seconds[quiet], NEIGHBOURS)
+    usual[quiet[NEIGHBOURS // 2 : NEIGHBOURS // 2 + len(views)]] = np.median(views, axis=1)
+    known = np.isfinite(usual)
+    usual = np.interp(np.arange(len(usual)), np.flatnonzero(known), usual[known])
+    longer = seconds / usual - 1
+    parts = [np.arange(at, min(at + PART, len(seconds))) for at in range(0, len(seconds), PART)]
+    sums = np.array([[longer[p][marked[p]].sum(), marked[p].sum(), longer[p][~marked[p]].sum(), len(p)] for p in parts])
+
+    def effect(rows: Numbers) -> float:
+        above, count, anyhow, whole = rows.sum(axis=0)
+        return float(count / whole * (above / count - anyhow / (whole - count)) * 100)
+
+    draw = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
+    low, high = np.percentile([effect(sums[one]) for one in draw], [2.5, 97.5])
+    return effect(sums), float(low), float(high)
 
 
 def _train(root: Path) -> None:
@@ -129,22 +169,40 @@ def _train(root: Path) -> None:
     torch.set_num_threads(1)
     run = stepscope.init(project="standing", dir=root, run_id="effect")
     training = Training(torch, run)
-    steps = round(BLOCK_SECONDS / training.calibrate())
+    training.calibrate()
     wait_until(lambda: bool(find(WATCHER, run.path)), 30.0)
     [watcher] = find(WATCHER, run.path)
-
-    def running(steps: int) -> None:
-        os.kill(watcher, signal.SIGCONT)
-        training.on(steps)
-
-    def stopped(steps: int) -> None:
-        os.kill(watcher, signal.SIGSTOP)
-        training.on(steps)
-
-    ratios = [four(stopped, running, steps, turn)[0] for turn in range(FOURS)]
-    os.kill(watcher, signal.SIGCONT)
+    seconds, ran = [], []
+    began = time.monotonic()
+    while time.monotonic() - began < EFFECT_SECONDS:
+        tasks = [os.open(path, os.O_RDONLY) for path in _tasks(watcher)]  # anew: it starts others, as to seal
+        before = _ran(tasks)
+        for _ in range(PART):
+            start = time.perf_counter()
+            training.on(1)
+            seconds.append(time.perf_counter() - start)
+            now = _ran(tasks)
+            ran.append(now - before)
+            before = now
+        for task in tasks:
+            os.close(task)
+    share = sum(ran) / 1e9 / (time.monotonic() - began)
     run.finish()
-    print(json.dumps(ratios))
+    print(json.dumps({"seconds": seconds, "ran": ran, "share": share}))
+
+
+def _tasks(watcher: int) -> list[Path]:
+    """Return the files that say how long each thread of the watcher and of its children has run."""
+    return [path for pid in (watcher, *children(watcher)) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+
+
+def _ran(tasks: list[int]) -> int:
+    """Return how long they have run, in ns."""
+    total = 0
+    for task in tasks:
+        with contextlib.suppress(OSError, ValueError):  # it has ended
+            total += int(os.pread(task, 64, 0).split(b" ", 1)[0])
+    return total
 
 
 def _gaps(run: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.figure import Figure, Options
-from bench.loop import interval, timed
+from bench.loop import interval, shown, timed
 from bench.processes import output_of
 
 BLOCK_SECONDS = 0.04
@@ -46,7 +46,7 @@ def measure(options: Options) -> list[Figure]:
         printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / name), name, str(fours), "stepscope")
         told = json.loads(printed.splitlines()[-1])
         wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
-        beside = f"{_shown(wall)}, thread CPU {_shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
+        beside = f"{shown(wall)}, thread CPU {shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
         beside += f", {told['facts']}"
         outside = max(0.0, same[1], -same[2]) if same[1] * same[2] > 0 else 0.0
         found += [
@@ -58,7 +58,7 @@ def measure(options: Options) -> list[Figure]:
                 limit,
                 beside,
             ),
-            Figure(f"torch_{name}_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, _shown(same)),
+            Figure(f"torch_{name}_aa", "  A/A: distance of its interval from 0", outside, "%", 0.0, shown(same)),
         ]
     found.append(_peer(options))
     return found
@@ -71,11 +71,7 @@ def _peer(options: Options) -> Figure:
     fours = 4 if options.quick else FOURS["2ms"]
     printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / "peer"), "2ms", str(fours), PEER)
     wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]))
-    return Figure("torch_2ms_traceml", what, wall[2], "%", None, _shown(wall))
-
-
-def _shown(found: tuple[float, float, float]) -> str:
-    return f"{found[0]:+.2f} % [{found[1]:+.2f}, {found[2]:+.2f}]"
+    return Figure("torch_2ms_traceml", what, wall[2], "%", None, shown(wall))
 
 
 class Endless:

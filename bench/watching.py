@@ -61,8 +61,8 @@ def measure(options: Options) -> list[Figure]:
     seconds = 5.0 if options.quick else 20.0
     kills = 10 if options.quick else 100
     gpus = _fake_driver(options.scratch)
-    cpu, pss, watched = _cost(options.scratch / "sampling", seconds, {**gpus, "STEPSCOPE_ALERTING_ENABLED": "false"})
-    ruled, ruled_pss, _ = _cost(options.scratch / "ruled", seconds, gpus)
+    cpu, pss, watched = _cost(options.scratch / "sampling", seconds, gpus, rules=False)
+    ruled, ruled_pss, _ = _cost(options.scratch / "ruled", seconds, gpus, rules=True)
     worst, median, wrong, ways = _deaths(options.scratch / "ends", kills)
     beside = ", ".join(filter(None, (_peer(name, options.scratch, seconds, gpus) for name in PEERS)))
     return [
@@ -88,9 +88,9 @@ def _fake_driver(scratch: Path) -> dict[str, str]:
     return variables
 
 
-def _cost(root: Path, seconds: float, variables: dict[str, str]) -> tuple[float, int, str]:
+def _cost(root: Path, seconds: float, gpus: dict[str, str], *, rules: bool) -> tuple[float, int, str]:
     """Return CPU in percent of a core, the median of several stretches, PSS in KiB, and what was watched."""
-    trainers = [_rank(root, rank, variables) for rank in range(RANKS)]
+    trainers = [_rank(root, rank, gpus, rules=rules) for rank in range(RANKS)]
     try:
         wait_until(lambda: any(root.glob("*/*/nodes/*.json")), 120.0)  # it watches, and no other is elected
         time.sleep(5.0)
@@ -102,7 +102,7 @@ def _cost(root: Path, seconds: float, variables: dict[str, str]) -> tuple[float,
             trainer.kill()
             trainer.wait()
     wait_until(lambda: not find(WATCHER, root), 30.0)
-    return cpu, pss, f"{8 if 'FAKE_NVML_STATE' in variables else 0} GPUs, {RANKS} processes, 1 Hz"
+    return cpu, pss, f"{8 if gpus else 0} GPUs, {RANKS} processes, 1 Hz"
 
 
 def _share(watcher: int, seconds: float) -> float:
@@ -112,10 +112,10 @@ def _share(watcher: int, seconds: float) -> float:
     return (_spent(watcher) - before) / (time.monotonic() - start) * 100
 
 
-def _rank(root: Path, rank: int, gpus: dict[str, str]) -> subprocess.Popen[bytes]:
+def _rank(root: Path, rank: int, gpus: dict[str, str], *, rules: bool) -> subprocess.Popen[bytes]:
     variables = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(RANKS)}
     more = environment(**variables, **gpus, STEPSCOPE_RUN_ID="sampling")
-    return python("-m", "bench.watching", "rank", str(root), env=more, stdin=subprocess.DEVNULL)
+    return python("-m", "bench.watching", str(root), str(rules), env=more, stdin=subprocess.DEVNULL)
 
 
 def _spent(watcher: int) -> float:
@@ -215,7 +215,7 @@ def main(arguments: list[str]) -> int:
     """Be one rank that takes a step twice a second."""
     import stepscope
 
-    run = stepscope.init(project="watching", dir=Path(arguments[1]))
+    run = stepscope.init(project="watching", dir=Path(arguments[0]), alerting__enabled=arguments[1] == "True")
     while True:
         with run.step():
             time.sleep(0.5)

@@ -14,6 +14,7 @@ from bench.killing import cases, compare, value_of
 from bench.loop import interval
 from bench.peers import PEERS
 from bench.reading import figures
+from bench.standing import slowed
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
@@ -163,3 +164,16 @@ def test_raw_figures_pass_over_what_is_not_finite():
     assert found["min"].tolist() == [1.0, -1.0]
     assert found["mean"].tolist() == [2.0, 2.0]
     assert found["last"].tolist() == [3.0, -1.0]
+
+
+@pytest.mark.parametrize("planted", [0.0, 0.3])
+def test_what_slows_some_steps_is_told_apart_from_what_slows_all(planted):
+    """A cause that slows one step in 25 is found by its size, on a machine whose speed wanders by tens of percent."""
+    draw, count = np.random.default_rng(1), 40_000
+    seconds = 2e-3 * (1 + 0.15 * np.cumsum(draw.normal(size=count)) / math.sqrt(count))
+    seconds *= 1 + 0.03 * np.abs(draw.standard_t(3, size=count))
+    ran = np.arange(count) % 100 < 4
+    seconds[ran] *= 1 + planted
+    middle, low, high = slowed(seconds, ran)
+    assert low < middle < high
+    assert middle == pytest.approx(4 * planted, abs=0.05)
