@@ -33,6 +33,14 @@ def test_a_loss_that_rises_for_good_has_diverged() -> None:
     assert found[0].severity == "critical"
 
 
+def test_a_loss_that_grows_and_grows_has_diverged() -> None:
+    """It need not have been as high before as it is at last, with single values hundreds of times as high."""
+    loss, chance = falling(), np.random.default_rng(0)
+    loss[225:] = np.geomspace(2.5, 60.0, 75) * np.exp(chance.normal(0, 0.8, 75))
+    loss[[250, 270, 285]] *= 100
+    assert kinds(loss=loss)[0] == "divergence"
+
+
 def test_the_first_number_that_is_none_is_named() -> None:
     """NaN in the gradients comes before NaN in the loss."""
     loss, norm = falling(), np.full(COUNT, 1.0)

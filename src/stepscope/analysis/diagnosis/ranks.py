@@ -35,6 +35,9 @@ CALM = 0.15
 FEWEST = 10
 COMMUNICATES = 0.25
 """Share of the time in collectives from which on it is a finding."""
+TALK = 5e-3
+"""Seconds a step of collectives below which no share matters where processors compute: between two processes of one
+machine a reduction of anything takes 2 to 4 ms."""
 HIDDEN_RATIO, HIDDEN_SHARE = 5.0, 0.4
 """A backward pass that is so many times its forward pass, and the share of the time beyond three times, from which on
 the reduction inside of it is what takes the time: it is twice as long by itself."""
@@ -143,12 +146,16 @@ def _inside_backward(case: Case) -> float:
     exposed = _exposed(case)
     if exposed is not None:
         exposed = min(exposed, max(0.0, backward - forward))  # the pass computes at least as long as the forward pass
-        on_processors = any(one.get("device") == "cpu" for one in case.evidence.of_kind("torch_setup"))
-        matters = exposed >= max(COMMUNICATES * case.total, FLOOR * case.steps.count) and forward > 0
-        return max(exposed, backward - 2 * forward) if on_processors and matters else exposed
+        matters = exposed >= max(COMMUNICATES * case.total, TALK * case.steps.count) and forward > 0
+        return max(exposed, backward - 2 * forward) if _on_processors(case) and matters else exposed
     if len(case.evidence.ranks) < 2 or forward <= 0 or backward <= HIDDEN_RATIO * forward:
         return 0.0
     return backward - 2 * forward if backward - 3 * forward > HIDDEN_SHARE * case.total else 0.0
+
+
+def _on_processors(case: Case) -> bool:
+    """Say whether the run computes without a GPU."""
+    return any(one.get("device") == "cpu" for one in case.evidence.of_kind("torch_setup"))
 
 
 def _exposed(case: Case) -> float | None:
@@ -167,8 +174,8 @@ def _exposed(case: Case) -> float | None:
     least = [
         min(float(track.value[track.step == step].min()) for track in tracks if step in track.step) for step in common
     ]
-    if case.made.disturbed <= 0:
-        return float(np.mean(least)) * case.steps.count
+    if case.made.disturbed <= 0:  # their middle: few are measured, most of them at the beginning
+        return float(np.median(least)) * case.steps.count
     usual = float(np.median(case.steps.phase("backward")))
     return float(np.median(least)) / usual * case.spent("backward") if usual > 0 else None
 
@@ -182,8 +189,8 @@ def communication(evidence: Evidence) -> Iterator[Finding]:
     total = case.spent("communication")
     hidden = min(_inside_backward(case), max(0.0, case.total - total))
     cost = total + hidden
-    share = cost / case.total
-    if share < COMMUNICATES or cost / steps.count < (FLOOR / 2 if share >= SURE else FLOOR):
+    share, floor = cost / case.total, TALK if _on_processors(case) else FLOOR
+    if share < COMMUNICATES or cost / steps.count < (floor / 2 if share >= SURE else floor):
         return
     inside = f", {time(hidden / steps.count)} of it inside the backward pass" if hidden else ""
     text = f"{cost / case.total:.0%} of the time goes into talking to other ranks: {time(cost / steps.count)}"
