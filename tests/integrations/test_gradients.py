@@ -190,8 +190,8 @@ def test_interval_follows_the_budget():
         clock.now += 0.010
     loop.watch.close()
     taken = [step for step, row in loop.run.rows if "grad_norm" in row]
-    assert taken[0] == 0
-    assert {b - a for a, b in itertools.pairwise(taken[1:])} == {30}
+    assert taken[:3] == [0, 5, 10]  # a hundredth of a second may be spent in any case
+    assert {b - a for a, b in itertools.pairwise(taken[3:])} == {30}
     assert loop.run.values("grad_norm_interval")[-1] == 30
 
 

@@ -6,13 +6,28 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations.torch_budget import CALL_NS, GROUP, RICH, WIDEST, Budget  # noqa: E402 - it needs torch
+from stepscope.integrations import torch_budget  # noqa: E402 - it needs torch
+from stepscope.integrations.torch_budget import (  # noqa: E402 - it needs torch
+    CALL_NS,
+    GROUP,
+    OPENING_NS,
+    RICH,
+    SAMPLE,
+    WIDEST,
+    Budget,
+)
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
 
 
 @pytest.fixture
 def clock(monkeypatch):
     return tr.install(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def opened(monkeypatch):
+    """What may be spent once in a run is spent."""
+    monkeypatch.setattr(torch_budget, "OPENING_NS", 0)
 
 
 def weighed(budget, spent, elapsed, times=8):
@@ -27,6 +42,15 @@ def test_steps_are_measured_as_often_as_the_budget_allows():
     every = weighed(Budget(0.01), 50_000, 1_000_000)
     assert 5 <= every <= 32
     assert weighed(Budget(0.01), 10**6, 10**6) == WIDEST
+
+
+def test_the_first_steps_are_all_measured(monkeypatch):
+    """A cost of 5 % is borne at the beginning, until a tenth of a second is spent; one of 50 % never is."""
+    monkeypatch.setattr(torch_budget, "OPENING_NS", OPENING_NS)
+    budget = Budget(0.01)
+    assert weighed(budget, 50_000, 1_000_000, times=OPENING_NS // (50_000 * SAMPLE) - 1) == 1
+    assert weighed(budget, 50_000, 1_000_000) > 4
+    assert weighed(Budget(0.01), 500_000, 1_000_000, times=1) > 4
 
 
 def test_a_training_that_is_known_is_measured_less():

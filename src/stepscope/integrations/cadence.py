@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 CHEAP_SECONDS = 0.005
 """A first measurement that is expected to cost more waits until the duration of a step is known."""
+OPENING_SECONDS = 0.01
+"""What measurements may cost once in all, whatever the budget: also a run of a second can be judged then."""
 LONGEST = 100_000
 """Steps between two measurements at most, however dear one is."""
 
@@ -24,14 +26,14 @@ class Cadence:
         """Measure every `every` steps at most, at `budget` of the time at most (None: no limit); clock in seconds."""
         self._every, self._budget, self._clock = max(1, int(every)), budget, clock
         self._since = self._every
-        self._cost = self._expected = self._step = 0.0
+        self._cost = self._expected = self._step = self._spent = 0.0
         self._mark: float | None = None
 
     @property
     def interval(self) -> int:
         """Return the steps between two measurements, as the costs are now."""
         cost = self._cost or self._expected
-        if not self._budget or not self._step or not cost:
+        if not self._budget or not self._step or not cost or self._spent + cost < OPENING_SECONDS:
             return self._every
         return min(LONGEST, max(self._every, math.ceil(cost / (self._budget * self._step))))
 
@@ -55,6 +57,7 @@ class Cadence:
     def stop(self, start: float, more: float = 0.0) -> None:
         """End a measurement; `more` seconds are its cost elsewhere, such as on a device."""
         cost = self._clock() - start + more
+        self._spent += cost
         # The first one warms things up: a cheaper one replaces it at once, a dearer one counts by a part.
         self._cost = cost if not self._cost or cost < self._cost else 0.8 * self._cost + 0.2 * cost
         self._since = 0

@@ -2,7 +2,8 @@
 
 Every SAMPLE-th measured step the hooks time themselves. Above the budget only one step of two, four, … is measured, in
 groups of GROUP: the others have their duration and no phases. Far below it more are measured again. A training shows
-what it is like in its first minutes: after RICH samples the hooks spend only a part of the budget.
+what it is like in its first minutes: after RICH samples the hooks spend only a part of the budget. At its very
+beginning they may spend more, but only OPENING_NS in all, so that also a run of a second can be judged.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ KEPT = 5
 """Samples whose median counts: one that was interrupted says nothing."""
 
 
+OPENING_NS, OPENING = 100_000_000, 0.1
+"""What the hooks may spend once in a run whatever the budget, in ns, and as a share of a step meanwhile."""
 RICH = 100
 """Samples after which a training is known."""
 LATER = 0.3
@@ -49,11 +52,15 @@ class Budget:
         self._samples: deque[tuple[int, int]] = deque(maxlen=KEPT)
         self.weighed = 0
         """Steps in which the hooks have timed themselves."""
+        self._opening = OPENING_NS
 
     def weigh(self, spent: int, elapsed: int) -> None:
         """Hear that the hooks took `spent` ns of a step of `elapsed` ns; measure more or fewer steps from now on."""
         self.weighed += 1
+        self._opening -= spent * (SAMPLE if self.every == 1 else GROUP)
         allowed = self.share * (LATER if self.weighed > RICH else 1)
+        if self._opening > 0:
+            allowed = max(allowed, OPENING)
         self._samples.append((spent, max(elapsed, 1)))
         self.cost = median(spent for spent, _ in self._samples)
         share = self.cost / median(elapsed for _, elapsed in self._samples)
