@@ -169,7 +169,8 @@ def _diverged(loss: Track) -> Iterator[Finding]:
         return
     lost = 0 < best < LEARNED * begun and last > LOST * begun
     grown = last > begun + 0.5 * abs(begun)
-    rise = min(rise, max(begun - best, 0.5 * abs(begun)))  # one that grows and grows was high enough before its last
+    # One that grows and grows was high enough before it was as high as at last.
+    rise = min(rise, max(begun - best, 0.5 * abs(begun), 0.25 * rise))
     if not (lost or grown) or float(min(level[-LASTING:])) < best + 0.3 * rise:
         return
     below = loss.value <= best + BACK * rise
