@@ -213,7 +213,8 @@ def long_past(tmp_path_factory):
         ]
         parts.append(without_steps(points_of({"cpu/usage_ratio": values(5000, unit)}, -1, 0, unit * 5000)))
         seal_points(folder, Points.concat(parts), unit)
-    seal_points(folder, points_of({"loss": values(6000, 3)}, 0, 0, 24_000), 3)  # drained twice: half is there already
+    again = values(9000, 2)[6000:] + values(3000, 3)  # drained twice: half is there already, and is the same
+    seal_points(folder, points_of({"loss": again}, 0, 0, 24_000), 3)
     seal_points(folder, points_of({"loss": values(4500, 4)}, 0, 1), 0, second)
     leave_tail(folder, [{"loss": float(row), "tail": -row} for row in range(3000)], first=30_000)
     return open_run(folder.path)
