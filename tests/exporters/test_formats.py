@@ -213,8 +213,8 @@ def long_past(tmp_path_factory):
         ]
         parts.append(without_steps(points_of({"cpu/usage_ratio": values(5000, unit)}, -1, 0, unit * 5000)))
         seal_points(folder, Points.concat(parts), unit)
-    again = values(9000, 2)[6000:] + values(3000, 3)  # drained twice: half is there already, and is the same
-    seal_points(folder, points_of({"loss": again}, 0, 0, 24_000), 3)
+    again = values(9000, 2)[6000:] + values(3000, 3)  # salvaged elsewhere: half is there already, and is the same
+    seal_points(folder, points_of({"loss": again}, 0, 0, 24_000), 0, Writer("elsewhere", 0))
     seal_points(folder, points_of({"loss": values(4500, 4)}, 0, 1), 0, second)
     leave_tail(folder, [{"loss": float(row), "tail": -row} for row in range(3000)], first=30_000)
     return open_run(folder.path)
@@ -254,6 +254,7 @@ def test_a_long_metric_is_divided_and_comes_out_the_same(long_past, tmp_path, mo
     # DuckDB's threads decide where its row groups end: there the rows count, not the bytes.
     rows = [str(parquet.read_table(io.BytesIO(found.pop("parquet"))).to_pydict()) for found in (whole, divided)]
     assert rows[0] == rows[1]
+    assert parquet.read_metadata(tmp_path / "whole" / "parquet").num_rows == len(long_past.points())
     assert [name for name in whole if whole[name] != divided[name]] == []
     assert max(sizes) <= 2 * 5000  # a block of the pyramid is not divided
     assert len(table(divided["csv"].decode())) == len(long_past.points())
