@@ -95,6 +95,15 @@ def test_baseline_first_and_extremes():
     assert left_of("lowest(x) > 0", values)[0][-1] == 1.0
 
 
+def test_windows_that_repeat_and_skip():
+    """Where another metric drives, a window may count twice and another never; as many as there are, but not these."""
+    values, driver = window_of([5, 1, 9, 2, 8, 3, 7]), SeriesWindow(Need(100))
+    moments = np.array([2.1, 2.2, 4.1, 5.1, 6.1])
+    driver.extend(moments, moments, np.zeros(5), 2)
+    frame = Frame({"y": Stack.of([driver]), "x": Stack.of([values])}, "y", 5)
+    assert evaluate(parse("median(x, 3) > y").operands[0], frame)[0].tolist() == [5, 5, 8, 3, 7]
+
+
 def test_a_long_baseline_is_taken_anew_at_times():
     """A baseline of 40 points is taken at every second one; between them it stands still."""
     values = np.random.default_rng(0).normal(size=90)
