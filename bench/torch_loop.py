@@ -2,10 +2,10 @@
 
 As bench/loop.py: blocks with the hooks on or off in the order ABBA and BAAB in turn, in one process, A/A beside it, the
 upper bound of the bootstrap interval against the limit. Measured is the training as it goes on after its first minute,
-in which the hooks look more often (never above `recorder.overhead_budget`). A block is 40 ms long, and never shorter
-than the hooks' own rhythm (of short steps they measure four of 256). The script itself has no line for us.
-`traceml-ai`, whose hooks need lines in the script and a process beside it, is measured in the same way where it is
-installed.
+in which the hooks look more often (at most `recorder.overhead_budget`, but for 0.1 s at the beginning). A block is 40
+ms long, and never shorter than the hooks' own rhythm (of short steps they measure four of 256). The script itself has
+no line for us. `traceml-ai`, whose hooks need lines in the script and a process beside it, is measured in the same way
+where it is installed.
 """
 
 from __future__ import annotations

@@ -195,6 +195,20 @@ def test_interval_follows_the_budget():
     assert loop.run.values("grad_norm_interval")[-1] == 30
 
 
+def test_a_budget_of_nothing_is_kept():
+    """Where nothing may be spent the norm is taken once, when its cost is not known yet, and never again."""
+    clock = Clock()
+    loop = Loop(every=5, budget=0.0, clock=clock)
+    stop = loop.watch._cadence.stop
+    loop.watch._cadence.stop = lambda begun, more=0.0: stop(begun - 0.003, more)
+    for _ in range(100):
+        loop.backward()
+        loop.update()
+        clock.now += 0.010
+    loop.watch.close()
+    assert [step for step, row in loop.run.rows if "grad_norm" in row] == [0]
+
+
 def test_several_optimizers():
     """Each optimizer has a norm of its own; that of the first has the plain name."""
     loop = Loop()

@@ -51,6 +51,7 @@ def test_the_first_steps_are_all_measured(monkeypatch):
     assert weighed(budget, 50_000, 1_000_000, times=OPENING_NS // (50_000 * SAMPLE) - 1) == 1
     assert weighed(budget, 50_000, 1_000_000) > 4
     assert weighed(Budget(0.01), 500_000, 1_000_000, times=1) > 4
+    assert weighed(Budget(0.0), 50_000, 1_000_000, times=1) == WIDEST
 
 
 def test_a_training_that_is_known_is_measured_less():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 CHEAP_SECONDS = 0.005
 """A first measurement that is expected to cost more waits until the duration of a step is known."""
 OPENING_SECONDS = 0.01
-"""What measurements may cost once in all, whatever the budget: also a run of a second can be judged then."""
+"""What measurements may cost once in all, whatever the budget (but 0): also a run of a second can be judged then."""
 LONGEST = 100_000
 """Steps between two measurements at most, however dear one is."""
 
@@ -33,7 +33,11 @@ class Cadence:
     def interval(self) -> int:
         """Return the steps between two measurements, as the costs are now."""
         cost = self._cost or self._expected
-        if not self._budget or not self._step or not cost or self._spent + cost < OPENING_SECONDS:
+        if self._budget is None or not self._step or not cost:
+            return self._every
+        if self._budget <= 0:
+            return LONGEST
+        if self._spent + cost < OPENING_SECONDS:
             return self._every
         return min(LONGEST, max(self._every, math.ceil(cost / (self._budget * self._step))))
 

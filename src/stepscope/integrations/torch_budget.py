@@ -32,7 +32,7 @@ KEPT = 5
 
 
 OPENING_NS, OPENING = 100_000_000, 0.1
-"""What the hooks may spend once in a run whatever the budget, in ns, and as a share of a step meanwhile."""
+"""What the hooks may spend once in a run, whatever the budget (but 0), in ns; and as a share of a step meanwhile."""
 RICH = 100
 """Samples after which a training is known."""
 LATER = 0.3
@@ -52,7 +52,7 @@ class Budget:
         self._samples: deque[tuple[int, int]] = deque(maxlen=KEPT)
         self.weighed = 0
         """Steps in which the hooks have timed themselves."""
-        self._opening = OPENING_NS
+        self._opening = OPENING_NS if share > 0 else 0
 
     def weigh(self, spent: int, elapsed: int) -> None:
         """Hear that the hooks took `spent` ns of a step of `elapsed` ns; measure more or fewer steps from now on."""
