@@ -68,7 +68,7 @@ class Instrument:
         self._is_attached = True
         self._loaders.look = self._optimizers.made = self.roots.look
         self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
-        self.timeline.listeners += [self.roots.step, self._compilations.step, self._device]
+        self.timeline.listeners += [self.roots.step, self._device]
         self.timeline.looked.append(self._reductions.step_end)
         _disarm_in_children(self)
         self.resume()

@@ -8,10 +8,11 @@ from time import monotonic_ns
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from stepscope.integrations.patches import Patches
 from stepscope.recorder import automatic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stepscope.core.after_import import AfterImport
     from stepscope.integrations.torch_roots import Roots
@@ -30,6 +31,7 @@ class Compilations:
         self._charge = timeline.charge(automatic.COMPILE)
         self._handler: Any = None
         self._begun: list[tuple[bool, int]] = []
+        self._patches = Patches()
 
     def attach(self, imports: AfterImport) -> None:
         """Wait for Dynamo, which a program that compiles nothing never loads."""
@@ -38,6 +40,7 @@ class Compilations:
 
     def detach(self) -> None:
         """Take the callbacks off."""
+        self._patches.restore()
         handler, self._handler = self._handler, None
         if handler is None:
             return
@@ -45,16 +48,26 @@ class Compilations:
             if own in callbacks:
                 callbacks.remove(own)
 
-    def step(self) -> None:
-        """Put the callbacks on again if somebody has reset Dynamo, which forgets them."""
-        handler = self._handler
-        if handler is not None and self._start not in handler.start_callbacks and not self._begun:
-            self._register(sys.modules[CALLBACKS])
-
     def _register(self, module: ModuleType) -> None:
         self._handler = module.callback_handler
+        self._put_on()
+        self._patches.wrap(self._handler, "clear", self._remembered)
+
+    def _put_on(self) -> None:
         self._handler.register_start_callback(self._start)
         self._handler.register_end_callback(self._end)
+
+    def _remembered(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Put the callbacks on again after torch._dynamo.reset(), which forgets them all."""
+
+        def call() -> None:
+            try:
+                clear()
+            finally:
+                if self._handler is not None:
+                    self._put_on()
+
+        return call
 
     def _start(self, *_: Any) -> None:
         timeline = self._timeline
