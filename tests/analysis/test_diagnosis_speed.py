@@ -101,6 +101,18 @@ def test_stalls_in_a_rhythm_are_told_apart_from_a_slow_host() -> None:
     assert found[0].evidence["phase"] == "other"
 
 
+def test_stalls_are_told_once_on_a_machine_that_others_use() -> None:
+    """There too a rhythm is a periodic stall and no slow host, with the cost and the usual step as they are."""
+    other = np.full(COUNT, 0.001)
+    other[19::20] += 0.5
+    slowed = {"forward": 0.01 * np.random.default_rng(1).uniform(1, 4, COUNT)}
+    found = findings(evidence(steps(HEALTHY | slowed | {"other": other}), series=busy()))
+    assert [one.kind for one in found if one.severity != "info"] == ["periodic_stall"]
+    assert found[0].gain_ratio == pytest.approx(0.025 / (0.025 + 0.037), rel=0.1)
+    assert "usual 3" in found[0].text
+
+
+
 def test_a_stretch_of_slow_steps_is_no_rhythm() -> None:
     """Ten slow steps one after another, each as long as the next, are one change of the run and no periodic stall."""
     data = np.full(COUNT, 0.001)

@@ -8,7 +8,7 @@ disturbed, and the verdict is the same as on a quiet one; a run that was not dis
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +55,8 @@ class Composition:
     """Their sum: the seconds that all steps would have taken."""
     disturbed: float = 0.0
     """Seconds that were taken off."""
+    bursts: dict[str, float] = field(default_factory=dict)
+    """Seconds of a disturbed run's phases that come on top of the usual in a rhythm."""
 
     def share(self, phase: str) -> float:
         """Return the share of a phase."""
@@ -120,8 +122,8 @@ def _whole(steps: Steps) -> dict[str, Numbers]:
     return phases
 
 
-def _undisturbed(steps: Steps, name: str) -> float:
-    """Return the seconds of a phase of one thread: as it is in most steps, and what comes on top of that in a rhythm.
+def _undisturbed(steps: Steps, name: str) -> tuple[float, float]:
+    """Return the seconds of a phase of one thread as it is in most steps, and what comes on top of that in a rhythm.
 
     A neighbour stops any phase now and then, for 10 ms and more, but without a rhythm.
     """
@@ -131,7 +133,7 @@ def _undisturbed(steps: Steps, name: str) -> float:
     own = 0.0
     if bursts.any() and even(steps.step[steps.measured][bursts].astype(np.float64), EVERY_OTHER) is not None:
         own = float((each[bursts] - usual).sum()) * steps.count / len(each)
-    return usual * steps.count + own
+    return usual * steps.count, own
 
 
 def composition(steps: Steps, evidence: Evidence) -> Composition:
@@ -140,15 +142,16 @@ def composition(steps: Steps, evidence: Evidence) -> Composition:
     workers = "data/load_seconds" in evidence.series  # whose batches come in bursts anyway
     if not is_disturbed(evidence) or int(steps.measured.sum()) < FEWEST or steps.weight is not None:
         return Composition(spent, steps.total)
-    slowed = 1.0
+    slowed, bursts = 1.0, {}
     for name, seconds in list(spent.items()):
         if name in PASSES:
             calm = float(np.quantile(steps.phase(name), CALM)) * steps.count
             if name == "forward" and calm > 0:
                 slowed = max(1.0, seconds / calm)
             spent[name] = min(seconds, calm)
-        elif name in ELSE:
-            spent[name] = seconds if name == "data" and workers else min(seconds, _undisturbed(steps, name))
+        elif name in ELSE and not (name == "data" and workers):
+            usual, bursts[name] = _undisturbed(steps, name)
+            spent[name] = min(seconds, usual + bursts[name])
     if "evaluation" in spent:
         # Passes as well, of which no undisturbed one may be left. Slowed down like the passes at most, and its share of
         # all that was slowed down is the least that it would have had.
@@ -156,4 +159,4 @@ def composition(steps: Steps, evidence: Evidence) -> Composition:
         share = min(0.95, spent["evaluation"] / steps.total)
         spent["evaluation"] = max(spent["evaluation"] / slowed, rest * share / (1 - share))
     total = sum(spent.values())
-    return Composition(spent, total, max(0.0, steps.total - total))
+    return Composition(spent, total, max(0.0, steps.total - total), bursts)

@@ -63,8 +63,7 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
         return
     periodic, excess = stalls(case)
     yield from periodic
-    if case.made.disturbed <= 0:
-        case = replace(case, made=case.made.without(excess))
+    case = replace(case, made=case.made.without(excess))
     waiting = input_bound(case, SHARES["data"]) if _reaches(case, "data") else None
     if waiting is not None:
         yield waiting

@@ -73,7 +73,7 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
     strong = excess > 0
     places = np.flatnonzero(strong)
     cost = float(excess.sum())
-    added = cost if case.made.disturbed > 0 else 0.0
+    added = max(0.0, cost - sum(case.made.bursts.values())) if case.made.disturbed > 0 else 0.0
     if cost < LEAST_SHARE * (case.total + added) or not FEWEST <= len(places) <= MOST * len(excess):
         return None
     index, moment = steps.step[kept][places].astype(np.float64), steps.end[kept][places]
@@ -105,7 +105,8 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
         evidence=facts,
         every=every,
     )
-    return [finding], {name: seconds for name, seconds in by_phase.items() if name not in TOLD}
+    taken = case.made.bursts if case.made.disturbed > 0 else by_phase
+    return [finding], {name: seconds for name, seconds in taken.items() if name not in TOLD}
 
 
 def _by_phase(case: Case, stalled: NDArray[np.int64]) -> dict[str, float]:
