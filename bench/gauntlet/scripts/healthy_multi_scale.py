@@ -20,7 +20,7 @@ model = nn.Sequential(
     nn.Flatten(),
     nn.Linear(32, 4),
 )
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 size = 32
 for epoch in range(3):
     for step, (x, y) in enumerate(loader):
