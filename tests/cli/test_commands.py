@@ -132,9 +132,12 @@ def test_exit_codes_are_documented_and_stay():
     assert "0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed" in build_parser().format_help()
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("exprt", "export"), ("diagnos", "diagnose"), ("shwo", "show")])
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [("exprt", "export"), ("shwo", "show"), ("show x --jsn", "--json"), ("compare a b --metrc=loss", "--metric")],
+)
 def test_a_slip_is_answered_with_what_was_meant(wrong, right, capsys):
-    """A command that is nearly one is named."""
+    """A command or option that is nearly one is named."""
     with pytest.raises(SystemExit):
-        main([wrong])
+        main(wrong.split())
     assert f"did you mean '{right}'?" in capsys.readouterr().err

@@ -46,6 +46,7 @@ Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed.
   stepscope COMMAND --help             everything about a command, with examples"""
 WIDTH = 12
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
+_UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--?[\w-]+)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,14 +60,20 @@ class Parser(argparse.ArgumentParser):
         own = next((one for words, one in commands_of(self) if words == (self.chosen,)), self)
         own.print_usage(sys.stderr)
         name = f"{self.prog} {self.chosen}".rstrip()
-        cause, remedy = message, f"see `{name} --help`"
-        found = _CHOICE.search(message)
-        if found is not None:
-            choices = [word.strip(" '") for word in found[2].split(",")]
-            near = get_close_matches(found[1], choices, 1)
-            if near:
-                cause, remedy = message.replace(f" (choose from {found[2]})", ""), f"did you mean {near[0]!r}? {remedy}"
+        cause, meant = _meant(message, list(own._option_string_actions))  # noqa: SLF001 - as below
+        remedy = f"see `{name} --help`" if meant is None else f"did you mean {meant!r}? see `{name} --help`"
         self.exit(USAGE, f"stepscope: cannot run `{name}`: {plain_lines(cause)}; {remedy}\n")
+
+
+def _meant(message: str, options: list[str]) -> tuple[str, str | None]:
+    """Return a complaint, without the list of all choices where one of them is near, and that one."""
+    found, unknown = _CHOICE.search(message), _UNKNOWN.search(message)
+    if found is not None:
+        choices = [word.strip(" '") for word in found[2].split(",")]
+        near = get_close_matches(found[1], choices, 1)
+        return (message.replace(f" (choose from {found[2]})", ""), near[0]) if near else (message, None)
+    near = get_close_matches(unknown[1], options, 1) if unknown is not None else []
+    return message, near[0] if near else None
 
 
 class Program(Parser):
