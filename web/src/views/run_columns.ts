@@ -36,6 +36,11 @@ function two(main: Child, more: Child): Child {
   return h("span", { class: "two" }, h("span", {}, main), more ? h("small", {}, more) : null);
 }
 
+/** Where a run belongs; its id only where the name is another one. */
+function whence(row: Row): string {
+  return [row.project, row.id === row.name ? "" : row.id, row.attempts > 1 ? `${row.attempts} attempts` : ""].filter(Boolean).join(" · ");
+}
+
 function progress(row: Row): number | null {
   const total = row.card?.total_steps;
   return total && row.step !== null ? Math.min(1, row.step / total) : null;
@@ -59,7 +64,7 @@ export const COLUMNS: readonly Column[] = [
     sort: (row) => row.name.toLowerCase(),
     cell: (row, context) => h("div", { class: "run-name" },
       h("a", { class: "cut", title: row.name, attrs: { href: context.href } }, row.name),
-      h("span", { class: "cut soft", title: row.cause || row.id }, row.cause ? row.cause : `${row.project} · ${row.id}${row.attempts > 1 ? ` · ${row.attempts} attempts` : ""}`)),
+      h("span", { class: "cut soft", title: row.cause || row.id }, row.cause || whence(row))),
   },
   { key: "state", title: "State", help: "How it is, or how it ended", class: "", sort: (row) => row.state, cell: (row) => h("span", { title: row.cause }, stateMark(row.state)) },
   {
