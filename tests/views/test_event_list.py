@@ -15,6 +15,7 @@ def test_events_have_a_readable_line(tmp_path):
     for number in range(5):
         tell(folder, "checkpoint", text=f"saved {number}", sequence=number)
     tell(folder, "histogram", name="w", sequence=9)
+    tell(folder, "gradient_layers", ratio=0.1, sequence=10)
     past = Past(folder)
     found = event_list(past, limit=2)
     assert found["total"] == 5

@@ -16,7 +16,10 @@ TEXT = 500
 VALUE = 2000
 """Characters of one field of an event."""
 QUIET = frozenset(
-    ("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options", "optimizer_made")
+    (
+        *("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"),
+        *("optimizer_made", "loader", "graph", "torch_setup", "gradient_layers"),
+    )
 )
 """Kinds that are not told unless they are asked for: data of other views."""
 

@@ -32,6 +32,7 @@ export function verdict(status: Status, found: Diagnosis | null, waiting: boolea
     waiting ? h("p", { class: "soft" }, "Looking for what slows it down or goes wrong…") : null,
     rest.length ? h("ul", { class: "also" }, rest.slice(0, MOST).map((one) => also(one, link))) : null,
     rest.length > MOST ? h("p", { class: "soft" }, `and ${rest.length - MOST} more: stepscope diagnose`) : null,
+    (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, capital(one))),
     missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, `Not known: ${one.why}; ${one.remedy}`)),
   ];
 }
