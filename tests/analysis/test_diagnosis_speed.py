@@ -112,7 +112,6 @@ def test_stalls_are_told_once_on_a_machine_that_others_use() -> None:
     assert "usual 3" in found[0].text
 
 
-
 def test_a_stretch_of_slow_steps_is_no_rhythm() -> None:
     """Ten slow steps one after another, each as long as the next, are one change of the run and no periodic stall."""
     data = np.full(COUNT, 0.001)
