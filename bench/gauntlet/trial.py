@@ -72,14 +72,13 @@ def run(case: Case, folder: Path, *, planted: bool = True) -> Verdict:
     root = folder / f"{name}-{'planted' if planted else 'without'}"
     work = root / "work"
     work.mkdir(parents=True)
-    settings = {"OMP_NUM_THREADS": "1", **case.settings}
     started = time.monotonic()
     with _group(case.quota if planted else None) as prefix, (root / "output.txt").open("wb") as output:
         if prefix is None:
             return Verdict("", trouble="no control group here")
         command = [*prefix, *_command(case, root), str(SCRIPTS / case.script), *words]
         child = subprocess.Popen(
-            command, cwd=work, env=environment(**settings), stdout=output, stderr=output, start_new_session=True
+            command, cwd=work, env=environment(OMP_NUM_THREADS="1"), stdout=output, stderr=output, start_new_session=True
         )
         try:
             if not _wait(child, case.alive, root / "output.txt"):
