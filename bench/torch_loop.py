@@ -2,8 +2,8 @@
 
 As bench/loop.py: blocks with the hooks on or off in the order ABBA and BAAB in turn, in one process, A/A beside it, the
 upper bound of the bootstrap interval against the limit. Measured is the training as it goes on after its first minute,
-in which the hooks look more often (at most `recorder.overhead_budget`, but for 0.1 s at the beginning). A block is 40
-ms long, and never shorter than the hooks' own rhythm (of short steps they measure four of 256). The script itself has
+in which the hooks look more often (at most `recorder.overhead_budget`, but for 0.1 s at the beginning). A block is 0.2
+s long, and never shorter than the hooks' own rhythm (of short steps they measure four of 256). The script itself has
 no line for us. `traceml-ai`, whose hooks need lines in the script and a process beside it, is measured in the same way
 where it is installed.
 """
@@ -24,7 +24,7 @@ from bench.figure import Figure, Options
 from bench.loop import interval, shown, timed
 from bench.processes import output_of
 
-BLOCK_SECONDS = 0.04
+BLOCK_SECONDS = 0.2
 WARM_SECONDS = 0.12
 """Of training after the hooks were put on or off, before anything is timed."""
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
