@@ -86,9 +86,13 @@ def test_a_sample_is_kept_once():
 def test_any_object_can_be_assigned(capsys):
     """What has no such methods is kept; one that raises is told once, and the training goes on."""
 
+    class HostileError(Exception):
+        def __str__(self):
+            raise RuntimeError("no text either")
+
     class Broken:
         def get_current_metrics(self):
-            raise RuntimeError("no")
+            raise HostileError
 
     training = TrainingMonitor(run=FakeRun(), clock=FakeClock())
     training.system_monitor = object()
@@ -96,5 +100,5 @@ def test_any_object_can_be_assigned(capsys):
     training.system_monitor = Broken()
     for step in range(3):
         training.record_metrics(step, 1.0, 1e-3, 32)
-    assert capsys.readouterr().err.count("system_monitor.get_current_metrics() failed: no") == 1
+    assert capsys.readouterr().err.count("system_monitor.get_current_metrics() failed: HostileError: (no text") == 1
     assert training.get_training_stats()["total_steps"] == 4

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from stepscope.core.errors import in_words
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metric_tracker import MetricTracker
 from stepscope.trackers.score_distribution import score_of
@@ -161,4 +162,4 @@ class GRPOMetricsTracker:
         try:
             self._run.log(dict(values), step=step)
         except Exception as error:  # noqa: BLE001 - a run of the user's own may raise anything
-            self._notices.say("run", f"cannot log GRPO metrics: {error}; they are kept in process")
+            self._notices.say("run", f"cannot log GRPO metrics: {in_words(error, 300)}; they are kept in process")

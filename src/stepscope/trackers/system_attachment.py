@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
+
 if TYPE_CHECKING:
     from stepscope.recorder.complaints import Complaints
 
@@ -57,7 +59,8 @@ class SystemAttachment:
         try:
             result = call()
         except Exception as error:  # noqa: BLE001 - an object of the user's may raise anything; the training goes on
-            self._notices.say(f"system {method}", f"system_monitor.{method}() failed: {error}; the training goes on")
+            what = f"system_monitor.{method}() failed: {in_words(error, 300)}; the training goes on"
+            self._notices.say(f"system {method}", what)
             return False
         if answer is not None:
             answer.append(result)

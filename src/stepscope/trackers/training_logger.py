@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.errors import in_words
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.json_file import write_json
@@ -80,7 +81,7 @@ class TrainingLogger:
             try:
                 self._run.log(values, step=step)
             except Exception as error:  # noqa: BLE001 - a run of the user's own may raise anything
-                self._notices.say("run", f"cannot log to the run: {error}; the metrics are kept in process")
+                self._notices.say("run", f"cannot log to the run: {in_words(error, 300)}; they are kept in process")
 
     def get_summary(self) -> dict[str, Any]:
         """Return the experiment's name, the time, the last step, statistics of each metric and of the scores."""
