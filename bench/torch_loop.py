@@ -1,17 +1,18 @@
 """How much `stepscope run` slows a real torch loop: one CPU thread, steps of 2 ms and of 50 ms, everything default.
 
-As bench/loop.py: blocks with the hooks on or off in the order ABBA and BAAB in turn, in one process, A/A beside it, the
-upper bound of the bootstrap interval against the limit. Measured is the training as it goes on after its first minute,
-in which the hooks look more often (at most `recorder.overhead_budget`, but for 0.1 s at the beginning). A block is 0.2
-s long, and never shorter than the hooks' own rhythm (of short steps they measure four of 256). The script itself has
-no line for us. `traceml-ai`, whose hooks need lines in the script and a process beside it, is measured in the same way
-where it is installed.
+As bench/loop.py: short blocks with the hooks on or off in the order ABBA and BAAB in turn, in one process, A/A beside
+it, the upper bound of the bootstrap interval against the limit. Measured is the training as it goes on after its first
+minute, in which the hooks look more often (at most `recorder.overhead_budget`, but for 0.1 s at the beginning). The
+hooks have a rhythm (of short steps they measure four of 256); it goes on through the blocks, which meet all of it by
+chance, and the mean counts them all. The script itself has no line for us. `traceml-ai`, whose hooks need lines in the
+script and a process beside it, is measured in the same way where it is installed.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import random
 import socket
 import subprocess
 import sys
@@ -24,12 +25,13 @@ from bench.figure import Figure, Options
 from bench.loop import interval, shown, timed
 from bench.processes import output_of
 
-BLOCK_SECONDS = 0.2
-WARM_SECONDS = 0.12
-"""Of training after the hooks were put on or off, before anything is timed."""
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
-FOURS = {"2ms": 60, "50ms": 60}
+BLOCKS = {"2ms": (40, 20), "50ms": (1, 1)}
+"""Steps of a block, and at least so many after the hooks were put on or off, before anything is timed."""
+FOURS = {"2ms": 400, "50ms": 500}
+SAME_EVERY = 4
+"""Of so many fours one is repeated with nothing to compare."""
 PEER = "traceml_ai"
 
 
@@ -42,11 +44,11 @@ def measure(options: Options) -> list[Figure]:
         ]
     found = []
     for name, (_, limit) in STEPS.items():
-        fours = 4 if options.quick else FOURS[name]
+        fours = 12 if options.quick else FOURS[name]
         printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / name), name, str(fours), "stepscope")
         told = json.loads(printed.splitlines()[-1])
         wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
-        beside = f"{shown(wall)}, thread CPU {shown(cpu)}, {8 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
+        beside = f"{shown(wall)}, thread CPU {shown(cpu)}, {4 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
         beside += f", {told['facts']}"
         outside = max(0.0, same[1], -same[2]) if same[1] * same[2] > 0 else 0.0
         found += [
@@ -68,7 +70,7 @@ def _peer(options: Options) -> Figure:
     what = "  the same of traceml-ai, 2 ms steps"
     if importlib.util.find_spec(PEER) is None:
         return Figure("torch_2ms_traceml", what, None, "%", None, "traceml-ai not installed")
-    fours = 4 if options.quick else FOURS["2ms"]
+    fours = 12 if options.quick else FOURS["2ms"]
     printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / "peer"), "2ms", str(fours), PEER)
     wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]))
     return Figure("torch_2ms_traceml", what, wall[2], "%", None, shown(wall))
@@ -173,13 +175,6 @@ class Hooks:
         """Take them off."""
         self.run.instrument.suspend()
 
-    def rhythm(self) -> int:
-        """Return after how many steps the hooks begin anew: some measured, then those that are not."""
-        from stepscope.integrations.torch_budget import GROUP
-
-        every = int(self.run.instrument.timeline.budget.every)
-        return GROUP * every if every > 1 else 1
-
     def facts(self) -> str:
         """Say how often the hooks measure a step, and what they think they cost."""
         budget = self.run.instrument.timeline.budget
@@ -208,10 +203,6 @@ class Peer:
 
     off = on
 
-    def rhythm(self) -> int:
-        """Return as many steps as ours take: blocks are alike."""
-        return 64
-
     def facts(self) -> str:
         """Say nothing, and end the process."""
         self._server.kill()  # it waits for more ranks, and for a Ctrl-C of its own
@@ -226,25 +217,35 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def four_blocks(hooks: Hooks | Peer | None, training: Training, steps: int, turn: int) -> tuple[float, float]:
-    """Return the ratio with/without over the blocks off, on, on, off (or the reverse, in turn): wall and CPU.
+class Fours:
+    """Blocks off, on, on, off, or the reverse in turn."""
 
-    Without hooks nothing is compared with nothing. After each change the interpreter finds its specialised code again
-    before anything is timed: a training puts the hooks on once.
-    """
-    total = np.zeros((2, 2))
-    now = 0
-    for which in (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1):
-        if which != now:
-            now = which
-            if hooks is not None:
-                (hooks.on if which else hooks.off)()
-            (hooks.block if hooks and which else training.plain)(max(2, round(WARM_SECONDS / training.seconds)))
-        total[which] += timed(hooks.block if hooks and which else training.plain, steps)
-    if hooks is not None and now:
-        hooks.off()
-    wall, cpu = total[1] / total[0]
-    return float(wall), float(cpu)
+    def __init__(self, training: Training, name: str, usual: float) -> None:
+        """Train as `training` does, whose steps take `usual` seconds."""
+        self._training, self._usual = training, usual
+        self._steps, self._warm = BLOCKS[name]
+        self._chance = random.Random(0)  # where in their rhythm the hooks are met
+
+    def ratio(self, hooks: Hooks | Peer | None, turn: int) -> tuple[float, float]:
+        """Return the ratio with/without: wall and CPU; without hooks nothing is compared with nothing.
+
+        After each change the interpreter finds its specialised code again before anything is timed: a training puts
+        the hooks on once.
+        """
+        total = np.zeros((2, 2))
+        now = 0
+        for which in (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1):
+            block = hooks.block if hooks and which else self._training.plain
+            if which != now:
+                now = which
+                if hooks is not None:
+                    (hooks.on if which else hooks.off)()
+                block(self._warm + self._chance.randint(0, self._warm))
+            total[which] += timed(block, self._steps, self._usual)
+        if hooks is not None and now:
+            hooks.off()
+        wall, cpu = total[1] / total[0]
+        return float(wall), float(cpu)
 
 
 def main(arguments: list[str]) -> int:
@@ -255,12 +256,13 @@ def main(arguments: list[str]) -> int:
     folder, (seconds, _), fours = Path(arguments[0]), STEPS[arguments[1]], int(arguments[2])
     training = Training(torch, seconds)
     step = training.calibrate()
-    hooks = (Hooks if arguments[3] == "stepscope" else Peer)(training, folder, settled=fours > 10)
-    steps = max(hooks.rhythm(), round(BLOCK_SECONDS / step))
+    hooks = (Hooks if arguments[3] == "stepscope" else Peer)(training, folder, settled=fours > 20)
+    measured = Fours(training, arguments[1], step)
     compared, same = [], []
     for turn in range(fours):
-        compared.append(four_blocks(hooks, training, steps, turn))
-        same.append(four_blocks(None, training, steps, turn)[0])
+        compared.append(measured.ratio(hooks, turn))
+        if turn % SAME_EVERY == 0:
+            same.append(measured.ratio(None, turn // SAME_EVERY)[0])
     wall, cpu = zip(*compared, strict=True)
     print(json.dumps({"wall": wall, "cpu": cpu, "same": same, "step": step, "facts": hooks.facts()}))
     return 0

@@ -78,7 +78,12 @@ def run(case: Case, folder: Path, *, planted: bool = True) -> Verdict:
             return Verdict("", trouble="no control group here")
         command = [*prefix, *_command(case, root), str(SCRIPTS / case.script), *words]
         child = subprocess.Popen(
-            command, cwd=work, env=environment(OMP_NUM_THREADS="1"), stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=work,
+            env=environment(OMP_NUM_THREADS="1"),
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
         try:
             if not _wait(child, case.alive, root / "output.txt"):
