@@ -27,9 +27,9 @@ from bench.processes import output_of
 
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
-BLOCKS = {"2ms": (40, 20), "50ms": (1, 1)}
+BLOCKS = {"2ms": (80, 60), "50ms": (2, 8)}
 """Steps of a block, and at least so many after the hooks were put on or off, before anything is timed."""
-FOURS = {"2ms": 400, "50ms": 500}
+FOURS = {"2ms": 250, "50ms": 250}
 SAME_EVERY = 4
 """Of so many fours one is repeated with nothing to compare."""
 PEER = "traceml_ai"
@@ -229,8 +229,8 @@ class Fours:
     def ratio(self, hooks: Hooks | Peer | None, turn: int) -> tuple[float, float]:
         """Return the ratio with/without: wall and CPU; without hooks nothing is compared with nothing.
 
-        After each change the interpreter finds its specialised code again before anything is timed: a training puts
-        the hooks on once.
+        After each change the interpreter finds its specialised code again, which takes 20 to 40 steps, before anything
+        is timed: a training puts the hooks on once.
         """
         total = np.zeros((2, 2))
         now = 0
@@ -240,7 +240,7 @@ class Fours:
                 now = which
                 if hooks is not None:
                     (hooks.on if which else hooks.off)()
-                block(self._warm + self._chance.randint(0, self._warm))
+                block(self._warm + self._chance.randint(0, self._steps))
             total[which] += timed(block, self._steps, self._usual)
         if hooks is not None and now:
             hooks.off()
