@@ -1,8 +1,8 @@
 """How much a real training loop is slowed: torch on one CPU thread, 2 ms steps, 10 scalars and 3 phases per step.
 
 Blocks of about 8 ms, recorded or not, in the order ABBA and BAAB in turn, in one process; after each four blocks that
-compare, four that compare nothing with nothing (A/A). The mean ratio of the fours comes with a bootstrap interval (95
-%). What neighbours on a shared machine do changes from second to second: blocks are short, and many. A step that
+compare, four that compare nothing with nothing (A/A). The median ratio of the fours comes with a bootstrap interval
+(95 %). What neighbours on a shared machine do changes from second to second: blocks are short, and many. A step that
 another program has stopped, five times as long as the usual one, counts as those five.
 """
 
@@ -38,7 +38,7 @@ def measure(options: Options) -> list[Figure]:
     """Return the slow-down, and what the same reckoning says where nothing differs."""
     what = "torch CPU loop, 2 ms steps: slowed (upper bound)"
     if importlib.util.find_spec("torch") is None:
-        return [Figure("loop", what, None, "%", 1.0, "torch not installed"), Figure("loop_aa", "  A/A", None)]
+        return [Figure(key, what, None, "%", None, "torch not installed") for key in ("loop", "loop_aa", "loop_empty")]
     fours = 60 if options.quick else 1200
     printed, _, _ = output_of("-m", "bench.loop", str(options.scratch / "loop"), str(fours))
     told = json.loads(printed.splitlines()[-1])
@@ -52,12 +52,18 @@ def measure(options: Options) -> list[Figure]:
     ]
 
 
-def interval(ratios: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean of ratios as percent above 1, and its bootstrap interval (95 %)."""
-    chance = np.random.default_rng(seed)
-    means = [ratios[chance.integers(0, len(ratios), len(ratios))].mean() for _ in range(RESAMPLES)]
-    low, high = np.percentile(means, [2.5, 97.5])
-    return tuple(float((ratio - 1) * 100) for ratio in (ratios.mean(), low, high))  # type: ignore[return-value]
+def interval(
+    ratios: NDArray[np.float64], middle: Callable[[NDArray[np.float64]], Any] = np.median, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return the middle of ratios as percent above 1, and its bootstrap interval (95 %).
+
+    The median is the sharper one where all blocks are alike; where a few are to count for what they are, it is the
+    (geometric) mean. Of noise the arithmetic mean of ratios makes more than 1, also where nothing differs.
+    """
+    chance, logs = np.random.default_rng(seed), np.log(ratios)
+    drawn = [middle(logs[chance.integers(0, len(logs), len(logs))]) for _ in range(RESAMPLES)]
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return tuple(float(np.expm1(one) * 100) for one in (middle(logs), low, high))  # type: ignore[return-value]
 
 
 def shown(found: tuple[float, float, float]) -> str:

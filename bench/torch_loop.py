@@ -47,7 +47,7 @@ def measure(options: Options) -> list[Figure]:
         fours = 12 if options.quick else FOURS[name]
         printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / name), name, str(fours), "stepscope")
         told = json.loads(printed.splitlines()[-1])
-        wall, cpu, same = (interval(np.array(told[key])) for key in ("wall", "cpu", "same"))
+        wall, cpu, same = (interval(np.array(told[key]), np.mean) for key in ("wall", "cpu", "same"))
         beside = f"{shown(wall)}, thread CPU {shown(cpu)}, {4 * fours} blocks, step {told['step'] * 1e3:.2f} ms"
         beside += f", {told['facts']}"
         outside = max(0.0, same[1], -same[2]) if same[1] * same[2] > 0 else 0.0
@@ -72,7 +72,7 @@ def _peer(options: Options) -> Figure:
         return Figure("torch_2ms_traceml", what, None, "%", None, "traceml-ai not installed")
     fours = 12 if options.quick else FOURS["2ms"]
     printed, _, _ = output_of("-m", "bench.torch_loop", str(options.scratch / "peer"), "2ms", str(fours), PEER)
-    wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]))
+    wall = interval(np.array(json.loads(printed.splitlines()[-1])["wall"]), np.mean)
     return Figure("torch_2ms_traceml", what, wall[2], "%", None, shown(wall))
 
 

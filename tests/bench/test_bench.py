@@ -19,7 +19,7 @@ from bench.standing import slowed
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
     "hotpath": {"log", "step", "log_over_tensorboard", "log_over_wandb"},
-    "loop": {"loop", "loop_aa"},
+    "loop": {"loop", "loop_aa", "loop_empty"},
     "start": {"import", "modules", "init", "exit", "pipe"},
     "kills": {"lost", "duplicated", "altered", "not_killed"},
     "peers_loss": {f"lost_by_{name}" for name in PEERS},
