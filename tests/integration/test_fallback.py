@@ -45,9 +45,9 @@ def test_a_kill_of_the_trainer_and_its_thread_loses_nothing(bench):
     """With trainer and draining thread killed together, the next reader salvages what was not drained."""
     after = "import os; os.kill(os.getpid(), 9)"
     trainer = bench.run(CODE.format(before="sys.executable = ''", after=after))
-    past = stepscope.open(trainer.out.split()[0])
-    until(lambda: past.state == "killed", "the end")
-    assert past.series("x").value.tolist() == list(range(20_000))
+    path = trainer.out.split()[0]
+    until(lambda: stepscope.open(path).state == "killed", "the end")  # a reader leaves a young ring to a late watcher
+    assert stepscope.open(path).series("x").value.tolist() == list(range(20_000))
 
 
 def test_where_processes_are_forbidden_the_run_is_still_recorded(bench):
