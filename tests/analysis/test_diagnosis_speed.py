@@ -112,6 +112,16 @@ def test_stalls_are_told_once_on_a_machine_that_others_use() -> None:
     assert "usual 3" in found[0].text
 
 
+def test_a_stall_takes_nothing_from_another_rhythm() -> None:
+    """Batches that come late every fourth step are told beside a stall every twenty, also where others disturb."""
+    data, other = np.full(COUNT, 0.001), np.full(COUNT, 0.001)
+    data[3::4] += 0.1
+    other[18::20] += 0.5
+    slowed = {"forward": 0.01 * np.random.default_rng(1).uniform(1, 4, COUNT)}
+    found = findings(evidence(steps(HEALTHY | slowed | {"data": data, "other": other}), series=busy()))
+    assert {one.kind for one in found if one.severity != "info"} == {"periodic_stall", "input_bound"}
+
+
 def test_a_stretch_of_slow_steps_is_no_rhythm() -> None:
     """Ten slow steps one after another, each as long as the next, are one change of the run and no periodic stall."""
     data = np.full(COUNT, 0.001)

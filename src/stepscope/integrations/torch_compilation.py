@@ -54,8 +54,9 @@ class Compilations:
         self._patches.wrap(self._handler, "clear", self._remembered)
 
     def _put_on(self) -> None:
-        self._handler.register_start_callback(self._start)
-        self._handler.register_end_callback(self._end)
+        if self._start not in self._handler.start_callbacks:
+            self._handler.register_start_callback(self._start)
+            self._handler.register_end_callback(self._end)
 
     def _remembered(self, clear: Callable[[], None]) -> Callable[[], None]:
         """Put the callbacks on again after torch._dynamo.reset(), which forgets them all."""

@@ -73,7 +73,11 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
     strong = excess > 0
     places = np.flatnonzero(strong)
     cost = float(excess.sum())
-    added = max(0.0, cost - sum(case.made.bursts.values())) if case.made.disturbed > 0 else 0.0
+    by_phase = taken = _by_phase(case, steps.step[kept][strong])
+    added = 0.0
+    if case.made.disturbed > 0:  # of which all that has no rhythm was taken off
+        taken = {name: min(seconds, case.made.bursts.get(name, 0.0)) for name, seconds in by_phase.items()}
+        added = max(0.0, cost - sum(taken.values()))
     if cost < LEAST_SHARE * (case.total + added) or not FEWEST <= len(places) <= MOST * len(excess):
         return None
     index, moment = steps.step[kept][places].astype(np.float64), steps.end[kept][places]
@@ -81,7 +85,6 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
         return None
     apart = even(index, EVERY_OTHER), even(moment)
     lasted = float(np.median(excess[strong]))
-    by_phase = _by_phase(case, steps.step[kept][strong])
     most = max(by_phase, key=lambda name: by_phase[name], default=UNKNOWN)
     if apart == (None, None) or _otherwise(case, most, apart[0], lasted):
         return None
@@ -105,7 +108,6 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
         evidence=facts,
         every=every,
     )
-    taken = case.made.bursts if case.made.disturbed > 0 else by_phase
     return [finding], {name: seconds for name, seconds in taken.items() if name not in TOLD}
 
 
