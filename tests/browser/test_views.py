@@ -42,6 +42,15 @@ def test_overview_says_how_a_run_ended(page, server, keys):
     assert "backward" in text
 
 
+def test_the_verdict_says_what_it_rests_on(page, server, keys):
+    """A note of the diagnosis, as that others used the machine, stands below the verdict."""
+    told = {"run": "r", "primary": None, "summary": "", "findings": [], "missing": [], "changes": []}
+    told["notes"] = ["other programs took 1.0 of 2 processors"]
+    page.route("**/api/diagnosis*", lambda route: route.fulfill(json=told))
+    visit(page, server, "overview", keys[HEALTHY])
+    page.get_by_text("Other programs took 1.0 of 2 processors").wait_for()
+
+
 @pytest.mark.promise("S1-001", "S1-045")
 def test_training_draws_loss_accuracy_and_learning_rate(page, server, keys):
     """The training page draws loss, accuracy and learning rate, and says how many points are not finite."""
