@@ -25,7 +25,7 @@ class Cadence:
     ) -> None:
         """Measure every `every` steps at most, at `budget` of the time at most (None: no limit); clock in seconds."""
         self._every, self._budget, self._clock = max(1, int(every)), budget, clock
-        self._since = self._every
+        self._since, self._taken = self._every, 0
         self._cost = self._expected = self._step = self._spent = 0.0
         self._mark: float | None = None
 
@@ -62,15 +62,17 @@ class Cadence:
         """End a measurement; `more` seconds are its cost elsewhere, such as on a device."""
         cost = self._clock() - start + more
         self._spent += cost
-        # The first one warms things up: a cheaper one replaces it at once, a dearer one counts by a part.
-        self._cost = cost if not self._cost or cost < self._cost else 0.8 * self._cost + 0.2 * cost
-        self._since = 0
+        # The first one warms things up: a cheaper second one replaces it. From then on each counts by a part.
+        replaces = not self._taken or (self._taken == 1 and cost < self._cost)
+        self._cost = cost if replaces else 0.8 * self._cost + 0.2 * cost
+        self._taken, self._since = self._taken + 1, 0
 
     def step(self, count: int = 1) -> None:
         """Count a step that has ended, or several since the last call."""
         now, self._since = self._clock(), self._since + count
         if self._mark is not None:
             took = max(0.0, now - self._mark) / max(1, count)
+            kept = 0.9**count  # a hundred steps that nobody looked at say more than the one that was measured
             # An evaluation or a checkpoint in between makes no long step of the following ones.
-            self._step = 0.9 * self._step + 0.1 * min(took, 4 * self._step) if self._step else took
+            self._step = kept * self._step + (1 - kept) * min(took, 4 * self._step) if self._step else took
         self._mark = now

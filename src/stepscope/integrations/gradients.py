@@ -201,7 +201,6 @@ class Gradients:
         if self._is_due(parameters) and self._updates_cadence.due():
             start = self._updates_cadence.start()
             self._updates.before(parameters)
-            self._updates_cadence.stop(start)
             self._copying = self._updates_cadence.start() - start
         if self._histograms.asked:
             self._histograms.take(parameters, self._names.of(parameters), self._parts)
