@@ -29,6 +29,15 @@ class Patches:
         setattr(owner, name, wrapper)
         return True
 
+    def exchange(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Put another wrapper of the original in the place of ours, if that is still there."""
+        for at, (other, what, before, wrapper) in enumerate(self._done):
+            if other is owner and what == name and vars(owner).get(name) is wrapper:
+                original = wrapper.__wrapped__  # type: ignore[attr-defined]
+                other_wrapper = functools.update_wrapper(make(original), original)
+                self._done[at] = (owner, name, before, other_wrapper)
+                setattr(owner, name, other_wrapper)
+
     def restore(self) -> None:
         """Put everything back; a wrapper that somebody has wrapped again stays, and must be inert by itself."""
         for owner, name, before, wrapper in reversed(self._done):

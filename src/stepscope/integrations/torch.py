@@ -68,6 +68,7 @@ class Instrument:
         self._is_attached = True
         self._loaders.look = self._optimizers.made = self.roots.look
         self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
+        self.timeline.compiled = self._compiled
         self.timeline.listeners += [self.roots.step, self._device]
         self.timeline.looked.append(self._reductions.step_end)
         _disarm_in_children(self)
@@ -133,7 +134,6 @@ class Instrument:
         self._calls.listen(self._patches, losses.heard)
         self._optimizers.updating = losses.updating
         self.timeline.evaluations, self._loaders.inspect = losses.evaluating, losses.inspect
-        self.timeline.compiled = losses.training
         for owner in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
             if "scale" in vars(owner):
                 self._patches.wrap(owner, "scale", losses.scaled)
@@ -164,6 +164,13 @@ class Instrument:
         self._optimizers.silence(quiet)
         if self.timeline.keeper.fed or not quiet:  # without a loader it is the backward pass that begins a step
             self._calls.silence(quiet)
+
+    def _compiled(self) -> None:
+        """Hear, before the first compilation, that from now on a compiler may look into whatever is called."""
+        self._loaders.trace()
+        self._optimizers.trace()
+        if self._losses is not None:
+            self._losses.training()
 
     def _device(self) -> None:
         """Begin to read the device's clock once the program has woken the device."""

@@ -15,6 +15,7 @@ from torch.utils.data import dataloader
 from stepscope.integrations.batch import count_samples
 from stepscope.integrations.torch_deaths import WorkerDeaths
 from stepscope.integrations.torch_workers import WORDS, Slots, WorkerProbe
+from stepscope.recorder import native
 from stepscope.recorder.automatic import BITS, CODES
 
 if TYPE_CHECKING:
@@ -25,14 +26,18 @@ DATA = CODES["data"]
 MOST_TOLD = 20
 """Loaders whose set-up is told: a program may make a new one for every epoch."""
 SEQUENCES = (list, tuple)
+ITERATOR = dataloader._BaseDataLoaderIter  # noqa: SLF001 - torch has no hook here
 
 
 class Loaders:
     """The hooks on DataLoaders."""
 
+    __slots__ = ("_deaths", "_feeding", "_iterator", "_patches", "_slots", "_timeline", "_told", "inspect", "look")
+
     def __init__(self, timeline: Timeline) -> None:
         """Tell `timeline` of every batch."""
         self._timeline = timeline
+        self._patches: Patches | None = None
         self._feeding: weakref.ref[Any] | None = None
         self._iterator = 0
         self._told: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -48,7 +53,13 @@ class Loaders:
         self._deaths.attach(patches)
         patches.wrap(torch.utils.data.DataLoader, "__iter__", self._iterating)
         patches.wrap(torch.utils.data.DataLoader, "_get_iterator", self._probing)
-        patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._fetching)  # noqa: SLF001 - torch has no hook here
+        patches.wrap(ITERATOR, "__next__", self._fetching)
+        self._patches = patches
+
+    def trace(self) -> None:
+        """Leave no function in C where a compiler may come along."""
+        if self._patches is not None:
+            self._patches.exchange(ITERATOR, "__next__", self._fetching_in_python)
 
     def detach(self) -> None:
         """Look at the workers for the last time."""
@@ -110,7 +121,14 @@ class Loaders:
         )
 
     def _fetching(self, original: Any) -> Any:
-        """Return the wrapper of `__next__`: in a stretch of unmeasured steps it does little more than count them."""
+        """Return the wrapper of `__next__`, in C where that is there and nothing is compiled."""
+        hot = None if self._timeline.traced else native.in_place()
+        if hot is None:
+            return self._fetching_in_python(original)
+        return hot.fetching(self._timeline, self, original, self._marking(original), Tensor, torch.is_grad_enabled)
+
+    def _fetching_in_python(self, original: Any) -> Any:
+        """Return the wrapper: in a stretch of unmeasured steps it does little more than count them."""
         timeline, marked = self._timeline, self._marking(original)
         keeper, note, is_training = timeline.keeper, timeline.steps.note, torch.is_grad_enabled
 

@@ -12,6 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stepscope.integrations.torch_timeline import compiling
+from stepscope.recorder import native
 from stepscope.recorder.automatic import BITS, CODES
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Optimizers:
     def __init__(self) -> None:
         """Know none yet."""
         self._timeline: Timeline
+        self._patches: Patches | None = None
+        self._counting: Any = None
         self._in_backward: Callable[[], bool] = lambda: False
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._handles: list[Any] = []
@@ -70,9 +73,12 @@ class Optimizers:
     def attach(self, timeline: Timeline, patches: Patches, in_backward: Callable[[], bool]) -> None:
         """Put the hooks on."""
         self._timeline, self._in_backward = timeline, in_backward
+        hot = native.in_place()
+        self._counting = self._after_unmeasured if hot is None else hot.stepped(timeline, self._after_unmeasured)
         self._register()
         patches.wrap(torch.optim.Optimizer, "__init__", self._remembering)
         patches.wrap(torch.optim.Optimizer, "zero_grad", self._clearing)
+        self._patches = patches
         for owner in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
             if "step" in vars(owner):
                 patches.wrap(owner, "step", self._scaling)
@@ -83,7 +89,7 @@ class Optimizers:
             return
         self.detach()
         if quiet:
-            self._handles = [register_optimizer_step_post_hook(self._after_unmeasured)]
+            self._handles = [register_optimizer_step_post_hook(self._counting)]
         else:
             self._register()
 
@@ -112,7 +118,17 @@ class Optimizers:
 
         return make
 
+    def trace(self) -> None:
+        """Leave no function in C where a compiler may come along."""
+        if self._patches is not None:
+            self._patches.exchange(torch.optim.Optimizer, "zero_grad", self._clearing_in_python)
+
     def _clearing(self, original: Any) -> Any:
+        twin = self._clearing_in_python(original)
+        hot = None if self._timeline.traced else native.in_place()
+        return twin if hot is None else hot.passing(self._timeline, original, twin)
+
+    def _clearing_in_python(self, original: Any) -> Any:
         timeline, add = self._timeline, self._timeline.add
 
         def zero_grad(*args: Any, **kwargs: Any) -> Any:

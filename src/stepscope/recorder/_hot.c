@@ -524,6 +524,8 @@ static Py_ssize_t offset_of(PyTypeObject *type, const char *name)
     return offset;
 }
 
+#include "_quiet.h"
+
 static PyObject *descriptors(PyTypeObject *type, PyMethodDef *methods)
 {
     PyObject *found = PyDict_New();
@@ -583,6 +585,9 @@ static PyObject *set_clock(PyObject *Py_UNUSED(module), PyObject *clock)
 
 static PyMethodDef FUNCTIONS[] = {
     {"twins", twins, METH_VARARGS, "Return the methods for Recorder, Step, Phase and AutomaticSteps, by name."},
+    {"passing", passing, METH_VARARGS, "Return a function that is the original while no marks are made, else its twin."},
+    {"stepped", stepped, METH_VARARGS, "Return the hook of optimizers for steps that are only counted."},
+    {"fetching", fetching, METH_VARARGS, "Return the `__next__` of loaders for steps that are only counted."},
     {"set_clock", set_clock, METH_O, "Go by this function instead of the system's clock; None ends that. For tests."},
     {NULL, NULL, 0, NULL},
 };
@@ -596,6 +601,7 @@ PyMODINIT_FUNC PyInit__hot(void)
     text_look = PyUnicode_InternFromString("look");
     text_deferred = PyUnicode_InternFromString("_write_deferred");
     if (!text_step || !text_samples || !text_look || !text_deferred) return NULL;
+    if (ready_hooks() < 0) return NULL;
     if (PyType_Ready(&StateType) < 0 || PyType_Ready(&SpentType) < 0 || (module = PyModule_Create(&MODULE)) == NULL) return NULL;
     if (PyModule_AddObjectRef(module, "State", (PyObject *)&StateType) < 0 ||
         PyModule_AddObjectRef(module, "Spent", (PyObject *)&SpentType) < 0)

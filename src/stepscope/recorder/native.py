@@ -8,7 +8,7 @@ from stepscope.recorder.automatic import AutomaticSteps
 from stepscope.recorder.hotpath import Phase, Recorder, Step
 from stepscope.recorder.state import MODULE, PURE, compiled
 
-__all__ = ["PURE", "available", "is_used", "settle", "use"]
+__all__ = ["PURE", "available", "in_place", "is_used", "settle", "use"]
 
 CLASSES = (Recorder, Step, Phase, AutomaticSteps)
 NAMES = (
@@ -47,6 +47,11 @@ def settle() -> None:
 def is_used() -> bool:
     """Say whether the methods in C are in place."""
     return vars(Recorder)["log"] is not PYTHON[0]["log"]
+
+
+def in_place() -> Any:
+    """Return the module in C if its methods are in place; else None."""
+    return available() if is_used() else None
 
 
 def _put(owner: type, methods: dict[str, Any]) -> None:
