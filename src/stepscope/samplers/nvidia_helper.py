@@ -5,6 +5,7 @@ A call into a stuck driver cannot be interrupted, so nobody else makes one. `nvi
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     except pynvml.NVMLError as error:
         _write(output, {"error": error.value, "reason": str(error)})
         return 0
+    gc.freeze()
     _serve(output, reader, pynvml.NVMLError)
     return 0
 

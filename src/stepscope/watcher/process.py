@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -58,6 +59,7 @@ def main(arguments: list[str]) -> int:
 
             feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
         watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
+        gc.freeze()  # what is loaded stays: to look through it for garbage was a tenth of all that the watcher does
         _watch(watcher, journal)
         watcher.sampling.close()
         watcher.feed.close()
