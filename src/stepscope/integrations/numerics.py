@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from stepscope.integrations.torch import Instrument
 
-SHARES = {"gradients": 0.1, "activations": 0.1, "memory": 0.05}
+SHARES = {"gradients": 0.05, "activations": 0.1, "memory": 0.03}
 """Parts of the overhead budget that each may spend."""
 HISTOGRAMS_EVERY = 1000
 """Steps between two histograms of all parameters and gradients, where they are asked for."""

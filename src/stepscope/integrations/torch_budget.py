@@ -35,7 +35,7 @@ OPENING_NS, OPENING = 100_000_000, 0.1
 """What the hooks may spend once in a run, whatever the budget (but 0), in ns; and as a share of a step meanwhile."""
 RICH = 100
 """Samples after which a training is known."""
-LATER = 0.2
+LATER = 0.1
 """Part of the budget that is spent from then on."""
 
 
