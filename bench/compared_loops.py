@@ -1,8 +1,10 @@
 """Torch loops for the gate: one program four times over, as it is, again, and with 3 and 10 % more work.
 
-They are run in three orders. *Step by step* they take turns with every step, as close as two programs can be compared.
-*Run by run* they take turns as short runs, A B A B, as `docs/compare.md` advises. *One after the other* each is one
-run, as two jobs of CI are: the hardest case, for what the machine does meanwhile is in one of them alone.
+They are run in three orders. *Step by step* they take turns with every step, as close as two programs can be compared:
+what the gate must tell is held against that. *Run by run* they take turns as short runs, A B A B, as `docs/compare.md`
+advises. *One after the other* each is one run, as two jobs of CI are: the hardest case, for what the machine does
+meanwhile is in one of them alone. There no more can be told than the machine lets, and nothing false must be: where its
+own speed moves by 15 % from second to second, a rise of 3 % in a run of a second is *undecided*.
 """
 
 from __future__ import annotations
@@ -84,11 +86,12 @@ def _figures(key: str, what: str, results: Sequence[list[tuple[str, float]]], se
     width = float(np.median([row[0][1] for row in results])) * 50
     false, small, large = (100 * count / len(results) for count in counts["failed"])
     unsure = [f"undecided {count} of {len(results)}" for count in counts["undecided"]]
+    limits = (10.0, 0.0) if key == STEP_BY_STEP else (None, None)
     unsure[0] = f"{seen}, interval of ±{width:.2g} %, {unsure[0]}"
     return [
         Figure(f"{key}_equal", f"{what}, gate {GATE}: equal ones fail", false, "%", 100 * TOLERATED / PAIRS, unsure[0]),
-        Figure(f"{key}_3", f"  3 % more work: missed{_aside(key)}", 100 - small, "%", 10.0, unsure[1]),
-        Figure(f"{key}_10", f"  10 % more work: missed{_aside(key)}", 100 - large, "%", 0.0, unsure[2]),
+        Figure(f"{key}_3", f"  3 % more work: missed{_aside(key)}", 100 - small, "%", limits[0], unsure[1]),
+        Figure(f"{key}_10", f"  10 % more work: missed{_aside(key)}", 100 - large, "%", limits[1], unsure[2]),
     ]
 
 

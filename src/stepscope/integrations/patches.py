@@ -33,7 +33,7 @@ class Patches:
         """Put another wrapper of the original in the place of ours, if that is still there."""
         for at, (other, what, before, wrapper) in enumerate(self._done):
             if other is owner and what == name and vars(owner).get(name) is wrapper:
-                original = wrapper.__wrapped__  # type: ignore[attr-defined]
+                original = wrapper.__wrapped__
                 other_wrapper = functools.update_wrapper(make(original), original)
                 self._done[at] = (owner, name, before, other_wrapper)
                 setattr(owner, name, other_wrapper)
