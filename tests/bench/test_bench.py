@@ -177,3 +177,9 @@ def test_what_slows_some_steps_is_told_apart_from_what_slows_all(planted):
     middle, low, high = slowed(seconds, ran)
     assert low < middle < high
     assert middle == pytest.approx(4 * planted, abs=0.05)
+
+
+def test_driver_without_a_test_runner():
+    """The benchmarks run where the extra `bench` alone is installed: their fake driver needs no pytest."""
+    program = "import sys; sys.modules['pytest'] = None; import tests.nvml.build"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0

@@ -8,7 +8,7 @@ import stepscope
 from stepscope.exporters.grafana import dashboard, expressions
 from tests.integration.processes import until
 from tests.integration.prometheus_server import Prometheus, needs_prometheus, plain
-from tests.nvml.build import fake_driver  # noqa: F401 - the fixture `driver`
+from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`
 
 TRAIN = """
     import json, sys, time

@@ -1,4 +1,4 @@
-"""The fake NVIDIA driver library for tests: compiled once per test run, steered by a text file while it runs."""
+"""The fake NVIDIA driver library for tests and bench: compiled once per run, steered by a text file while it runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 FOLDER = Path(__file__).parent
 SOURCES = ("state.c", "devices.c", "readings.c")
 LIBRARY = "libnvidia-ml.so.1"
 
 
 def build(folder):
-    """Return the folder that holds the compiled library; skip the test where there is no compiler."""
+    """Return the folder that holds the compiled library."""
     compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler")
+    assert compiler is not None, "needs a C compiler"
     target = Path(folder) / LIBRARY
     if not target.exists():
         fresh = target.with_name(f"{LIBRARY}.{os.getpid()}")
@@ -55,14 +52,3 @@ class FakeDriver:
         fresh = self.state.with_suffix(".new")  # another file each time: a reader never sees half of one
         fresh.write_text("".join(f"{key}={value}\n" for key, value in self.lines.items()))
         fresh.replace(self.state)
-
-
-@pytest.fixture(name="driver")
-def fake_driver(tmp_path, tmp_path_factory, monkeypatch):
-    """Give the test a fake driver with 8 GPUs that every process it starts will load."""
-    cached = tmp_path_factory.getbasetemp() / "nvml"
-    cached.mkdir(exist_ok=True)
-    driver = FakeDriver(build(cached), tmp_path / "nvml-state")
-    for name, value in driver.environment().items():
-        monkeypatch.setenv(name, value)
-    return driver

@@ -17,7 +17,7 @@ from stepscope.samplers.nvidia import NvidiaSampler, describe_gpus
 from stepscope.samplers.nvidia_metrics import METRICS
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.sampling import Plan, Sampling
-from tests.nvml.build import fake_driver  # noqa: F401 - the fixture `driver`
+from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`
 
 pytest.importorskip("pynvml")
 SECOND = 10**9

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.samplers.nvidia_link import Link
 from stepscope.samplers.nvidia_read import throttle_flags
-from tests.nvml.build import fake_driver  # noqa: F401 - the fixture `driver`
+from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`
 
 pytest.importorskip("pynvml")
 EVERYTHING = {"slow": True, "devices": True}
