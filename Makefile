@@ -69,7 +69,7 @@ $(BIN)/python:
 
 # Editable, so that a changed source needs no new install; a changed pyproject.toml does.
 # The hot path in C is compiled by the install.
-NATIVE := hatch_build.py src/stepscope/recorder/_hot.c src/stepscope/recorder/_state.h src/stepscope/recorder/_quiet.h
+NATIVE := hatch_build.py $(wildcard src/stepscope/recorder/_*.[ch])
 
 $(BASE): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope into $(VENV)"

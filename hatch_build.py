@@ -16,7 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("src/stepscope/recorder/_hot.c")
-FLAGS = ("-O2", "-Wall", "-fPIC", "-fno-plt", "-fvisibility=hidden", "-shared")
+FLAGS = ("-O2", "-DNDEBUG", "-Wall", "-fPIC", "-fno-plt", "-fvisibility=hidden", "-shared")
 SECONDS = 120
 
 

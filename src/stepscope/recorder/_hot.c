@@ -9,7 +9,7 @@
    is in its place nobody else writes. Built for CPython with a GIL on x86, where stores are seen in their order. */
 
 #include "_state.h"
-#include <time.h>
+#include "_clock.h"
 
 #define MOST 128 /* values of a row */
 #define HEAD_BYTES 32
@@ -28,18 +28,18 @@ static PyObject *python_step_enter, *python_phase_enter, *python_phase_exit, *py
 static PyObject *test_clock, *text_step, *text_samples, *text_look, *text_deferred;
 
 #define AT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+#define HOT __attribute__((hot)) /* these lie side by side: a step finds them on few pages */
+#define COLD __attribute__((cold, noinline))
 
-static long long now_ns(void)
+HOT static long long now_ns(void)
 {
-    struct timespec now;
-    if (test_clock != NULL) {
-        PyObject *told = PyObject_CallNoArgs(test_clock);
-        long long value = told ? PyLong_AsLongLong(told) : 0;
-        Py_XDECREF(told);
-        return value;
-    }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
+    PyObject *told;
+    long long value;
+    if (__builtin_expect(test_clock == NULL, 1)) return counted_ns();
+    told = PyObject_CallNoArgs(test_clock);
+    value = told ? PyLong_AsLongLong(told) : 0;
+    Py_XDECREF(told);
+    return value;
 }
 
 static void put(PyObject *object, Py_ssize_t offset, PyObject *value) /* takes the reference */
@@ -50,7 +50,7 @@ static void put(PyObject *object, Py_ssize_t offset, PyObject *value) /* takes t
 }
 
 /* Read an exact int; say whether there was one that fits. */
-static int whole(PyObject *object, long long *value)
+HOT static int whole(PyObject *object, long long *value)
 {
     int overflow = 0;
     if (object == NULL || !PyLong_CheckExact(object)) return 0;
@@ -59,7 +59,7 @@ static int whole(PyObject *object, long long *value)
 }
 
 /* Read one of Python's own numbers as a double; say whether it was one. */
-static int real(PyObject *object, double *value)
+HOT static int real(PyObject *object, double *value)
 {
     if (PyFloat_CheckExact(object)) {
         *value = PyFloat_AS_DOUBLE(object);
@@ -80,8 +80,16 @@ static int real(PyObject *object, double *value)
     return 1;
 }
 
+/* Return what `threading.get_ident` does: in glibc and musl a thread is named by where its pointer points. */
+HOT static unsigned long this_thread(void)
+{
+    unsigned long thread;
+    __asm__("mov %%fs:0, %0" : "=r"(thread));
+    return thread;
+}
+
 /* Say whether this is a recorder; the type of the last one is known without a look at it. */
-static int is_recorder(PyObject *object)
+HOT static int is_recorder(PyObject *object)
 {
     if (Py_TYPE(object) == seen_type) return 1;
     if (!PyObject_TypeCheck(object, Recorder)) return 0;
@@ -90,10 +98,10 @@ static int is_recorder(PyObject *object)
 }
 
 /* Say whether a deque is empty; it keeps its length where every object of variable size does. */
-static int is_empty(PyObject *queue) { return queue != NULL && Py_IS_TYPE(queue, Deque) && Py_SIZE(queue) == 0; }
+HOT static int is_empty(PyObject *queue) { return queue != NULL && Py_IS_TYPE(queue, Deque) && Py_SIZE(queue) == 0; }
 
 /* Read how a layout of Python's writes a row of so many values of these kinds; say whether it does. */
-static int read_layout(PyObject *layout, const char *kinds, Py_ssize_t count, Form *form)
+COLD static int read_layout(PyObject *layout, const char *kinds, Py_ssize_t count, Form *form)
 {
     long long size, schema;
     PyObject *bytes;
@@ -110,13 +118,13 @@ static int read_layout(PyObject *layout, const char *kinds, Py_ssize_t count, Fo
 
 /* Return the form whose names lie where these do. A program logs the same literal names again: to compare where they
    lie is cheaper than to look each up, and touches none of them. */
-static Form *form_at(Form *forms, PyObject *const *names, Py_ssize_t count, Py_ssize_t salt)
+HOT static Form *form_at(Form *forms, PyObject *const *names, Py_ssize_t count, Py_ssize_t salt)
 {
     size_t first = (size_t)names[0];
     return &forms[((first >> 4) ^ (first >> 9) ^ (size_t)(count + salt)) % FORMS];
 }
 
-static int is_of(const Form *form, PyObject *const *names, Py_ssize_t count)
+HOT static int is_of(const Form *form, PyObject *const *names, Py_ssize_t count)
 {
     Py_ssize_t at;
     if (form->count != count) return 0;
@@ -126,7 +134,7 @@ static int is_of(const Form *form, PyObject *const *names, Py_ssize_t count)
 }
 
 /* Remember how rows of these names are written, as `layouts` says for `key`; say whether it says so. */
-static int learn(Form *form, PyObject *layouts, PyObject *key, const char *kinds, Py_ssize_t cells, Py_ssize_t count)
+COLD static int learn(Form *form, PyObject *layouts, PyObject *key, const char *kinds, Py_ssize_t cells, Py_ssize_t count)
 {
     Form fresh;
     Py_ssize_t at;
@@ -142,7 +150,7 @@ static int learn(Form *form, PyObject *layouts, PyObject *key, const char *kinds
 }
 
 /* Do what is due twice a second: rows that came inside another's, and a look at the watcher. */
-static int look(PyObject *recorder, long long now)
+COLD static int look(PyObject *recorder, long long now)
 {
     State *state = (State *)recorder;
     PyObject *when, *next;
@@ -161,13 +169,13 @@ static int look(PyObject *recorder, long long now)
 }
 
 /* Look at the world beside the training if it is time to. */
-static int look_if_due(PyObject *recorder, long long now)
+HOT static int look_if_due(PyObject *recorder, long long now)
 {
     return now > ((State *)recorder)->due ? look(recorder, now) : 0;
 }
 
 /* Write a row at a step; say whether that was possible. If not nothing was changed, and Python has to do it. */
-static int write_row(PyObject *recorder, const Form *form, long long now, long long at, const Cell *row, Py_ssize_t count)
+HOT static int write_row(PyObject *recorder, const Form *form, long long now, long long at, const Cell *row, Py_ssize_t count)
 {
     State *state = (State *)recorder;
     PyObject *tokens = state->tokens;
@@ -197,10 +205,10 @@ static int write_row(PyObject *recorder, const Form *form, long long now, long l
 }
 
 /* Say whether a keyword is this one: mostly it is the very same text. */
-static int is_word(PyObject *word, PyObject *text) { return word == text || PyUnicode_Compare(word, text) == 0; }
+HOT static int is_word(PyObject *word, PyObject *text) { return word == text || PyUnicode_Compare(word, text) == 0; }
 
 /* Call the twin of a method. */
-static PyObject *in_python(PyObject *twin, PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+COLD static PyObject *in_python(PyObject *twin, PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Py_ssize_t more = names ? PyTuple_GET_SIZE(names) : 0;
     PyObject *small[8], **all = small, *done;
@@ -212,7 +220,7 @@ static PyObject *in_python(PyObject *twin, PyObject *self, PyObject *const *args
     return done;
 }
 
-static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+HOT static PyObject *hot_log(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     static const char REALS[MOST + 1] = {[0 ... MOST - 1] = 'd'};
     State *state = (State *)self;
@@ -275,29 +283,51 @@ python:
     return in_python(python_write, self, args, count, NULL);
 }
 
-static PyObject *hot_phase(PyObject *self, PyObject *name)
+/* Give a context a class of its own, whose `__enter__` and `__exit__` know it: as they are no descriptors, `with` makes
+   no method objects of them, which the collector would have to hear of between cold neighbours. */
+COLD static void bind(PyObject *context)
+{
+    PyObject *enter = PyObject_GetAttrString(context, "__enter__"), *leave = PyObject_GetAttrString(context, "__exit__");
+    PyObject *own = NULL;
+    if (enter != NULL && leave != NULL)
+        own = PyObject_CallFunction((PyObject *)&PyType_Type, "s(O){s:(),s:O,s:O}", _PyType_Name(Py_TYPE(context)),
+                                    Py_TYPE(context), "__slots__", "__enter__", enter, "__exit__", leave);
+    if (own == NULL || PyObject_SetAttrString(context, "__class__", own) < 0) PyErr_Clear(); /* it stays as it is */
+    Py_XDECREF(enter);
+    Py_XDECREF(leave);
+    Py_XDECREF(own);
+}
+
+HOT static PyObject *hot_phase(PyObject *self, PyObject *name)
 {
     State *state = (State *)self;
     PyObject *phases = state->phases_by_name, *found = NULL;
     int at;
-    for (at = 0; at < KNOWN_PHASES && state->phase_names[at] != NULL; at++)
-        if (state->phase_names[at] == name) return Py_NewRef(state->phases[at]);
+    for (at = 0; at < KNOWN_PHASES && state->known[at].name != NULL; at++)
+        if (state->known[at].name == name) return Py_NewRef(state->known[at].phase);
     if (PyUnicode_CheckExact(name) && PyDict_CheckExact(phases)) found = PyDict_GetItemWithError(phases, name);
     if (found == NULL) {
         PyErr_Clear();
         return in_python(python_phase, self, &name, 1, NULL);
     }
     if (at < KNOWN_PHASES) {
-        state->phase_names[at] = Py_NewRef(name);
-        state->phases[at] = Py_NewRef(found);
+        if (Py_IS_TYPE(found, Phase)) bind(found);
+        state->known[at].name = Py_NewRef(name);
+        state->known[at].phase = Py_NewRef(found);
     }
     return Py_NewRef(found);
 }
 
-static PyObject *hot_step(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+HOT static PyObject *hot_step(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    PyObject *step = ((State *)self)->step, *samples = Py_None;
-    if (step == NULL || !PyObject_TypeCheck(step, Step) || count > 1) goto python;
+    State *state = (State *)self;
+    PyObject *step = state->step, *samples = Py_None;
+    if (step == NULL || count > 1) goto python;
+    if (step != state->known_step) {
+        if (!PyObject_TypeCheck(step, Step)) goto python;
+        if (Py_IS_TYPE(step, Step)) bind(step);
+        Py_XSETREF(state->known_step, Py_NewRef(step));
+    }
     if (names != NULL) {
         if (count || PyTuple_GET_SIZE(names) != 1 || !is_word(PyTuple_GET_ITEM(names, 0), text_samples)) goto python;
         samples = args[0];
@@ -312,7 +342,7 @@ python:
 }
 
 /* Add the time since the last mark to a phase, and mark now. */
-static int charge(State *state, PyObject *name, long long now)
+HOT static int charge(State *state, PyObject *name, long long now)
 {
     Part *part = part_of((Spent *)state->spent, name);
     if (part == NULL) {
@@ -325,7 +355,7 @@ static int charge(State *state, PyObject *name, long long now)
 }
 
 /* Remember how the row of a step with these phases is written. */
-static int learn_step(PyObject *recorder, Form *form, PyObject *const *names, Py_ssize_t size, int sampled)
+COLD static int learn_step(PyObject *recorder, Form *form, PyObject *const *names, Py_ssize_t size, int sampled)
 {
     char kinds[MOST];
     PyObject *key = PyTuple_New(size + 1);
@@ -341,7 +371,7 @@ static int learn_step(PyObject *recorder, Form *form, PyObject *const *names, Py
     return learnt;
 }
 
-static int end_step(PyObject *recorder, PyObject *samples)
+HOT static int end_step(PyObject *recorder, PyObject *samples)
 {
     State *state = (State *)recorder;
     Spent *spent = (Spent *)state->spent;
@@ -378,19 +408,19 @@ static PyObject *hot_end_step(PyObject *self, PyObject *samples)
     return end_step(self, samples) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *hot_step_enter(PyObject *self, PyObject *Py_UNUSED(nothing))
+HOT static PyObject *hot_step_enter(PyObject *self, PyObject *Py_UNUSED(nothing))
 {
     State *state = (State *)AT(self, step_recorder);
     if (AT(self, step_index) != Py_None || !is_recorder((PyObject *)state))
         return in_python(python_step_enter, self, NULL, 0, NULL);
-    state->thread = PyThread_get_thread_ident();
+    state->thread = this_thread();
     if (!state->mark) state->mark = now_ns();
     state->index = state->counting ? 0 : state->index + 1;
     state->counting = 0;
     return PyLong_FromLongLong(state->index);
 }
 
-static PyObject *hot_step_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(count))
+HOT static PyObject *hot_step_exit(PyObject *self, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(count))
 {
     PyObject *recorder = AT(self, step_recorder), *samples = AT(self, step_samples);
     int failed;
@@ -402,7 +432,7 @@ static PyObject *hot_step_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
 }
 
 /* Open a phase: the one before goes onto the stack, with its reference. */
-static int push(State *state, PyObject *name)
+HOT static int push(State *state, PyObject *name)
 {
     PyListObject *stack = (PyListObject *)state->stack;
     Py_ssize_t depth = PyList_GET_SIZE(stack);
@@ -418,7 +448,7 @@ static int push(State *state, PyObject *name)
 }
 
 /* Close it: the one before comes back. */
-static void pop(State *state, Py_ssize_t depth)
+HOT static void pop(State *state, Py_ssize_t depth)
 {
     PyObject *ended = state->current;
     state->current = PyList_GET_ITEM(state->stack, depth - 1);
@@ -426,17 +456,17 @@ static void pop(State *state, Py_ssize_t depth)
     Py_DECREF(ended);
 }
 
-static PyObject *hot_phase_enter(PyObject *self, PyObject *Py_UNUSED(nothing))
+HOT static PyObject *hot_phase_enter(PyObject *self, PyObject *Py_UNUSED(nothing))
 {
     PyObject *recorder = AT(self, phase_recorder);
     State *state = (State *)recorder;
-    if (!is_recorder(recorder) || state->thread != PyThread_get_thread_ident())
+    if (!is_recorder(recorder) || state->thread != this_thread())
         return in_python(python_phase_enter, self, NULL, 0, NULL);
     if (charge(state, state->current, now_ns()) < 0 || push(state, AT(self, phase_name)) < 0) return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *hot_phase_exit(PyObject *self, PyObject *const *args, Py_ssize_t count)
+HOT static PyObject *hot_phase_exit(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     PyObject *recorder = AT(self, phase_recorder);
     State *state = (State *)recorder;
@@ -460,7 +490,7 @@ static Form *bare_form(PyObject *self, State *state, int sampled)
 }
 
 /* End a step that nobody measured, and begin the next: all that our hooks do in most steps. */
-static PyObject *hot_note(PyObject *self, PyObject *samples)
+HOT static PyObject *hot_note(PyObject *self, PyObject *samples)
 {
     PyObject *recorder = AT(self, automatic_recorder), *count;
     State *state = (State *)recorder;
@@ -583,7 +613,42 @@ static PyObject *set_clock(PyObject *Py_UNUSED(module), PyObject *clock)
     Py_RETURN_NONE;
 }
 
+static PyObject *trust_counter(PyObject *Py_UNUSED(module), PyObject *trusted)
+{
+    memset(&counter, 0, sizeof counter);
+    counter.trusted = trusted == Py_True;
+    Py_RETURN_NONE;
+}
+
+static PyObject *read_clock(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(nothing))
+{
+    return PyLong_FromLongLong(now_ns());
+}
+
+/* Say at which rate the counter is believed after these looks at it and the clock. */
+static PyObject *rate_after(PyObject *Py_UNUSED(module), PyObject *looks)
+{
+    Counter kept = counter;
+    PyObject *all = PySequence_Fast(looks, "looks are pairs"), *rate = NULL;
+    Py_ssize_t at;
+    if (all == NULL) return NULL;
+    memset(&counter, 0, sizeof counter);
+    for (at = 0; at < PySequence_Fast_GET_SIZE(all); at++) {
+        long long ticks, ns;
+        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(all, at), "LL", &ticks, &ns)) goto out;
+        anchor((unsigned long long)ticks, ns);
+    }
+    rate = PyFloat_FromDouble(counter.window ? (double)counter.scale / 4294967296.0 : 0.0);
+out:
+    counter = kept;
+    Py_DECREF(all);
+    return rate;
+}
+
 static PyMethodDef FUNCTIONS[] = {
+    {"rate_after", rate_after, METH_O, "Return ns per tick after looks (ticks, ns), 0 if it is not believed. For tests."},
+    {"trust_counter", trust_counter, METH_O, "Say whether the processor's counter may be read instead of the clock."},
+    {"read_clock", read_clock, METH_NOARGS, "Return the time as the hot path reads it, in ns (monotonic)."},
     {"twins", twins, METH_VARARGS, "Return the methods for Recorder, Step, Phase and AutomaticSteps, by name."},
     {"passing", passing, METH_VARARGS, "Return a function that is the original while no marks are made, else its twin."},
     {"stepped", stepped, METH_VARARGS, "Return the hook of optimizers for steps that are only counted."},

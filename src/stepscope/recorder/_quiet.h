@@ -70,7 +70,7 @@ static PyTypeObject HookType = {
 };
 
 /* While no marks are made, be the original. */
-static PyObject *call_passing(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
+HOT static PyObject *call_passing(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
     PyObject **parts = ((Hook *)self)->parts;
     PyObject *called = AT(parts[TIMELINE], timeline_fast) == Py_True ? parts[TWIN] : parts[ORIGINAL];
@@ -78,7 +78,7 @@ static PyObject *call_passing(PyObject *self, PyObject *const *args, size_t coun
 }
 
 /* Hear that an optimizer has stepped. */
-static PyObject *call_stepped(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
+HOT static PyObject *call_stepped(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
     PyObject **parts = ((Hook *)self)->parts, *keeper = parts[KEEPER];
     if (AT(parts[TIMELINE], timeline_hushed) != Py_True || AT(keeper, keeper_fed) != Py_True)
@@ -88,19 +88,19 @@ static PyObject *call_stepped(PyObject *self, PyObject *const *args, size_t coun
 }
 
 /* Say whether a stretch of steps goes on that are only counted, with this iterator, in this thread. */
-static int is_hushed(PyObject **parts, PyObject *iterator)
+HOT static int is_hushed(PyObject **parts, PyObject *iterator)
 {
     PyObject *timeline = parts[TIMELINE], *known = AT(parts[LOADERS], loaders_iterator), *enabled;
     if (AT(timeline, timeline_hushed) != Py_True || AT(timeline, timeline_left) != Py_None) return 0;
     if (!PyLong_CheckExact(known) || PyLong_AsVoidPtr(known) != (void *)iterator) return 0;
-    if (PyLong_AsUnsignedLong(AT(timeline, timeline_thread)) != PyThread_get_thread_ident()) return 0;
+    if (PyLong_AsUnsignedLong(AT(timeline, timeline_thread)) != this_thread()) return 0;
     if ((enabled = PyObject_CallNoArgs(parts[ENABLED])) == NULL) return 0;
     Py_DECREF(enabled); /* True or False, which stay */
     return enabled == Py_True;
 }
 
 /* End the step that an optimizer has taken; say whether it was one of those that are only counted. */
-static int close_step(PyObject **parts)
+HOT static int close_step(PyObject **parts)
 {
     PyObject *keeper = parts[KEEPER], *noted, *until;
     long long left;
@@ -116,7 +116,7 @@ static int close_step(PyObject **parts)
 }
 
 /* Count the samples of a batch that begins with a tensor; say whether it does. */
-static int count_batch(PyObject **parts, PyObject *batch)
+HOT static int count_batch(PyObject **parts, PyObject *batch)
 {
     PyObject *first = batch, *keeper = parts[KEEPER], *before = AT(keeper, keeper_samples), *shape, *sum = NULL;
     long long batches;
@@ -150,7 +150,7 @@ static PyObject *end_fetch(PyObject *loaders)
 }
 
 /* Fetch a batch. */
-static PyObject *call_fetching(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
+HOT static PyObject *call_fetching(PyObject *self, PyObject *const *args, size_t count, PyObject *names)
 {
     PyObject **parts = ((Hook *)self)->parts, *keeper = parts[KEEPER], *batch, *done;
     if ((count & ~PY_VECTORCALL_ARGUMENTS_OFFSET) != 1 || names != NULL || !is_hushed(parts, args[0])) goto python;

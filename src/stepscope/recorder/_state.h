@@ -28,9 +28,9 @@ typedef struct {
     char recording, counting, awaiting, shared;
     char *memory;
     Py_ssize_t bytes;
-    PyObject *tokens, *current, *stack, *spent, *step;
+    PyObject *tokens, *current, *stack, *spent, *step, *known_step;
     PyObject *layouts, *step_layouts, *phases_by_name, *side, *intake, *words;
-    PyObject *phase_names[KNOWN_PHASES], *phases[KNOWN_PHASES];
+    struct { PyObject *name, *phase; } known[KNOWN_PHASES];
     Form rows[FORMS], steps[FORMS], bare[2];
     Py_buffer view;
 } State;
@@ -65,10 +65,10 @@ static PyMemberDef STATE_MEMBERS[] = {
 /* The objects that it holds, but for text. */
 static PyObject **held(State *state, int at)
 {
-    PyObject **objects[] = {&state->tokens, &state->stack, &state->spent, &state->step, &state->layouts,
+    PyObject **objects[] = {&state->tokens, &state->stack, &state->spent, &state->step, &state->known_step, &state->layouts,
         &state->step_layouts, &state->phases_by_name, &state->side, &state->intake, &state->words};
     const int others = sizeof objects / sizeof *objects;
-    return at < others ? objects[at] : at < others + KNOWN_PHASES ? &state->phases[at - others] : NULL;
+    return at < others ? objects[at] : at < others + KNOWN_PHASES ? &state->known[at - others].phase : NULL;
 }
 
 static void drop_form(Form *form)
@@ -94,7 +94,7 @@ static int state_clear(PyObject *self)
     PyObject **object;
     int at;
     for (at = 0; (object = held(state, at)) != NULL; at++) Py_CLEAR(*object);
-    for (at = 0; at < KNOWN_PHASES; at++) Py_CLEAR(state->phase_names[at]);
+    for (at = 0; at < KNOWN_PHASES; at++) Py_CLEAR(state->known[at].name);
     Py_CLEAR(state->current);
     for (at = 0; at < FORMS; at++) {
         drop_form(&state->rows[at]);
@@ -157,7 +157,7 @@ typedef struct {
 } Spent;
 
 /* Return where a phase's time is counted, made if it is new; NULL without memory. `name` is interned. */
-static Part *part_of(Spent *spent, PyObject *name)
+__attribute__((hot)) static Part *part_of(Spent *spent, PyObject *name)
 {
     Py_ssize_t at;
     Part *part;

@@ -17,6 +17,7 @@ NAMES = (
     ("__enter__", "__exit__"),
     ("note",),
 )
+CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 PYTHON = tuple({name: vars(owner)[name] for name in names} for owner, names in zip(CLASSES, NAMES, strict=True))
 """The methods as they are written in Python."""
 
@@ -31,9 +32,19 @@ def use(module: Any) -> bool:
     for owner, methods in zip(CLASSES, PYTHON, strict=True):
         _put(owner, methods)
     if module is not None:
+        module.trust_counter(keeps_time_by_counter())
         for owner, methods in zip(CLASSES, module.twins(*CLASSES), strict=True):
             _put(owner, methods)
     return module is not None
+
+
+def keeps_time_by_counter(source: str = CLOCK_SOURCE) -> bool:
+    """Say whether the kernel itself keeps its time by the processor's counter, which then runs evenly on all cores."""
+    try:
+        with open(source, "rb") as file:
+            return file.read(16).strip() == b"tsc"
+    except OSError:  # hidden in a container, or another kernel: the clock will do
+        return False
 
 
 def settle() -> None:
