@@ -230,11 +230,11 @@ class Fours:
     def ratio(self, hooks: Hooks | Peer | None, turn: int) -> tuple[float, float]:
         """Return the ratio with/without: wall and CPU; without hooks nothing is compared with nothing.
 
-        After each change the interpreter finds its specialised code again, which takes 20 to 40 steps, before anything
-        is timed: a training puts the hooks on once.
+        After each change, and at the beginning, the interpreter finds its specialised code again, which takes 20 to 40
+        steps, before anything is timed: a training puts the hooks on once.
         """
         total = np.zeros((2, 2))
-        now = 0
+        now = -1
         for which in (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1):
             block = hooks.block if hooks and which else self._training.plain
             if which != now:
@@ -243,7 +243,7 @@ class Fours:
                     (hooks.on if which else hooks.off)()
                 block(self._warm + self._chance.randint(0, self._steps))
             total[which] += timed(block, self._steps, self._usual)
-        if hooks is not None and now:
+        if hooks is not None and now == 1:
             hooks.off()
         wall, cpu = total[1] / total[0]
         return float(wall), float(cpu)
