@@ -238,9 +238,9 @@ class Fours:
         for which in (0, 1, 1, 0) if turn % 2 else (1, 0, 0, 1):
             block = hooks.block if hooks and which else self._training.plain
             if which != now:
-                now = which
-                if hooks is not None:
+                if hooks is not None and (which or now == 1):
                     (hooks.on if which else hooks.off)()
+                now = which
                 block(self._warm + self._chance.randint(0, self._steps))
             total[which] += timed(block, self._steps, self._usual)
         if hooks is not None and now == 1:
