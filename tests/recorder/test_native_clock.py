@@ -29,13 +29,11 @@ def test_agrees_with_the_clock(module, trusted):
         pytest.skip("this kernel keeps its time by something else than the counter")
     module.trust_counter(trusted)
     last = 0
-    for turn in range(20_000):
+    for _ in range(200_000):  # several of its windows
         before, read, after = time.monotonic_ns(), module.read_clock(), time.monotonic_ns()
         assert before - TOLERANCE <= read <= after + TOLERANCE
         assert read >= last
         last = read
-        if turn % 1000 == 0:
-            time.sleep(0.003)
 
 
 def looks(rate, moments, start=(5_000, 7_000)):
