@@ -8,6 +8,7 @@ import pytest
 
 from stepscope.integrations import torch_profile
 from stepscope.integrations.torch_profile import EpochProfiles, Options, Profile
+from stepscope.recorder.followed_step import FollowedStep
 from stepscope.session.opening import init
 from tests.session.conftest import started  # noqa: F401 - a fixture
 from tests.trackers.memory_sources import Clock
@@ -319,11 +320,11 @@ def test_profile_is_an_event(run, training):
 
 def test_steps_cost_nothing_more_afterwards(run, training):
     """A step is followed only while a profile is under way: before and after it is the plain object."""
-    plain = type(run.step())
+    assert not isinstance(run.step(), FollowedStep)
     run.profile(steps=1, warmup=0, show=None)
-    assert type(run.step()) is not plain
+    assert isinstance(run.step(), FollowedStep)
     train(run, training, 4)
-    assert type(run.step()) is plain
+    assert not isinstance(run.step(), FollowedStep)
     assert run.followers == ()
 
 
