@@ -71,6 +71,17 @@ def test_secrets_are_not_kept(started, tmp_path):
     assert meta_of(run)["config"]["use_cls_token"] is True
 
 
+def test_same_id_drawn_twice(started, monkeypatch, tmp_path):
+    """Two runs that drew the same id in the same second are two runs, each under the id that its folder has."""
+    monkeypatch.setattr(opening.time, "time", lambda: 1_700_000_000.0)
+    true = os.urandom
+    monkeypatch.setattr(opening.os, "urandom", lambda count: b"\x7c\xb4" if count == 2 else true(count))
+    first, second, third = (init(project="p", dir=tmp_path) for _ in range(3))
+    assert len({first.path, second.path, third.path}) == 3
+    assert [run.id for run in (first, second)] == ["20231114-221320-7cb4", "20231114-221320-7cb47cb4"]
+    assert all(run.id == run.path.name and run.attempt == 0 for run in (first, second, third))
+
+
 def test_id_of_ones_own(started, tmp_path, capsys):
     """run_id= names the run; the same id again is a further attempt of it, with a warning unless resume=True."""
     first = init(run_id="mine", dir=tmp_path)

@@ -106,6 +106,19 @@ def _reason(error: Exception) -> str:
     return f"cannot record this run: {text or type(error).__name__}; fix that or choose another dir="
 
 
+def _unused(folder: RunFolder) -> RunFolder:
+    """Make the folder of a new run: of many processes that start in one second two may have drawn the same id."""
+    path = folder.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            path = path.with_name(path.name + os.urandom(2).hex())
+        else:
+            return RunFolder(path)
+
+
 def _open(
     project: str,
     name: str | None,
@@ -134,6 +147,9 @@ def _open(
         return Run.off()
     base = Path(root if root is not None else chosen.get("store.dir"))
     folder = RunFolder((base / project / identity.run_id).absolute())
+    if identity.source == "new":
+        folder = _unused(folder)
+        identity = identity._replace(run_id=folder.path.name)
     if folder.run_file.exists():
         check_format(folder)
     folder.make()
