@@ -290,7 +290,7 @@ COLD static void bind(PyObject *context)
     PyObject *enter = PyObject_GetAttrString(context, "__enter__"), *leave = PyObject_GetAttrString(context, "__exit__");
     PyObject *own = NULL;
     if (enter != NULL && leave != NULL)
-        own = PyObject_CallFunction((PyObject *)&PyType_Type, "s(O){s:(),s:O,s:O}", _PyType_Name(Py_TYPE(context)),
+        own = PyObject_CallFunction((PyObject *)&PyType_Type, "s(O){s:(),s:O,s:O}", Py_TYPE(context)->tp_name,
                                     Py_TYPE(context), "__slots__", "__enter__", enter, "__exit__", leave);
     if (own == NULL || PyObject_SetAttrString(context, "__class__", own) < 0) PyErr_Clear(); /* it stays as it is */
     Py_XDECREF(enter);
