@@ -28,9 +28,11 @@ from bench.processes import output_of
 
 STEPS = {"2ms": (0.002, 3.0), "50ms": (0.05, 0.5)}
 """Duration of a step in seconds, and the limit of its slow-down in percent."""
-BLOCKS = {"2ms": (80, 60), "50ms": (2, 1)}
-"""Steps of a block, and at least so many after the hooks were put on or off, before anything is timed."""
-FOURS = {"2ms": 400, "50ms": 1300}
+BLOCKS = {"2ms": (80, 60), "50ms": (1, 1)}
+"""Steps of a block, and at least so many after the hooks were put on or off, before anything is timed. What neighbours
+do to a step of 50 ms they do to the next one too, and less to the one after: so blocks are as short as can be. With
+those of two steps and more between them the interval was half as wide again in the same time."""
+FOURS = {"2ms": 400, "50ms": 2400}
 SAME_EVERY = 4
 """Of so many fours one is repeated with nothing to compare."""
 PEER = "traceml_ai"
@@ -241,7 +243,7 @@ class Fours:
                 if hooks is not None and (which or now == 1):
                     (hooks.on if which else hooks.off)()
                 now = which
-                block(self._warm + self._chance.randint(0, self._steps))
+                block(self._warm + self._chance.randrange(self._steps))
             total[which] += timed(block, self._steps, self._usual)
         if hooks is not None and now == 1:
             hooks.off()
