@@ -241,10 +241,11 @@ def test_memory_that_leaks_is_told_with_the_time_left():
     assert len(told) == 2
 
 
-def test_rows_that_are_dropped():
-    """Lost rows are told."""
+@pytest.mark.parametrize("counter", ["stepscope__drops_total", "stepscope__drops_total__rank3"])
+def test_rows_that_are_dropped(counter):
+    """Lost rows are told, of every rank."""
     rig = rig_of("rows_dropped")
-    told = fired(rig.machine(60, stepscope__drops_total=lambda at: max(0, at - 40)))
+    told = fired(rig.machine(60, **{counter: lambda at: max(0, at - 40)}))
     assert told == ["rows_dropped"]
 
 

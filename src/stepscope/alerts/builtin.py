@@ -479,7 +479,8 @@ def _own() -> list[Rule]:
         ),
         Rule(
             "rows_dropped",
-            when="rate(stepscope/drops_total, 30s) > 0",
+            when="rate(value, 30s) > 0",
+            metric=("stepscope/drops_total", "stepscope/drops_total/*"),
             cooldown=1800.0,
             message="rows are lost: they come faster than the disk takes them",
             help="Rows were overwritten before they were written to disk.",
