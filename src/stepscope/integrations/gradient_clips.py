@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from stepscope.integrations.gradient_norm import gradients_of, local_part, norms_of, total_of
+from stepscope.integrations.gradient_norm import gradients_of, local_part, norm_of
 
 MOST_GROUPS = 64
 Ids = frozenset[int]
@@ -17,7 +17,7 @@ class Clip(NamedTuple):
     """One call of the clipping."""
 
     norm: Any
-    """2-norm before it, as a plain tensor; None where the program clips by another norm and ours was not due."""
+    """2-norm before it, as a plain tensor or a number; None where the program clips by another norm and ours was not due."""
     whole: bool
     """Whether that is the norm of the whole gradient, and not of this rank's shards."""
     used: Any
@@ -49,7 +49,7 @@ class Clips:
             if parameters is None:
                 return
             found = gradients_of(parameters) if due else None
-            two = total_of(norms_of(found.tensors)[0]) if found and found.tensors else None
+            two = norm_of(found.tensors) if found and found.tensors else None
             self._clips[self.ids(parameters)] = Clip(two, whole and (found is None or found.whole), plain, bound)
             return
         self._clips[frozenset() if parameters is None else self.ids(parameters)] = Clip(plain, whole, plain, bound)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 HOST_BYTES_PER_SECOND = 8e9
 DEVICE_BYTES_PER_SECOND = 4e11
 """What a processor and a device read at least: to expect the cost of a norm before one was taken."""
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+_IS_SPARSE = attrgetter("is_sparse")
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -36,9 +39,11 @@ class Held(NamedTuple):
 
 def gradients_of(parameters: Iterable[Any]) -> Held:
     """Return the gradients of parameters; those that have none are left out."""
+    there = [parameter.grad for parameter in parameters]
+    if _PLAIN.issuperset(map(type, there)) and True not in map(_IS_SPARSE, there):
+        return Held(there, list(range(len(there))), whole=True)
     tensors, positions, whole = [], [], True
-    for position, parameter in enumerate(parameters):
-        gradient = parameter.grad
+    for position, gradient in enumerate(there):
         if gradient is None:
             continue
         if type(gradient) not in _PLAIN or gradient.is_sparse:
@@ -79,7 +84,7 @@ def norms_of(tensors: Sequence[Any]) -> tuple[Any, list[int]]:
 
     The vector is on the device of the first tensor that is not on the host.
     """
-    if len({each.dtype for each in tensors}) == len({each.device for each in tensors}) == 1:
+    if _alike(tensors):
         with torch.no_grad():
             return _stacked(tensors, tensors[0].dtype), list(range(len(tensors)))
     groups: dict[tuple[Any, Any], list[int]] = {}
@@ -93,6 +98,10 @@ def norms_of(tensors: Sequence[Any]) -> tuple[Any, list[int]]:
         return joined, [at for members in groups.values() for at in members]
 
 
+def _alike(tensors: Sequence[Any]) -> bool:
+    return len({each.dtype for each in tensors}) == len({each.device for each in tensors}) == 1
+
+
 def moved(tensor: Any, device: Any, dtype: Any) -> Any:
     """Return a tensor on a device and in a type; the host does not wait unless it is to be on the host itself."""
     if tensor.device == device:
@@ -101,19 +110,33 @@ def moved(tensor: Any, device: Any, dtype: Any) -> Any:
 
 
 def _stacked(tensors: Sequence[Any], dtype: Any) -> Any:
+    return torch.stack(_each(tensors, dtype))
+
+
+def _each(tensors: Sequence[Any], dtype: Any) -> list[Any]:
     # Half precision holds no norm past 65 504, and few digits of any.
     wide = {"dtype": torch.float32} if dtype in _HALF else {}
     try:
-        norms = torch._foreach_norm(tensors, 2, **wide)  # noqa: SLF001 - what torch's own clipping calls
+        return list(torch._foreach_norm(tensors, 2, **wide))  # noqa: SLF001 - what torch's own clipping calls
     except (RuntimeError, NotImplementedError, TypeError):  # a device or a subclass without it, or torch before 2.4
-        norms = [torch.linalg.vector_norm(each, **wide) for each in tensors]
-    return torch.stack(list(norms))
+        return [torch.linalg.vector_norm(each, **wide) for each in tensors]
 
 
 def total_of(norms: Any) -> Any:
     """Return the norm of everything from the vector of the parts' norms."""
     with torch.no_grad():
         return torch.linalg.vector_norm(norms)
+
+
+def norm_of(tensors: Sequence[Any]) -> Any:
+    """Return the norm of all tensors together: as a number where they lie on the host, else as a tensor.
+
+    For a hundred and more of them numbers cost half of what torch takes to join their norms.
+    """
+    if tensors[0].device.type != "cpu" or not _alike(tensors):
+        return total_of(norms_of(tensors)[0])
+    with torch.no_grad():
+        return math.sqrt(sum([norm * norm for norm in map(torch.Tensor.item, _each(tensors, tensors[0].dtype))]))
 
 
 def grad_norm(parameters: Iterable[Any]) -> Any:

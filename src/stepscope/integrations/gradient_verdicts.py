@@ -46,19 +46,23 @@ class Verdicts:
         self._run, self._names, self._parts = run, names, parts
         self._readback: Readback[Measured] = Readback() if readback is None else readback
         self._sent: list[tuple[Any, Measured]] = []
+        self._known: list[tuple[str, float]] = []
         self._trends: dict[str, Trend] = {}
 
     def send(self, total: Any, metric: str, found: Held, parameters: Sequence[Any], scale: Any) -> None:
         """Send the norm of all, and the statistics of the tracked layers.
 
         Args:
-            total: the norm, as it is recorded.
+            total: the norm, as it is recorded; a number where it is known on the host already.
             metric: its name.
             found: the gradients as they are.
             parameters: the optimizer's, in the order that `found` counts in.
             scale: what the gradients were multiplied by since; None for nothing.
         """
-        vector, tracked = total.detach().reshape(1), None
+        if not self._parts and isinstance(total, float):
+            self._known.append((metric, total))
+            return
+        vector, tracked = as_tensor(total).detach().reshape(1), None
         if self._parts and found.tensors:
             tracked, tensors = self._tracked(found, parameters)
             if tensors:
@@ -88,9 +92,11 @@ class Verdicts:
     def step_end(self, step: int | None = None) -> None:
         """Let what was measured in this step go to the host, and judge what has arrived there."""
         at = self._run.step_index if step is None else step
+        for metric, norm in self._known:
+            self._find(metric, at, norm)
         for vector, note in self._sent:
             self._readback.send(vector, note._replace(step=at))
-        self._sent = []
+        self._known, self._sent = [], []
         if len(self._readback):
             self._judge()
 
@@ -127,3 +133,8 @@ class Verdicts:
         if found is not None:
             fields = {"value": found.value, "compared": found.compared, "cause": found.cause, "remedy": found.remedy}
             self._run.event(found.kind, step=step, name=name, **fields)
+
+
+def as_tensor(value: Any) -> Any:
+    """Return a norm as a tensor; one that is a number already becomes one on the host."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)

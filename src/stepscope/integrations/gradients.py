@@ -17,8 +17,8 @@ from stepscope.integrations.cadence import Cadence
 from stepscope.integrations.clipping import ClipWatch
 from stepscope.integrations.faults import Faults
 from stepscope.integrations.gradient_clips import Clip, Clips, Ids
-from stepscope.integrations.gradient_norm import Held, expected_seconds, gradients_of, norms_of, total_of
-from stepscope.integrations.gradient_verdicts import LOCAL, NORM, Verdicts
+from stepscope.integrations.gradient_norm import Held, expected_seconds, gradients_of, norm_of
+from stepscope.integrations.gradient_verdicts import LOCAL, NORM, Verdicts, as_tensor
 from stepscope.integrations.histograms import HistogramRequest
 from stepscope.integrations.parameter_names import ParameterNames
 from stepscope.integrations.torch_timeline import compiling
@@ -212,12 +212,12 @@ class Gradients:
     def _from_clip(self, clip: Clip, parameters: list[Any], name: str) -> None:
         """Take the norm from the program's clipping; the layers, which it does not tell, are measured if due."""
         metric = self._metric(name, whole=clip.whole)
-        self._row[metric] = clip.norm
+        norm = self._row[metric] = _on_host(clip.norm)
         self._say_interval(1)
         if self._is_due(parameters):
             start = self._cadence.start()
             found = gradients_of(parameters) if self._parts else Held([], [], whole=True)
-            self._verdicts.send(clip.norm, metric, found, parameters, clip.coefficient)
+            self._verdicts.send(norm, metric, found, parameters, clip.coefficient)
             self._cadence.stop(start, found.seconds_elsewhere)
 
     def _measure(self, parameters: list[Any], name: str, scale: Any, clips: dict[Ids, Clip]) -> None:
@@ -227,15 +227,15 @@ class Gradients:
         norms = [clip.norm for clip in clips.values()]
         if any(norm is None for norm in norms) or sum(map(len, clips)) > len(clipped):
             return  # clipped by another norm, or twice: what they were before cannot be told
-        found = gradients_of(each for each in parameters if id(each) not in clipped)
+        found = gradients_of([each for each in parameters if id(each) not in clipped] if clipped else parameters)
         if found.tensors:
-            own = total_of(norms_of(found.tensors)[0])
+            own = norm_of(found.tensors)
             norms.append(own if scale is None else own / scale)
         if not norms:
             self._say_absent()
             return
         self._absent = 0
-        total = norms[0] if len(norms) == 1 else total_of(norms_of(norms)[0])
+        total = _on_host(norms[0] if len(norms) == 1 else norm_of([as_tensor(norm) for norm in norms]))
         metric = self._metric(name, whole=found.whole and all(clip.whole for clip in clips.values()))
         self._row[metric] = total
         self._verdicts.send(total, metric, found, parameters, scale)
