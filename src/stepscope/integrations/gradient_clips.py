@@ -17,7 +17,7 @@ class Clip(NamedTuple):
     """One call of the clipping."""
 
     norm: Any
-    """2-norm before it, as a plain tensor or a number; None where the program clips by another norm and ours was not due."""
+    """2-norm before it, a tensor or a number; None where the program clips by another norm and ours was not due."""
     whole: bool
     """Whether that is the norm of the whole gradient, and not of this rank's shards."""
     used: Any

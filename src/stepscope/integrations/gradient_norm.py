@@ -46,13 +46,12 @@ def gradients_of(parameters: Iterable[Any]) -> Held:
     for position, gradient in enumerate(there):
         if gradient is None:
             continue
-        if type(gradient) not in _PLAIN or gradient.is_sparse:
-            gradient, complete = local_part(gradient)
-            whole = whole and complete
-            if gradient is None:
-                continue
-        tensors.append(gradient)
-        positions.append(position)
+        is_plain = type(gradient) in _PLAIN and not gradient.is_sparse
+        part, complete = (gradient, True) if is_plain else local_part(gradient)
+        whole = whole and complete
+        if part is not None:
+            tensors.append(part)
+            positions.append(position)
     return Held(tensors, positions, whole)
 
 
