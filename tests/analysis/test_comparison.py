@@ -109,6 +109,16 @@ def test_fastest_steps_stand_for_a_run_on_a_crowded_machine():
     assert seen[0.1].quantity("step_seconds/mean").found.high > 0.05
 
 
+def test_a_run_disturbed_for_a_while_is_judged_by_the_rest():
+    """A run three eighths of which a neighbour slowed by half from beginning to end tells 3 % as well as another."""
+    base, slower = contended(0.1, 1), contended(0.103, 2)
+    slower[: 3 * len(slower) // 8] *= 1.5
+    seen = compare(group("a", run(step_seconds=base)), group("b", run(step_seconds=slower)))
+    found = seen.quantity("step_seconds").found
+    assert found.verdict == "slower"
+    assert 0.02 < found.ratio < 0.04
+
+
 def test_fastest_steps_do_not_hide_what_they_do_not_share():
     """A change that half of the steps have is told by all of them, though the fastest are as fast as before."""
     some = contended(0.1, 1)
