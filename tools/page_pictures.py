@@ -46,11 +46,13 @@ ALL = (
     Shot("page-training-long", "training", "long"),
     Shot("page-training-crowded", "training", "200 metrics"),
     Shot("page-system-healthy", "system", "gpt-small baseline"),
+    Shot("page-ledger", "ledger", "gpt-small fp16"),
     Shot("page-alerts", "alerts", "gpt-small fp16"),
     Shot("page-export", "export", "gpt-small baseline", "name=loss"),
     Shot("page-hostile-overview", "overview", "HOSTILE"),
     Shot("page-hostile-training", "training", "HOSTILE"),
     Shot("page-hostile-system", "system", "HOSTILE"),
+    Shot("page-hostile-ledger", "ledger", "HOSTILE"),
     Shot("page-hostile-alerts", "alerts", "HOSTILE"),
     Shot("page-hostile-export", "export", "HOSTILE"),
 )

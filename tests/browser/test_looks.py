@@ -22,6 +22,7 @@ PAGES = {
     "overview": ("overview", SICK),
     "training": ("training", HEALTHY),
     "system": ("system", SICK),
+    "ledger": ("ledger", SICK),
     "alerts": ("alerts", SICK),
     "compare": ("compare", None),
     "export": ("export", HEALTHY),

@@ -48,7 +48,9 @@ def test_the_verdict_says_what_it_rests_on(page, server, keys):
     told["notes"] = ["other programs took 1.0 of 2 processors"]
     page.route("**/api/diagnosis*", lambda route: route.fulfill(json=told))
     visit(page, server, "overview", keys[HEALTHY])
-    page.get_by_text("Other programs took 1.0 of 2 processors").wait_for()
+    note = page.locator(".verdict").get_by_text("Other programs took 1.0 of 2 processors")
+    note.wait_for()
+    assert note.is_visible()
 
 
 @pytest.mark.promise("S1-001", "S1-045")
@@ -175,6 +177,17 @@ def test_export_gives_code_and_pictures(page, server, keys):
         page.get_by_role("button", name="Save as PNG").click()
     assert waiting.value.suggested_filename == "loss.png"
     assert waiting.value.path().read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.promise("S0-086")
+def test_the_ledger_accounts_for_all_time(page, server, keys):
+    """The ledger's classes sum to the wall clock, each says what is in it, and waste says what to do."""
+    visit(page, server, "ledger", keys[SICK])
+    page.get_by_text("Wall clock").wait_for()
+    shares = page.locator(".ledger-classes tbody tr td:nth-child(3)").all_inner_texts()
+    assert sum(float(one.rstrip(" %")) for one in shares) == pytest.approx(100, abs=0.5)
+    assert "productive" in page.locator(".ledger-classes").inner_text()
+    assert page.locator(".ledger-list .next").first.inner_text()
 
 
 def test_help_and_tabs_by_keyboard(page, server, keys):

@@ -166,6 +166,28 @@ export interface Diagnosis {
   notes: string[];
 }
 
+/** Where the time, the money and the energy of a run went; each by class, in the order of `classes`. */
+export interface Ledger {
+  wall_seconds: number;
+  paid_seconds: number;
+  goodput_ratio: number | null;
+  ranks: number;
+  steps: number;
+  seconds: Record<string, number>;
+  attempts: { attempt: number; began: number; seconds: number; ranks: number; state: string; classes: Record<string, number> }[];
+  imported: { format: string; timed: boolean } | null;
+  devices: number;
+  device: "gpu" | "machine";
+  money: { currency: string; per_device_hour: number; source: string; total: number; wasted: number; classes: Record<string, number> } | null;
+  energy: { joules: Record<string, number>; kwh: number; co2_kg: number | null; region: string; sources: string[]; covered_ratio: number } | null;
+  wasted: { class: string; seconds: number; share: number | null; remedy: string }[];
+  forecast: { seconds: number; low: number; high: number | null; text: string; money: number | null } | null;
+  advice: Finding[];
+  /** What is in each class. */
+  classes: Record<string, string>;
+  definitions: Record<string, string>;
+}
+
 /** Why an answer did not come; `text` is for people. */
 export class ApiError extends Error {
   constructor(
@@ -259,6 +281,7 @@ export const api = {
   alerts: (run: string): Promise<{ alerts: Alert[] }> => json("/api/alerts", { run }),
   histograms: (run: string, name?: string): Promise<Histograms> => json("/api/histograms", { run, name }),
   diagnosis: (run: string): Promise<Diagnosis> => json("/api/diagnosis", { run }),
+  ledger: (run: string): Promise<Ledger> => json("/api/ledger", { run }),
 };
 
 /** Return what to tell a person about an error. */

@@ -44,6 +44,11 @@ export function count(value: number | null | undefined): string {
   return number(value, 3);
 }
 
+/** A sentence begins with a capital; the server's words are parts of sentences. */
+export function capital(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}
+
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Return bytes in the power of 1024 that reads best. */
@@ -66,6 +71,15 @@ export function duration(seconds: number | null | undefined): string {
   if (size >= 1e-3) return `${number(seconds * 1e3, 3)}${THIN}ms`;
   if (size >= 1e-6) return `${number(seconds * 1e6, 3)}${THIN}µs`;
   return size === 0 ? `0${THIN}s` : `${number(seconds * 1e9, 3)}${THIN}ns`;
+}
+
+/** Return an amount of money: two digits after the point, or enough to show that it is not nothing. */
+export function amount(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return number(value);
+  const size = Math.abs(value);
+  if (size >= 1e5) return number(Math.round(value));
+  if (size >= 0.1 || size === 0) return signed(value.toFixed(2));
+  return size >= 1e-4 ? signed(value.toPrecision(2)) : "<0.0001";
 }
 
 /** Return a span of time in its two largest units: 3d 4h, 2h 05m, 4m 10s, 12s. */

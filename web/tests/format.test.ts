@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ABSENT, ago, bytes, clock, count, duration, number, ticks, value } from "../src/format.ts";
+import { ABSENT, ago, amount, bytes, clock, count, duration, number, ticks, value } from "../src/format.ts";
 
 const plain = (text: string): string => text.replace(/\u202f/g, " ");
 
@@ -48,4 +48,10 @@ test("the labels of an axis can be told apart", () => {
   assert.deepEqual(ticks([0, 50000, 100000]), ["0", "50k", "100k"]);
   assert.deepEqual(ticks([0, 0.1, 0.2], "seconds").map(plain), ["0 ms", "100 ms", "200 ms"]);
   assert.deepEqual(ticks([0, 2 ** 30], "bytes").map(plain), ["0 GiB", "1 GiB"]);
+});
+
+test("money has two digits after the point, and is never nothing unless it is", () => {
+  assert.deepEqual([12.345, 0.1, 0, 0.0123, 3e-6].map(amount), ["12.35", "0.10", "0.00", "0.012", "<0.0001"]);
+  assert.equal(plain(amount(1234567.8)), "1 234 568");
+  assert.equal(amount(null), ABSENT);
 });

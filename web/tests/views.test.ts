@@ -6,6 +6,7 @@ import { byUrgency, isOpen, matching } from "../src/views/alert_order.ts";
 import { shade } from "../src/views/colour_scale.ts";
 import { change, tone } from "../src/views/difference.ts";
 import { fileName } from "../src/views/file_name.ts";
+import { shares } from "../src/views/ledger_classes.ts";
 import { labels } from "../src/views/line_labels.ts";
 import { shared } from "../src/views/shared_metrics.ts";
 import { throttled } from "../src/views/throttling.ts";
@@ -79,4 +80,9 @@ test("metrics that several runs share come before those of one, the important fi
 test("a GPU that is held back says why", () => {
   assert.equal(throttled({ throttle_hw_thermal: 1, throttle_power_cap: 0, power_watts: 5 }), "held back: hw thermal");
   assert.equal(throttled({ power_watts: 5 }), "");
+});
+
+test("a class without time is not listed, and the shares are of the wall clock", () => {
+  assert.deepEqual(shares({ productive: 3, data: 0, redone: 1 }, 4), [{ name: "productive", seconds: 3, share: 0.75 }, { name: "redone", seconds: 1, share: 0.25 }]);
+  assert.deepEqual(shares({ productive: 0 }, 0), []);
 });

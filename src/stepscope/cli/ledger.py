@@ -20,7 +20,6 @@ from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, bar, columns, count, cut, duration, plain
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
-from stepscope.core.remedies import remedy
 from stepscope.store.catalog import open_run
 from stepscope.store.layout import RUN_FILE
 
@@ -35,15 +34,6 @@ STYLES = {
     "productive": "green",
     **dict.fromkeys(("stall", "restart", "redone"), "red"),
     **dict.fromkeys(("data", "copy", "start", "other"), "yellow"),
-}
-REMEDIES = {
-    "data": remedy("input_bound"),
-    "copy": remedy("copy_bound"),
-    "stall": remedy("hang"),
-    "restart": "a faster start: cached data and compiled kernels, fewer crashes",
-    "redone": "checkpoints more often: what lies after the last one is lost",
-    "start": "imports, loading of data and model: cache them",
-    "other": "logging and work between steps; wrap it in phases to see more",
 }
 
 
@@ -213,7 +203,7 @@ class Page:
         for one in found:
             cost = f", {_amount(money['classes'][one['class']])} {money['currency']}" if money else ""
             spent = f"{_spoken(one['class'])}: {duration(one['seconds'])} ({one['share'] * 100:.0f} %{cost})"
-            yield from self._wrapped(f"{spent}; {REMEDIES[one['class']]}")
+            yield from self._wrapped(f"{spent}; {one['remedy']}")
 
     def _forecast(self) -> Iterator[str]:
         found = self._facts["forecast"]

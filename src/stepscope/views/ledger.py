@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis import energy, forecast, logged_time, sizing
-from stepscope.analysis.ledger import UNPAID, Attempt, Ledger, reckon, stalls_of
+from stepscope.analysis.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon, stalls_of
 from stepscope.analysis.logged_time import Logged
 from stepscope.analysis.quantity import is_loss
+from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
@@ -40,11 +41,22 @@ MOST_LOGGED = 8
 """Metrics of a log without step times that are looked at for when its steps were."""
 MOST_READINGS = 20_000
 """Readings of a memory series that a leak is looked for in; more are joined."""
+REMEDIES = {
+    "data": remedy("input_bound"),
+    "copy": remedy("copy_bound"),
+    "stall": remedy("hang"),
+    "restart": "a faster start: cached data and compiled kernels, fewer crashes",
+    "redone": "checkpoints more often: what lies after the last one is lost",
+    "start": "imports, loading of data and model: cache them",
+    "other": "logging and work between steps; wrap it in phases to see more",
+}
+"""What a run needs to have less of each class that is waste."""
 DEFINITIONS = {
     "seconds": "seconds of the wall clock by class, mean over the ranks; they sum to wall_seconds",
     "money": "seconds of the class / 3600 * devices * price; nothing for the class `away`",
     "joules": "what the meters counted in each span of time, split like the span",
     "goodput_ratio": "productive seconds / seconds for which the machine was held",
+    "classes": "what is in each class",
     "imported": "format of the log that it comes from; without `timed` the wall clock is the sum of what the log tells",
     "wasted": "money and seconds of data, copy, stall, restart, redone, start and other",
 }
@@ -80,6 +92,7 @@ def account(past: Past, question: Question) -> dict[str, Any]:
         "wasted": _wasted(ledger),
         "forecast": _forecasts(past, attempts, question, price, devices),
         "advice": [one.facts() for one in _advice(past, ledger, attempts, sampled, question)],
+        "classes": CLASSES,
         "definitions": DEFINITIONS,
     }
 
@@ -257,8 +270,11 @@ def _money(ledger: Ledger, price: Price, devices: int) -> dict[str, Any]:
 
 
 def _wasted(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return what was wasted on, the most first."""
-    return [{"class": name, "seconds": spent, "share": ledger.share(name)} for name, spent in ledger.wasted.items()]
+    """Return what was wasted on, the most first, and what would help."""
+    return [
+        {"class": name, "seconds": spent, "share": ledger.share(name), "remedy": REMEDIES[name]}
+        for name, spent in ledger.wasted.items()
+    ]
 
 
 def _forecasts(

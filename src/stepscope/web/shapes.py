@@ -304,8 +304,31 @@ class Diagnosis(TypedDict):
     findings: list[dict[str, Any]]
 
 
-class Ledger(TypedDict, total=False):
-    """Where the time and the money went."""
+class Wasted(TypedDict):
+    """A class of time that a better run would have less of."""
+
+    seconds: float
+    share: float | None
+    remedy: str
+
+
+class Ledger(TypedDict):
+    """Where the time, the money and the energy went."""
 
     wall_seconds: float
+    paid_seconds: float
+    goodput_ratio: float | None
+    ranks: int
+    steps: int
+    seconds: dict[str, float]
+    attempts: list[dict[str, Any]]
+    imported: dict[str, Any] | None
+    devices: int
+    device: str
+    money: dict[str, Any] | None
+    energy: dict[str, Any] | None
+    wasted: list[Wasted]
+    forecast: dict[str, Any] | None
+    advice: list[dict[str, Any]]
+    classes: dict[str, str]
     definitions: dict[str, str]

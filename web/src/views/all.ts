@@ -4,9 +4,10 @@ import type { View } from "../page.ts";
 import { alerts } from "./alerts.ts";
 import { compare } from "./compare.ts";
 import { exporting } from "./export.ts";
+import { ledger } from "./ledger.ts";
 import { overview } from "./overview.ts";
 import { runs } from "./runs.ts";
 import { system } from "./system.ts";
 import { training } from "./training.ts";
 
-export const VIEWS: readonly View[] = [runs, compare, overview, training, system, alerts, exporting];
+export const VIEWS: readonly View[] = [runs, compare, overview, training, system, ledger, alerts, exporting];

@@ -2,7 +2,7 @@
 
 import type { Diagnosis, Finding, Severity, Status } from "../api.ts";
 import { h, type Child } from "../dom.ts";
-import { clock, number } from "../format.ts";
+import { capital, clock, number } from "../format.ts";
 import { severityMark, stateMark, toneOf } from "../parts.ts";
 import type { Range } from "../link.ts";
 
@@ -35,11 +35,6 @@ export function verdict(status: Status, found: Diagnosis | null, waiting: boolea
     (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, capital(one))),
     missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, `Not known: ${one.why}; ${one.remedy}`)),
   ];
-}
-
-/** A sentence begins with a capital; the server's words are parts of sentences. */
-function capital(text: string): string {
-  return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
 function said(status: Status): string {
