@@ -141,35 +141,21 @@ class Loop:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         self._data = torch.randn(64, 128), torch.randint(0, 10, (64,))
         self._loss = torch.nn.functional.cross_entropy
-        self._turns = 0
-        if more:  # of an undisturbed step: on a busy machine any other is longer, and so would be the work
-            usual = float(np.quantile([self.step() for _ in range(500)], 0.01))
-            self._turns = round(more * usual / _turn_seconds())
+        self._more = more
 
     def step(self) -> float:
-        """Return the seconds of one step."""
+        """Return the seconds of one step; work more is a share of what this very step took, whatever disturbed it."""
         started = time.perf_counter()
         self._optimizer.zero_grad()
         loss = self._loss(self._model(self._data[0]), self._data[1])
         loss.backward()
         self._optimizer.step()
         loss.item()
-        _work(self._turns)
-        return time.perf_counter() - started
-
-
-def _work(turns: int) -> None:
-    for _ in range(turns):
-        pass
-
-
-def _turn_seconds() -> float:
-    spans = []
-    for _ in range(200):
-        started = time.perf_counter()
-        _work(2000)
-        spans.append(time.perf_counter() - started)
-    return min(spans) / 2000
+        now = time.perf_counter()
+        end = started + (now - started) * (1 + self._more)
+        while now < end:
+            now = time.perf_counter()
+        return now - started
 
 
 def main(arguments: list[str]) -> int:
