@@ -16,6 +16,7 @@ from stepscope.analysis.comparison import compare, compare_one, measure, mixture
 from stepscope.analysis.gate import Gate, judge
 from stepscope.analysis.likeness import unlikeness
 from stepscope.analysis.quantity import Spec
+from stepscope.analysis.recording import Curve, Recording
 from stepscope.analysis.target import aim
 from tests.analysis.comparison_rig import curve, group, repeats, run, steps
 
@@ -107,6 +108,15 @@ def test_fastest_steps_stand_for_a_run_on_a_crowded_machine():
     assert {"fastest 1 %" in one.quantity("step_seconds").definition for one in seen.values()} == {True}
     assert [one.quantity("step_seconds").found.verdict for one in seen.values()] == ["no difference", "slower"]
     assert seen[0.1].quantity("step_seconds/mean").found.high > 0.05
+
+
+def test_losses_of_other_steps_are_compared_at_the_last_that_both_have():
+    """Losses that two runs logged at steps of their own, some of them the same, are compared at the last of these."""
+    value = np.linspace(3, 2, 100)
+    curves = [Curve(np.arange(100) * every, np.arange(100.0), value) for every in (6, 7)]
+    a, b = (group(name, Recording(name, {"loss": curve})) for name, curve in zip("ab", curves, strict=True))
+    seen = compare(a, b).quantity("loss@588")
+    assert seen.found.verdict != "not comparable"
 
 
 def test_a_run_disturbed_for_a_while_is_judged_by_the_rest():

@@ -26,7 +26,7 @@ from stepscope.analysis.quantity import (
     is_score,
     kind_of,
 )
-from stepscope.analysis.recording import in_turn, together
+from stepscope.analysis.recording import common_steps, in_turn, together
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from stepscope.analysis.finding import Finding
     from stepscope.analysis.quantity import Kind
-    from stepscope.analysis.recording import Group, Recording
+    from stepscope.analysis.recording import Curve, Group, Recording
 
 THROUGHPUT = ("samples_per_second", "tokens_per_second")
 SAMPLES = "samples"
@@ -236,7 +236,7 @@ def usual(first: Group, second: Group) -> Iterator[Spec]:
     curves = [name for name in sorted(shared) if is_loss(name) or is_score(name)][:SEVERAL]
     for name in sorted(curves, key=lambda name: (name != "loss", name)):
         groups = [first.curves(name), second.curves(name)]
-        last = last_common(at_step(groups).groups, groups)
+        last = last_common(groups)
         if last is not None:
             yield Spec(name, step=last)
         end = common_end(groups)
@@ -249,11 +249,10 @@ def _is_peak(name: str) -> bool:
     return "peak" in name and not name.startswith("gpu/")
 
 
-def last_common(found: Sequence[object], groups: Sequence[Sequence[Any]]) -> int | None:
+def last_common(groups: Sequence[Sequence[Curve]]) -> int | None:
     """Return the last step that all curves have; None if they have none."""
-    if not found:
-        return None
-    return int(min(curve.step[-1] for group in groups for curve in group))
+    steps = common_steps([curve for group in groups for curve in group])
+    return int(steps[-1]) if len(steps) else None
 
 
 def common_end(groups: Sequence[Sequence[Any]]) -> float | None:
