@@ -138,6 +138,11 @@ def norm_of(tensors: Sequence[Any]) -> Any:
         return math.sqrt(sum([norm * norm for norm in map(torch.Tensor.item, _each(tensors, tensors[0].dtype))]))
 
 
+def as_tensor(norm: Any) -> Any:
+    """Return a norm as a tensor; one that is a number becomes one on the host."""
+    return norm if isinstance(norm, torch.Tensor) else torch.tensor(norm)
+
+
 def grad_norm(parameters: Iterable[Any]) -> Any:
     """Return the norm of the gradients that are there, as a tensor; None if there is none, or only shards of it."""
     found = gradients_of(parameters)

@@ -9,7 +9,7 @@ import torch
 
 from stepscope.integrations.gradient_findings import Trend
 from stepscope.integrations.gradient_layers import Tracked, layer_of_values, matching, statistics
-from stepscope.integrations.gradient_norm import moved
+from stepscope.integrations.gradient_norm import as_tensor, moved
 from stepscope.integrations.readback import Readback
 
 if TYPE_CHECKING:
@@ -133,8 +133,3 @@ class Verdicts:
         if found is not None:
             fields = {"value": found.value, "compared": found.compared, "cause": found.cause, "remedy": found.remedy}
             self._run.event(found.kind, step=step, name=name, **fields)
-
-
-def as_tensor(value: Any) -> Any:
-    """Return a norm as a tensor; one that is a number already becomes one on the host."""
-    return value if isinstance(value, torch.Tensor) else torch.tensor(value)

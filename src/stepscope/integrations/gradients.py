@@ -17,8 +17,8 @@ from stepscope.integrations.cadence import Cadence
 from stepscope.integrations.clipping import ClipWatch
 from stepscope.integrations.faults import Faults
 from stepscope.integrations.gradient_clips import Clip, Clips, Ids
-from stepscope.integrations.gradient_norm import Held, expected_seconds, gradients_of, norm_of
-from stepscope.integrations.gradient_verdicts import LOCAL, NORM, Verdicts, as_tensor
+from stepscope.integrations.gradient_norm import Held, as_tensor, expected_seconds, gradients_of, norm_of
+from stepscope.integrations.gradient_verdicts import LOCAL, NORM, Verdicts
 from stepscope.integrations.histograms import HistogramRequest
 from stepscope.integrations.parameter_names import ParameterNames
 from stepscope.integrations.torch_timeline import compiling
