@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from stepscope.analysis.energy import JOULES_PER_KWH
-from stepscope.analysis.ledger import CLASSES
+from stepscope.analysis.ledger import CLASSES, WASTE
 from stepscope.analysis.prices import load
 from stepscope.cli.ledger import Page
 from stepscope.cli.main import main
 from stepscope.cli.text import Paint, width_of
 from stepscope.store.states import NodeState, RankState
-from stepscope.views.ledger import Question, account
+from stepscope.views.ledger import REMEDIES, Question, account
 from tests.store.recorded import Recorded
 
 SECOND = 10**9
@@ -40,6 +40,12 @@ def facts(tmp_path):
     table = load()
     question = Question(table, table.price("aws/H100"), "world")
     return account(Machine(tmp_path).past(), question)
+
+
+def test_every_waste_has_a_remedy(facts):
+    """Each class that is waste says what would help, and what it is."""
+    assert set(REMEDIES) == set(WASTE)
+    assert all(one["remedy"] and facts["classes"][one["class"]] for one in facts["wasted"])
 
 
 def test_money_and_energy_of_a_run(facts):

@@ -304,12 +304,8 @@ class Diagnosis(TypedDict):
     findings: list[dict[str, Any]]
 
 
-class Wasted(TypedDict):
-    """A class of time that a better run would have less of."""
-
-    seconds: float
-    share: float | None
-    remedy: str
+Wasted = TypedDict("Wasted", {"class": str, "seconds": float, "share": float | None, "remedy": str})
+"""A class of time that a better run would have less of; `class` cannot be written as an attribute."""
 
 
 class Ledger(TypedDict):
