@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.alerts.builtin import KINDS, rules
+from stepscope.alerts.builtin import KINDS, THRESHOLDS, rules
 from stepscope.alerts.detectors import DETECTORS
 from stepscope.alerts.expression import FUNCTIONS
-from stepscope.alerts.profiles import PROFILES, profile
+from stepscope.alerts.profiles import PROFILES, profile, rules_of
 from stepscope.analysis.diagnosis.kinds import KINDS as DIAGNOSED
+from stepscope.core.config import load
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
+from stepscope.core.settings import default_schema
 from tests.alerts.rows import Rig, noise, records, states
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "alerts.md"
@@ -270,15 +272,33 @@ def test_every_rule_says_what_to_do():
 
 def test_every_rule_function_detector_and_profile_is_documented():
     """The page has a row for each rule, with its severity, and names every function, detector and profile."""
-    rows = {
-        line.split("`")[1]: line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")
-    }
+    page = PAGE.read_text(encoding="utf-8").partition("| threshold | default |")[0]
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
     for rule in rules():
         assert rule.name in rows, rule.name
         assert f"| {rule.severity} |" in rows[rule.name] or "warning or critical" in rows[rule.name]
         assert rule.help.removesuffix(".") in rows[rule.name], rule.name
     for name in (*FUNCTIONS, *DETECTORS, *PROFILES):
         assert any(key.partition("(")[0] == name for key in rows), name
+
+
+@pytest.mark.promise("X-10")
+def test_the_documented_thresholds_are_accepted_and_in_force():
+    """The page's table, the settings and the default profile have the same thresholds with the same defaults."""
+    page = PAGE.read_text(encoding="utf-8")
+    table = page[page.index("| threshold | default |") :].partition("\n\n")[0]
+    documented = {row.split("`")[1]: float(row.split("|")[2]) for row in table.splitlines() if row.startswith("| `")}
+    keys = default_schema().keys
+    accepted = {
+        path.removeprefix("alerting.thresholds."): key.default
+        for path, key in keys.items()
+        if path.startswith("alerting.thresholds.")
+    }
+    assert documented == accepted == THRESHOLDS
+    settings = {f"alerting.thresholds.{name}": value for name, value in documented.items()}
+    assert load(settings=settings).notices == ()
+    assert rules_of(settings) == (profile("default"), [])
+    assert rules_of({}) == (profile("default"), [])
 
 
 def test_every_rule_tells_the_remedy_of_the_diagnosis():

@@ -212,3 +212,31 @@ def test_a_foreign_callback_is_refused_once():
 def test_thresholds_are_fractions_or_percents_in_every_spelling(settings, path):
     """0.9, 90 and 90% are the same threshold, whichever document the key is from."""
     assert load(settings=settings).get(path) == 0.9
+
+
+@pytest.mark.promise("X-05")
+def test_a_rise_of_one_and_a_half_is_150_percent():
+    """What may exceed 1 is a fraction as it stands, in every spelling."""
+    for settings in (
+        {"alerting.thresholds.loss_increase": 1.5},
+        {"monitoring": {"alerting": {"thresholds": {"loss_increase": "150%"}}}},
+    ):
+        assert load(settings=settings).get("alerting.thresholds.loss_increase") == 1.5
+
+
+@pytest.mark.promise("X-05")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpu_usage", 1.5),
+        ("cpu_usage", 101),
+        ("loss_increase", 10),
+        ("gpu_temperature", 0.8),
+        ("training_speed", 1),
+        ("plateau_points", 2),
+    ],
+)
+def test_a_threshold_that_cannot_be_meant_is_refused(name, value):
+    """With the key, the value and what would be right; nothing is scaled silently."""
+    with pytest.raises(UsageError, match=rf"'alerting.thresholds.{name}' is {value}, .*; .*default"):
+        load(settings={f"alerting.thresholds.{name}": value})

@@ -20,6 +20,7 @@ from stepscope.callbacks import (
     StepscopeLogger,
     ThroughputMonitorCallback,
 )
+from stepscope.core.errors import UsageError
 from tests.integrations.fits import Model, loader, trainer
 from tests.integrations.programs import kinds, last_run
 from tests.trackers.machines import GPU, HOST, Source, machine_of
@@ -251,6 +252,15 @@ def test_options_have_the_documents_defaults():
         "memory_threshold": 0.9,
         "io_wait_threshold": 0.3,
     }
+
+
+@pytest.mark.promise("X-05")
+def test_thresholds_of_the_resource_callback_may_be_percent():
+    """90 and "90%" are 0.9; what cannot be meant is refused."""
+    options = ResourceMonitorCallback(memory_threshold=90, io_wait_threshold="30%").alert_options
+    assert (options["memory_threshold"], options["io_wait_threshold"]) == (0.9, 0.3)
+    with pytest.raises(UsageError, match=r"memory_threshold is 1.5, not a fraction .*; write memory_threshold=0.9"):
+        ResourceMonitorCallback(memory_threshold=1.5)
 
 
 def test_alert_options_are_recorded(tmp_path):

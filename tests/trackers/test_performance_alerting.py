@@ -235,3 +235,15 @@ def test_the_loop_samples_checks_and_sends_once():
     subjects = [subject for subject, _ in sent if "loss" in subject]
     assert subjects == ["NeMo RL Alert: loss_increase"]
     assert "What to do: lower the learning rate" in next(body for subject, body in sent if "loss" in subject)
+
+
+@pytest.mark.promise("X-05")
+def test_thresholds_may_be_percent_and_nonsense_is_told():
+    """90 and "90%" are 0.9; what cannot be meant is told once, and the default holds."""
+    stream = io.StringIO()
+    alerting = PerformanceAlerting(stream=stream)
+    alerting.alert_thresholds["cpu_usage"] = "50%"
+    assert [alert["type"] for alert in alerting.check_alerts({"cpu_percent": 60.0}, {})] == ["cpu_usage"]
+    alerting.alert_thresholds["cpu_usage"] = 1.5
+    assert alerting.check_alerts({"cpu_percent": 60.0}, {}) == []
+    assert "cannot use the alert threshold 'cpu_usage': it is 1.5" in stream.getvalue()

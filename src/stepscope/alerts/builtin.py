@@ -10,33 +10,14 @@ from typing import TYPE_CHECKING
 
 from stepscope.alerts.expression import POINTS, STEPS, TIME, Window
 from stepscope.alerts.rule import CRITICAL, INFO, Escalation, Rule
+from stepscope.core import thresholds
 from stepscope.core.remedies import ALARMS, REMEDIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-THRESHOLDS: dict[str, float] = {
-    "loss_increase": 0.1,
-    "training_speed": 0.5,
-    "grad_norm_exploded": 10.0,
-    "grad_norm_vanished": 1e-7,
-    "learning_rate_too_high": 1.0,
-    "learning_rate_too_low": 1e-8,
-    "gpu_utilization": 0.5,
-    "gpu_memory": 0.95,
-    "gpu_temperature": 80.0,
-    "cpu_usage": 0.95,
-    "memory_usage": 0.9,
-    "io_wait": 0.3,
-    "disk_usage": 0.95,
-    "data_wait": 0.3,
-    "straggler": 0.1,
-    "plateau_points": 2000,
-    "gpu_idle_seconds": 300,
-    "machine_seconds": 60,
-}
-"""What the default profile has; ratios are 0 to 1, temperatures degrees Celsius. A profile changes some, a setting
-`alerting.thresholds.<name>` any."""
+THRESHOLDS: dict[str, float] = {one.name: one.default for one in thresholds.TABLE}
+"""What the default profile has; ratios are 0 to 1, temperatures degrees Celsius."""
 
 KINDS: dict[str, str] = {
     "loss_spike": "loss_spike",
@@ -75,9 +56,9 @@ ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
 HOUR = 3600.0
 
 
-def rules(thresholds: Mapping[str, float] | None = None) -> list[Rule]:
-    """Return all rules with these thresholds in place of the defaults."""
-    given = {**THRESHOLDS, **(thresholds or {})}
+def rules(limits: Mapping[str, float] | None = None) -> list[Rule]:
+    """Return all rules with these thresholds, by name, in place of the defaults."""
+    given = {**THRESHOLDS, **(limits or {})}
     found = [
         *_loss(given),
         *_gradients(given),

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts import builtin
 from stepscope.alerts.expression import POINTS, TIME, Window
 from stepscope.alerts.rule import CRITICAL, Rule
+from stepscope.core import thresholds
 from stepscope.core.errors import UsageError
+from stepscope.core.kinds import describe, parse_float
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,12 +83,12 @@ SWITCHES = {
 """Settings that turn rules off, as the resource callback has them."""
 
 
-def profile(name: str = "default", thresholds: Mapping[str, float] | None = None) -> list[Rule]:
+def profile(name: str = "default", limits: Mapping[str, float] | None = None) -> list[Rule]:
     """Return the rules of a profile.
 
     Args:
         name: one of `PROFILES`.
-        thresholds: by name, in place of the profile's.
+        limits: thresholds by name, in place of the profile's.
 
     Raises:
         UsageError: there is no such profile, or no such threshold.
@@ -94,11 +96,11 @@ def profile(name: str = "default", thresholds: Mapping[str, float] | None = None
     chosen = PROFILES.get(name)
     if chosen is None:
         raise UsageError(f"use alert profile {name!r}", "there is none", f"choose one of {', '.join(PROFILES)}")
-    unknown = set(thresholds or ()) - set(builtin.THRESHOLDS)
+    unknown = set(limits or ()) - set(builtin.THRESHOLDS)
     if unknown:
         there = ", ".join(builtin.THRESHOLDS)
         raise UsageError(f"set the threshold {min(unknown)!r}", "there is none", f"there are {there}")
-    given = {**chosen.thresholds, **(thresholds or {})}
+    given = {**chosen.thresholds, **(limits or {})}
     found = builtin.rules(given)
     if chosen.only:
         found = [rule for rule in found if rule.severity in chosen.only or rule.name in chosen.only]
@@ -154,18 +156,22 @@ def rules_of(settings: Mapping[str, Any]) -> tuple[list[Rule], list[str]]:
 
 
 def _thresholds(settings: Mapping[str, Any], problems: list[str]) -> dict[str, float]:
-    prefix = f"{SECTION}thresholds."
+    """Return the thresholds that are set, each checked as its own key is wherever it comes from."""
+    prefix = thresholds.PREFIX
     found = {}
     for path, value in settings.items():
         name = path.removeprefix(prefix)
         if not path.startswith(prefix) or value in (None, 0, 0.0):
             continue
-        if name not in builtin.THRESHOLDS:
-            problems.append(f"there is no threshold '{name}'; there are {', '.join(builtin.THRESHOLDS)}")
-        elif not isinstance(value, (int, float)) or not value > 0:
-            problems.append(f"the threshold '{name}' is {value!r}, not a number above 0")
-        else:
-            found[name] = float(value)
+        known = thresholds.BY_NAME.get(name)
+        if known is None:
+            problems.append(f"there is no threshold '{name}'; there are {', '.join(thresholds.BY_NAME)}")
+            continue
+        try:
+            found[name] = parse_float(known.key.parse(value))
+        except ValueError as error:
+            cause = f"it is {describe(value)}, {error}"
+            problems.append(str(UsageError(f"set the threshold '{name}'", cause, f"the default is {known.default:g}")))
     return found
 
 

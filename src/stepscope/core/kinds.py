@@ -23,6 +23,10 @@ GIB = 1 << 30
 MAX_DEPTH = 20
 """Levels of nesting beyond which a value is refused."""
 PERCENT = 100
+LEAST_PERCENT = 2
+"""Plain number from which on a share can only be meant as percent."""
+MOST_RISE = 3
+"""Plain number up to which a growth can only be meant as a fraction."""
 SHOWN_CHARACTERS = 40
 SHOWN_BITS = 128
 """Longer texts and integers are cut in messages."""
@@ -115,13 +119,33 @@ def parse_gibibytes(value: object) -> float:
 
 
 def parse_fraction(value: object) -> float:
-    """Return a fraction from 0 to 1. Up to 1 is a fraction, above 1 up to 100 are percents, "90%" always is."""
-    hint = "not a fraction (0 to 1) or a percentage (above 1, up to 100)"
-    percent = isinstance(value, str) and value.rstrip().endswith("%")
-    number = float(_quantity(value, {"": 1.0, "%": 1.0}, hint))
-    if not 0 <= number <= PERCENT:
+    """Return a share from 0 to 1: 0.9, "90%", or 90, which can only be percent.
+
+    A plain number between 1 and 2 is refused: nobody can tell 150 % from 1.5 %.
+    """
+    hint = "not a fraction (0 to 1) or a percentage (2 to 100, or any with a % sign)"
+    number, is_percent = _share(value, hint)
+    if not 0 <= number <= PERCENT or (not is_percent and 1 < number < LEAST_PERCENT):
         raise ValueError(hint)
-    return number / PERCENT if percent or number > 1 else number
+    return number / PERCENT if is_percent or number > 1 else number
+
+
+def parse_rise(value: object) -> float:
+    """Return a relative growth, which may exceed 1: 0.1 and "10%" are a tenth, 1.5 and "150%" one and a half times.
+
+    A plain number above 3 is refused: it may be meant as percent.
+    """
+    hint = f"not a growth as a fraction (0 to {MOST_RISE}) or with a % sign: 10 % is 0.1 or '10%', 500 % is '500%'"
+    number, is_percent = _share(value, hint)
+    if number < 0 or (not is_percent and number > MOST_RISE):
+        raise ValueError(hint)
+    return number / PERCENT if is_percent else number
+
+
+def _share(value: object, hint: str) -> tuple[float, bool]:
+    """Return a number as it is written, and whether a percent sign follows it."""
+    is_percent = isinstance(value, str) and value.rstrip().endswith("%")
+    return float(_quantity(value, {"": 1.0, "%": 1.0}, hint)), is_percent
 
 
 def parse_measure(value: object) -> float:
@@ -231,6 +255,7 @@ DURATION = Kind("duration", parse_duration)
 SIZE = Kind("size", parse_size, show_size)
 GIBIBYTES = Kind("size in GiB", parse_gibibytes)
 FRACTION = Kind("fraction", parse_fraction)
+RISE = Kind("growth", parse_rise)
 MEASURE = Kind("number or quantity", parse_measure)
 TEXTS = Kind("list of texts", parse_texts)
 INTEGERS = Kind("list of integers", parse_integers)

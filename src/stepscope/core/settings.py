@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from stepscope.core import thresholds
 from stepscope.core.kinds import (
     DURATION,
     FLOAT,
@@ -275,20 +276,7 @@ ALERTING = (
     Key("alerting.gpu_underutilization", SWITCH, True, "", "alert when GPUs idle"),
     Key("alerting.memory_pressure", SWITCH, True, "", "alert when memory runs out"),
     Key("alerting.io_bottleneck", SWITCH, True, "", "alert when the training waits for disks"),
-    *(
-        Key(f"alerting.thresholds.{name}", kind, default, "fraction" if kind is FRACTION else "", text)
-        for name, kind, default, text in (
-            ("loss_increase", FRACTION, 0.1, "rise of the loss over its baseline"),
-            ("gpu_memory", FRACTION, 0.9, "memory of a GPU in use"),
-            ("gpu_utilization", FRACTION, 0.5, "use of a GPU below which it idles"),
-            ("cpu_usage", FRACTION, 0.95, "use of the processors"),
-            ("memory_usage", FRACTION, 0.9, "memory of the machine in use"),
-            ("io_wait", FRACTION, 0.3, "time spent waiting for disks"),
-            ("training_speed", FRACTION, 0.5, "loss of speed against the baseline"),
-            ("grad_norm_exploded", FLOAT, 10.0, "gradient norm that counts as exploded"),
-            ("learning_rate_too_low", FLOAT, 1e-8, "learning rate that counts as too low"),
-        )
-    ),
+    *(one.key for one in thresholds.TABLE),
 )
 
 

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import in_words
+from stepscope.core.errors import UsageError, in_words
+from stepscope.core.kinds import describe, parse_fraction
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning_callback import MonitorCallback
 from stepscope.integrations.machine_samples import MachineSamples, chosen_sources
@@ -45,9 +46,9 @@ class ResourceMonitorCallback(MonitorCallback):
         alert_gpu_underutilization: bool = True,
         alert_memory_pressure: bool = True,
         alert_io_bottleneck: bool = True,
-        gpu_util_threshold: float = 0.5,
-        memory_threshold: float = 0.9,
-        io_wait_threshold: float = 0.3,
+        gpu_util_threshold: float | str = 0.5,
+        memory_threshold: float | str = 0.9,
+        io_wait_threshold: float | str = 0.3,
         alert_batches: int = BATCHES,
         export_timeseries: bool = True,
         timeseries_path: str | os.PathLike[str] = "resource_logs",
@@ -65,9 +66,9 @@ class ResourceMonitorCallback(MonitorCallback):
             alert_gpu_underutilization: whether a rule is wanted for a GPU below its threshold.
             alert_memory_pressure: whether one is wanted for memory above its threshold.
             alert_io_bottleneck: whether one is wanted for waiting on disks.
-            gpu_util_threshold: share of time, 0 to 1.
-            memory_threshold: share of memory, 0 to 1.
-            io_wait_threshold: share of time, 0 to 1.
+            gpu_util_threshold: share of time: 0.5, 50 or "50%".
+            memory_threshold: share of memory, likewise.
+            io_wait_threshold: share of time, likewise.
             alert_batches: how many batches in a row are an extended period.
             export_timeseries: write `epoch_<n>.csv` files.
             timeseries_path: folder of those.
@@ -82,9 +83,9 @@ class ResourceMonitorCallback(MonitorCallback):
             "alert_gpu_underutilization": bool(alert_gpu_underutilization),
             "alert_memory_pressure": bool(alert_memory_pressure),
             "alert_io_bottleneck": bool(alert_io_bottleneck),
-            "gpu_util_threshold": float(gpu_util_threshold),
-            "memory_threshold": float(memory_threshold),
-            "io_wait_threshold": float(io_wait_threshold),
+            "gpu_util_threshold": _share("gpu_util_threshold", gpu_util_threshold),
+            "memory_threshold": _share("memory_threshold", memory_threshold),
+            "io_wait_threshold": _share("io_wait_threshold", io_wait_threshold),
         }
         self._alerts = ResourceAlerts(self.alert_options, max(1, int(alert_batches)))
         self.export_timeseries, self.timeseries_path = bool(export_timeseries), Path(timeseries_path)
@@ -175,6 +176,15 @@ class ResourceMonitorCallback(MonitorCallback):
     def _complain(self, error: Exception) -> None:
         cause = in_words(error, 300)
         self.notices.say(type(error).__name__, f"cannot keep the machine's samples: {cause}; the training goes on")
+
+
+def _share(name: str, value: object) -> float:
+    """Return a threshold of the callback as a fraction, read as the setting is."""
+    try:
+        return parse_fraction(value)
+    except ValueError as error:
+        cause = f"{name} is {describe(value)}, {error}"
+        raise UsageError("make a ResourceMonitorCallback", cause, f"write {name}=0.9") from None
 
 
 def resource_lines(values: Mapping[str, float]) -> list[str]:

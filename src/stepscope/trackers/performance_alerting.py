@@ -14,9 +14,11 @@ from urllib.parse import quote
 from stepscope.alerts.template import fill
 from stepscope.core.errors import in_words
 from stepscope.core.gpu_memory import by_gpu, index_of
+from stepscope.core.kinds import describe, parse_float
 from stepscope.core.names import UNSAFE
 from stepscope.core.redact import redact_text
 from stepscope.core.remedies import remedy
+from stepscope.core.thresholds import BY_NAME
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.worklist import Worklist
 
@@ -169,8 +171,16 @@ class PerformanceAlerting:
         return []
 
     def _threshold(self, name: str) -> float:
-        value = _number(self.alert_thresholds.get(name))
-        return math.inf if value is None else value
+        """Return a threshold, read as the setting of that name is; one that makes no sense is told, and the default."""
+        value = self.alert_thresholds.get(name)
+        if value is None:
+            return math.inf
+        try:
+            return parse_float(BY_NAME[name].kind.parse(value))
+        except ValueError as error:
+            told = f"cannot use the alert threshold '{name}': it is {describe(value)}, {error}; "
+            self.notices.say(name, f"{told}{THRESHOLDS[name]:g} is used")
+            return THRESHOLDS[name]
 
     def send_alert(self, alert: Mapping[str, Any]) -> bool:
         """Have an alert sent, and return at once: whether it will be, or one of its type was sent not long ago."""
