@@ -54,7 +54,7 @@ ZOOM = """async ([from, to]) => {
 """Zoom to steps by the address; tell after how many seconds the last chart in sight was drawn from the finer data."""
 
 TOPS = """() => [...document.querySelectorAll('.chart')].filter((chart) => chart.chart &&
-    chart.getBoundingClientRect().top < innerHeight).map((chart) => [chart.dataset.chart, chart.chart.scales.y.max])"""
+    chart.getBoundingClientRect().top < innerHeight).map((chart) => [chart.dataset.chart, chart.reach[1]])"""
 """How far up each chart in sight reaches."""
 
 FOLLOW = """(name) => {

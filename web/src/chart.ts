@@ -3,6 +3,7 @@
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 
+import { linearTicks, logTicks, multiples, sharer } from "./axis.ts";
 import { h, show } from "./dom.ts";
 import { clock, moment, ticks } from "./format.ts";
 import { paint, type Drawn, type Frame, type Limit, type MarkLine } from "./paint.ts";
@@ -42,6 +43,8 @@ const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 const FINE = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5];
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 export const LEFT = 58;
+/** CSS pixels: between two ticks of the axis of values, and above and below it. */
+const [SPACE, AROUND] = [28, 34];
 
 /** One uPlot instance; made anew when its form (axis, scale, colours) changes. */
 export class Chart {
@@ -70,10 +73,11 @@ export class Chart {
 
   /** Draw another model. */
   show(model: Model): void {
+    const before = this.model;
     this.model = model;
     const { plot } = this;
-    const [x, y] = [plot.scales["x"], plot.scales["y"]];
-    const still = x?.min === model.x[0] && x?.max === model.x[1] && y?.min === model.y[0] && y?.max === model.y[1];
+    const x = plot.scales["x"];
+    const still = x?.min === model.x[0] && x?.max === model.x[1] && before.y[0] === model.y[0] && before.y[1] === model.y[1];
     if (still) plot.redraw(false, false);
     else plot.setData(this.edges(), true);
   }
@@ -116,13 +120,15 @@ export class Chart {
       },
       scales: {
         x: { time: form.axis === "wall", range: () => [this.model.x[0], this.model.x[1]] },
-        y: { distr: form.log ? 3 : 1, log: 10, range: () => [this.model.y[0], this.model.y[1]] },
+        // a share of the height: which values the ticks stand for is our own affair, as uPlot counts without end on some axes
+        y: { range: () => [0, 1] },
       },
       axes: [
         { stroke: text, grid: line, ticks: { show: false }, font: FONT, size: 26, gap: 7, space: 62, ...this.across() },
         {
-          stroke: text, grid: line, ticks: { show: false }, font: FONT, size: LEFT, gap: 4, space: 28, ...(form.unit.startsWith("bytes") ? { incrs: BINARY } : {}),
-          values: (_, splits) => labels(splits, form.unit),
+          stroke: text, grid: line, ticks: { show: false }, font: FONT, size: LEFT, gap: 4,
+          splits: () => this.upward().map(sharer(this.model.y, form.log)),
+          values: () => ticks(this.upward(), form.unit, form.log),
         },
       ],
       series: [{}, { paths: () => null, points: { show: false } }],
@@ -134,18 +140,32 @@ export class Chart {
     };
   }
 
+  /** The values that have a tick on the axis of values. */
+  private upward(): number[] {
+    const { height, log, unit } = this.form;
+    const most = Math.max(2, Math.floor((height - AROUND) / SPACE));
+    return log ? logTicks(this.model.y, most) : linearTicks(this.model.y, most, unit.startsWith("bytes"));
+  }
+
   private across(): Partial<uPlot.Axis> {
     const { axis, origin } = this.form;
-    if (axis === "wall") return { values: (_, splits, __, ___, increment) => splits.map((at) => wall(at, increment)) };
-    if (axis === "step") return { incrs: WHOLE, values: (_, splits) => ticks(splits.map((at) => at ?? 0)) };
+    if (axis === "wall") {
+      return {
+        incrs: [...FINE, ...SPANS],
+        splits: (_, __, low, high, increment) => multiples([low, high], increment, zone(low)),
+        values: (_, splits, __, ___, increment) => splits.map((at) => wall(at, increment)),
+      };
+    }
+    if (axis === "step") {
+      return {
+        incrs: WHOLE,
+        splits: (_, __, low, high, increment) => multiples([low, high], increment),
+        values: (_, splits) => ticks(splits.map((at) => at ?? 0)),
+      };
+    }
     return {
       incrs: [...FINE, ...SPANS],
-      splits: (_, __, low, high, increment) => {
-        const found: number[] = [];
-        const first = Math.ceil((low - origin) / increment) * increment;
-        for (let at = first; at <= high - origin + 1e-9 && found.length < 100; at += increment) found.push(origin + at);
-        return found;
-      },
+      splits: (_, __, low, high, increment) => multiples([low, high], increment, origin),
       values: (_, splits, __, ___, increment) => splits.map((at) => since(at - origin, increment)),
     };
   }
@@ -176,19 +196,18 @@ export class Chart {
   }
 }
 
-const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
 const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
-function labels(splits: (number | null)[], unit: string): (string | null)[] {
-  const kept = splits.filter((at): at is number => at !== null && at !== undefined);
-  const texts = ticks(kept, unit);
-  let place = 0;
-  return splits.map((at) => (at === null || at === undefined ? null : texts[place++] ?? ""));
+/** Return a midnight of the reader's own zone, in seconds since 1970. */
+function zone(at: number): number {
+  return new Date(at * 1000).getTimezoneOffset() * 60 || 0;
 }
 
 function wall(at: number, increment: number): string {
   const text = moment(at, at);
-  if (increment >= 86400) return new Date(at * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+  // the first tick of a day says which day it is
+  if (increment >= 86400 || text === "00:00:00") return new Date(at * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+  if (increment < 1) return text + (((at % 1) + 1) % 1).toFixed(3).slice(1);
   return increment >= 60 ? text.slice(0, 5) : text;
 }
 

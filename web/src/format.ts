@@ -34,14 +34,16 @@ function grouped(text: string): string {
   return text.length < 6 ? text : text.replace(/\B(?=(\d{3})+$)/g, THIN);
 }
 
-/** Return a large count in short: 12.4k, 3.1M. */
+const LETTERS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const;
+
+/** Return a large count in short: 12.4k, 3.1M; beyond thousands of T as a power of 10, as 2.5e19. */
 export function count(value: number | null | undefined): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return number(value);
-  const size = Math.abs(value);
-  for (const [limit, factor, letter] of [[1e12, 1e12, "T"], [1e9, 1e9, "G"], [1e6, 1e6, "M"], [1e4, 1e3, "k"]] as const) {
-    if (size >= limit) return signed(`${trimmed((value / factor).toPrecision(3))}${letter}`);
-  }
-  return number(value, 3);
+  const short = Number(value.toPrecision(3));
+  const size = Math.abs(short);
+  const [factor, letter] = LETTERS.find(([limit]) => size >= limit) ?? [1, ""];
+  if (size < 1e4 || size >= 1e15) return number(size < 1e4 ? value : short, 3);
+  return signed(`${trimmed((short / factor).toPrecision(3))}${letter}`);
 }
 
 /** A sentence begins with a capital; the server's words are parts of sentences. */
@@ -88,6 +90,7 @@ export function clock(seconds: number | null | undefined): string {
   const sign = seconds < 0 ? "−" : "";
   const whole = Math.round(Math.abs(seconds));
   const [days, hours, minutes, rest] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60, whole % 60];
+  if (days >= 1000) return `${sign}${count(days)}d`;
   if (days) return `${sign}${days}d ${hours}h`;
   if (hours) return `${sign}${hours}h ${two(minutes)}m`;
   if (minutes) return `${sign}${minutes}m ${two(rest)}s`;
@@ -137,8 +140,9 @@ export function value(amount: number | null | undefined, unit = ""): string {
   return suffix ? `${text}${THIN}${suffix}` : text;
 }
 
-/** Return the labels of an axis: as many decimals as its step needs, one unit for all. */
-export function ticks(values: number[], unit = ""): string[] {
+/** Return the labels of an axis: as many decimals as its step needs, one unit for all; on a log axis each as it reads best. */
+export function ticks(values: number[], unit = "", log = false): string[] {
+  if (log) return logTicks(values, unit);
   const step = values.length > 1 ? Math.abs((values[1] ?? 0) - (values[0] ?? 0)) : 0;
   const largest = Math.max(...values.map(Math.abs), 0);
   if (unit === "bytes" || unit === "bytes/second") {
@@ -153,8 +157,15 @@ export function ticks(values: number[], unit = ""): string[] {
     return values.map((one) => `${plain(one * factor, step * factor)}${THIN}${letter}`);
   }
   if (unit === "ratio") return values.map((one) => `${plain(one * 100, step * 100)}${THIN}%`);
-  if (largest >= 1e4) return values.map((one) => count(one));
-  return values.map((one) => plain(one, step));
+  const [factor, letter] = largest >= 1e15 ? [1, ""] as const : LETTERS.find(([limit]) => largest >= 1e4 && largest >= limit) ?? [1, ""] as const;
+  return values.map((one) => (one === 0 ? "0" : `${plain(one / factor, step / factor)}${letter}`));
+}
+
+/** Each value as its unit reads best; without one all as powers of 10 where some are so large that they have no other name. */
+function logTicks(values: number[], unit: string): string[] {
+  if (["bytes", "bytes/second", "seconds", "ratio"].includes(unit)) return values.map((one) => value(one, unit));
+  const vast = values.some((one) => one >= 1e15);
+  return values.map((one) => (vast && one >= 1e4 ? exponent(one, 3) : count(one)));
 }
 
 function plain(amount: number, step: number): string {

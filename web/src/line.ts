@@ -81,7 +81,7 @@ export interface Extent {
 
 const SPREAD = 6;
 
-/** Return the range of values of lines inside [from, to]; clipped to where nearly all of it is, if asked. */
+/** Return the range of values of lines inside [from, to]; clipped to where nearly all of it is, if asked. `positive`: for a log axis. */
 export function extent(lines: Line[], from: number, to: number, clip: boolean, positive: boolean): Extent | null {
   const lows: number[] = [];
   const highs: number[] = [];
@@ -94,9 +94,10 @@ export function extent(lines: Line[], from: number, to: number, clip: boolean, p
       const high = line.bare ? line.mean[place] : line.max[place];
       if (low === undefined || high === undefined || !Number.isFinite(low) || !Number.isFinite(high)) continue;
       if (positive && high <= 0) continue;
+      const mean = line.mean[place] ?? high;
       lows.push(positive && low <= 0 ? high : low);
       highs.push(high);
-      means.push(line.mean[place] ?? high);
+      means.push(positive && mean <= 0 ? high : mean);
     }
   }
   if (!lows.length) return null;
@@ -104,31 +105,22 @@ export function extent(lines: Line[], from: number, to: number, clip: boolean, p
   for (const low of lows) if (low < least) least = low;
   for (const high of highs) if (high > most) most = high;
   const whole = { min: least, max: most, above: 0, below: 0, most, least };
-  return clip && lows.length >= 20 ? clipped(whole, lows, highs, means) : whole;
+  return clip && lows.length >= 20 ? clipped(whole, lows, highs, means, positive) : whole;
 }
 
-/** Keep what lies within a few spreads of the middle; by the middle 90 % of the means, as a loss falls and that is no outlier. */
-function clipped(whole: Extent, lows: number[], highs: number[], means: number[]): Extent {
-  const sorted = Float64Array.from(means).sort();
+/**
+ * Keep what lies within a few spreads of the middle; by the middle 90 % of the means, as a loss falls and that is no outlier.
+ *
+ * On a log axis what is far is told by its order of magnitude, and no limit falls to 0.
+ */
+function clipped(whole: Extent, lows: number[], highs: number[], means: number[], log: boolean): Extent {
+  const sorted = (log ? Float64Array.from(means, Math.log10) : Float64Array.from(means)).sort();
   const at = (share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
   const spread = Math.max(at(0.95) - at(0.05), 1e-12 * Math.max(Math.abs(at(0.5)), 1e-300));
-  const floor = at(0.05) - (SPREAD / 4) * spread;
-  const ceiling = at(0.95) + (SPREAD / 4) * spread;
+  const [floor, ceiling] = [at(0.05) - (SPREAD / 4) * spread, at(0.95) + (SPREAD / 4) * spread].map((one) => (log ? 10 ** one : one)) as [number, number];
   const min = Math.max(whole.least, floor);
-  const max = Math.min(whole.most, ceiling);
+  const max = Math.max(min, Math.min(whole.most, ceiling));
   return { ...whole, min, max, above: highs.filter((high) => high > max).length, below: lows.filter((low) => low < min).length };
-}
-
-/** Return limits of a linear axis: some air, and 0 in sight where it is near. */
-export function padded(least: number, most: number): [number, number] {
-  if (least === most) {
-    const air = Math.abs(least) * 0.1 || 1;
-    return least >= 0 && least - air < 0 ? [0, most + air] : [least - air, most + air];
-  }
-  const air = (most - least) * 0.06;
-  const low = least >= 0 && least - 4 * air <= 0 ? 0 : least - air;
-  const high = most <= 0 && most + 4 * air >= 0 ? 0 : most + air;
-  return [low, high];
 }
 
 /** Mean distance of a rank from the mean of all, as a share of the curve's height, from which it is worth a line. */

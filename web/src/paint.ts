@@ -1,5 +1,6 @@
 /** Strokes and fills of a chart, on the canvas that uPlot has laid its axes on. */
 
+import { sharer } from "./axis.ts";
 import type { Line } from "./line.ts";
 import { colour, lineColour, lineDash } from "./theme.ts";
 
@@ -40,13 +41,9 @@ export function scaleX(frame: Frame): Scale {
 
 export function scaleY(frame: Frame): Scale {
   const bottom = frame.top + frame.height;
-  if (!frame.log) {
-    const factor = frame.height / (frame.y[1] - frame.y[0] || 1);
-    return (value) => bottom - (value - frame.y[0]) * factor;
-  }
-  const low = Math.log10(frame.y[0]);
-  const factor = frame.height / (Math.log10(frame.y[1]) - low || 1);
-  return (value) => (value > 0 ? bottom - (Math.log10(value) - low) * factor : bottom + frame.height);
+  const share = sharer(frame.y, frame.log);
+  // far beyond its edges a canvas draws nothing right
+  return (value) => bottom - Math.max(-10, Math.min(10, share(value))) * frame.height;
 }
 
 function ink(line: Line): string {

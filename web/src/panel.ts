@@ -1,11 +1,12 @@
 /** A chart of metrics: fetches what is in view, follows live rows, cursor and zoom, says what it leaves out. */
 
+import { padded, paddedLog } from "./axis.ts";
 import { Chart, type Axis, type Model } from "./chart.ts";
 import type { Curve, Curves } from "./curves.ts";
 import { fill, h, setText, show } from "./dom.ts";
 import { moment, number, value, clock, ABSENT } from "./format.ts";
 import type { Held } from "./held.ts";
-import { extent, nearest, padded, smooth, type Extent, type Line } from "./line.ts";
+import { extent, nearest, smooth, type Extent, type Line } from "./line.ts";
 import { acrossOf, metricLines } from "./lines.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
@@ -194,7 +195,7 @@ export class Panel {
   private drop(): void {
     this.chart?.destroy();
     this.chart = null;
-    delete (this.element as { chart?: unknown }).chart;
+    Object.assign(this.element, { chart: undefined, reach: undefined });
   }
 
   private rebuild(): void {
@@ -234,6 +235,7 @@ export class Panel {
     this.setState("drawn", "");
     if (this.chart) this.chart.show(this.model);
     else this.build(this.model);
+    Object.assign(this.element, { chart: this.chart?.plot, reach: this.model.y });
     this.follow(this.source.link.cursor);
   }
 
@@ -245,7 +247,6 @@ export class Panel {
       reset: () => this.source.link.setRange(null),
       drawn: () => this.element.setAttribute("data-drawn", String(++this.draws)),
     });
-    (this.element as { chart?: unknown }).chart = this.chart.plot;
   }
 
   private collect(curves: Curve[]): Line[] {
@@ -268,10 +269,7 @@ export class Panel {
   }
 
   private limits(shown: Extent): [number, number] {
-    if (this.current.log) {
-      const [low, high] = [shown.min, shown.max];
-      return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
-    }
+    if (this.current.log) return paddedLog(shown.min, shown.max);
     const limits = (this.spec.limits ?? []).map((limit) => limit.value).filter((at) => at <= shown.max * 4 && at >= shown.min / 4);
     const [least, most] = [Math.min(shown.min, ...limits), Math.max(shown.max, ...limits)];
     const [low, high] = padded(this.spec.zero ? Math.min(0, least) : least, most);

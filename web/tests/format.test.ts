@@ -55,3 +55,20 @@ test("money has two digits after the point, and is never nothing unless it is", 
   assert.equal(plain(amount(1234567.8)), "1 234 568");
   assert.equal(amount(null), ABSENT);
 });
+
+test("what is larger than any letter is a power of 10", () => {
+  assert.equal(count(2e19), "2e19");
+  assert.equal(count(-7.4574444e22), "−7.5e22");
+  assert.equal(count(999.96e6), "1G");
+  assert.equal(count(999.9e12), "1e15");
+  assert.equal(plain(value(2e19)), "2e19");
+  assert.deepEqual(ticks([0, 2e19, 4e19]), ["0", "2e19", "4e19"]);
+  assert.deepEqual(ticks([1, 1e11, 1e22], "", true), ["1", "1e11", "1e22"]);
+  assert.equal(clock(1e20), "1.2e15d");
+});
+
+test("the labels of an axis tell its ticks apart", () => {
+  assert.deepEqual(ticks([123456.2, 123456.4, 123456.6]), ["123.4562k", "123.4564k", "123.4566k"]);
+  assert.deepEqual(ticks([0, 5000, 10000]), ["0", "5k", "10k"]);
+  assert.deepEqual(ticks([0.001, 0.1, 10, 1000], "", true), ["0.001", "0.1", "10", "1000"]);
+});

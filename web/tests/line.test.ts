@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { extent, fold, nearest, padded, placeOf, smooth, type Line } from "../src/line.ts";
+import { padded } from "../src/axis.ts";
+import { extent, fold, nearest, placeOf, smooth, type Line } from "../src/line.ts";
 
 function line(values: number[], counts?: number[]): Line {
   const column = Float64Array.from(values);
