@@ -10,6 +10,11 @@ from tests.browser.pages import chart, settle, visit
 STEPS, SPIKE = 100_000, 61_803
 RANGES = (None, (0, 99_999), (50_000, 75_000), (61_000, 62_500), (61_790, 61_815))
 
+SEEN = """(chart) => { const {min, max} = chart.chart.scales.x;
+  return [...chart.lines[0].x].filter((x) => x >= min && x <= max) }"""
+"""Where the points are that a chart shows."""
+
+
 @pytest.fixture(scope="module")
 def spiked(tmp_path_factory):
     """A server over a run of 100 000 steps with one point that stands out."""
@@ -33,6 +38,19 @@ def test_a_single_spike_is_visible_at_every_zoom(page, spiked, range_):
     settle(page, "training")
     page.wait_for_function("(e) => e.reach[1] >= 50", arg=loss.element_handle())
     assert _inked(page, loss)
+
+
+@pytest.mark.parametrize("view", ["training", "system"])
+def test_a_link_with_a_zoom_shows_every_step_of_it(page, spiked, view):
+    """A link to twenty steps of a long run opens with those steps, one by one, on an axis of steps and of time."""
+    page.watched.origin = spiked.origin
+    visit(page, spiked, view, spiked.keys()["spiked"], "zoom=step:470:490")
+    loss = chart(page, "loss")
+    page.wait_for_function(f"(e) => e.chart && ({SEEN})(e).length >= 20", arg=loss.element_handle())
+    assert len(loss.evaluate(SEEN)) <= 21
+    if view == "training":
+        assert loss.evaluate(SEEN) == list(range(470, 491))
+    assert "zoom=" in page.url
 
 
 def _inked(page, loss):

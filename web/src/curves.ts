@@ -3,7 +3,7 @@
 import { ApiError, messages, reason } from "./api.ts";
 import { curvesOf, type Frame } from "./binary.ts";
 import { Held } from "./held.ts";
-import type { Range, Unit } from "./link.ts";
+import type { Link, Range, Unit } from "./link.ts";
 import type { CurveId, Live } from "./live.ts";
 import { RunClock } from "./run_clock.ts";
 
@@ -87,6 +87,13 @@ export class Curves {
   /** Return what is held of a metric. */
   get(name: string): Curve | null {
     return this.wanted.get(name)?.curve ?? null;
+  }
+
+  /** Show the range that a link shows, now and whenever it changes. Returns how to stop. */
+  follow(link: Link): () => void {
+    const zoom = (): void => this.setRange(link.unit, link.range);
+    zoom();
+    return link.onRange(zoom);
   }
 
   /** Zoom all: what is in view is fetched anew in fine, the coarse curves stay. */

@@ -16,6 +16,8 @@ export class Link {
   private cursorListeners = new Set<(x: number | null) => void>();
   private rangeListeners = new Set<(range: Range | null) => void>();
   private planned = false;
+  /** What to show as soon as somebody knows where it is in the unit of the axis. */
+  private wish: Zoom | null = null;
 
   /** Call back when the cursor moves; returns how to stop. */
   onCursor(listener: (x: number | null) => void): () => void {
@@ -37,6 +39,7 @@ export class Link {
 
   /** Zoom; null shows everything. */
   setRange(range: Range | null): void {
+    this.wish = null;
     if (same(range, this.range)) return;
     this.range = range;
     for (const listener of this.rangeListeners) listener(range);
@@ -61,18 +64,35 @@ export class Link {
     });
   }
 
-  /** Count in another unit; the range in view stays the same moments, where the clock of the run is known. */
+  /** Count in another unit; the range in view stays the same moments, as soon as the clock of the run is known. */
   setUnit(unit: Unit): void {
     if (unit === this.unit) return;
-    const before = this.unit;
-    const ends = this.range?.map((x) => this.convert(x, before));
+    const wish = this.wish ?? (this.range && { unit: this.unit, range: this.range });
     this.unit = unit;
     this.whole = null;
     this.cursor = null;
-    const [one, other] = ends ?? [];
-    // a later attempt may have gone back, so that the end of a period is at an earlier step than its begin
-    this.range = typeof one === "number" && typeof other === "number" && one !== other ? [Math.min(one, other), Math.max(one, other)] : null;
+    this.range = wish && this.turned(wish);
+    this.wish = this.range ? null : wish;
     for (const listener of this.rangeListeners) listener(this.range);
+  }
+
+  /** Whether a range waits for the clock of the run. */
+  get waits(): boolean {
+    return this.wish !== null;
+  }
+
+  /** The clock of the run may be known now: show the range that waits for it. */
+  settle(): void {
+    const range = this.wish && this.turned(this.wish);
+    if (range) this.setRange(range);
+  }
+
+  /** Return a range in the unit of the axis; null where nobody knows. */
+  private turned({ unit, range }: Zoom): Range | null {
+    if (unit === this.unit) return range;
+    const [one, other] = range.map((x) => this.convert(x, unit));
+    // a later attempt may have gone back, so that the end of a period is at an earlier step than its begin
+    return typeof one === "number" && typeof other === "number" && one !== other ? [Math.min(one, other), Math.max(one, other)] : null;
   }
 
   /** Zoom by a factor around the cursor or the middle, and move by a share of the width. */
@@ -96,11 +116,14 @@ export interface Zoom {
   range: Range;
 }
 
+/** Beyond these a step is no whole number any more, and a time no date. */
+const FARTHEST: Record<Unit, number> = { step: 2 ** 53, time: 8.64e12 };
+
 /** Read the parameter `zoom` of an address, such as `step:100:900`; null if there is none. Times are seconds since 1970. */
 export function zoomOf(params: URLSearchParams): Zoom | null {
   const [unit, from, to] = (params.get("zoom") ?? "").split(":");
   const range = [Number(from), Number(to)] as const;
-  if ((unit !== "step" && unit !== "time") || !range.every(Number.isFinite) || range[1] <= range[0]) return null;
+  if ((unit !== "step" && unit !== "time") || !range.every((x) => Math.abs(x) <= FARTHEST[unit]) || range[1] <= range[0]) return null;
   return { unit, range };
 }
 

@@ -110,6 +110,7 @@ class Shell implements Page {
       run.live.listen({ status: () => this.beat(), trouble: () => this.beat() }),
       run.head.listen(() => this.beat()),
       run.link.onRange((range) => {
+        if (run.link.waits) return;
         // a zoom is a step in the history; the same zoom counted in another unit is not
         const before = zoomOf(this.router.place.params);
         this.router.param({ zoom: zoomText(run.link.unit, range) }, !before || before.unit === run.link.unit);

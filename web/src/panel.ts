@@ -195,7 +195,7 @@ export class Panel {
   private drop(): void {
     this.chart?.destroy();
     this.chart = null;
-    Object.assign(this.element, { chart: undefined, reach: undefined });
+    Object.assign(this.element, { chart: undefined, reach: undefined, lines: undefined });
   }
 
   private rebuild(): void {
@@ -210,9 +210,7 @@ export class Panel {
   }
 
   private zoomed(): void {
-    const { curves, link } = this.source;
-    curves.setRange(link.unit, link.range);
-    const view = link.view();
+    const view = this.source.link.view();
     // the others have only caught up with what this one shows already
     if (!view || !this.model || this.model.x[0] !== view[0] || this.model.x[1] !== view[1]) this.plan();
   }
@@ -235,7 +233,7 @@ export class Panel {
     this.setState("drawn", "");
     if (this.chart) this.chart.show(this.model);
     else this.build(this.model);
-    Object.assign(this.element, { chart: this.chart?.plot, reach: this.model.y });
+    Object.assign(this.element, { chart: this.chart?.plot, reach: this.model.y, lines: this.lines });
     this.follow(this.source.link.cursor);
   }
 

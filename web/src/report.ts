@@ -47,6 +47,7 @@ function source(facts: Embedded, messages: Message[]): { curves: Curves; link: L
     const clock = curves.clock();
     return (from === "step" ? clock?.timeAt(x) : clock?.stepAt(x)) ?? null;
   };
+  curves.follow(link);
   return { curves, link };
 }
 

@@ -39,6 +39,7 @@ export class RunModel {
       const clock = this.curves.clock();
       return (from === "step" ? clock?.timeAt(x) : clock?.stepAt(x)) ?? null;
     };
+    this.curves.follow(this.link);
     this.head.listen(() => (this.curves.origin ??= this.head.value?.run.created ?? null));
     this.names.listen(() => this.keepClock());
   }
@@ -50,7 +51,7 @@ export class RunModel {
     const best = own.find((metric) => metric.name === "step_seconds") ?? own[0];
     if (this.clockKept || !best) return;
     this.clockKept = true;
-    this.curves.watch(best.name, 400, () => undefined);
+    this.curves.watch(best.name, 400, () => this.link.settle());
   }
 
   /** Ask again for what the status says has changed; the head, which costs more, every few seconds. */

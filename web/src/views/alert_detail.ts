@@ -91,6 +91,7 @@ export class Detail {
     const limit = numeric(alert.evidence?.["threshold"]);
     this.curves = new Curves([this.run.key], this.run.live);
     const source = { curves: this.curves, link: new Link(), live: this.run.live };
+    this.curves.follow(source.link);
     this.panel = new Panel(source, {
       title: name,
       names: [name],

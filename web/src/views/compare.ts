@@ -34,6 +34,7 @@ class CompareView implements Mounted {
   private panels: Panel[] = [];
   private curves: Curves | null = null;
   private link = new Link();
+  private unfollow = (): void => undefined;
   private keys: string[] = [];
   private names: Names[] = [];
   private comparison: Comparison | null = null;
@@ -152,7 +153,8 @@ class CompareView implements Mounted {
     this.link = link;
     if (this.curves) this.curves.starts = axis === "time" ? new Map((this.comparison?.runs ?? []).map((run) => [run.key, run.created ?? 0])) : null;
     this.zoomTo(params);
-    this.curves?.setRange(link.unit, link.range);
+    this.unfollow();
+    this.unfollow = this.curves?.follow(link) ?? (() => undefined);
     link.onRange((range) => {
       if (link !== this.link) return;
       this.page.router.param({ zoom: zoomText(link.unit, range) }, true);
