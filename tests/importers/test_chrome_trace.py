@@ -115,6 +115,15 @@ def test_categories_of_all_versions_and_vendors(tmp_path, category, kind):
     assert read(tmp_path, [event(cat=category)]).kind.tolist() == [kind]
 
 
+@pytest.mark.parametrize("category", ["mtia_ccp_events", "mtia_ccp", "hpu_op"])
+def test_copies_among_the_kernels_of_a_device_are_told_by_their_name(tmp_path, category):
+    """MTIA and Gaudi put all that the device does under one category; `dma…` there is a copy, a matmul is not."""
+    names = ["dma_in: weights", "DMA h2d", "memset_zero", "fc_forward", "softmax_dma_free"]
+    trace = read(tmp_path, [event(cat=category, name=name, ts=10 * at) for at, name in enumerate(names)])
+    assert trace.kind.tolist() == [MEMCPY, MEMCPY, MEMSET, KERNEL, KERNEL]
+    assert read(tmp_path, [event(cat="kernel", name="dma_like_kernel")]).kind.tolist() == [KERNEL]
+
+
 def test_events_without_a_category_are_told_by_their_lane(tmp_path):
     """Where a trace has no categories (NPU, JAX), what it calls processes and threads tells device from host."""
     named = [

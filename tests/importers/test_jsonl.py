@@ -87,3 +87,17 @@ def test_what_stepscope_exports_it_reads(name, tmp_path):
         for column in ("step", "value", "rank", "attempt"):
             assert getattr(ours, column).tolist() == getattr(theirs, column).tolist()
         assert theirs.time == pytest.approx(ours.time, abs=1e-5)
+
+
+def test_values_that_are_no_numbers_are_noted(tmp_path):
+    """Switches, lists and texts that change are named; a text that stays is a fact."""
+    path = tmp_path / "rows"
+    path.write_text(
+        "".join(f'{{"step": {at}, "loss": 1, "ok": true, "x": [1], "m": "{at}", "h": "a"}}\n' for at in "12")
+    )
+    run = jsonl.read(str(path))
+    assert run.notes == (
+        "lists, switches, media and deeper objects, left out: ok, x (4 values)",
+        "text, left out: m (2 values)",
+    )
+    assert run.facts == {"h": "a"}

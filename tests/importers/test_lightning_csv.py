@@ -59,3 +59,66 @@ def test_rows_that_do_not_fit_are_counted(tmp_path):
         read(tmp_path, "step,loss,loss\n1,2,3\n")
     with pytest.raises(StepscopeError, match="no numbers"):
         read(tmp_path, "step,loss\nx,y\n")
+
+
+def table(header, *rows):
+    return header + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("written", ["{}", "cuda:{}", "GPU {}"])
+@pytest.mark.parametrize("apart", [0.0, 0.01])
+def test_the_cards_of_a_table_are_series_of_their_own(tmp_path, written, apart):
+    """A column `gpu` that names the card of each row: at equal times, or at times of their own in turn."""
+    rows = [(at + apart * gpu, written.format(gpu), 50 + gpu) for at in range(100, 110) for gpu in range(4)]
+    run = read(tmp_path, table("time,gpu,util", *rows))
+    assert run.names() == [f"gpu/{gpu}/util" for gpu in range(4)]
+    assert run.series("gpu/2/util").value.tolist() == [52.0] * 10
+    assert run.notes == ("its column gpu says whose values a row has: they are gpu/<gpu>/…",)
+
+
+@pytest.mark.parametrize("turn", [[97, 98, 99], [50, 87, 62, 99, 71], [0, 1]])
+def test_a_utilisation_named_gpu_stays_a_metric(tmp_path, turn):
+    """A row a step has one owner, whatever its column `gpu` holds."""
+    run = read(tmp_path, table("step,loss,gpu", *((at, 1.5, turn[at % len(turn)]) for at in range(40))))
+    assert run.names() == ["gpu", "loss"]
+    assert run.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "names", "ranks"),
+    [
+        ("step,rank,host,local_rank,loss", [(0, "a", 0), (1, "a", 1), (2, "b", 0)], ["local_rank", "loss"], {0, 1, 2}),
+        ("step,worker,loss", [(0,), (1,)], ["loss"], {0, 1}),
+        ("step,host,loss", [("a",), ("b",)], ["host/a/loss", "host/b/loss"], {0}),
+        ("step,node,device,loss", [("a", 0), ("a", 1), ("b", 0)], ["node/a/gpu/0/loss", "node/a/gpu/1/loss"], {0}),
+    ],
+)
+def test_other_columns_that_say_whose_a_row_is(tmp_path, header, rows, names, ranks):
+    """As few columns as tell the rows of a step apart: a host that follows from the rank splits nothing."""
+    run = read(tmp_path, table(header, *((step, *row, step + 0.5) for step in range(20) for row in rows)))
+    assert run.names()[: len(names)] == names
+    assert {rank for name in run.names() for rank in run.series(name).rank.tolist()} == ranks
+    assert all(len(run.series(name)) <= 20 * max(1, len(ranks)) for name in run.names())
+
+
+def test_two_columns_in_turn_are_both_needed(tmp_path):
+    """Cards of two hosts, each row at a time of its own."""
+    turn = [(host, gpu) for host in "ab" for gpu in (0, 1)]
+    rows = [(100 + at + 0.1 * place, *turn[place], place) for at in range(10) for place in range(4)]
+    run = read(tmp_path, table("time,node,gpu,util", *rows))
+    assert run.names() == [f"node/{host}/gpu/{gpu}/util" for host, gpu in turn]
+
+
+def test_training_and_validation_of_one_column_are_told_apart(tmp_path):
+    """`mode` says which loss a row has; the same text in all rows is a fact."""
+    rows = [(at, "val" if at % 5 == 4 else "train", "h1", at) for at in range(20)]
+    run = read(tmp_path, table("step,mode,host,loss", *rows))
+    assert run.names() == ["loss", "val/loss"]
+    assert run.series("val/loss").step.tolist() == [4, 9, 14, 19]
+    assert run.facts == {"host": "h1", "names": {"loss": "train/loss"}}
+
+
+def test_a_column_of_text_is_noted(tmp_path):
+    """Nothing is dropped in silence: a text that changes is named in the notes."""
+    run = read(tmp_path, table("step,loss,comment", (1, 0.5, "a"), (2, 0.25, "b")))
+    assert run.notes == ("text, left out: comment (2 values)",)

@@ -132,3 +132,78 @@ def test_what_a_trainer_prints_behind_its_progress_bar_is_read(tmp_path):
     assert run.series("loss").value.tolist() == [2.5, 2.25]
     assert run.series("loss").step.tolist() == [0, 1]
     assert run.notes == ("its lines have no step: they were counted",)
+
+
+PREFIXES = [
+    "14:10:5{} | ",
+    "14:10:5{} | INFO     | ",
+    "2024-05-01 14:10:5{},123 - trainer - INFO - ",
+    "2024-05-01T14:10:5{}Z INFO ",
+    "[2024-05-01 14:10:5{}] ",
+    "[2024-05-01 14:10:5{},123][__main__][INFO] - ",
+    "I0501 14:10:5{}.123456 140 train.py:88] ",
+    "INFO:root:",
+    "[INFO|trainer.py:88] 2024-05-01 14:10:5{},123 >> ",
+    "2024-05-01 14:10:5{}.123 | INFO     | __main__:main:42 - ",
+    "(Worker pid=123, ip=10.0.0.1) ",
+    "May 01 14:10:5{} host python[12]: ",
+    "",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_figures_below_a_step_are_kept_behind_any_prefix(prefix, tmp_path):
+    """A clock, date, level, file or process before a line takes neither its step nor its figures away."""
+    text = ""
+    for at in range(1, 5):
+        for message in (f"Step {at}/9 loss: 1.5", f"  Mean reward: 0.{at}", f"KL divergence: 0.0{at} (low)"):
+            text += prefix.format(at) + message + "\n"
+    run = read(tmp_path, text)
+    assert run.names() == ["kl_divergence", "loss", "mean_reward"]
+    assert run.series("mean_reward").value.tolist() == [0.1, 0.2, 0.3, 0.4]
+    assert run.series("kl_divergence").step.tolist() == [1, 2, 3, 4]
+    assert run.notes == ()
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_report_without_a_row_of_its_step_is_read_behind_any_prefix(prefix, tmp_path):
+    """The same for a report whose step stands alone in its line."""
+    lines = (f"{prefix.format(at)}{text}\n" for at in (1, 2) for text in (f"STEP {at}", f"Reward: 0.{at}"))
+    (tmp_path / "log").write_text("".join(lines))
+    (run,) = formats.read(str(tmp_path / "log"))
+    assert run.format == "console_log"
+    assert run.series("reward").value.tolist() == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("prefix", ["[rank{}]: ", "{}: ", "[default{}]:", "14:10:55 | rank {} | ", "[rank {}] "])
+def test_ranks_in_prefixes_are_ranks(prefix, tmp_path):
+    """Interleaved lines of ranks are not one series, and a rank that is behind is no restart."""
+    order = [(1, 0), (2, 0), (1, 1), (3, 0), (2, 1), (3, 1)]
+    run = read(tmp_path, "".join(f"{prefix.format(rank)}step {step} loss: {step}.{rank}\n" for step, rank in order))
+    loss = run.series("loss")
+    assert [(step, rank) for step, rank in zip(loss.step.tolist(), loss.rank.tolist(), strict=True)] == order
+    assert set(loss.attempt.tolist()) == {0}
+
+
+def test_what_a_log_line_leaves_out_is_noted(tmp_path):
+    """Figures without a step, of one step only, or told twice are named in the notes."""
+    text = "".join(f"step {at} loss: 1.{at}\nRewards: mean=0.{at} std=0.1\nLoss: 1.{at}\n" for at in (1, 2, 3))
+    run = read(tmp_path, text + "Final score: 3.5\n")
+    assert run.names() == ["loss"]
+    assert run.notes == (
+        "figures in lines that have no step, left out: mean, std (6 values)",
+        "figures that the line of their step tells too, left out: loss (3 values)",
+        "figures of one step only, left out: final_score (1 value)",
+    )
+
+
+def test_a_list_of_names_and_numbers_needs_no_colons(tmp_path):
+    """As nanoGPT prints: `iter 10: loss 3.2, time 80.5ms, mfu 38.50%`; prose does not become a log."""
+    run = read(tmp_path, "".join(f"iter {at}: loss 3.2{at}, time 80.5ms, mfu 38.50%\n" for at in (1, 2)))
+    assert run.series("loss").value.tolist() == [3.21, 3.22]
+    assert run.series("time_seconds").value.tolist() == [0.0805] * 2
+    assert run.series("mfu_ratio").value.tolist() == [0.385] * 2
+    run = read(tmp_path, "step 1 loss 1.5 reward 0.25\nstep 2 loss 1.25 reward 0.5\n")
+    assert run.series("reward").value.tolist() == [0.25, 0.5]
+    (tmp_path / "x").write_text("step 4: see page 5\nstep 5: go back to 3, then to 7 of them\n")
+    assert formats.detect(str(tmp_path / "x")) is None

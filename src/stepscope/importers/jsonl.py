@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.points import Points
-from stepscope.importers.rows import add_row, values
+from stepscope.importers.rows import Rows, values
 from stepscope.importers.source import document, json_value, lines, unreadable
 
 if TYPE_CHECKING:
@@ -25,17 +25,23 @@ def recognises(head: Head) -> bool:
     if not first or first[0].lstrip().startswith("["):
         return bool(first) and head.text.lstrip("\ufeff \r\n\t[").startswith("{")
     rows = [json_value(line) for line in first]
-    return isinstance(rows[0], dict) and any(next(values(row), None) for row in rows if isinstance(row, dict))
+    return isinstance(rows[0], dict) and any(next(values(row, _passed), None) for row in rows if isinstance(row, dict))
+
+
+def _passed(_name: str, _value: Any) -> None:
+    """Pass over what is no number: here one is looked for, nothing is read."""
 
 
 def read(path: str) -> Imported:
     """Return the numbers of all rows; lines that are no JSON objects are counted in the notes."""
     points = Points()
-    for count, row in enumerate(_rows(path, points)):
-        add_row(points, row, count)
+    rows = Rows(points)
+    for row in _rows(path, points):
+        rows.add(row)
+    facts = rows.finish()
     if not points.columns:
         raise unreadable(path, "its rows hold no numbers", 'give rows such as {"step": 1, "loss": 0.5}')
-    return points.imported(path, NAME)
+    return points.imported(path, NAME, facts)
 
 
 def _rows(path: str, points: Points) -> Iterator[dict[str, Any]]:

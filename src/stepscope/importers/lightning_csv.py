@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.points import Points
-from stepscope.importers.rows import STEPS, TIMES, add_row, place
+from stepscope.importers.rows import STEPS, TIMES, Rows, place
 from stepscope.importers.source import lines, unreadable
 from stepscope.importers.words import parsed, plain
 
@@ -47,18 +47,16 @@ def read(path: str) -> Imported:
     if len(set(names)) < len(names) or not 2 <= len(names) <= MOST_COLUMNS:
         raise unreadable(path, "its header does not name each column once", "give a CSV with one name a column")
     alone = _alone(names, path)
-    for count, cells in enumerate(_rows(texts, separator, points)):
+    rows = Rows(points)
+    for cells in _rows(texts, separator, points):
         if len(cells) != len(names):
             points.note("rows with another number of cells, left out")
             continue
-        add_row(
-            points,
-            {alone.get(name, name): _value(cell, separator) for name, cell in zip(names, cells, strict=True)},
-            count,
-        )
+        rows.add({alone.get(name, name): _value(cell, separator) for name, cell in zip(names, cells, strict=True)})
+    facts = rows.finish()
     if not points.columns:
         raise unreadable(path, "it holds no numbers", "give a CSV with a column step or time")
-    return points.imported(path, NAME)
+    return points.imported(path, NAME, facts)
 
 
 def _alone(names: Sequence[str], path: str) -> dict[str, str]:

@@ -68,6 +68,8 @@ def _add(points: Points, text: str, prefix: str, step: int, time: float, attempt
         found = FIELD.fullmatch(field)
         value = parsed(found[2]) if found else None
         if found is None or value is None:
+            if field.strip():
+                points.leave_out("fields that are no numbers", field.partition(":")[0].strip())
             continue
         name, factor = found[1].strip(), 1.0
         for unit, scale in UNITS.items():

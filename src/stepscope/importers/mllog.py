@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.ring import NO_STEP
 from stepscope.importers.points import Points
-from stepscope.importers.rows import values
+from stepscope.importers.rows import left_out, values
 from stepscope.importers.source import json_value, lines, unreadable
 from stepscope.importers.words import canonical_names, number, whole
 
@@ -139,7 +139,7 @@ def _add(points: Points, place: Event, event: Event, batch: float, prefix: str =
     """
     step = _step(place, batch)
     found = event.value if isinstance(event.value, dict) else {event.key: event.value}
-    for name, value in (*values(found), *values({"lr": event.about.get("lr")})):
+    for name, value in values({"lr": event.about.get("lr")} | found, left_out(points)):
         points.add(prefix + name, value, NO_STEP if step is None else step, event.time)
 
 

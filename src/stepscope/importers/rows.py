@@ -1,4 +1,4 @@
-"""Rows of named values, as most logs have them: one step, perhaps a time and a rank, and many metrics."""
+"""Rows of named values, as most logs have them: one step, perhaps a time, whose values they are, and many metrics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.ring import NO_STEP
+from stepscope.importers.row_owners import Owners, owners
 from stepscope.importers.words import moment, number, plain, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from stepscope.importers.points import Points
 
@@ -22,9 +23,12 @@ STEPS = (
 """Names of the step, the likeliest first."""
 TIMES = ("time", "timestamp", "_timestamp", "wall_time", "walltime", "created_at", "datetime", "date", "ts")
 """Names of the time."""
-RANKS = ("rank", "global_rank", "_rank")
 DEEPEST = 4
 """Levels of nested objects that are looked into; `{"train": {"loss": 1}}` is `train/loss`."""
+SAMPLE_ROWS = 2000
+"""Rows at the beginning that tell which columns say whose values a row has."""
+TEXT = "text"
+NO_NUMBER = "lists, switches, media and deeper objects"
 
 
 def place(names: Iterable[str], words: tuple[str, ...]) -> str | None:
@@ -34,43 +38,109 @@ def place(names: Iterable[str], words: tuple[str, ...]) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def places(names: tuple[str, ...]) -> tuple[str | None, str | None, str | None]:
-    """Return which names of a row are its step, its time and its rank; rows of a log mostly have the same names."""
-    return place(names, STEPS), place(names, TIMES), place(names, RANKS)
+def places(names: tuple[str, ...]) -> tuple[str | None, str | None]:
+    """Return which names of a row are its step and its time; rows of a log mostly have the same names."""
+    return place(names, STEPS), place(names, TIMES)
 
 
-def values(row: Mapping[Any, Any], prefix: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row by name; those of objects in it by path. A chart, table or image has none."""
+def values(
+    row: Mapping[Any, Any], other: Callable[[str, Any], None], prefix: str = "", depth: int = DEEPEST
+) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a row by name; those of objects in it by path.
+
+    Args:
+        row: names and values; None is absent.
+        other: is told every value that is no number, with its name: a text, a list, a chart, an object too deep.
+        prefix: what the names begin with.
+        depth: levels of objects that are looked into.
+    """
     for key, value in row.items():
         name = f"{prefix}{key}"
         figure = number(value)
         if figure is not None:
             yield name, figure
         elif isinstance(value, dict) and depth > 1 and "_type" not in value:
-            yield from values(value, f"{name}/", depth - 1)
+            yield from values(value, other, f"{name}/", depth - 1)
+        elif value is not None:
+            other(name, value)
 
 
-def add_row(points: Points, row: Mapping[Any, Any], count: int) -> None:
-    """Keep the values of one row.
+def left_out(points: Points) -> Callable[[str, Any], None]:
+    """Return what notes values that are no numbers, for `values`."""
+    return lambda name, value: points.leave_out(TEXT if isinstance(value, str) else NO_NUMBER, name)
 
-    Args:
-        points: where to.
-        row: names and values; one with `name` and `value` is a single point.
-        count: the step of a row that has neither step nor time: rows count up. With a time alone it is the epoch.
+
+class Rows:
+    """Rows on their way into points.
+
+    The first of them wait until it is known which columns say whose values a row has: a rank, a card, a host. So the
+    values of eight cards become eight series, not one.
     """
-    row = {str(name): value for name, value in row.items()}
-    step_name, time_name, rank_name = places(tuple(row))
-    step = whole(row.pop(step_name)) if step_name else None
-    time = moment(row.pop(time_name)) if time_name else math.nan
-    rank = _small(row.pop(rank_name)) if rank_name else 0
-    if step is None and not step_name:
-        step = whole(row.get("epoch")) if time_name else count
-    step = NO_STEP if step is None else step
-    if isinstance(row.get("name"), str) and (figure := _single(row)) is not None:
-        points.add(row["name"], figure, step, time, rank, _small(row.get("attempt")))
-        return
-    for name, figure in values(row):
-        points.add(name, figure, step, time, rank)
+
+    def __init__(self, points: Points) -> None:
+        """Begin without any; `finish` when all rows are added."""
+        self._points = points
+        self._waiting: list[dict[str, Any]] = []
+        self._owners: Owners | None = None
+        self._count = 0
+        self._texts: dict[str, tuple[str | None, int]] = {}
+        self._other = left_out(points)
+
+    def add(self, row: Mapping[Any, Any]) -> None:
+        """Keep one row: names and values; one with `name` and `value` is a single point."""
+        named = {str(name): value for name, value in row.items()}
+        if self._owners is not None:
+            self._keep(named, self._owners)
+            return
+        self._waiting.append(named)
+        if len(self._waiting) >= SAMPLE_ROWS:
+            self._decide()
+
+    def finish(self) -> dict[str, str]:
+        """Keep the rows that wait; return the texts that are the same in every row that has them, by name."""
+        if self._owners is None:
+            self._decide()
+        for name, (text, count) in self._texts.items():
+            if text is None:
+                self._points.leave_out(TEXT, name, count)
+        return {name: text for name, (text, _) in self._texts.items() if text is not None}
+
+    def _decide(self) -> None:
+        self._owners = found = owners([(_key(row), row) for row in self._waiting])
+        for text in found.told():
+            self._points.note(text)
+        for row in self._waiting:
+            self._keep(row, found)
+        self._waiting.clear()
+
+    def _keep(self, row: dict[str, Any], whose: Owners) -> None:
+        step_name, time_name = places(tuple(row))
+        step = whole(row.pop(step_name)) if step_name else None
+        time = moment(row.pop(time_name)) if time_name else math.nan
+        rank, prefix = whose.take(row)
+        if step is None and not step_name:  # rows without a step count up; with a time alone it is the epoch
+            step = whole(row.get("epoch")) if time_name else self._count
+        self._count += 1
+        step = NO_STEP if step is None else step
+        if isinstance(row.get("name"), str) and (figure := _single(row)) is not None:
+            self._points.add(prefix + row["name"], figure, step, time, rank, _small(row.get("attempt")))
+            return
+        for name, figure in values(row, self._not_a_number):
+            self._points.add(prefix + name, figure, step, time, rank)
+
+    def _not_a_number(self, name: str, value: Any) -> None:
+        """Remember a text, which may be the same in all rows; note everything else."""
+        if isinstance(value, str):
+            text, seen = self._texts.get(name, (value, 0))
+            self._texts[name] = text if text == value else None, seen + 1
+        else:
+            self._other(name, value)
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return step and time of a row as they are written; empty where it has none."""
+    step, time = (str(row[name]) if name is not None and row[name] is not None else "" for name in places(tuple(row)))
+    return step, time
 
 
 def _small(value: Any) -> int:

@@ -1,7 +1,8 @@
 """Log lines of home-made training loops: a step and named numbers, as `step:10/1845 loss:3.2 train_time:79ms`.
 
 Also `step 10 | loss: 3.2 | lr 1e-4 | dt: 80.1ms`, `[iter 10] loss=3.2, lr=1e-4` and a Trainer's printed
-`{'loss': 2.1, 'epoch': 0.1}`. Times become seconds and sizes bytes where the line says their unit.
+`{'loss': 2.1, 'epoch': 0.1}`. Times become seconds and sizes bytes where the line says their unit. A line below that is
+nothing but a name and a number, as `14:10:55 | Mean reward: 0.2`, is a figure of that step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
+from stepscope.importers.figures import Figures, Place
+from stepscope.importers.log_prefix import without_prefix
 from stepscope.importers.points import Column, Points
 from stepscope.importers.source import lines, unreadable
 from stepscope.importers.words import parsed, plain, scaled
@@ -40,7 +43,8 @@ BARE = re.compile(
     rf"\s{{0,20}}([A-Za-z][\w./ -]{{0,40}}?)\s{{1,12}}({NUMBER}|nan|[-+]?inf)\s?(ms|s|MiB|GiB|MB|GB|%)?\s{{0,20}}",
     re.IGNORECASE,
 )
-"""A name and a number with nothing between: only as a whole field between bars."""
+"""A name and a number with nothing between: a whole field between bars, or one of a list of nothing else."""
+LIST = re.compile(r"[,;]\s{1,8}|(?<=[\d%])\s{1,8}(?=[A-Za-z])(?!(?:ms|s|[MG]i?B)\b)")
 COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 PRINTED = re.compile(r"\{'[\w/]{1,60}': .{0,2000}'epoch': ")
 """A dictionary that Transformers' Trainer printed, perhaps behind a progress bar."""
@@ -77,7 +81,7 @@ def recognises(head: Head) -> bool:
     """Say whether a text has lines with a step and named numbers."""
     found = 0
     for line in head.text.splitlines()[:LINES_LOOKED_AT]:
-        if len(line) < 2000 and _row(line) is not None:
+        if len(line) < 2000 and _row(without_prefix(line)[0]) is not None:
             found += 1
             if found >= LEAST_LINES:
                 return True
@@ -91,27 +95,35 @@ def read(path: str) -> Imported:
     """
     points = Points()
     facts: dict[str, Any] = {}
-    attempt, last, printed = 0, NO_STEP, 0
+    below = Figures(points)
+    places: dict[int, Place] = {}
+    printed = 0
     for line in lines(path, points.note):
-        found = _row(line) if len(line) < MOST_CHARACTERS else None
+        if len(line) >= MOST_CHARACTERS:
+            points.note(f"lines longer than {MOST_CHARACTERS} characters, left out")
+            continue
+        text, rank = without_prefix(line)
+        found, rank = _row(text), rank or 0
+        before = places.get(rank)
         if found is None:
-            _add_alone(points, facts, line, last, attempt)
+            _add_below(points, facts, below, text, before or Place(NO_STEP, rank, 0))
             continue
         step, total, pairs = found
         if step is None:
             step, printed = printed, printed + 1
         if total is not None:
             facts["steps"] = total
-        attempt += step < last
-        last = step
+        attempt = before.attempt + (step < before.step) if before else 0
+        places[rank] = Place(step, rank, attempt)
         time = dict(pairs).get(CLOCK, math.nan)
         for name, value in pairs:
-            points.add(name, value, step, time, 0, attempt)
+            points.add(name, value, step, time, rank, attempt)
     if not points.columns:
         raise unreadable(path, "no line has a step and named numbers", "give lines such as step:10 loss:2.5")
     if printed:
         points.note("its lines have no step: they were counted")
     _add_step_seconds(points)
+    below.finish()
     return points.imported(path, NAME, facts)
 
 
@@ -131,10 +143,18 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
     """Yield the named numbers of a text."""
     for name, figure, unit in PAIR.findall(text):
         yield from _in_base(name, figure, unit)
+    for name, figure, unit in _bare(text):
+        yield from _in_base(name, figure, unit)
+
+
+def _bare(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, number and unit of fields with nothing between name and number: between bars, or all of a list."""
     if "|" in text:
-        for field in text.split("|"):
-            if (found := BARE.fullmatch(field)) is not None:
-                yield from _in_base(found[1], found[2], found[3] or "")
+        found = [BARE.fullmatch(field) for field in text.split("|")]
+    else:
+        found = [BARE.fullmatch(field) for field in LIST.split(text.strip(" :,;>-])"))]
+        found = found if len(found) > 1 and all(found) else []
+    yield from ((each[1], each[2], each[3] or "") for each in found if each is not None)
 
 
 def _in_base(name: str, figure: str, unit: str) -> Iterator[tuple[str, float]]:
@@ -151,18 +171,21 @@ def _in_base(name: str, figure: str, unit: str) -> Iterator[tuple[str, float]]:
     yield name, scaled(value, factor)
 
 
-def _add_alone(points: Points, facts: dict[str, Any], line: str, step: int, attempt: int) -> None:
-    """Keep what a line without a step tells for certain: sizes of memory so far, versions, and GPUs by nvidia-smi."""
+def _add_below(points: Points, facts: dict[str, Any], below: Figures, line: str, place: Place) -> None:
+    """Keep what a line without a step tells: sizes of memory so far, versions, GPUs by nvidia-smi, or one figure."""
     if "iB" in line and len(line) < 500:
         for name, value in _pairs(line):
             if name.endswith("_bytes"):
-                points.add(name, value, step, attempt=attempt)
+                points.add(name, value, place.step, rank=place.rank, attempt=place.attempt)
     elif (found := VERSION.match(line)) is not None:
         facts[found[1].lower()] = found[2]
         if found[3]:
             facts["cuda"] = found[3].rstrip(".")
     elif (device := DEVICE.match(line)) is not None:
         facts["gpu"], facts["gpus"] = device[2], max(facts.get("gpus", 0), int(device[1]) + 1)
+    elif place.step != NO_STEP and not below.add(line, place):
+        for name, _ in _pairs(line):
+            points.leave_out("figures in lines that have no step", name)
 
 
 def _add_step_seconds(points: Points) -> None:

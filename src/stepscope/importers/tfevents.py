@@ -57,6 +57,8 @@ class Event(NamedTuple):
     started: bool
     """Whether the run began anew here."""
     facts: dict[str, Any]
+    others: list[str]
+    """Tags of values that are no numbers: images, histograms, texts."""
 
 
 @lru_cache(maxsize=4096)
@@ -86,6 +88,8 @@ def read(path: str) -> Imported:
         facts.update(event.facts)
         for scalar in event.scalars:
             points.add(scalar.tag, scalar.value, event.step, event.time, 0, attempt)
+        for tag in event.others:
+            points.leave_out("images, histograms and texts", tag)
     return points.imported(path, NAME, facts)
 
 
@@ -122,6 +126,7 @@ def decode(record: bytes) -> Event:
     time, step, started = 0.0, 0, False
     scalars: list[Scalar] = []
     facts: dict[str, Any] = {}
+    others: list[str] = []
     for field in fields(record):
         if field.number == 1:
             time = field.real
@@ -130,14 +135,14 @@ def decode(record: bytes) -> Event:
         elif field.number == 5:
             for value in fields(field.data):
                 if value.number == 1:
-                    _add_value(value.data, scalars, facts)
+                    _add_value(value.data, scalars, facts, others)
         elif field.number == 7:
             started = any(part.number == 1 and part.integer == STARTED for part in fields(field.data))
-    return Event(time, step, scalars, started, facts)
+    return Event(time, step, scalars, started, facts, others)
 
 
-def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any]) -> None:
-    """Add what one value of a summary holds: a number as such or as a tensor of one, or hyperparameters."""
+def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any], others: list[str]) -> None:
+    """Add what one value of a summary holds: a number as such or as a tensor of one, hyperparameters, or its tag."""
     tag, number = "", None
     for field in fields(message):
         if field.number == 1:
@@ -152,6 +157,8 @@ def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any]) -> 
             facts["hparams"] = hyperparameters(field.data)
     if tag and number is not None:
         scalars.append(Scalar(tag, number))
+    elif tag and not tag.startswith("_hparams_/"):
+        others.append(tag)
 
 
 def tensor_scalar(message: bytes) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.core.trace import ABSENT, FIRST_DEVICE, KINDS, OPERATOR, OTHER, OVERHEAD, PYTHON, RUNTIME, Lane, Memory
 from stepscope.importers.trace_events import ARGUMENTS, LISTS, NO_LIST, NOTHING, NUMBERS, TEXTS, Event
-from stepscope.importers.trace_kinds import KIND_OF, is_host, kind_of
+from stepscope.importers.trace_kinds import KIND_OF, certain, is_host, kind_of
 from stepscope.importers.trace_table import Table
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Builder:
         """Return the kind of every event kept, in order (takes the categories away)."""
         category = self.table.take("category")
         texts = [str(text or "") for text in self.categories]
-        known = [KIND_OF.get(text.strip().lower(), ABSENT) for text in texts]
+        known = [ABSENT if (alone := certain(text)) is None else alone for text in texts]
         kind = np.array([*known, ABSENT], np.int8)[category]
         unknown = np.flatnonzero(kind == ABSENT)
         if len(unknown):

@@ -56,6 +56,9 @@ CATEGORIES = {
 }
 """Categories by kind, in lower case: PyTorch 1.8 to today, CUDA, ROCm, XPU, MTIA, Gaudi, Ascend, Musa."""
 
+MIXED = frozenset({"mtia_ccp_events", "mtia_ccp", "hpu_op", "gpu_op"})
+"""Categories of all that a device does, copies among its kernels: there the name tells."""
+
 KIND_OF = {category: kind for kind, categories in CATEGORIES.items() for category in categories}
 
 HOST_PROCESS = re.compile(r"overlap analysis|^cann$|^python|/host:|\bcpu\b|^host", re.IGNORECASE)
@@ -76,18 +79,25 @@ def kind_of(category: str, lane: Lane, name: str) -> int:
     Args:
         category: as the trace spells it; empty if it has none.
         lane: where it happened.
-        name: its name; asked only where the category says nothing.
+        name: its name; asked only where the category does not tell.
     """
-    known = KIND_OF.get(category.strip().lower())
+    known = certain(category)
     if known is not None:
         return known
-    if not on_device(lane):
-        return OTHER
-    if SPAN_NAME.search(name):
-        return RANGE
+    if category.strip().lower() not in MIXED:
+        if not on_device(lane):
+            return OTHER
+        if SPAN_NAME.search(name):
+            return RANGE
     if FILL_NAME.search(name):
         return MEMSET
     return MEMCPY if COPY_NAME.search(name) else KERNEL
+
+
+def certain(category: str) -> int | None:
+    """Return the kind that a category alone tells; None where lane or name are asked too."""
+    word = category.strip().lower()
+    return None if word in MIXED else KIND_OF.get(word)
 
 
 def on_device(lane: Lane) -> bool:

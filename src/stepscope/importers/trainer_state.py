@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from stepscope.importers.points import Points
-from stepscope.importers.rows import add_row
+from stepscope.importers.rows import Rows
 from stepscope.importers.source import document, unreadable
 
 if TYPE_CHECKING:
@@ -31,12 +31,14 @@ def read(path: str) -> Imported:
     if not isinstance(history, list):
         raise unreadable(path, "its log_history is no list", "give the trainer_state.json of a checkpoint")
     points = Points()
-    for count, row in enumerate(history):
+    rows = Rows(points)
+    for row in history:
         if isinstance(row, dict):
-            add_row(points, row, count)
+            rows.add(row)
         else:
             points.note("entries of the log that are no objects, left out")
-    return points.imported(path, NAME, {name: value for name, value in state.items() if name != HISTORY})
+    facts = rows.finish() | {name: value for name, value in state.items() if name != HISTORY}
+    return points.imported(path, NAME, facts)
 
 
 def furthest(found: Sequence[Imported]) -> list[Imported]:

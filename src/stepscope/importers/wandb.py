@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.ring import NO_STEP
 from stepscope.importers.points import Points
-from stepscope.importers.rows import values
+from stepscope.importers.rows import left_out, values
 from stepscope.importers.source import chunks, json_value
 from stepscope.importers.wire import Field, fields
-from stepscope.importers.words import moment, number, scaled, whole
+from stepscope.importers.words import moment, scaled, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -141,7 +141,8 @@ def _add_history(message: bytes, points: Points, axes: dict[str, str]) -> None:
     counted = next((part.signed for part in fields(number_) if part.number == 1), None)
     own = whole(row.get("_step")) if "_step" in row else counted
     time = moment(row.get("_timestamp"))
-    for name, value in values({key: value for key, value in row.items() if not key.startswith("_")}):
+    own_values = {key: value for key, value in row.items() if not key.startswith("_")}
+    for name, value in values(own_values, left_out(points)):
         axis = axis_of(name, axes)
         step = whole(row.get(axis)) if axis else own
         step = own if step is None else step
@@ -169,11 +170,9 @@ def _add_statistics(message: bytes, points: Points) -> None:
     stamp = next((field.data for field in fields(message) if field.number == 2), b"")
     parts = {field.number: field.signed for field in fields(stamp)}
     time = parts[1] + parts.get(2, 0) / 1e9 if 1 in parts else math.nan
-    for name, value in _items(message, 3).items():
-        figure = number(value)
-        if figure is not None:
-            ours, factor = _machine(name)
-            points.add(ours, scaled(figure, factor), NO_STEP, time)
+    for name, value in values(_items(message, 3), left_out(points)):
+        ours, factor = _machine(name)
+        points.add(ours, scaled(value, factor), NO_STEP, time)
 
 
 def _machine(name: str) -> tuple[str, float]:

@@ -1,0 +1,152 @@
+"""Whose values a row of a log has: a rank's, a card's, a host's, those of training or of validation.
+
+A column `gpu` with 0 to 7 in turn says so, and its rows are eight series; one with 97, 98, 99 is a utilisation. The
+rows decide, not the name alone: those of several owners come at the same step or time, or in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.importers.words import plain, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    Keyed = Sequence[tuple[tuple[str, str], dict[str, Any]]]
+    """Rows, each with its step and its time as they are written; empty where it has none."""
+
+RANKS = ("rank", "global_rank", "_rank")
+"""Columns that are a rank whatever they hold."""
+WORKERS = ("local_rank", "worker", "worker_id", "worker_rank", "process", "process_id", "replica", "replica_id")
+"""Columns that are a rank if they hold whole numbers of several owners."""
+CARDS = (
+    *("gpu", "gpu_id", "gpu_index", "gpu_idx", "device", "device_id", "device_index", "card", "cuda_device"),
+    *("accelerator", "npu", "tpu"),
+)
+HOSTS = ("host", "hostname", "node", "node_id", "node_rank", "machine", "instance")
+PARTS = ("split", "phase", "mode", "stage", "subset")
+"""Columns whose texts are parts of the training: `{"mode": "val", "loss": 2}` is `val/loss`."""
+MOST_OWNERS = 1024
+"""Owners that a log can have."""
+HALF, MOSTLY = 0.5, 0.9
+"""Shares of the rows: so many have their step or time in common with others, and so many of those other owners than
+they; or so many have the owner of one turn before."""
+CARD = re.compile(r"(?:(?:cuda|gpu|npu|xpu|hip|device|card)[ :_-]{0,2})?(\d{1,9})(?:\.0)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The columns that say whose values a row has."""
+
+    rank: str | None = None
+    """The column that is the rank."""
+    named: tuple[tuple[str, str], ...] = ()
+    """Columns that become a part of the name, and what they are called in it; empty for parts of the training."""
+
+    def take(self, row: dict[str, Any]) -> tuple[int, str]:
+        """Take these columns out of a row; return its rank and what the names of its values begin with."""
+        rank = _rank(row.pop(self.rank, None)) if self.rank else 0
+        parts = [f"{word}{_label(row.pop(name))}/" for name, word in self.named if row.get(name) is not None]
+        return rank, "".join(parts)
+
+    def told(self) -> Iterable[str]:
+        """Yield a sentence for each column that names series, or is taken for a rank."""
+        if self.rank is not None and plain(self.rank) not in RANKS:
+            yield f"its column {self.rank} is taken for the rank"
+        for name, word in self.named:
+            yield f"its column {name} says whose values a row has: they are {word}<{name}>/…"
+
+
+def owners(rows: Keyed) -> Owners:
+    """Return which columns of some rows say whose values they have."""
+    names = {plain(name): name for _, row in rows for name in row}
+    given = [names[word] for word in RANKS if word in names][:1]
+    words = {names[word]: word for word in (*WORKERS, *CARDS, *HOSTS) if word in names and _possible(rows, names[word])}
+    chosen = _needed(rows, given, list(words))
+    rank = next((name for name in chosen if _is_rank(rows, name, given, words)), None)
+    order = sorted((name for name in chosen if name != rank), key=lambda name: words[name] not in HOSTS)
+    named = [(name, "gpu/" if words[name] in CARDS else f"{words[name]}/") for name in order]
+    parts = [(names[word], "") for word in PARTS if word in names and len(_texts(rows, names[word])) > 1]
+    return Owners(rank, (*named, *parts))
+
+
+def _needed(rows: Keyed, given: list[str], others: list[str]) -> list[str]:
+    """Return as few of the columns as tell the rows of one step apart, the most telling first."""
+    if not others or not _several(rows, [*given, *others]):
+        return given
+    chosen = [*given, *others]
+    for name in reversed(others):
+        fewer = [each for each in chosen if each != name]
+        if fewer and _told(rows, fewer) == _told(rows, chosen):
+            chosen = fewer
+    return chosen
+
+
+def _is_rank(rows: Keyed, name: str, given: list[str], words: dict[str, str]) -> bool:
+    return name in given or (words[name] in WORKERS and not _texts(rows, name))
+
+
+def _texts(rows: Keyed, name: str) -> set[str]:
+    return {row[name] for _, row in rows if isinstance(row.get(name), str)}
+
+
+def _possible(rows: Keyed, name: str) -> bool:
+    """Say whether a column holds several texts or whole numbers, as owners have."""
+    found = {row[name] for _, row in rows if isinstance(row.get(name), (str, int, float))}
+    numbers = [each for each in found if not isinstance(each, str)]
+    return 1 < len(found) <= MOST_OWNERS and all(whole(each) == each and 0 <= each < 2**31 for each in numbers)
+
+
+def _several(rows: Keyed, columns: Sequence[str]) -> bool:
+    """Say whether rows of several owners come at the same step or time; without steps, also in turn."""
+    shared = _sharing(rows)
+    if _apart(rows, columns) >= MOSTLY * shared >= HALF * len(rows) > 0:
+        return True
+    if any(step for (step, _), _ in rows):
+        return False
+    order = [_owner(row, columns) for _, row in rows]
+    turn = len(set(order))
+    again = sum(one == other for one, other in zip(order, order[turn:], strict=False))
+    return len(order) >= 2 * turn and again >= MOSTLY * (len(order) - turn)
+
+
+def _owner(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(row.get(name)) for name in columns)
+
+
+def _sharing(rows: Keyed) -> int:
+    """Return how many rows have a step, else a time, that others have too."""
+    return sum(count for count in Counter(_moment(key) for key, _ in rows if any(key)).values() if count > 1)
+
+
+def _apart(rows: Keyed, columns: Sequence[str]) -> int:
+    """Return how many owners those rows have by these columns, each counted at every step or time."""
+    counts = Counter(_moment(key) for key, _ in rows if any(key))
+    told = {(_moment(key), _owner(row, columns)) for key, row in rows}
+    return sum(counts[moment] > 1 for moment, _ in told)
+
+
+def _told(rows: Keyed, columns: Sequence[str]) -> int:
+    """Return how many owners columns tell: at each step or time if rows share them, else in all."""
+    return _apart(rows, columns) if _sharing(rows) else len({_owner(row, columns) for _, row in rows})
+
+
+def _moment(key: tuple[str, str]) -> str:
+    return key[0] or key[1]
+
+
+def _rank(value: Any) -> int:
+    """Return a rank; 0 for what is none."""
+    found = whole(value)
+    return found if found is not None and 0 <= found < 2**31 else 0
+
+
+def _label(value: Any) -> str:
+    """Return an owner as a part of a name: 3 for 3.0 and `cuda:3`."""
+    text = str(value).strip()
+    found = CARD.fullmatch(text)
+    return found[1] if found else text.replace("/", "_")
