@@ -76,7 +76,7 @@ def _page(browser: Any) -> Any:
 
 
 def _address(server: Server, key: str, query: str = "") -> str:
-    return f"{server.origin}/#/run/{quote(key, safe='')}/training{query}"
+    return server.page(f"#/run/{quote(key, safe='')}/training{query}")
 
 
 def _long(browser: Any, root: Path, options: Options) -> list[Figure]:
@@ -148,7 +148,7 @@ def _weigh(page: Any, server: Server) -> int:
         "Network.loadingFinished", lambda event: sizes.update({event["requestId"]: int(event["encodedDataLength"])})
     )
     client.send("Network.enable")
-    page.goto(f"{server.origin}/", wait_until="load")
+    page.goto(server.page(), wait_until="load")
     page.wait_for_timeout(300)
     client.detach()
     return sum(size for request, size in sizes.items() if "/api/" not in addresses.get(request, "/api/"))

@@ -52,6 +52,11 @@ def free_port() -> int:
             return port
 
 
+def token_of(scratch: Path, port: int) -> str:
+    """Return the token of a server whose runtime folder lies in `scratch`; an OSError until it is there."""
+    return (scratch / "runtime" / f"serve-{port}.token").read_text().strip()
+
+
 class Server:
     """One server over a folder of runs; a context manager that leaves no process behind."""
 
@@ -60,6 +65,7 @@ class Server:
         self.port = free_port()
         self.origin = f"http://127.0.0.1:{self.port}"
         self.log = scratch / f"serve-{self.port}.log"
+        self._scratch = scratch
         environ = environment(STEPSCOPE_RUNTIME_DIR=str(scratch / "runtime"), HOME=str(scratch))
         words = ("-m", "stepscope", "serve", str(root), "--port", str(self.port), *options)
         with self.log.open("wb") as log:
@@ -80,9 +86,19 @@ class Server:
         self.stop()
         raise RuntimeError(f"stepscope serve does not answer: {said}")
 
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header that shows the token of this server."""
+        return {"Authorization": f"Bearer {token_of(self._scratch, self.port)}"}
+
+    def page(self, place: str = "") -> str:
+        """Return the address of a place of the page (`#/…`), with the token."""
+        return f"{self.origin}/?token={token_of(self._scratch, self.port)}{place}"
+
     def get(self, path: str) -> Any:
         """Return an answer of the API."""
-        with urllib.request.urlopen(f"{self.origin}{path}", timeout=120) as answer:  # noqa: S310 - our own origin
+        asked = urllib.request.Request(f"{self.origin}{path}", headers=self.bearer)  # noqa: S310 - our own origin
+        with urllib.request.urlopen(asked, timeout=120) as answer:  # noqa: S310 - our own origin
             return json.load(answer)
 
     def keys(self) -> dict[str, str]:

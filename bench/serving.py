@@ -19,7 +19,7 @@ import numpy as np
 from bench.drawn_runs import ten_million
 from bench.figure import Figure, Options
 from bench.processes import environment, python
-from bench.served import Server, Trainer, free_port
+from bench.served import Server, Trainer, free_port, token_of
 from bench.synthetic import START, WRITER, long_run, small_run
 from bench.viewers import QUICK, VIEWERS, Viewer
 from stepscope.store.layout import RunFolder
@@ -107,7 +107,7 @@ def _first_answer(root: Path, scratch: Path) -> float:
     try:
         while time.monotonic() - began < 30:
             try:
-                _ask(port, "/api/runs")
+                _ask(port, {"Authorization": f"Bearer {token_of(scratch, port)}"}, "/api/runs")
             except OSError:
                 time.sleep(0.005)
             else:
@@ -164,9 +164,9 @@ def _long(root: Path, options: Options) -> list[Figure]:
         metrics = server.get("/api/names?run=big%2Ftenmillion")["metrics"]
         names = [metric["name"] for metric in metrics if metric["source"] == "training"][:CHARTS]
         last = 20_000 if options.quick else 200_000
-        whole = _timed(server.port, names, [(None, None)] * 5)
+        whole = _timed(server, names, [(None, None)] * 5)
         spans = [(last * low // 100, last * high // 100) for low, high in ((20, 70), (40, 50), (44, 45), (10, 11))]
-        zoomed = _timed(server.port, names, spans * 2)
+        zoomed = _timed(server, names, spans * 2)
     title = f"{CHARTS} curves of {'1' if options.quick else '10'} M points"
     return [
         Figure("serving_curves", f"{title}, whole", statistics.median(whole), "s", 0.5),
@@ -174,13 +174,13 @@ def _long(root: Path, options: Options) -> list[Figure]:
     ]
 
 
-def _timed(port: int, names: Sequence[str], spans: Sequence[tuple[int | None, int | None]]) -> list[float]:
+def _timed(server: Server, names: Sequence[str], spans: Sequence[tuple[int | None, int | None]]) -> list[float]:
     found = []
     for low, high in spans:
         query: dict[str, Any] = {"run": "big/tenmillion", "name": list(names), "points": 800}
         query |= {} if low is None else {"from": low, "to": high}
         began = time.monotonic()
-        _ask(port, f"/api/series?{urlencode(query, doseq=True)}")
+        _ask(server.port, server.bearer, f"/api/series?{urlencode(query, doseq=True)}")
         found.append(time.monotonic() - began)
     return found
 
@@ -191,11 +191,11 @@ def _pages(root: Path, options: Options) -> list[Figure]:
     folder = root / "live"
     with Trainer(folder, FOLLOWED, 20.0), Server(folder, options.scratch) as server:
         key = server.key("live")
-        cursor = json.loads(_ask(server.port, f"/api/live?{urlencode({'run': key})}"))["cursor"]
+        cursor = json.loads(_ask(server.port, server.bearer, f"/api/live?{urlencode({'run': key})}"))["cursor"]
         stop = threading.Event()
         answers: list[int] = []
         clients = [
-            threading.Thread(target=_follow, args=(server.port, key, cursor, number, stop, answers))
+            threading.Thread(target=_follow, args=(server, key, cursor, number, stop, answers))
             for number in range(PAGES)
         ]
         for client in clients:
@@ -214,12 +214,13 @@ def _pages(root: Path, options: Options) -> list[Figure]:
     return [Figure("serving_pages", title, 100 * share, "% of a core", 50.0, beside)]
 
 
-def _follow(port: int, key: str, cursor: str, number: int, stop: threading.Event, answers: list[int]) -> None:
+def _follow(server: Server, key: str, cursor: str, number: int, stop: threading.Event, answers: list[int]) -> None:
     """Ask for what is new until told to stop, on one connection, as a page does."""
     stop.wait(POLL * number / PAGES)
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    bearer = server.bearer
     while not stop.is_set():
-        connection.request("GET", f"/api/live?{urlencode({'run': key, 'since': cursor})}")
+        connection.request("GET", f"/api/live?{urlencode({'run': key, 'since': cursor})}", headers=bearer)
         response = connection.getresponse()
         data = response.read()
         if response.status == 200:
@@ -229,10 +230,10 @@ def _follow(port: int, key: str, cursor: str, number: int, stop: threading.Event
     connection.close()
 
 
-def _ask(port: int, path: str) -> bytes:
+def _ask(port: int, bearer: dict[str, str], path: str) -> bytes:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=bearer)
         response = connection.getresponse()
         data = response.read()
         if response.status != 200:

@@ -73,8 +73,8 @@ def make_runs(root: Path) -> None:
     write_hostile(root)
 
 
-def address(origin: str, keys: dict[str, str], shot: Shot) -> str:
-    """Return where a picture is taken."""
+def place_of(keys: dict[str, str], shot: Shot) -> str:
+    """Return where on the page a picture is taken."""
     from bench.drawn_hostile import PAYLOADS
 
     query = shot.query
@@ -84,7 +84,7 @@ def address(origin: str, keys: dict[str, str], shot: Shot) -> str:
         )
     key = keys[PAYLOADS[0] if shot.run == "HOSTILE" else shot.run] if shot.run else ""
     place = f"run/{quote(key, safe='')}/{shot.view}" if key else ("" if shot.view == "runs" else shot.view)
-    return f"{origin}/#/{place}{f'?{query}' if query else ''}"
+    return f"#/{place}{f'?{query}' if query else ''}"
 
 
 def take(browser: Any, where: str, view: str, size: dict[str, int], scheme: str) -> bytes:
@@ -128,12 +128,12 @@ def main(argv: list[str]) -> int:
         make_runs(scratch / "runs")
         server = stack.enter_context(Server(scratch / "runs", scratch))
         browser = launched(stack.enter_context(sync_playwright()))
-        places = [(shot, address(server.origin, server.keys(), shot)) for shot in shots]
+        places = [(shot, server.page(place_of(server.keys(), shot))) for shot in shots]
         if options.all and options.only in "page-thousand":
             many(scratch / "many")
             crowd = stack.enter_context(Server(scratch / "many", scratch))
             crowd.keys()
-            places.append((Shot("page-thousand", "runs"), f"{crowd.origin}/#/"))
+            places.append((Shot("page-thousand", "runs"), crowd.page("#/")))
         for shot, where in places:
             for label, size in sizes.items():
                 for scheme in ("light", "dark"):

@@ -20,7 +20,7 @@ IN_SIGHT = """() => {
 def address(server, view="runs", key="", query=""):
     """Return the address of a view, of all runs or of one."""
     place = f"run/{quote(key, safe='')}/{view}" if key else ("" if view == "runs" else view)
-    return f"{server.origin}/#/{place}{f'?{query}' if query else ''}"
+    return server.page(f"#/{place}{f'?{query}' if query else ''}")
 
 
 def visit(page, server, view="runs", key="", query=""):

@@ -111,7 +111,7 @@ def test_a_run_that_is_not_there_is_no_lost_connection(page, apart):
     page.watched.origin = apart.origin
     page.watched.allow("404")
     page.goto("about:blank")
-    page.goto(f"{apart.origin}/#/run/demo%2Fnone/overview")
+    page.goto(apart.page("#/run/demo%2Fnone/overview"))
     page.get_by_text("There is no such run").wait_for()
     assert "connected" not in page.locator("header").first.inner_text()
     page.get_by_role("link", name="All runs").click()

@@ -75,6 +75,6 @@ def test_s17_compare_with_a_hostile_run(page, server, keys):
 def test_a_broken_link_is_explained(page, server, keys, hash_):
     """A link to no run, or to no view, gives a sentence and a way back, not an empty page."""
     page.watched.allow("status of 4")
-    page.goto(f"{server.origin}/{hash_}")
+    page.goto(server.page(hash_))
     page.wait_for_function("() => document.querySelector('main')?.innerText.trim().length > 10")
     assert unharmed(page)

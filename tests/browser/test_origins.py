@@ -121,7 +121,7 @@ def test_s16_every_answer_carries_the_policy(page, server, keys):
     broken = []
     page.expose_function("tellPolicy", lambda rule: broken.append(str(rule)))
     page.add_init_script("addEventListener('securitypolicyviolation', (e) => window.tellPolicy(e.violatedDirective))")
-    answer = page.goto(server.origin)
+    answer = page.goto(server.page())
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe-inline" not in policy
@@ -134,7 +134,7 @@ def test_s16_every_answer_carries_the_policy(page, server, keys):
 
 def test_s6_the_token_is_asked_for_and_swapped(context, tmp_path):
     """Rule S6: without its token the page says what to open; with it, a cookie is set and the address is clean."""
-    with Server(tmp_path, tmp_path, "--token") as server:
+    with Server(tmp_path, tmp_path) as server:
         page = context.new_page()
         page.goto(f"{server.origin}/")
         page.get_by_text("token").first.wait_for()
@@ -149,3 +149,22 @@ def test_s6_the_token_is_asked_for_and_swapped(context, tmp_path):
         token = address.partition("token=")[2].partition("#")[0].partition("&")[0]
         assert token not in page.evaluate("() => JSON.stringify([document.cookie, location.href, {...localStorage}])")
         page.close()
+
+
+def test_s6_a_private_file_leads_a_browser_in(context, tmp_path, monkeypatch):
+    """Rule S6: the file that --open starts a browser with leads to the page, with the cookie set."""
+    from stepscope.web.server import Options
+    from stepscope.web.server import Server as Served
+
+    monkeypatch.setenv("STEPSCOPE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    server = Served(Options(tmp_path, port=0))
+    server.start()
+    try:
+        page = context.new_page()
+        page.goto(server.doorway().as_uri())
+        page.wait_for_function("() => document.body.dataset.view === 'runs'")
+        assert page.url.startswith(server.address_for(None))
+        assert page.evaluate("async () => (await fetch('api/runs')).status") == 200
+        page.close()
+    finally:
+        server.stop()

@@ -17,7 +17,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(root):
-    """A server over them, on loopback and without a token."""
+    """A server over them, on loopback."""
     found = started(root)
     ready(found)
     yield found
@@ -26,14 +26,5 @@ def server(root):
 
 @pytest.fixture(scope="module")
 def client(server):
-    """A client of it."""
-    return Client(server.port)
-
-
-@pytest.fixture(scope="module")
-def guarded(root, tmp_path_factory):
-    """A server that asks for a token."""
-    found = started(root, token=True, token_file=tmp_path_factory.mktemp("token") / "token")
-    ready(found)
-    yield found
-    found.stop()
+    """A client of it, as its owner."""
+    return Client(server)

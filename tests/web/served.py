@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
+from stepscope.web.rules import ADMIN
 from stepscope.web.server import Options, Server
 from tests.exporters.recorded import leave_tail, make_run, points_of, seal_points, tell
 from tests.integration.processes import until
@@ -74,8 +75,11 @@ class Answer:
 class Client:
     """Asks a server; each question has a connection of its own."""
 
-    def __init__(self, port, address="127.0.0.1"):
-        self.port, self.address = port, address
+    def __init__(self, server, address="127.0.0.1"):
+        """Ask as the page of its owner does, with the cookie; given only a port, as somebody without any token."""
+        self.port, self.address = getattr(server, "port", server), address
+        rules = getattr(server, "rules", None)
+        self._cookie = f"{rules.cookie_name}={rules.cookie_for(ADMIN)}" if rules else None
 
     def get(self, path, headers=None, *, query=None, method="GET", body=None, host=None):
         """Send a request; `host` None is that of the server, empty leaves the header out."""
@@ -85,6 +89,8 @@ class Client:
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             connection.putheader("Host", host if host is not None else f"127.0.0.1:{self.port}")
+            if self._cookie and "Cookie" not in (headers or {}):
+                connection.putheader("Cookie", self._cookie)
             for name, value in (headers or {}).items():
                 connection.putheader(name, value)
             if body is not None:

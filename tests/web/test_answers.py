@@ -42,7 +42,7 @@ def test_the_list_is_asked_for_what_changed(root, tmp_path):
     """With the version of the last answer only new and changed rows come; nothing changed is a 304."""
     server = started(tmp_path)
     try:
-        client = Client(server.port)
+        client = Client(server)
         make_run(tmp_path, "first")
         server.site.catalogue.look()
         ready(server)
@@ -194,7 +194,7 @@ def test_not_finite_is_null(tmp_path):
     server = started(tmp_path)
     try:
         ready(server)
-        card = Client(server.port).get("/api/runs").json["rows"][0]["card"]
+        card = Client(server).get("/api/runs").json["rows"][0]["card"]
         assert card["loss"] == {"name": "loss", "last": None, "best": 2.0}
     finally:
         server.stop()
@@ -208,7 +208,7 @@ def test_histograms_are_thinned_out(tmp_path):
     server = started(tmp_path)
     try:
         ready(server)
-        found = Client(server.port).get("/api/histograms", query={"run": "mnist/run-1", "limit": 5}).json
+        found = Client(server).get("/api/histograms", query={"run": "mnist/run-1", "limit": 5}).json
         steps = [row["step"] for row in found["rows"]]
         assert found["names"] == ["weights"]
         assert len(steps) <= 5
@@ -230,7 +230,7 @@ def test_a_thousand_folders_some_broken(tmp_path):
     server = started(tmp_path)
     try:
         listed(server)
-        found = Client(server.port).get("/api/runs").json
+        found = Client(server).get("/api/runs").json
         broken = {row["id"]: row["cause"] for row in found["rows"] if row["state"] == "broken"}
         assert found["total"] == 54
         assert set(broken) == {"torn", "foreign", "newer", "unborn"}

@@ -97,15 +97,17 @@ def test_it_is_served_with_its_elements(capsys):
     dashboard.server = lambda rules: made.append(original(rules)) or made[0]
     thread = threading.Thread(target=dashboard.run, kwargs={"port": port}, daemon=True)
     thread.start()
-    client = Client(port)
     until(lambda: made and made[0].started, "the server")
+    out = capsys.readouterr().out
+    client, bearer = Client(port), {"Authorization": f"Bearer {out.split('token=')[1].strip()}"}
     try:
         text = client.get("/").body.decode()
         assert all(f'id="{name}"' in text for name in ("loss-graph", "resource-graph", "interval-component"))
         assert 'data-interval="5000"' in text
         assert "://" not in text
         assert client.get("/dashboard.js").status == client.get("/dashboard.css").status == 200
-        told = client.get("/figures").json
+        told = client.get("/figures", bearer).json
+        assert client.get("/figures").status == 401
         assert told["heading"] == "NeMo RL Training Monitor"
         assert told["loss"]["data"][0]["y"] == [0.5]
         assert client.get("/figures", host="evil.example").status == 421
@@ -113,7 +115,7 @@ def test_it_is_served_with_its_elements(capsys):
     finally:
         made[0].should_exit = True
         thread.join(60)
-    assert str(port) in capsys.readouterr().out
+    assert str(port) in out
     assert (PAGE / "index.html").is_file()
 
 

@@ -147,7 +147,7 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
     server = started(tmp_path)
     try:
         ready(server)
-        client = Client(server.port)
+        client = Client(server)
         cursor = client.get("/api/live", query={"run": "mnist/run-1"}).json["cursor"]
         training.log(2)
         monkeypatch.setattr(live, "PACE", 3600.0)  # however late the last of them asks

@@ -101,12 +101,13 @@ def test_s28_a_client_that_leaves_ends_its_question(root, monkeypatch):
         monkeypatch.setattr(
             "stepscope.web.app.read_json", lambda site, _route, *rest: routes.read_json(site, slow_route, *rest)
         )
-        head = f"GET /api/run?run={RUN.replace('/', '%2F')} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+        bearer = f"Authorization: Bearer {server.rules.token}"
+        head = f"GET /api/run?run={RUN.replace('/', '%2F')} HTTP/1.1\r\nHost: 127.0.0.1\r\n{bearer}\r\n\r\n".encode()
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head)
             assert begun.wait(60)
         assert ended.wait(60)
-        assert Client(server.port).get("/healthz").status == 200
+        assert Client(server).get("/healthz").status == 200
     finally:
         server.stop()
 
@@ -119,7 +120,7 @@ def test_s28_a_question_has_a_deadline(root, monkeypatch):
         ready(server)
         go = threading.Event()
         monkeypatch.setattr(server.site, "open", lambda *_words: go.wait(60))
-        answer = Client(server.port).get("/api/names", query={"run": RUN})
+        answer = Client(server).get("/api/names", query={"run": RUN})
         go.set()
         assert answer.status == 503
         assert answer.headers["retry-after"] == "5"
@@ -129,7 +130,7 @@ def test_s28_a_question_has_a_deadline(root, monkeypatch):
 
 def test_s28_many_questions_at_once(server):
     """Many questions at a time are all answered, or told to come again; the server lives on."""
-    client = Client(server.port)
+    client = Client(server)
     found = []
 
     def ask(number):

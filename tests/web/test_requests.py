@@ -106,7 +106,7 @@ def test_s9_a_link_in_the_folder_of_runs_is_only_what_it_leads_to(tmp_path):
     (root / "link").symlink_to(tmp_path / "secret")
     server = started(tmp_path / "runs")
     try:
-        client = Client(server.port)
+        client = Client(server)
         listed(server)
         for path in ("/api/runs", "/api/run?run=mnist%2Flink", "/api/export?run=mnist%2Flink&format=json"):
             assert b"do not serve" not in client.get(path).body
@@ -140,12 +140,13 @@ def test_s14_slow_senders_are_dropped(root, monkeypatch):
     monkeypatch.setattr("stepscope.web.app.BODY_SECONDS", 0.2)
     server = started(root)
     try:
-        client = Client(server.port)
+        client = Client(server)
         assert client.send(b"") == b""
         assert client.send(b"GET /healthz HTTP/1.1\r\nHo") == b""
         ready(server)
         monkeypatch.setattr(protocol, "HEAD_SECONDS", 120.0)  # now only the body is late
-        own = f"Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Type: {'application/json'}\r\n".encode()
+        token = f"Authorization: Bearer {server.rules.token}\r\n"
+        own = f"{token}Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Type: {'application/json'}\r\n".encode()
         late = b"POST /api/alerts HTTP/1.1\r\n" + own + b"Content-Length: 50\r\nConnection: close\r\n\r\n{"
         assert client.send(late).startswith(b"HTTP/1.1 503")
         monkeypatch.setattr("stepscope.web.app.BODY_SECONDS", 120.0)

@@ -13,11 +13,11 @@ import threading
 import pytest
 
 from stepscope.cli.main import main
+from stepscope.core.access import token_path
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.session import page
 from stepscope.web import beside
 from stepscope.web.listening import owner_of
-from stepscope.web.peers import Peers
 from stepscope.web.server import Options, Server
 from stepscope.web.settings import serving
 from stepscope.web.static_files import StaticFiles
@@ -63,7 +63,7 @@ def test_the_program_serves_until_it_is_interrupted(root):
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
-        port = int(line.rstrip().rstrip("/").rpartition(":")[2])
+        port = int(line.partition("/?token=")[0].rpartition(":")[2])
         assert str(root) in line
         assert Client(port).get("/healthz").status == 200
         process.send_signal(signal.SIGINT)
@@ -95,10 +95,10 @@ def test_a_deep_path_leads_to_the_page(root):
     """The page looks for its files beside itself: whoever asks for it below a folder is sent up to where it is."""
     server = started(root)
     try:
-        answer = Client(server.port).get("/run/demo/overview")
+        answer = Client(server).get("/run/demo/overview")
         assert answer.status == 307
         assert answer.headers["location"] == "../../"
-        assert Client(server.port).get("/run/demo/nothing.js").status == 404
+        assert Client(server).get("/run/demo/nothing.js").status == 404
     finally:
         server.stop()
 
@@ -107,7 +107,7 @@ def test_without_a_page_it_says_how_to_build_it(root, tmp_path):
     """An installation without the built page answers with what to do; its data is there."""
     server = started(root, files=StaticFiles(tmp_path / "nothing"))
     try:
-        answer = Client(server.port).get("/")
+        answer = Client(server).get("/")
         assert answer.status == 200
         assert b"make page" in answer.body
         assert b"/api/runs" in answer.body
@@ -130,37 +130,12 @@ def test_other_methods_are_refused(client, method):
     assert client.get("/api/runs", own, method=method).status == 405
 
 
-def test_another_user_of_the_machine_is_refused(tmp_path):
-    """On loopback and without a token only the owner and root are answered; the kernel says who asks."""
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    row = (
-        "   0: 0100007F:{port:04X} 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  {user}        0 1 1 0 20\n"
-    )
-    rows = [row.format(port=1000 + user, user=user) for user in (0, 77, 88)]
-    (tmp_path / "tcp").write_text(head + "".join(rows))
-    peers = Peers(8080, tmp_path, 77)
-    assert [peers.may_ask(("127.0.0.1", 1000 + user)) for user in (0, 77, 88, 99)] == [True, True, False, True]
-    (tmp_path / "tcp").write_text(head + row.format(port=1088, user=77))
-    assert not peers.may_ask(("127.0.0.1", 1088))
-    peers.forget(("127.0.0.1", 1088))
-    assert peers.may_ask(("127.0.0.1", 1088))
-    assert Peers(8080, tmp_path / "nothing", 77).may_ask(("::1", 5))
-
-
-def test_a_stranger_gets_no_data(server, monkeypatch):
-    """A connection that the kernel says belongs to another user is answered by 403."""
-    monkeypatch.setattr(Peers, "_owner", lambda *_words: 12345)
-    monkeypatch.setattr(os, "getuid", lambda: 1000)
-    answer = Client(server.port).get("/api/runs")
-    assert (answer.status, b"another user" in answer.body) == (403, True)
-
-
 @pytest.mark.promise("X-11")
 def test_the_heading_is_told(tmp_path):
     """The heading of the page is configurable."""
     server = started(tmp_path, heading="Our runs")
     try:
-        assert Client(server.port).get("/api/server").json["heading"] == "Our runs"
+        assert Client(server).get("/api/server").json["heading"] == "Our runs"
     finally:
         server.stop()
 
@@ -171,14 +146,17 @@ def test_a_training_starts_one_server_for_its_folder(tmp_path):
     page.serve_beside(tmp_path, "127.0.0.1", 0, "0.5", "", start=lambda *words: begun.append(words), say=said.append)
     ((module, root, host, port, lock, *_),) = begun
     assert (module, root, host) == (page.MODULE, str(tmp_path), "127.0.0.1")
-    assert said == [f"the page is at http://127.0.0.1:{port}/"]
+    assert said == [f"the page is at http://127.0.0.1:{port}/ and asks for the token in {token_path(int(port))}"]
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
         assert holder.stdout.readline() == "held\n"
         page.serve_beside(tmp_path, "127.0.0.1", 0, start=lambda *words: begun.append(words), say=said.append)
-        assert (len(begun), said[-1]) == (1, "the page is at http://127.0.0.1:1234/")
+        assert (len(begun), said[-1]) == (
+            1,
+            f"the page is at http://127.0.0.1:1234/ and asks for the token in {token_path(1234)}",
+        )
     finally:
         holder.communicate()
     assert page.address_in(page.lock_path(tmp_path)) is None
@@ -228,7 +206,7 @@ def test_a_server_in_a_thread_ends_with_it(root):
     before = {thread.name for thread in threading.enumerate()}
     server = started(root)
     ready(server)
-    assert Client(server.port).get("/api/run", query={"run": RUN}).status == 200
+    assert Client(server).get("/api/run", query={"run": RUN}).status == 200
     server.stop()
 
     def left():

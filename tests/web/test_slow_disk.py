@@ -169,7 +169,7 @@ def test_a_run_whose_disk_hangs_is_told_so(root, monkeypatch, disk):
         ready(server)
         real = server.site.open
         monkeypatch.setattr(server.site, "open", hanging(disk, real, lambda key: key == RUN))
-        client = Client(server.port)
+        client = Client(server)
 
         def text():
             return client.get("/api/names", query={"run": RUN}).json.get("error", {}).get("text", "")

@@ -1,7 +1,8 @@
 """Show the runs of a folder as a page in the browser, live while they go on.
 
-Only this machine reaches the page, unless --host names another address; the page then asks for a token, which is part
-of the address that is printed. --port 0 takes any free port.
+The page asks for a token, which is part of the address that is printed: on a machine with several users only who has
+that address sees your runs. Only this machine reaches the page, unless --host names another address. --port 0 takes
+any free port.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", nargs="?", help=text)
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: web.host, 127.0.0.1)")
     parser.add_argument("--port", metavar="PORT", type=int, help="port to listen on (default: web.port, 8080)")
-    parser.add_argument("--token", action="store_true", help="ask for a token on this machine too")
+    others = (
+        "print an address for others too, who may look but change nothing (always, where --host is another machine's)"
+    )
+    parser.add_argument("--token", action="store_true", help=others)
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
@@ -33,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.web.settings import serving
 
     keep_little()
-    server = Server(serving(options.dir, options.host, options.port, token=options.token))
+    server = Server(serving(options.dir, options.host, options.port, others=options.token))
 
     def ready() -> None:
         for notice in server.notices():
@@ -42,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
         if options.open:
             import webbrowser
 
-            webbrowser.open(server.address)
+            webbrowser.open(server.doorway().as_uri())
 
     server.run(ready)
     return FINE

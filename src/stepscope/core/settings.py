@@ -208,6 +208,13 @@ PROMETHEUS = (
     Key("exporters.prometheus.enabled", SWITCH, False, "", "serve metrics to Prometheus while the run goes on"),
     Key("exporters.prometheus.host", TEXT, "127.0.0.1", "", "address to listen on; another one needs a token"),
     Key(
+        "exporters.prometheus.token",
+        SWITCH,
+        False,
+        "",
+        "ask for the token on this machine too: without it all its users can read the metrics",
+    ),
+    Key(
         "exporters.prometheus.port",
         INTEGER,
         8000,
@@ -282,7 +289,7 @@ ALERTING = (
 
 WEB = (
     Key("web.enabled", SWITCH, False, "", "serve the page while the run goes on, as `init(dashboard=True)` does"),
-    Key("web.host", TEXT, "127.0.0.1", "", "address to listen on; any but loopback asks for a token"),
+    Key("web.host", TEXT, "127.0.0.1", "", "address to listen on; the page asks for its token on any"),
     Key("web.port", INTEGER, 8080, "", "port to listen on; 0: any free one", minimum=0, maximum=65535),
     Key("web.refresh_interval", DURATION, 0.5, "seconds", "between two updates of the page", minimum=0.1),
     Key("web.metrics", TEXTS, (), "", "metrics shown first; all are recorded"),

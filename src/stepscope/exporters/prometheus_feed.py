@@ -142,11 +142,12 @@ def open_feed(
 
 
 def _endpoint(settings: Mapping[str, Any], subject: Subject, board: Board) -> Endpoint:
-    from stepscope.exporters.prometheus_request import is_loopback
-    from stepscope.exporters.prometheus_server import Endpoint, make_token
+    from stepscope.core.access import is_loopback, kept_token
+    from stepscope.exporters.prometheus_server import Endpoint
 
     host = settings.get(f"{SECTION}host", "127.0.0.1")
-    token = None if is_loopback(host) else make_token(subject.folder / f"prometheus-{subject.node}.token")
+    is_guarded = settings.get(f"{SECTION}token", False) or not is_loopback(host)
+    token = kept_token(subject.folder / f"prometheus-{subject.node}.token") if is_guarded else None
     return Endpoint(board.page, host=host, port=settings.get(f"{SECTION}port", 8000), token=token)
 
 

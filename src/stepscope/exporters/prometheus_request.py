@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepscope.core.access import bracketed
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -67,7 +69,7 @@ class Rules:
         self._token = token
         self._names = {"localhost", "127.0.0.1", "[::1]"}
         if host not in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-            self._names.add(_bracketed(host).lower())
+            self._names.add(bracketed(host).lower())
         if token:
             import os
 
@@ -78,7 +80,7 @@ class Rules:
         """Say whether a `Host` header names this endpoint; `local` is the address that the client reached."""
         name, is_plain = _host_name(host)
         wildcard = {"0.0.0.0", "[::]"}  # noqa: S104 - refused, not bound: a page elsewhere reaches loopback by it
-        is_local = bool(self._token) and name == _bracketed(local)
+        is_local = bool(self._token) and name == bracketed(local)
         return is_plain and name not in wildcard and (name in self._names or is_local)
 
     def refuses(self, authorization: str, now: float) -> Reply | None:
@@ -190,14 +192,3 @@ def _host_name(host: str) -> tuple[str, bool]:
     if not colon:
         name = host
     return name.lower(), not colon or (port.isdecimal() and len(port) <= 5)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
-    parts = host.split(".")
-    is_four = len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() for part in parts)
-    return is_four or host in {"localhost", "::1"}
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

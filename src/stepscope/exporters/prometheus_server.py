@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import select
 import socket
 import time
 from typing import TYPE_CHECKING
 
+from stepscope.core.access import is_loopback
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.exporters.prometheus_request import Reply, Rules, answer, head_of, is_loopback, refusal
+from stepscope.exporters.prometheus_request import Reply, Rules, answer, head_of, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from pathlib import Path
 
 PORTS = 100
 """Ports that are tried, one after another, before the system chooses."""
@@ -74,7 +73,7 @@ class Endpoint:
             StepscopeError: it is impossible to listen there.
         """
         if not is_loopback(host) and not token:
-            remedy = "listen on 127.0.0.1, or give a token (make_token) that Prometheus sends as its credentials"
+            remedy = "listen on 127.0.0.1, or give a token that Prometheus sends as its credentials"
             raise UsageError(f"serve metrics on {host}", "others on the network could read them", remedy)
         self._page, self._clock = page, clock
         self._socket = _listen(host, port)
@@ -229,23 +228,3 @@ def _listen(host: str, port: int) -> socket.socket:
         return listening
     remedy = "choose another address or port, or leave Prometheus out"
     raise StepscopeError(f"serve metrics on {host}:{port}", problem, remedy)
-
-
-def make_token(path: Path) -> str:
-    """Return the token in a file that only its owner can read; one of 192 bits is made where there is none.
-
-    Raises:
-        OSError: it can be neither read nor made.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-        token = os.read(descriptor, 256).decode("ascii", "replace").strip()
-        if len(token) < 32:
-            token = os.urandom(24).hex()
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{token}\n".encode(), 0)
-    finally:
-        os.close(descriptor)
-    return token

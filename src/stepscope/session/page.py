@@ -6,8 +6,10 @@ import errno
 import fcntl
 import os
 import socket
+import sys
 from typing import TYPE_CHECKING
 
+from stepscope.core.access import bracketed, kept_token, token_path, token_to_ask_for, write_private
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places
 from stepscope.core.spawn import SpawnError, start_detached
@@ -50,13 +52,31 @@ def serve_beside(
         there = address_in(lock)
         if there is None:
             chosen = free_port(host, port)
+            write_private(token_path(chosen), f"{token_to_ask_for(host)}\n")
             start(MODULE, str(root), host, str(chosen), str(lock), *more)
-            there = f"http://{f'[{host}]' if ':' in host else host}:{chosen}/"
+            there = f"http://{bracketed(host)}:{chosen}/"
+        said = told(there, private=is_private())
     except (OSError, SpawnError, StepscopeError) as error:
         say(f"cannot serve the page: {error}; `stepscope serve {root}` does it in a terminal of its own")
         return
-    token = "" if _is_loopback(host) else " (its token is in ~/.config/stepscope/token)"
-    say(f"the page is at {there}{token}")
+    say(said)
+
+
+def told(address: str, *, private: bool) -> str:
+    """Return the sentence that says where the page is; its token only where nobody else reads it.
+
+    Raises:
+        OSError: the token of that server cannot be found.
+    """
+    file = token_path(int(address.rstrip("/").rpartition(":")[2]))
+    if private:
+        return f"the page is at {address}?token={kept_token(file)}"
+    return f"the page is at {address} and asks for the token in {file}"
+
+
+def is_private() -> bool:
+    """Say whether what we print is for this user's eyes: a terminal or a notebook, not a log that others may read."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def address_in(lock: Path) -> str | None:
@@ -96,7 +116,3 @@ def free_port(host: str, port: int) -> int:
                 raise
             return int(probe.getsockname()[1])
     raise StepscopeError("serve the page", "no port is free", "end a program that listens")
-
-
-def _is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1"} or host.startswith("127.")

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from stepscope.web.peers import Peers
     from stepscope.web.rules import Rules
 
     Handler = Callable[[Request], Awaitable[Response]]
@@ -47,7 +46,7 @@ class App:
         self._started = time.monotonic()
         self.guard: Guard | None = None
 
-    def build(self, rules: Rules, peers: Peers | None = None) -> Guard:
+    def build(self, rules: Rules) -> Guard:
         """Return the application behind its guard."""
         routes = [
             Route("/healthz", _safe(self._healthz)),
@@ -63,7 +62,7 @@ class App:
             Route("/api/{rest:path}", _safe(self._nothing)),
             Route("/{rest:path}", self._page),
         ]
-        self.guard = Guard(Router(routes, redirect_slashes=False), rules, peers)
+        self.guard = Guard(Router(routes, redirect_slashes=False), rules)
         return self.guard
 
     def _json(self, route: JsonRoute) -> Handler:

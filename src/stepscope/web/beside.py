@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.core.access import token_path
+
 if TYPE_CHECKING:
     from stepscope.web.server import Server
 
@@ -27,7 +29,8 @@ def main(arguments: list[str]) -> int:
     if descriptor is None:
         return 0  # somebody else serves this folder
     first = tuple(name for name in metrics.split(",") if name)
-    options = Options(Path(root), host, int(port), refresh=float(refresh), first=first)
+    token = token_path(int(port))  # written by whoever started us, who tells it
+    options = Options(Path(root), host, int(port), refresh=float(refresh), token_file=token, first=first)
     server = Server(options)
     os.pwrite(descriptor, f"{server.address_for(None)}\n".encode(), 0)
     threading.Thread(target=end_when_idle, args=(server,), daemon=True).start()

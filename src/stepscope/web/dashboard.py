@@ -16,11 +16,12 @@ import uvicorn
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
+from stepscope.core.access import bracketed
 from stepscope.core.errors import UsageError
 from stepscope.web.guard import Guard
 from stepscope.web.listening import listen, token_for
-from stepscope.web.protocol import protocol_for
-from stepscope.web.rules import Rules, bracketed
+from stepscope.web.protocol import BoundedProtocol
+from stepscope.web.rules import Rules
 from stepscope.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class MonitoringDashboard:
 
         Args:
             heading: of the page.
-            token_file: where the token lies that any address but loopback asks for; by default among the user's
-                settings.
+            token_file: where the token lies that the page asks for, made where there is none; by default it is new at
+                each start on loopback, and among the user's settings for other addresses.
         """
         self.heading = heading
         self.metrics_data: list[dict[str, Any]] = []
@@ -85,17 +86,17 @@ class MonitoringDashboard:
         """
         if not 0 <= port <= 65535:
             raise UsageError(f"serve on {port}", "ports are 0 to 65535", "take port=8050")
-        token = token_for(host, wanted=False, path=self._token_file)
+        token = token_for(host, self._token_file)
         sockets = listen(host, port)
         number = sockets[0].getsockname()[1]
-        print(f"{self.heading}: http://{bracketed(host)}:{number}/{f'?token={token}' if token else ''}")  # noqa: T201 - as the documents' dashboard does
+        print(f"{self.heading}: http://{bracketed(host)}:{number}/?token={token}")  # noqa: T201 - as the documents' dashboard does
         self.server(Rules(host, token, number)).run(sockets=sockets)
 
     def server(self, rules: Rules) -> uvicorn.Server:
         """Return the server, which judges requests by these rules."""
         config = uvicorn.Config(
             Guard(self.app, rules),
-            http=protocol_for(None),
+            http=BoundedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -15,8 +15,6 @@ from stepscope.web.rules import ADMIN, Refusal, Rules
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
 
-    from stepscope.web.peers import Peers
-
     Scope = MutableMapping[str, Any]
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -52,9 +50,9 @@ def is_data(path: str) -> bool:
 class Guard:
     """Stands before the application."""
 
-    def __init__(self, app: App, rules: Rules, peers: Peers | None = None) -> None:
-        """Guard `app`; `peers` tells whose process a loopback connection belongs to."""
-        self._app, self._rules, self._peers = app, rules, peers
+    def __init__(self, app: App, rules: Rules) -> None:
+        """Guard `app` by these rules."""
+        self._app, self._rules = app, rules
         self.requests = 0
         self.refusals = 0
         self.last = time.monotonic()
@@ -88,20 +86,12 @@ class Guard:
             rules.misdirected(scope["raw_path"], headers, local)
             or _too_large(scope)
             or rules.foreign(headers, changes=changes, navigation=page and not changes)
-            or self._stranger(scope)
         )
         if problem is not None:
             return problem
-        if rules.token is not None and page and b"token=" in scope["query_string"]:
+        if page and b"token=" in scope["query_string"]:
             return self._swapped(scope, time.monotonic())
         return None if page or scope["path"] in OPEN_PATHS else self._unallowed(scope, changes=changes)
-
-    def _stranger(self, scope: Scope) -> Refusal | None:
-        """Refuse another user of this machine, where no token tells him from the owner."""
-        if self._rules.token is not None or self._peers is None or self._peers.may_ask(scope.get("client")):
-            return None
-        text = "this page belongs to another user of this machine; ask its owner to start it with --token"
-        return Refusal(403, f"cannot answer this: {text}")
 
     def _unallowed(self, scope: Scope, *, changes: bool) -> Refusal | None:
         allowed = self._rules.scope(scope["headers"], time.monotonic())

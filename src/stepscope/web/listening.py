@@ -1,4 +1,4 @@
-"""The socket of the server: which address, whether it needs a token, and who has the port if it is taken."""
+"""The socket of the server: which address, which token, and who has the port if it is taken."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ import os
 import socket
 from pathlib import Path
 
+from stepscope.core.access import bracketed, kept_token, token_to_ask_for
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.web.rules import bracketed, is_loopback
 
 BACKLOG = 512
-TOKEN_BYTES = 24
-"""192 bits."""
-TOKEN_FILE = "stepscope/token"  # noqa: S105 - the name of a file
-SHORTEST = 32
-"""Characters of a token that is taken as one."""
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -97,37 +92,21 @@ def _open_files(folder: Path) -> set[str]:
     return found
 
 
-def token_for(host: str, *, wanted: bool, path: Path | None = None) -> str | None:
-    """Return the token that a server must ask for: on any address but loopback, or where it is wanted (rule S2).
-
-    It lies in a file that only its owner can read, and is made where there is none.
+def token_for(host: str, path: Path | None = None) -> str:
+    """Return the token that a server on an address asks for (rule S2), kept in `path` where one is given.
 
     Raises:
         StepscopeError: it can be neither read nor made.
     """
-    if is_loopback(host) and not wanted:
-        return None
-    file = path or Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / TOKEN_FILE
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _token(file)
+        return token_to_ask_for(host) if path is None else kept_token(path)
     except OSError as error:
-        cause = f"no token can be kept in {file} ({error.strerror})"
-        raise StepscopeError(f"serve on {host}", cause, "make that possible, or serve on 127.0.0.1") from error
+        raise unkept(host, error) from error
 
 
-def _token(path: Path) -> str:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        if os.fstat(descriptor).st_uid != os.getuid():
-            raise PermissionError(errno.EPERM, "it belongs to somebody else")
-        os.fchmod(descriptor, 0o600)
-        token = os.read(descriptor, 256).decode("ascii", "replace").strip()
-        if len(token) < SHORTEST or not token.isalnum():
-            token = os.urandom(TOKEN_BYTES).hex()
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{token}\n".encode(), 0)
-    finally:
-        os.close(descriptor)
-    return token
+def unkept(host: str, error: OSError) -> StepscopeError:
+    """Return the error of a server whose token cannot be kept in a file."""
+    cause = f"no token can be kept in {error.filename or 'a file'} ({error.strerror})"
+    return StepscopeError(
+        f"serve on {host}", cause, "make that possible, or set STEPSCOPE_RUNTIME_DIR to a folder of yours"
+    )

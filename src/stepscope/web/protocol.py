@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
-
-    from stepscope.web.peers import Peers
 
 HEAD_SECONDS = 10.0
 """Seconds from the connection, or from the first byte of a request, until its head must be there."""
@@ -22,7 +20,6 @@ HEAD_BYTES = 32_768
 class BoundedProtocol(H11Protocol):
     """One connection."""
 
-    peers: ClassVar[Peers | None] = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -31,8 +28,6 @@ class BoundedProtocol(H11Protocol):
         if len(self.connections) > CONNECTIONS:
             transport.abort()
             return
-        if self.peers is not None:
-            self.peers.forget(self.client)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
@@ -62,8 +57,3 @@ class BoundedProtocol(H11Protocol):
         self._deadline = None
         if not self.transport.is_closing():
             self.transport.abort()
-
-
-def protocol_for(peers: Any) -> type[BoundedProtocol]:
-    """Return the protocol of a server whose clients `peers` judges."""
-    return type("ServedProtocol", (BoundedProtocol,), {"peers": peers})

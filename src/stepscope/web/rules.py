@@ -12,6 +12,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from stepscope.core.access import bracketed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,16 +37,18 @@ class Refusal:
 
 @dataclass
 class Rules:
-    """The names that this server answers to, and the token it asks for, if any."""
+    """The names that this server answers to, and the token it asks for."""
 
     host: str
     """Address or name that it listens on."""
-    token: str | None = None
+    token: str
     """Of the scope ADMIN; the one to READ is made of it."""
     port: int = 0
     names: set[str] = field(default_factory=set)
     """Further names, such as that of a proxy in front."""
     machine: str = field(default_factory=lambda: os.uname().nodename)
+    start: str = field(default_factory=lambda: os.urandom(16).hex())
+    """Of this start of the server: a cookie of an earlier one, which others may have seen since, is worth nothing."""
     _failures: list[float] = field(default_factory=list)
 
     def known_names(self, local: str) -> set[str]:
@@ -52,9 +56,7 @@ class Rules:
         found = {"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in self.names)}
         if bracketed(self.host) not in {"", *WILDCARDS}:
             found.add(bracketed(self.host).lower())
-        if self.token:  # an outsider's page that knows these names still has no token
-            found |= {self.machine.lower(), bracketed(local).lower()}
-        return found
+        return found | {self.machine.lower(), bracketed(local).lower()}  # a page that knows these has no token
 
     def misdirected(self, target: bytes, headers: Headers, local: str) -> Refusal | None:
         """Refuse a request that does not name this server (rule S3)."""
@@ -89,8 +91,6 @@ class Rules:
 
     def scope(self, headers: Headers, now: float) -> str | Refusal:
         """Return what the sender may do, or why nothing (rules S6 to S8). `now` is in seconds."""
-        if self.token is None:
-            return ADMIN
         given = [*_bearer(headers), *_cookies(headers, self.cookie_name)]
         for word in given:
             for scope in (ADMIN, READ):
@@ -109,13 +109,11 @@ class Rules:
 
     def token_for(self, scope: str) -> str:
         """Return the token of a scope; that to read cannot be turned into the other."""
-        if self.token is None:
-            return ""
         return self.token if scope == ADMIN else self._derived("token to read")
 
     def cookie_for(self, scope: str) -> str:
         """Return what the cookie of a scope holds: not the token, for a browser keeps cookies in a file."""
-        return self._derived(f"cookie to {scope}")
+        return self._derived(f"cookie to {scope} on port {self.port} since {self.start}")
 
     @property
     def cookie_name(self) -> str:
@@ -123,7 +121,7 @@ class Rules:
         return f"stepscope-{self.port}"
 
     def _derived(self, purpose: str) -> str:
-        return hmac.new((self.token or "").encode(), purpose.encode(), hashlib.sha256).hexdigest()[:48]
+        return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()[:48]
 
     @staticmethod
     def _equal(given: bytes, expected: str) -> bool:
@@ -142,18 +140,6 @@ def host_name(host: bytes) -> str | None:
     if not colon:
         return text
     return name if port.isdecimal() and len(port) <= 5 else None
-
-
-def bracketed(host: str) -> str:
-    """Return an address as it stands in a URL."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
-    parts = host.split(".")
-    is_four = len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() and int(part) < 256 for part in parts)
-    return is_four or host.strip("[]") in {"localhost", "::1"}
 
 
 def _bearer(headers: Headers) -> list[bytes]:

@@ -12,7 +12,7 @@ from stepscope.web.server import Options
 
 
 def serving(
-    root: str | None = None, host: str | None = None, port: int | None = None, *, token: bool = False
+    root: str | None = None, host: str | None = None, port: int | None = None, *, others: bool = False
 ) -> Options:
     """Return what to serve: as given, else as configured.
 
@@ -25,4 +25,4 @@ def serving(
         raise UsageError(f"serve on {chosen}", "ports are 0 to 65535", "use --port 8080")
     address = str(config.get("web.host")) if host is None else host
     refresh, first = float(config.get("web.refresh_interval")), tuple(config.get("web.metrics"))
-    return Options(runs_root(root), address, chosen, token=token, refresh=refresh, first=first)
+    return Options(runs_root(root), address, chosen, others=others, refresh=refresh, first=first)

@@ -1,0 +1,112 @@
+"""Who may ask a server of ours: addresses that only this machine reaches, and tokens in files for their owner alone.
+
+On a machine with several users everybody reaches every loopback port, and the kernel cannot be asked reliably who is at
+the other end. So every server of the page asks for a token. One on loopback makes a new token at each start: whoever
+takes its port after its end, and is asked by a page left open, learns nothing that the next server accepts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.core.places import find_places
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TOKEN_BYTES = 24
+"""192 bits."""
+SHORTEST = 32
+"""Characters of a token that is taken as one."""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches an address."""
+    parts = host.split(".")
+    is_four = len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() and int(part) < 256 for part in parts)
+    return is_four or host.strip("[]") in {"localhost", "::1"}
+
+
+def bracketed(host: str) -> str:
+    """Return an address as it stands in a URL."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def new_token() -> str:
+    """Return a token that nobody has seen."""
+    return os.urandom(TOKEN_BYTES).hex()
+
+
+def token_to_ask_for(host: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the token for a server on an address: a new one on loopback, else the one in the user's settings.
+
+    The latter stays the same, so that an address that was given to others works after a restart.
+
+    Raises:
+        OSError: it can be neither read nor made.
+    """
+    if is_loopback(host):
+        return new_token()
+    environ = os.environ if environ is None else environ
+    path = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "stepscope" / "token"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return kept_token(path)
+
+
+def token_path(port: int) -> Path:
+    """Return where the token of the server on a port lies, for programs of the same user.
+
+    Raises:
+        OSError: this user has no private directory.
+    """
+    return find_places().disk / f"serve-{port}.token"
+
+
+def kept_token(path: Path) -> str:
+    """Return the token in a file that only its owner can read; a new one is made where there is none.
+
+    Raises:
+        OSError: it can be neither read nor made, or the file is a link or somebody else's.
+    """
+    descriptor = _opened(path)
+    try:
+        token = os.read(descriptor, 256).decode("ascii", "replace").strip()
+        if len(token) < SHORTEST or not token.isalnum():
+            token = new_token()
+            _put(descriptor, f"{token}\n")
+    finally:
+        os.close(descriptor)
+    return token
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read.
+
+    Raises:
+        OSError: that is impossible, or the file is a link or somebody else's.
+    """
+    descriptor = _opened(path)
+    try:
+        _put(descriptor, text)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+        os.fchmod(descriptor, 0o600)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _put(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
