@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.analysis.diagnosis.evidence import Track
 from stepscope.analysis.diagnosis.verdict import findings, primary
 from tests.analysis.diagnosis_rig import evidence, falling, steps, track
 
@@ -74,6 +75,37 @@ def test_a_loss_that_never_fell_is_a_plateau_and_comes_after_what_costs_time() -
     assert primary(findings(evidence(steps(slow), series={"loss": flat}))) == "input_bound"
     slowly = flat - np.linspace(0, 0.2, COUNT)
     assert kinds(loss=slowly) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_loss_that_fell_at_the_very_beginning_has_learned(seed: int) -> None:
+    """A fine-tuning falls by a third within three values, and is noise from then on."""
+    chance = np.random.default_rng(seed)
+    loss = 1.3 * (1 + 0.4 * np.exp(-np.arange(60) / 1.5) + chance.normal(0, 0.03, 60))
+    assert kinds(loss=track(loss, every=10)) == []
+    assert kinds(loss=track(1.3 * (1 + chance.normal(0, 0.03, 60)), every=10)) == ["plateau"]
+
+
+def test_noise_that_would_hide_a_fall_says_nothing() -> None:
+    """With 38 values that scatter by a tenth nobody sees whether the loss fell by a twentieth."""
+    chance = np.random.default_rng(0)
+    assert kinds(loss=track(1.3 * (1 + chance.normal(0, 0.1, 45)), every=10)) == []
+
+
+@pytest.mark.parametrize("name", ["eval_accuracy", "val_loss", "test/f1"])
+def test_a_model_whose_evaluation_goes_one_way_learns(name: str) -> None:
+    """The training loss of a fine-tuning may stay in its noise while the evaluation gets better."""
+    chance = np.random.default_rng(0)
+    flat = 1.3 + chance.normal(0, 0.02, COUNT)
+    better, chancy = track([0.957, 0.953, 0.946, 0.939, 0.922], every=60), track([0.1, 0.12, 0.09, 0.11, 0.1], every=60)
+    assert kinds(loss=flat, **{name: better}) == []
+    assert kinds(loss=flat, **{name: chancy}) == ["plateau"]
+
+
+def test_a_piece_of_a_longer_training_is_no_plateau() -> None:
+    """Its beginning, where it fell, is in another log."""
+    flat = track(2.7 + np.random.default_rng(0).normal(0, 0.02, COUNT))
+    assert kinds(loss=Track(flat.step + 29_000, flat.time, flat.value)) == []
 
 
 def test_held_out_data_that_gets_worse_is_overfitting() -> None:

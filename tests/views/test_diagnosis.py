@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from glob import glob
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ import stepscope
 from bench.diagnosing import write
 from bench.processes import wait_until
 from stepscope.importers.imported import Imported, series_of
+from stepscope.importers.transfer import read
 from stepscope.views import diagnosis_evidence
 from stepscope.views.diagnosis import diagnose, diagnose_imported
 
@@ -109,3 +111,11 @@ def test_a_phase_that_a_tool_counts_beside_its_steps_is_no_share_of_them() -> No
     told = diagnose_imported(Imported("result.txt", "mllog", columns))
     assert told["primary"] == "none"
     assert told["steps"] == 384 * len(step)
+
+
+@pytest.mark.parametrize("path", sorted(glob("../shared/data/mlperf-v5.1-runs/*/result_*.txt")) or [None])
+def test_runs_that_reached_their_target_are_on_no_plateau(path: str | None) -> None:
+    """Nothing is wrong with any run of a published benchmark that was accepted."""
+    if path is None:
+        pytest.skip("../shared/data/mlperf-v5.1-runs is not here")
+    assert [one["kind"] for run in read(path) for one in diagnose_imported(run)["findings"]] == []

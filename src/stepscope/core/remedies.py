@@ -181,8 +181,8 @@ REMEDIES: dict[str, str] = {
         "restart from the checkpoint before it, past that batch or with a lower learning rate"
     ),
     "plateau": (
-        "nothing is learned any more: change the learning rate (a schedule, or higher if it never fell), check that "
-        "labels belong to inputs and that gradients reach all layers; if it is good enough, stop"
+        "check that labels belong to their inputs, that gradients reach all layers and that the optimizer has the model's "
+        "parameters; then try learning rates 10 times higher and lower on a few batches, which any model should fit"
     ),
     "non_finite": (
         "run once under torch.autograd.detect_anomaly() from a checkpoint before {at}; look for logarithms, "

@@ -7,25 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.diagnosis.course import course_of
+from stepscope.analysis.diagnosis.course import PARTS, course_of
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.analysis.quantity import is_loss, is_score
 from stepscope.core.remedies import remedy
+from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
 
+    Numbers = NDArray[np.float64]
+
 HELD_OUT = re.compile(r"(^|[/_.])(val|valid|validation|eval|evaluation|test|dev|held_out)([/_.]|$)", re.IGNORECASE)
-FEWEST, FEWEST_PART, FEWEST_STEPS = 20, 5, 150
+FEWEST, FEWEST_PART, FEWEST_STEPS = 40, 5, 150
 """Values of a loss, in all and in its first and last third, and steps, below which nobody can say that it does not
 fall."""
 FALLEN = 0.03
 """Fall of the loss, relative to where it began, below which nothing was learned."""
 CERTAIN, FLAT = 3.0, 0.003
-"""Standard errors, and share of the level, by which first and last third must differ to count as progress."""
+"""Standard errors, and share of the level, by which first and last third, or the first values and the rest, must differ
+to count as progress."""
+BEGINNING = 0.25
+"""Share of the values in which a fall at the beginning is sought."""
+SEEN = 0.05
+"""Share of the level that a fall between first and last third may have at most to stay unseen in the noise: where more
+would, nobody can say that nothing was learned."""
 NOISY = 0.15
 """Spread of a loss, relative to its level, beyond which nothing is said: of adversaries and rewards it means little."""
+FEWEST_LOOKS, ORDERED = 4, 0.7
+"""Evaluations from which on their order tells something; and the surplus of pairs that go one way over those that go
+the other (Kendall's tau) from which on they get better, or worse: by chance that happens to 1 of 12 series of four and to
+1 of 100 of seven."""
 FEWEST_EVALUATIONS = 5
 RISEN = 0.1
 """Rise of the evaluation's loss above its best, relative to it, from which on the model overfits."""
@@ -54,31 +70,63 @@ def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
     yield from fitted
     loss = evidence.track("loss")
     several = len([name for name in evidence.series if name.startswith("loss/")])  # adversaries hold each other up
-    if loss is not None and not rates and not fitted and not several:
-        told = [list(plateau(stage)) for stage in evidence.stages(loss.finite())]
-        yield from (told[-1] if all(told) else [])
+    if loss is None or rates or fitted or several or moves(evidence):
+        return
+    told = [list(plateau(stage)) for stage in evidence.stages(loss.finite())]
+    yield from (told[-1] if all(told) else [])
+
+
+def moves(evidence: Evidence) -> bool:
+    """Say whether any evaluation of the model goes one way: then it learns, whatever its training loss shows."""
+    judged = [name for name in evidence.series if is_score(name) or (is_loss(name) and HELD_OUT.search(name))]
+    return any(
+        _goes_one_way(track.finite().value)
+        for name in judged
+        if unit_of(name) in ("", "ratio") and not name.startswith("mfu")
+        for track in evidence.series[name].values()
+    )
+
+
+def _goes_one_way(value: Numbers) -> bool:
+    """Say whether values rise, or fall, all in all, and not by chance."""
+    means = np.array([part.mean() for part in np.array_split(value, min(len(value), PARTS))]) if len(value) else value
+    if len(means) < FEWEST_LOOKS:
+        return False
+    pairs = np.sign(means[None, :] - means[:, None])[np.triu_indices(len(means), 1)]
+    return abs(float(pairs.mean())) >= ORDERED
 
 
 def plateau(loss: Track) -> Iterator[Finding]:
     """Yield that a loss has not fallen at all. One that fell and then stays has converged, which is no fault."""
-    if len(loss) < FEWEST or loss.step[-1] - loss.step[0] < FEWEST_STEPS:
+    span = int(loss.step[-1] - loss.step[0]) if len(loss) else 0
+    if len(loss) < FEWEST or span < FEWEST_STEPS or loss.step[0] > span:  # the last: a piece of a longer training
         return
-    edges = loss.step[0] + (loss.step[-1] - loss.step[0]) * np.array([1, 2]) / 3
+    edges = loss.step[0] + span * np.array([1, 2]) / 3
     first, last = loss.value[loss.step <= edges[0]], loss.value[loss.step >= edges[1]]
     if min(len(first), len(last)) < FEWEST_PART:
         return
-    level, _ = course_of(loss)
-    begun, ended, best = float(np.median(first)), float(np.median(last)), float(np.min(level))
-    spread = float(np.std(loss.value - np.median(loss.value)))
+    begun, ended = float(np.median(first)), float(np.median(last))
+    rest = loss.value[int(BEGINNING * len(loss)) :]
+    spread = float(np.std(rest))  # without the beginning: a fall there is what is sought, and no noise
     error = spread * float(np.sqrt(1 / len(first) + 1 / len(last))) * 1.25
-    start = float(np.median(loss.value[:3]))
-    if spread > NOISY * abs(begun) or abs(ended - begun) > max(CERTAIN * error, FLAT * abs(begun)):
-        return  # noise around nothing is how some losses are; what falls or rises a little, surely, is none
-    if start - best > FALLEN * abs(start) and start - best > 3 * spread:
-        return  # it has fallen at the very beginning
-    text = f"the loss has stayed at {ended:.4g} for {int(loss.step[-1] - loss.step[0])} steps: nothing is learned"
+    if spread > NOISY * abs(begun) or CERTAIN * error > SEEN * abs(begun):
+        return  # noise around nothing is how some losses are
+    if abs(ended - begun) > max(CERTAIN * error, FLAT * abs(begun)) or _fell_at_first(loss.value, rest):
+        return  # what falls or rises a little, surely, is none
+    text = (
+        f"the loss has not fallen in {span} steps: it was {begun:.4g} in the first third and is {ended:.4g} in the last"
+    )
+    best = float(np.min(course_of(loss)[0]))
     facts = {"begin": begun, "last": ended, "best": best, "noise": spread, "range": _range(loss)}
     yield Finding("plateau", text, WARNING, remedy("plateau"), facts, confidence=0.75)
+
+
+def _fell_at_first(value: Numbers, rest: Numbers) -> bool:
+    """Say whether the first value, or the mean of the first few, stands clear of the level and the noise of the rest."""
+    level, spread = float(np.median(rest)), float(np.std(rest))
+    count = np.arange(1, int(BEGINNING * len(value)) + 1)
+    above = np.cumsum(value[: len(count)]) / count - level
+    return bool((above > np.maximum(FALLEN * abs(level), CERTAIN * spread / np.sqrt(count))).any())
 
 
 def _range(track: Track) -> list[int]:
