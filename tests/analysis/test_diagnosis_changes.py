@@ -14,7 +14,7 @@ from stepscope.analysis.diagnosis.kinds import KINDS
 from stepscope.analysis.diagnosis.missing import missing
 from stepscope.analysis.diagnosis.rhythm import even
 from stepscope.analysis.diagnosis.verdict import findings, summary
-from tests.analysis.diagnosis_rig import HEALTHY, evidence, falling, steps, track
+from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps, track
 
 
 def test_a_change_names_the_phase_the_sample_and_the_event_that_moved_with_it() -> None:
@@ -32,6 +32,36 @@ def test_a_change_names_the_phase_the_sample_and_the_event_that_moved_with_it() 
     assert [one["name"] for one in found["moved"][:2]] == ["phase/data", "pressure/io_some_stalled_ratio"]
     assert found["events"][0]["kind"] == "worker_died"
     assert "data 2 ms → 90 ms" in found["text"]
+
+
+def test_changes_are_told_by_what_they_cost_and_a_stretch_once() -> None:
+    """Four steps of noise are no change, and the end of a slow stretch belongs to its beginning."""
+    data = np.full(600, 0.002)
+    data[100:104], data[300:350], data[500:] = 0.02, 0.14, 0.05
+    found = changes(evidence(steps(HEALTHY | {"data": data}, count=600)))
+    assert [(one["step"], one["until"]) for one in found] == [(300, 350), (500, None)]
+    assert [round(one["cost_seconds"]) for one in found] == [7, 5]
+    assert "came back at step 350" in found[0]["text"]
+
+
+def test_a_last_step_that_stalls_is_a_slow_step_and_no_change() -> None:
+    """Nobody can say that it lasts."""
+    data = np.full(400, 0.002)
+    data[-2:] = 0.9
+    run = evidence(steps(HEALTHY | {"data": data}, count=400))
+    assert changes(run) == []
+    assert slow_steps(run)[0]["step"] in (398, 399)
+
+
+def test_neighbours_change_all_phases_alike_and_are_left_out() -> None:
+    """On a busy machine only what changed by itself is the run's own."""
+    alike = {name: np.repeat([1.0, 4.0, 1.0], [150, 100, 150]) * seconds for name, seconds in HEALTHY.items()}
+    throughput = {"samples_per_second": track(np.repeat([100.0, 25.0, 100.0], [150, 100, 150]))}
+    assert changes(evidence(steps(alike, count=400), series=busy())) == []
+    assert changes(evidence(steps(alike, count=400), series=throughput)) != []
+    own = alike | {"data": np.repeat([0.001, 0.004, 0.6], [150, 100, 150])}
+    (found,) = changes(evidence(steps(own, count=400), series=busy()))
+    assert (found["step"], found["moved"][0]["name"]) == (250, "phase/data")
 
 
 def test_a_slow_step_is_told_with_what_it_did() -> None:

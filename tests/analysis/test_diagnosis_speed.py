@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepscope.analysis.diagnosis.evidence import Steps
+from stepscope.analysis.diagnosis.evidence import Steps, Track
 from stepscope.analysis.diagnosis.verdict import findings, primary, summary
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps
 
@@ -128,6 +128,48 @@ def test_a_stretch_of_slow_steps_is_no_rhythm() -> None:
     data[100:110] = 0.5
     found = findings(evidence(steps(HEALTHY | {"data": data})))
     assert "periodic_stall" not in [one.kind for one in found]
+
+
+@pytest.mark.parametrize("machine", [{}, busy()], ids=["quiet", "busy"])
+@pytest.mark.parametrize(("phase", "kind"), [("data", "input_bound"), ("other", "host_bound")])
+def test_a_stretch_of_slow_steps_is_told_with_its_steps(phase: str, kind: str, machine: dict[str, Track]) -> None:
+    """Fifty steps that wait four times as long as a step takes cost a tenth of a run; the others are fine."""
+    slow = np.full(1000, 0.004)
+    slow[280:330] = 0.14
+    [found, *_] = findings(evidence(steps(HEALTHY | {phase: slow}, count=1000), series=machine))
+    assert (found.kind, found.evidence["cause"], found.evidence["range"]) == (kind, "stretch", [280, 329])
+    assert found.cost_seconds == pytest.approx(50 * 0.136, rel=0.05)
+    assert "from step 280 to 329" in found.text
+
+
+def test_a_stretch_in_which_neighbours_slow_everything_is_none_of_the_run() -> None:
+    """Passes that take as many times as long say whose it is."""
+    times = np.repeat([1.0, 5.0, 1.0], [280, 50, 670])
+    slow = {name: times * (0.02 if name == "data" else seconds) for name, seconds in HEALTHY.items()}
+    told = findings(evidence(steps(slow, count=1000), series=busy()))
+    assert "stretch" not in [one.evidence.get("cause") for one in told]
+
+
+def test_a_busy_machine_makes_no_garbage_collection() -> None:
+    """Pauses that others made six times as long are taken as short as the passes are; all sums are of one machine."""
+    chance = np.random.default_rng(0)
+    count = 400
+    alike = {name: seconds * chance.uniform(1, 12, count) for name, seconds in HEALTHY.items()}
+    pauses = np.zeros(count)
+    pauses[9::10] = 0.025 * chance.uniform(1, 12, count // 10)  # 6 % of the time
+    run = evidence(steps(alike | {"gc": pauses}, count=count), series=busy())
+    assert "gc_pauses" not in [one.kind for one in findings(run)]
+    worse = evidence(steps(alike | {"gc": 3 * pauses}, count=count), series=busy())
+    (found,) = [one for one in findings(worse) if one.kind == "gc_pauses"]
+    assert found.evidence["share"] == pytest.approx(0.0075 / (0.0075 + sum(HEALTHY.values())), abs=0.06)
+
+
+def test_a_summary_reckons_as_its_note_says() -> None:
+    """The share of computing is that of undisturbed steps, as all shares are."""
+    slowed = {name: HEALTHY[name] * np.repeat([1.0, 30.0], [100, 100]) for name in ("forward", "backward", "optimizer")}
+    wait = {"data": 0.008, "other": 0.006}
+    run = evidence(steps(HEALTHY | slowed | wait), series=busy())
+    assert summary([], run).endswith("72% of the time is computing")  # not 97
 
 
 def test_a_stall_is_as_long_as_what_it_adds() -> None:

@@ -45,6 +45,15 @@ REMEDIES: dict[str, str] = {
     "input_bound/start": (
         "the workers are started anew in every epoch: DataLoader(persistent_workers=True) keeps them"
     ),
+    "input_bound/stretch": (
+        "loading kept up before and after: look at what was read from step {first} to {last} (a cold cache, a file "
+        "system that others used, larger samples); copy the data to a local disk, or load further ahead "
+        "(num_workers, prefetch_factor)"
+    ),
+    "host_bound/stretch": (
+        "the same program was faster in other steps: look at what it does from step {first} to {last} only, such as "
+        "a report, a metric or a cache that is built; `stepscope profile RUN` shows it while it happens"
+    ),
     "copy_bound": (
         "pin_memory=True in the DataLoader and .to(device, non_blocking=True) let copies overlap with computing; "
         "move fewer, larger tensors, convert types on the device, and leave results there"
@@ -181,8 +190,9 @@ REMEDIES: dict[str, str] = {
         "restart from the checkpoint before it, past that batch or with a lower learning rate"
     ),
     "plateau": (
-        "check that labels belong to their inputs, that gradients reach all layers and that the optimizer has the model's "
-        "parameters; then try learning rates 10 times higher and lower on a few batches, which any model should fit"
+        "check that labels belong to their inputs, that gradients reach all layers and that the optimizer has the "
+        "model's parameters; then try learning rates 10 times higher and lower on a few batches, which any model "
+        "should fit"
     ),
     "non_finite": (
         "run once under torch.autograd.detect_anomaly() from a checkpoint before {at}; look for logarithms, "

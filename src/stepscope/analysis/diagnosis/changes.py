@@ -6,12 +6,14 @@ it, and ranked: phases by the seconds that they explain, samples by how far they
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.analysis.change_points import LEVEL, change_points
+from stepscope.analysis.diagnosis.composition import PASSES, is_disturbed
 from stepscope.analysis.diagnosis.tell import time
 from stepscope.core.vocabulary import format_value, unit_of
 
@@ -59,6 +61,16 @@ TOLD_EVENTS = frozenset(
         *("out_of_memory", "vanishing_gradient", "dead_gradient"),
     )
 )
+LASTING = 5
+"""Rows before and after a change without which nobody can say that it lasts: a last step that stalls is a slow step."""
+LEAST_COST = 0.01
+"""Share of the time of all steps that a change of their duration must add or save to be told."""
+SPEEDS = ("step_seconds", "samples_per_second", "tokens_per_second")
+"""Metrics that other programs on the machine change, too."""
+MOVED = 0.15
+"""Share of a change of the step's time that a phase must explain to be named."""
+ALIKE = 2.0
+"""Times by which one phase must have changed more than the passes: a busy machine changes them all alike."""
 RATIO_LEAST = 0.05
 """Change of a ratio that is worth a word, in itself."""
 
@@ -75,21 +87,58 @@ class _Edge:
     score: float
     early: tuple[float, float]
     late: tuple[float, float]
+    cost: float
+    """Seconds that the steps of the less usual side took more, or less, than usual; 0 for what is no time of theirs."""
+    until: int | None = None
+    """Step with which it was over, where it was."""
 
 
 def changes(evidence: Evidence) -> list[dict[str, Any]]:
-    """Return the lasting changes of a run, in order of time, each with what else moved then."""
+    """Return the lasting changes of a run, those that cost or saved the most time first, each with what else moved."""
     steps = evidence.leader
     found: list[_Edge] = []
     if steps is not None and len(steps):
         found += _edges("step_seconds", steps.step, steps.end, steps.seconds)
+        found = [edge for edge in found if edge.cost >= LEAST_COST * steps.total]
     for name in WATCHED:
         track = evidence.track(name)
         if track is not None and len(track):
             whole = track.finite()
             found += _edges(name, whole.step, whole.time, whole.value)
-    strongest = sorted(found, key=lambda edge: -edge.score)[:MOST]
-    return [_told(edge, evidence) for edge in sorted(strongest, key=lambda edge: edge.moment)]
+    if is_disturbed(evidence):
+        shared = (*PASSES, "data") if "data/load_seconds" in evidence.series else PASSES  # workers compute as well
+        found = [edge for edge in found if edge.metric not in SPEEDS or not _alike(edge, steps, shared)]
+    costly = sorted(found, key=lambda edge: (-edge.cost, -edge.score))[:MOST]
+    return [_told(edge, evidence) for edge in costly]
+
+
+def _alike(edge: _Edge, steps: Steps | None, shared: tuple[str, ...]) -> bool:
+    """Say whether no phase changed by itself beside those that other programs slow down: then the machine changed."""
+    medians = _medians(edge, steps)
+    if not medians:
+        return False
+    whole = abs(medians[""][1] - medians[""][0])
+    early, late = (sum(medians[name][at] for name in shared if name in medians) for at in (0, 1))
+    passes = late / early if early > 0 and late > 0 else 1.0
+    for name, (before, after) in medians.items():
+        if not name or name in shared or abs(after - before) <= MOVED * whole:
+            continue
+        if min(before, after) <= 0 or not 1 / ALIKE < after / before / passes < ALIKE:
+            return False
+    return True
+
+
+def _medians(edge: _Edge, steps: Steps | None) -> dict[str, tuple[float, float]]:
+    """Return the seconds of the steps (under "") and of each phase before and after a change; none if not measured."""
+    if steps is None or not steps.phases:
+        return {}
+    kept = steps.measured
+    when = steps.end[kept]
+    early, late = ((when >= first) & (when <= last) for first, last in (edge.early, edge.late))
+    if not early.any() or not late.any():
+        return {}
+    every = {"": np.nan_to_num(steps.seconds[kept]), **{name: steps.phase(name) for name in steps.phases}}
+    return {name: (float(np.median(each[early])), float(np.median(each[late]))) for name, each in every.items()}
 
 
 def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) -> Iterator[_Edge]:
@@ -101,16 +150,35 @@ def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) ->
     places = [0]
     told = [one for one in change_points(value).changes if one.kind == LEVEL]
     places += [one.index for one in told] + [len(value)]
+    levels = [float(np.median(value[first:end])) for first, end in pairwise(places) if end > first]
+    usual = float(np.median(value)) if len(value) else 0.0
+    costs = [
+        float(when[end - 1] - when[max(0, first - 1)]) * abs(1 - usual / level) if level > 0 else 0.0
+        for (first, end), level in zip(pairwise(places), levels, strict=False)
+    ]
+    open_edge: _Edge | None = None
     for number, one in enumerate(told, 1):
-        if one.index < 5:
+        if one.index < LASTING or places[number + 1] - one.index < LASTING:
             continue
         first, last = max(places[number - 1], one.index - WINDOW), min(places[number + 1], one.index + WINDOW)
         before, after = float(np.median(value[first : one.index])), float(np.median(value[one.index : last]))
-        if abs(after - before) < NOTABLE.get(name, NOTABLE_ELSE) * abs(before) or (name == "loss" and after < before):
-            continue  # a loss that falls is what it is for
+        at = int(step[one.index])
+        if abs(after - before) < NOTABLE.get(name, NOTABLE_ELSE) * abs(before):
+            continue
+        if open_edge is not None and abs(after - open_edge.before) < NOTABLE_ELSE * abs(open_edge.before):
+            yield replace(open_edge, until=at)
+            open_edge = None
+            continue
+        if name == "loss" and after < before:
+            continue  # what it is for
+        if open_edge is not None:
+            yield open_edge
         early = float(when[first]), float(when[one.index - 1])
         late = float(when[one.index]), float(when[last - 1])
-        yield _Edge(name, int(step[one.index]), late[0], before, after, one.score, early, late)
+        cost = max(costs[number - 1 : number + 1]) if name == "step_seconds" else 0.0
+        open_edge = _Edge(name, at, late[0], before, after, one.score, early, late, cost)
+    if open_edge is not None:
+        yield open_edge
 
 
 def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
@@ -119,6 +187,7 @@ def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
     happened = _events(evidence, edge.early[1], edge.late[0], edge.step)
     levels = f"from {format_value(edge.before, unit)} to {format_value(edge.after, unit)}"
     text = f"{edge.metric} went {levels} at step {edge.step}"
+    text += f" and came back at step {edge.until}" if edge.until is not None else ""
     if moved:
         text += ": " + ", ".join(one["text"] for one in moved[:2])
     if happened:
@@ -126,9 +195,11 @@ def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
     return {
         "metric": edge.metric,
         "step": edge.step,
+        "until": edge.until,
         "time": edge.moment,
         "before": edge.before,
         "after": edge.after,
+        "cost_seconds": edge.cost if edge.metric == "step_seconds" else None,
         "text": text,
         "moved": moved[:MOST_MOVED],
         "events": happened,
@@ -137,20 +208,14 @@ def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
 
 def _phases(edge: _Edge, steps: Steps | None) -> list[dict[str, Any]]:
     """Return the phases that moved with a change of the step's time, by the seconds that they explain."""
-    if steps is None or edge.metric == "loss" or not steps.phases:
+    medians = _medians(edge, steps) if edge.metric != "loss" else {}
+    if not medians:
         return []
-    kept = steps.measured
-    when = steps.end[kept]
-    early, late = ((when >= first) & (when <= last) for first, last in (edge.early, edge.late))
-    if not early.any() or not late.any():
-        return []
-    seconds = steps.seconds[kept]
-    whole = float(np.median(seconds[late]) - np.median(seconds[early]))
+    first, last = medians.pop("")
+    whole = last - first
     found = []
-    for name in steps.phases:
-        values = steps.phase(name)
-        before, after = float(np.median(values[early])), float(np.median(values[late]))
-        if abs(whole) > 0 and (after - before) / whole > 0.15:
+    for name, (before, after) in medians.items():
+        if abs(whole) > 0 and (after - before) / whole > MOVED:
             text = f"{name} {time(before)} → {time(after)}"
             found.append(
                 {

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
+from stepscope.analysis.diagnosis.rhythm import FEWEST as FEWEST_BEATS
+from stepscope.analysis.diagnosis.stretches import stretch_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.diagnosis.evidence import Evidence, Steps
+    from stepscope.analysis.diagnosis.stretches import Stretch
 
     Numbers = NDArray[np.float64]
 
@@ -26,6 +29,8 @@ PASSES = ("forward", "backward", "optimizer")
 """Phases that compute in several threads."""
 ELSE = ("data", "copy", "other", "logging", "gc", "communication")
 """Phases that wait or use one thread, which a neighbour slows down less, but also computes in between."""
+STRETCHED = ("data", "copy", "other", "logging", "communication")
+"""Phases that may take longer for a stretch of steps by a cause of their own."""
 CALM = 0.05
 """Quantile of a phase over the steps that stands for an undisturbed step."""
 BURST, LEAST_BURST = 5.0, 1e-3
@@ -57,6 +62,8 @@ class Composition:
     """Seconds that were taken off."""
     bursts: dict[str, float] = field(default_factory=dict)
     """Seconds of a disturbed run's phases that come on top of the usual in a rhythm."""
+    stretches: dict[str, Stretch] = field(default_factory=dict)
+    """Where phases take several times as long for many steps in a row."""
 
     def share(self, phase: str) -> float:
         """Return the share of a phase."""
@@ -125,23 +132,34 @@ def _whole(steps: Steps) -> dict[str, Numbers]:
 def _undisturbed(steps: Steps, name: str) -> tuple[float, float]:
     """Return the seconds of a phase of one thread as it is in most steps, and what comes on top of that in a rhythm.
 
-    A neighbour stops any phase now and then, for 10 ms and more, but without a rhythm.
+    A neighbour stops any phase now and then, for 10 ms and more, but without a rhythm. The bursts of a rhythm are made
+    longer by it as all else is, so they are taken as long as the shortest of them, too.
     """
     each = steps.phase(name)
     usual, middle = (float(value) for value in np.quantile(each, [CALM, 0.5]))
     bursts = each > BURST * max(middle, LEAST_BURST)
     own = 0.0
     if bursts.any() and even(steps.step[steps.measured][bursts].astype(np.float64), EVERY_OTHER) is not None:
-        own = float((each[bursts] - usual).sum()) * steps.count / len(each)
+        own = (calm_sum(each[bursts]) - usual * int(bursts.sum())) * steps.count / len(each)
     return usual * steps.count, own
+
+
+def calm_sum(lengths: Numbers) -> float:
+    """Return the seconds of things that a busy machine made longer, had it left them all as it left the shortest."""
+    return float(np.quantile(lengths, CALM)) * len(lengths) if len(lengths) >= FEWEST_BEATS else float(lengths.sum())
 
 
 def composition(steps: Steps, evidence: Evidence) -> Composition:
     """Return what the steps of a rank are made of."""
     spent = {name: steps.spent(name) for name in steps.phases}
     workers = "data/load_seconds" in evidence.series  # whose batches come in bursts anyway
-    if not is_disturbed(evidence) or int(steps.measured.sum()) < FEWEST or steps.weight is not None:
-        return Composition(spent, steps.total)
+    disturbed = is_disturbed(evidence)
+    told = {name: stretch_of(steps, name, PASSES) for name in STRETCHED if name in spent}
+    if disturbed and workers:
+        told.pop("data", None)
+    stretches = {name: found for name, found in told.items() if found is not None}
+    if not disturbed or int(steps.measured.sum()) < FEWEST or steps.weight is not None:
+        return Composition(spent, steps.total, stretches=stretches)
     slowed, bursts = 1.0, {}
     for name, seconds in list(spent.items()):
         if name in PASSES:
@@ -151,7 +169,10 @@ def composition(steps: Steps, evidence: Evidence) -> Composition:
             spent[name] = min(seconds, calm)
         elif name in ELSE and not (name == "data" and workers):
             usual, bursts[name] = _undisturbed(steps, name)
-            spent[name] = min(seconds, usual + bursts[name])
+            more = max(bursts[name], stretches[name].seconds if name in stretches else 0.0)
+            spent[name] = min(seconds, usual + more)
+        elif name == "checkpoint":
+            spent[name] = min(seconds, calm_sum(steps.phase(name)[steps.phase(name) > 0]))
     if "evaluation" in spent:
         # Passes as well, of which no undisturbed one may be left. Slowed down like the passes at most, and its share of
         # all that was slowed down is the least that it would have had.
@@ -159,4 +180,4 @@ def composition(steps: Steps, evidence: Evidence) -> Composition:
         share = min(0.95, spent["evaluation"] / steps.total)
         spent["evaluation"] = max(spent["evaluation"] / slowed, rest * share / (1 - share))
     total = sum(spent.values())
-    return Composition(spent, total, max(0.0, steps.total - total), bursts)
+    return Composition(spent, total, max(0.0, steps.total - total), bursts, stretches)

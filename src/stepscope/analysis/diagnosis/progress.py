@@ -40,8 +40,8 @@ NOISY = 0.15
 """Spread of a loss, relative to its level, beyond which nothing is said: of adversaries and rewards it means little."""
 FEWEST_LOOKS, ORDERED = 4, 0.7
 """Evaluations from which on their order tells something; and the surplus of pairs that go one way over those that go
-the other (Kendall's tau) from which on they get better, or worse: by chance that happens to 1 of 12 series of four and to
-1 of 100 of seven."""
+the other (Kendall's tau) from which on they get better, or worse: by chance that happens to 1 of 12 series of four and
+to 1 of 100 of seven."""
 FEWEST_EVALUATIONS = 5
 RISEN = 0.1
 """Rise of the evaluation's loss above its best, relative to it, from which on the model overfits."""
@@ -122,7 +122,7 @@ def plateau(loss: Track) -> Iterator[Finding]:
 
 
 def _fell_at_first(value: Numbers, rest: Numbers) -> bool:
-    """Say whether the first value, or the mean of the first few, stands clear of the level and the noise of the rest."""
+    """Say whether the first value, or the mean of the first few, stands clear of the level and noise of the rest."""
     level, spread = float(np.median(rest)), float(np.std(rest))
     count = np.arange(1, int(BEGINNING * len(value)) + 1)
     above = np.cumsum(value[: len(count)]) / count - level

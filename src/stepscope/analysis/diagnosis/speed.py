@@ -39,6 +39,16 @@ SHARES = {
 """Share of the time of all steps from which on a phase is a finding. A loop that is well made has 1 to 15 % of data
 (collating in the trainer), up to 28 % of evaluation where the held-out set is as large as the training set, and a few
 per cent of the others; a cause that is worth its remedy is well beyond that."""
+STRETCHES = {
+    "data": ("input_bound", "waiting for data"),
+    "copy": ("copy_bound", "copying between devices"),
+    "other": ("host_bound", "the program's own Python"),
+    "logging": ("logging_heavy", "logging"),
+    "communication": ("communication_bound", "talking to other ranks"),
+}
+"""Phases that may be slow for a stretch of steps: the kind of finding, and what is said for it."""
+LEAST_STRETCH = 0.05
+"""Share of the time that such stretches must have cost."""
 COMPUTING, HEAVY = 0.8, 0.02
 """Share of passes and optimizer from which on a run computes and does little else; and the seconds that a step must
 compute even where nothing disturbs it for that to be worth a word."""
@@ -64,6 +74,10 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
     periodic, excess = stalls(case)
     yield from periodic
     case = replace(case, made=case.made.without(excess))
+    late = [one for name in case.made.stretches for one in _stretch(case, name)]
+    yield from late
+    # What is left of these phases: the steps outside of their stretches may be slow as well.
+    case = replace(case, made=case.made.without({str(one.evidence["phase"]): one.cost_seconds or 0.0 for one in late}))
     waiting = input_bound(case, SHARES["data"]) if _reaches(case, "data") else None
     if waiting is not None:
         yield waiting
@@ -85,6 +99,29 @@ def case_of(evidence: Evidence) -> Case | None:
     if steps is None or steps.count < FEWEST or steps.total <= 0:
         return None
     return Case(steps, composition(steps, evidence), evidence)
+
+
+def _stretch(case: Case, phase: str) -> Iterator[Finding]:
+    """Yield that a phase took several times as long for many steps in a row."""
+    found = case.made.stretches[phase]
+    share = found.seconds / case.total if case.total > 0 else 0.0
+    if share < LEAST_STRETCH or found.during < FLOOR:
+        return
+    kind, what = STRETCHES[phase]
+    more = f" (and in {found.others} more stretches)" if found.others else ""
+    text = f"from step {found.first} to {found.last}{more} {what} took {time(found.during)} a step, elsewhere "
+    text += f"{time(found.before)}: {share:.0%} of the time of all steps"
+    facts = {"phase": phase, "phase_seconds": case.spent(phase), "during_seconds": found.during}
+    facts |= {"elsewhere_seconds": found.before, "range": [found.first, found.last], "stretches": found.others + 1}
+    yield slow(
+        *(kind, case, found.seconds, text),
+        threshold=LEAST_STRETCH,
+        condition="on average, if these steps take what the others take",
+        cause="stretch",
+        evidence=facts,
+        first=found.first,
+        last=found.last,
+    )
 
 
 def _reaches(case: Case, phase: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.diagnosis.composition import PASSES
+from stepscope.analysis.diagnosis.composition import PASSES, calm_sum
 from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.inputs import workers_of
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, FEWEST, even
@@ -72,6 +72,8 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
     steps = case.steps
     strong = excess > 0
     places = np.flatnonzero(strong)
+    if case.made.disturbed > 0:  # which made them longer as well
+        excess = np.where(strong, np.minimum(excess, calm_sum(excess[strong]) / len(places)), 0.0)
     cost = float(excess.sum())
     by_phase = taken = _by_phase(case, steps.step[kept][strong])
     added = 0.0

@@ -11,7 +11,7 @@ from stepscope.analysis.diagnosis.ends import ends
 from stepscope.analysis.diagnosis.learning import learning
 from stepscope.analysis.diagnosis.machine import machine
 from stepscope.analysis.diagnosis.ranks import ranks
-from stepscope.analysis.diagnosis.speed import speed
+from stepscope.analysis.diagnosis.speed import case_of, speed
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ def summary(found: list[Finding], evidence: Evidence) -> str:
     steps = evidence.leader
     if steps is None or not len(steps):
         return "nothing was found; no steps are known"
-    passes = sum(steps.spent(name) for name in PASSES)
-    share = f"; {passes / steps.total:.0%} of the time is computing" if passes > 0 and steps.total > 0 else ""
+    case = case_of(evidence)
+    passes = case.share(*PASSES) if case is not None else 0.0
+    share = f"; {passes:.0%} of the time is computing" if passes > 0 else ""
     return f"nothing was found in {steps.count} steps{share}"
 
 
