@@ -172,6 +172,46 @@ def test_a_summary_reckons_as_its_note_says() -> None:
     assert summary([], run).endswith("72% of the time is computing")  # not 97
 
 
+@pytest.mark.parametrize(
+    ("other", "passes", "told"),
+    [(0.0015, 0.0004, True), (0.0022, 0.003, True), (0.0006, 0.0003, False), (0.001, 0.0015, False)],
+    ids=["reads every sample", "reads half of them", "tiny loop", "small model"],
+)
+def test_a_loop_over_samples_is_told_below_the_floor(other: float, passes: float, *, told: bool) -> None:
+    """The more of a step it takes, the shorter it may be; what any loop around a tiny model takes is none."""
+    fast = {"data": 0.0001, "forward": passes / 3, "backward": passes / 3, "optimizer": passes / 3, "other": other}
+    assert ("host_bound" in [one.kind for one in findings(evidence(steps(fast)))]) is told
+
+
+@pytest.mark.parametrize(
+    ("passes", "update", "nodes", "tensors", "cause"),
+    [
+        (0.0026, 0.009, 325, 162, "small_updates"),
+        (0.02, 0.003, 2500, 20, "small_operations"),
+        (0.012, 0.009, 325, 162, None),
+        (0.0026, 0.04, 325, 162, None),
+        (0.0003, 0.0002, 12, 6, None),
+    ],
+    ids=["optimizer tensor by tensor", "loop over time", "passes that compute", "updates that compute", "tiny model"],
+)
+def test_launching_tiny_operations_is_host_bound(
+    passes: float, update: float, nodes: int, tensors: int, cause: str | None
+) -> None:
+    """Those of the optimizer count, too; operations that take longer than their launch do not."""
+    made = {"forward": passes / 3, "backward": passes / 1.5, "optimizer": update, "other": 0.0004}
+    events = [
+        {"kind": "graph", "time": 1.7e9, "nodes": nodes},
+        {"kind": "optimizer_setup", "time": 1.7e9, "tensors": tensors, "one_by_one": True},
+    ]
+    found = [one for one in findings(evidence(steps(made), events=events)) if one.kind == "host_bound"]
+    assert [one.evidence["cause"] for one in found] == ([cause] if cause else [])
+    if cause == "small_updates":
+        assert findings(evidence(steps(made), events=[events[0], {**events[1], "one_by_one": False}])) == []
+    if cause == "small_operations":  # the card hides what its host takes
+        told = findings(evidence(steps(made), events=events, series={"gpu/0/utilization_ratio": [0.98] * 20}))
+        assert "host_bound" not in [one.kind for one in told]
+
+
 def test_a_stall_is_as_long_as_what_it_adds() -> None:
     """What is told of a stall is how much longer than usual the step takes."""
     other = np.full(COUNT, 0.001)

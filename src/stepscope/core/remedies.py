@@ -70,6 +70,10 @@ REMEDIES: dict[str, str] = {
         "the passes are made of {operations} tiny operations at {each} each, which is their launch and not their "
         "work: use whole-sequence modules instead of loops over time steps, larger batches, or torch.compile"
     ),
+    "host_bound/small_updates": (
+        "let the optimizer update its {tensors} tensors together: fused=True, or foreach=True; a larger batch with "
+        "fewer updates, and fewer, wider layers help as well"
+    ),
     "compute_bound": (
         "the device computes nearly all the time: lower precision (bfloat16 autocast), torch.compile, a larger batch, "
         "a smaller model or more devices are what remains"

@@ -32,6 +32,8 @@ FUNCTIONS = (
     *("binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "poisson_nll_loss"),
     *("hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "multi_margin_loss", "ctc_loss"),
 )
+MOST_OPTIMIZERS = 4
+"""Optimizers of a program that are described."""
 MOST = 4096
 """Backward passes of one step whose losses are added up."""
 LOOK_AT = 6
@@ -93,6 +95,8 @@ class Losses:
             return
         try:
             parts, self._pending = self._pending, []
+            if optimizer not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
+                self._run.event("optimizer_setup", **optimizer_facts(optimizer))
             number = self._optimizers.setdefault(optimizer, len(self._optimizers))
             end = f"/optimizer_{number}" if number else ""
             row = {f"{LOSS}{end}": _total(parts)}
@@ -196,6 +200,18 @@ def count_nodes(root: Any, most: int = MOST_NODES) -> tuple[int, bool]:
         seen.add(node)
         todo += [child for child, _ in node.next_functions]
     return len(seen), not todo
+
+
+def optimizer_facts(optimizer: Any) -> dict[str, Any]:
+    """Return how many tensors an optimizer updates, and whether one after another: several operations for each.
+
+    Torch takes them together by itself where all are on a GPU, elsewhere only if it is told to.
+    """
+    groups = optimizer.param_groups
+    tensors = [tensor for group in groups for tensor in group["params"]]
+    asked = [group.get("fused") or group.get("foreach") for group in groups]
+    together = all(asked) or (all(one is None for one in asked) and all(tensor.is_cuda for tensor in tensors))
+    return {"optimizer": type(optimizer).__name__, "tensors": len(tensors), "one_by_one": not together}
 
 
 def _number(value: Any) -> Any:

@@ -18,7 +18,7 @@ VALUE = 2000
 QUIET = frozenset(
     (
         *("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"),
-        *("optimizer_made", "loader", "graph", "torch_setup", "gradient_layers"),
+        *("optimizer_made", "loader", "graph", "torch_setup", "optimizer_setup", "gradient_layers"),
     )
 )
 """Kinds that are not told unless they are asked for: data of other views."""

@@ -7,7 +7,6 @@ it, and ranked: phases by the seconds that they explain, samples by how far they
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from stepscope.analysis.diagnosis.tell import time
 from stepscope.core.vocabulary import format_value, unit_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -141,44 +140,40 @@ def _medians(edge: _Edge, steps: Steps | None) -> dict[str, tuple[float, float]]
     return {name: (float(np.median(each[early])), float(np.median(each[late]))) for name, each in every.items()}
 
 
-def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) -> Iterator[_Edge]:
+def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) -> list[_Edge]:
+    """Return the lasting changes of a metric that are worth a word, one that came back with the step until which."""
     every = -(-len(value) // MOST_POINTS)
     if every > 1:
         kept = len(value) // every * every
         value = value[:kept].reshape(-1, every).mean(axis=1)
         step, when = step[every - 1 : kept : every], when[every - 1 : kept : every]
-    places = [0]
-    told = [one for one in change_points(value).changes if one.kind == LEVEL]
-    places += [one.index for one in told] + [len(value)]
-    levels = [float(np.median(value[first:end])) for first, end in pairwise(places) if end > first]
-    usual = float(np.median(value)) if len(value) else 0.0
-    costs = [
-        float(when[end - 1] - when[max(0, first - 1)]) * abs(1 - usual / level) if level > 0 else 0.0
-        for (first, end), level in zip(pairwise(places), levels, strict=False)
-    ]
-    open_edge: _Edge | None = None
-    for number, one in enumerate(told, 1):
-        if one.index < LASTING or places[number + 1] - one.index < LASTING:
+    scores = {one.index: one.score for one in change_points(value).changes if one.kind == LEVEL}
+    places = [0, *scores, len(value)]
+    found: list[_Edge] = []
+    for first, at, last in zip(places, places[1:], places[2:], strict=False):
+        before, after = value[max(first, at - WINDOW) : at], value[at : min(last, at + WINDOW)]
+        if at < LASTING or last - at < LASTING:
             continue
-        first, last = max(places[number - 1], one.index - WINDOW), min(places[number + 1], one.index + WINDOW)
-        before, after = float(np.median(value[first : one.index])), float(np.median(value[one.index : last]))
-        at = int(step[one.index])
-        if abs(after - before) < NOTABLE.get(name, NOTABLE_ELSE) * abs(before):
+        levels = float(np.median(before)), float(np.median(after))
+        if abs(levels[1] - levels[0]) < NOTABLE.get(name, NOTABLE_ELSE) * abs(levels[0]):
             continue
-        if open_edge is not None and abs(after - open_edge.before) < NOTABLE_ELSE * abs(open_edge.before):
-            yield replace(open_edge, until=at)
-            open_edge = None
+        past = found[-1] if found and found[-1].until is None else None
+        if past is not None and abs(levels[1] - past.before) < NOTABLE_ELSE * abs(past.before):
+            found[-1] = replace(past, until=int(step[at]))
             continue
-        if name == "loss" and after < before:
+        if name == "loss" and levels[1] < levels[0]:
             continue  # what it is for
-        if open_edge is not None:
-            yield open_edge
-        early = float(when[first]), float(when[one.index - 1])
-        late = float(when[one.index]), float(when[last - 1])
-        cost = max(costs[number - 1 : number + 1]) if name == "step_seconds" else 0.0
-        open_edge = _Edge(name, at, late[0], before, after, one.score, early, late, cost)
-    if open_edge is not None:
-        yield open_edge
+        early = float(when[at - len(before)]), float(when[at - 1])
+        late = float(when[at]), float(when[at + len(after) - 1])
+        cost = max(_lost(when, value, first, at), _lost(when, value, at, last)) if name == "step_seconds" else 0.0
+        found.append(_Edge(name, int(step[at]), late[0], *levels, scores[at], early, late, cost))
+    return found
+
+
+def _lost(when: Numbers, value: Numbers, first: int, end: int) -> float:
+    """Return the seconds that some steps took more, or less, than as many usual ones."""
+    level = float(np.median(value[first:end]))
+    return float(when[end - 1] - when[max(0, first - 1)]) * abs(1 - float(np.median(value)) / level) if level > 0 else 0
 
 
 def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:

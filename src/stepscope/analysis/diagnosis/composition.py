@@ -152,32 +152,43 @@ def calm_sum(lengths: Numbers) -> float:
 def composition(steps: Steps, evidence: Evidence) -> Composition:
     """Return what the steps of a rank are made of."""
     spent = {name: steps.spent(name) for name in steps.phases}
-    workers = "data/load_seconds" in evidence.series  # whose batches come in bursts anyway
     disturbed = is_disturbed(evidence)
-    told = {name: stretch_of(steps, name, PASSES) for name in STRETCHED if name in spent}
-    if disturbed and workers:
-        told.pop("data", None)
-    stretches = {name: found for name, found in told.items() if found is not None}
+    # Batches of workers come in bursts anyway, and late where others take the processors.
+    own = tuple(name for name in ELSE if name != "data" or "data/load_seconds" not in evidence.series)
+    stretches = _stretches(steps, own if disturbed else ELSE)
     if not disturbed or int(steps.measured.sum()) < FEWEST or steps.weight is not None:
         return Composition(spent, steps.total, stretches=stretches)
-    slowed, bursts = 1.0, {}
-    for name, seconds in list(spent.items()):
+    bursts: dict[str, float] = {}
+    calm = dict(spent)
+    for name, seconds in spent.items():
         if name in PASSES:
-            calm = float(np.quantile(steps.phase(name), CALM)) * steps.count
-            if name == "forward" and calm > 0:
-                slowed = max(1.0, seconds / calm)
-            spent[name] = min(seconds, calm)
-        elif name in ELSE and not (name == "data" and workers):
+            calm[name] = min(seconds, float(np.quantile(steps.phase(name), CALM)) * steps.count)
+        elif name in own:
             usual, bursts[name] = _undisturbed(steps, name)
             more = max(bursts[name], stretches[name].seconds if name in stretches else 0.0)
-            spent[name] = min(seconds, usual + more)
+            calm[name] = min(seconds, usual + more)
         elif name == "checkpoint":
-            spent[name] = min(seconds, calm_sum(steps.phase(name)[steps.phase(name) > 0]))
+            calm[name] = min(seconds, calm_sum(steps.phase(name)[steps.phase(name) > 0]))
     if "evaluation" in spent:
-        # Passes as well, of which no undisturbed one may be left. Slowed down like the passes at most, and its share of
-        # all that was slowed down is the least that it would have had.
-        rest = sum(seconds for name, seconds in spent.items() if name != "evaluation")
-        share = min(0.95, spent["evaluation"] / steps.total)
-        spent["evaluation"] = max(spent["evaluation"] / slowed, rest * share / (1 - share))
-    total = sum(spent.values())
-    return Composition(spent, total, max(0.0, steps.total - total), bursts, stretches)
+        calm["evaluation"] = _evaluation(spent, calm, steps.total)
+    total = sum(calm.values())
+    return Composition(calm, total, max(0.0, steps.total - total), bursts, stretches)
+
+
+def _stretches(steps: Steps, among: tuple[str, ...]) -> dict[str, Stretch]:
+    """Return the stretches of slow steps by phase."""
+    told = {name: stretch_of(steps, name, PASSES) for name in STRETCHED if name in among}
+    return {name: found for name, found in told.items() if found is not None}
+
+
+def _evaluation(spent: dict[str, float], calm: dict[str, float], total: float) -> float:
+    """Return the seconds of the evaluations of a disturbed run, had nobody disturbed it.
+
+    They are passes as well, of which no undisturbed one may be left. Slowed down like the passes at most, and their
+    share of all that was slowed down is the least that they would have had.
+    """
+    forward = calm.get("forward", 0.0)
+    slowed = max(1.0, spent["forward"] / forward) if forward > 0 else 1.0
+    rest = sum(seconds for name, seconds in calm.items() if name != "evaluation")
+    share = min(0.95, spent["evaluation"] / total)
+    return max(spent["evaluation"] / slowed, rest * share / (1 - share))

@@ -26,6 +26,8 @@ ALONE = 2.0
 """Times by which it must grow more than the passes do in the same steps."""
 FEWEST, FEWEST_ROWS = 8, 40
 """Steps in a row that are a stretch; and rows of a run in which one can be told."""
+NEARLY_ALL = 0.1
+"""Quantile of the phase over a stretch that must be that long, too: a busy machine leaves some steps alone."""
 WIDTH = 5
 """Rows around each whose median decides: single steps neither make nor break a stretch."""
 
@@ -40,7 +42,7 @@ class Stretch:
     before: float
     """Seconds of the phase in a step elsewhere."""
     during: float
-    """Seconds of the phase in a step of the stretches, their median."""
+    """Seconds of the phase in nearly every step of the stretches."""
     seconds: float
     """Seconds that all stretches took more than as many other steps."""
     others: int
@@ -63,10 +65,10 @@ def stretch_of(steps: Steps, phase: str, passes: tuple[str, ...]) -> Stretch | N
     inside = np.zeros(len(each), bool)
     for first, end in parts:
         inside[first:end] = True
-    during = float(np.median(each[inside]))
+    during = float(np.quantile(each[inside], NEARLY_ALL))
     computed = np.asarray(sum((steps.phase(name) for name in passes), np.zeros(len(each))))
     slowed = _ratio(float(np.median(computed[inside])), float(np.median(computed[~inside])))
-    if _ratio(during, level) < ALONE * slowed:
+    if during < TIMES * level or _ratio(during, level) < ALONE * slowed:
         return None
     first, end = max(parts, key=lambda part: float(weight[part[0] : part[1]].sum()))
     rows = steps.step[steps.measured]
