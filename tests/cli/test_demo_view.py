@@ -72,7 +72,7 @@ def test_rates_and_time_left():
     shown = view(recorded())
     assert (shown.steps, shown.total) == (STEPS, 400)
     assert shown.step_seconds == pytest.approx(0.1)
-    assert shown.samples_per_second == pytest.approx(320)
+    assert shown.rates == (pytest.approx(10), pytest.approx(320))
     assert shown.elapsed == pytest.approx(20)
     assert shown.left == pytest.approx(20)
 
@@ -250,7 +250,7 @@ def test_lines_are_few():
     written = stream.getvalue().splitlines()
     assert len(written) == 3
     assert written[-1] == one_line(view(recorded()))
-    assert "step 200/400  10.0 steps/s  loss 0.2000  accuracy 90.0 %" in written[-1]
+    assert "step 200/400  10 steps/s  loss 0.2000  accuracy 90.0 %" in written[-1]
 
 
 def test_summary_says_what_was_planted_and_what_shows():

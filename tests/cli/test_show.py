@@ -114,7 +114,7 @@ def test_phases_sum_to_the_step(trained):
 def test_throughput_is_samples_by_the_seconds_of_their_steps(trained):
     """Samples per second are those of an attempt's steps by the same steps' seconds."""
     past = stepscope.open(trained.path)
-    [rate] = throughput(past, dict.fromkeys(past.names(), 8), None)
+    [rate] = throughput(past, dict.fromkeys(past.names(), 8))
     seconds = past.series("step_seconds").value.sum()
     assert rate["samples_per_second"] == pytest.approx(32 / seconds)
     assert rate["steps_per_second"] == pytest.approx(8 / seconds)

@@ -42,7 +42,7 @@ def test_a_card_says_what_the_run_did_and_where_to_look(tmp_path):
         stream = Stream()
         card.show(run.path, run.name, 5, stream=stream)
     assert "stepscope mnist ended" in stream.text
-    assert "5 steps in" in stream.text
+    assert "5 steps, " in stream.text
     assert "loss 4" in stream.text
     assert "forward" in stream.text
     assert "stepscope show" in stream.text

@@ -28,7 +28,8 @@ def test_figures_are_those_of_every_point(tmp_path, steps):
     assert found["loss"] == {"name": "loss", "last": loss[-1], "best": loss.min()}
     assert found["step_seconds"] == pytest.approx(seconds.mean())
     assert found["samples_per_second"] == pytest.approx(32 * steps / seconds.sum())
-    assert found["rate"] == pytest.approx(1 / seconds[-max(2, steps // 5) :].mean(), rel=0.1)
+    assert found["rate"] == pytest.approx(steps / seconds.sum())
+    assert found["recent_rate"] == pytest.approx(1 / seconds[-max(2, steps // 5) :].mean(), rel=0.1)
     assert found["epoch"] == pytest.approx((steps - 1) / steps)
     assert len(found["spark"]) == min(steps, 40)
 

@@ -18,6 +18,7 @@ export interface Server {
 
 export interface Card {
   rate: number | null;
+  recent_rate: number | null;
   samples_per_second: number | null;
   loss: { name: string; last: number | null; best: number | null } | null;
   spark: (number | null)[];

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.core.vocabulary import phase_place
+from stepscope.views.rates import Rates, Totals, rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +132,8 @@ class View:
     """Seconds until the last step, if steps take as long as the last `RATE_WINDOW` did."""
     step_seconds: float | None = None
     """Mean of the last `WINDOW` steps."""
-    samples_per_second: float | None = None
+    rates: Rates = field(default_factory=Rates)
+    """Of the attempt, as everywhere."""
     curves: list[Curve] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     memory_trend: float | None = None
@@ -189,7 +191,7 @@ def view(recorded: Recorded) -> View:
             "elapsed": float(steps.time[-1] - steps.time[0] + steps.value[0]),
             "left": left if recorded.state == "running" else None,
             "step_seconds": float(steps.value[-WINDOW:].mean()),
-            "samples_per_second": _samples_rate(columns, steps),
+            "rates": _rates(columns, steps),
             "phases": phases_of(columns),
         }
     return View(
@@ -215,9 +217,10 @@ def _curve(name: str, column: Column) -> Curve:
     return Curve(name, column.step, column.value, float(column.value[place]), int(column.step[place]))
 
 
-def _samples_rate(columns: dict[str, Column], steps: Column) -> float | None:
-    samples, seconds = columns.get("samples"), float(steps.value[-WINDOW:].sum())
-    return float(samples.value[-WINDOW:].sum()) / seconds if samples is not None and seconds > 0 else None
+def _rates(columns: dict[str, Column], steps: Column) -> Rates:
+    samples = columns.get("samples")
+    amount = (0.0, 0) if samples is None else (float(samples.value.sum()), len(samples))
+    return rates([Totals(len(steps), float(steps.value.sum()), *amount)])
 
 
 def phases_of(columns: dict[str, Column]) -> list[Phase]:

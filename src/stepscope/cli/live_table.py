@@ -63,8 +63,8 @@ def one_line(view: View) -> str:
     """Return the state of a run as one line, for logs and pipes."""
     of = f"/{view.total}" if view.total is not None else ""
     parts = [clock(view.elapsed), f"step {view.steps}{of}"]
-    if view.step_seconds:
-        parts.append(f"{1 / view.step_seconds:.1f} steps/s")
+    if view.rates.steps_per_second is not None:
+        parts.append(format_value(view.rates.steps_per_second, "steps/second"))
     for name in ("loss", "accuracy", "process/memory_bytes"):
         curve = view.curve(name)
         if curve is not None:
@@ -110,12 +110,8 @@ def _rule(title: str, right: str, width: int) -> Line:
 
 
 def _rates(view: View) -> str:
-    if not view.step_seconds:
-        return ""
-    rates = f"{1 / view.step_seconds:.1f} steps/s"
-    if view.samples_per_second is not None:
-        rates += f", {view.samples_per_second:.0f} samples/s"
-    return f"{rates}, mean of the last 50"
+    units = {"steps_per_second": "steps/second", "samples_per_second": "samples/second"}
+    return ", ".join(format_value(rate, units[key]) for key, rate in view.rates._asdict().items() if rate is not None)
 
 
 def _cells(label: str, value: str, note: Line, picture: Line) -> Line:

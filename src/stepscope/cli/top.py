@@ -219,7 +219,7 @@ def _run_parts(told: dict[str, Any], scene: Scene) -> list[str]:
         of = f"/{count(told['total_steps'])}" if told.get("total_steps") else ""
         parts.append(f"step {count(told['step'] + 1)}{of}")
     if told.get("rate"):
-        parts.append(f"{told['rate']:.3g} steps/s")
+        parts.append(format_value(told["rate"], "steps/second"))
     if told.get("left") is not None:
         parts.append(f"{duration(told['left'])} left")
     for name in scene.shown[:2]:

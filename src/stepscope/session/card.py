@@ -17,6 +17,7 @@ from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.vocabulary import canonical, format_value
 from stepscope.recorder.complaints import tell
+from stepscope.views.rates import Totals, rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,8 +79,11 @@ def lines(
     ended = "failed" if isinstance(error, BaseException) else "ended"
     yield "stepscope", f"{_plain(name)} {ended}"
     seconds = (time.time() if now is None else now) - _created(path)
-    rate = f", {format_value(steps / seconds, 'steps/second')}" if steps and seconds > 0 else ""
-    yield "training", f"{steps:,} steps in {_span(seconds)}{rate}".replace(",", " ", steps >= 1000)
+    ranks = _trained(path)
+    number = ranks[0].steps if ranks else steps
+    rate = rates(ranks).steps_per_second
+    speed = f" at {format_value(rate, 'steps/second')}" if rate is not None else ""
+    yield "training", f"{f'{number:,}'.replace(',', ' ')} steps{speed}, {_span(seconds)} in all"
     recent = _recent(path)
     values = [f"{shown} {format_value(value)}" for shown, value in recent.get("values", {}).items()]
     if values:
@@ -104,6 +108,18 @@ def _created(path: Path) -> float:
     from stepscope.store.meta import read_meta
 
     return float(read_meta(RunFolder(path)).get("created", 0)) / 1e6
+
+
+def _trained(path: Path) -> list[Totals]:
+    """Return the steps of each rank of the last attempt, as the watchers have counted them; the first rank first."""
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.states import read_nodes
+
+    nodes, _ = read_nodes(RunFolder(path))
+    last = max((node.attempt for node in nodes), default=0)
+    ranks = [each for node in nodes if node.attempt == last for each in sorted(node.ranks.items())]
+    counted = [state for _, state in sorted(ranks, key=lambda each: each[0]) if state.steps and state.step_seconds]
+    return [Totals(state.steps or 0, state.step_seconds or 0.0) for state in counted]
 
 
 def _span(seconds: float) -> str:

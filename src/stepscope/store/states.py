@@ -33,6 +33,10 @@ class RankState:
     lost: int = 0
     refused: int = 0
     step: int | None = None
+    steps: int | None = None
+    """Steps that it has ended; None where one watcher did not see all of them."""
+    step_seconds: float | None = None
+    """Sum of their `step_seconds`."""
     started: int = 0
     """Microseconds since 1970 UTC."""
     ended: int | None = None
@@ -83,7 +87,13 @@ class NodeState:
         return time.time() - path.stat().st_mtime
 
 
-_TYPES: dict[str, Any] = {"str": str, "int": int, "bool": bool, "int | None": (int, type(None))}
+_TYPES: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "int | None": (int, type(None)),
+    "float | None": (int, float, type(None)),
+}
 
 
 def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:

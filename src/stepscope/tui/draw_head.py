@@ -109,7 +109,7 @@ def _rate(scene: Scene) -> str:
     rate = scene.status.get("rate")
     if not rate:
         return ""
-    return f"{rate:.3g} steps/s" if rate >= 1 else f"{format_value(1 / rate, 'seconds')}/step"
+    return format_value(rate, "steps/second") if rate >= 1 else f"{format_value(1 / rate, 'seconds')}/step"
 
 
 def _samples(scene: Scene) -> str:

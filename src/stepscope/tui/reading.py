@@ -76,13 +76,14 @@ def about(past: Past) -> dict[str, Any]:
     """Return what a run is, and what is known from its points."""
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import read_nodes
+    from stepscope.views.pace import pace_of
     from stepscope.views.run_card import card
     from stepscope.views.run_list import standing
 
     known = card(past)
-    kept = ("rate", "samples_per_second", "epoch", "total_steps")
+    kept = ("recent_rate", "epoch", "total_steps")
     stands = standing(read_nodes(RunFolder(past.path))[0])
-    return {**{key: known[key] for key in kept}, "step": stands["step"]}
+    return {**{key: known[key] for key in kept}, "step": stands["step"], "pace": pace_of(past).places()}
 
 
 def _recent(past: Past, phases: list[str], last: int | None) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from stepscope.store.states import read_nodes
 from stepscope.tui.request import Request, request
 from stepscope.views.event_count import EventCount
 from stepscope.views.event_list import QUIET, line_of
+from stepscope.views.pace import STEP, Pace, Place
+from stepscope.views.rates import Totals
 from stepscope.views.status import status
 from stepscope.views.terminal import Curve, Node, Rank, Scene
 from stepscope.views.terminal_history import Buckets, History
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-OWN, PHASE, STEP, SAMPLES, PROCESS = "stepscope/", "phase/", "step_seconds", "samples", "process/"
+OWN, PHASE, PROCESS = "stepscope/", "phase/", "process/"
 STATUS_SECONDS = 1.0
 """Between two looks at the small files."""
 EVENTS = 200
@@ -63,7 +65,7 @@ class RunFeed:
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
         self._wanted: Request | None = request(everything=True)
-        self._speed: tuple[float, int] | None = None
+        self._pace = Pace()
         self._look_at_files(clock())
 
     def close(self) -> None:
@@ -108,6 +110,7 @@ class RunFeed:
             if self._waiting is not None and sum(map(len, self._waiting)) < MOST_WAITING:
                 self._waiting.append(new)
             self._take(new, self.scene.curves if self._waiting is None else {})
+            self._pace.take(new)
         if now >= self._due:
             self._look_at_files(now)
 
@@ -132,9 +135,11 @@ class RunFeed:
 
     def _begin(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
         """Take in the first answer: what to show, the recent steps, the machine."""
-        self._facts = {key: facts[key] for key in ("rate", "epoch", "total_steps")}
+        self._facts = {key: facts[key] for key in ("recent_rate", "epoch", "total_steps")}
         self._facts["names"] = len(facts["metrics"])
-        self.scene.samples_per_second = facts["samples_per_second"]
+        self._pace = Pace(Place(attempt, rank, Totals(*sums), until) for attempt, rank, sums, until in facts["pace"])
+        for part in self._waiting or []:
+            self._pace.take(part)
         if not self.scene.shown:
             self.scene.shown = list(facts["names"])
         for name in self.scene.shown:
@@ -192,8 +197,6 @@ class RunFeed:
                 self._grow(curve, part)
             if name == STEP or name.startswith(PHASE):
                 self._recent(name, part)
-            elif name == SAMPLES and live:
-                self._count_samples(part)
 
     def _grow(self, curve: Curve, part: Points) -> None:
         x = part.time / 1e6 if self._by_time(curve.name) else part.step.astype(np.float64)
@@ -225,12 +228,6 @@ class RunFeed:
                 phase = name.removeprefix(PHASE)
                 rank.phases.setdefault(phase, deque(maxlen=rank.steps.maxlen)).extend(values)
 
-    def _count_samples(self, part: Points) -> None:
-        seconds = self.scene.step_seconds()
-        if seconds:
-            ranks = len(np.unique(part.rank))
-            self.scene.samples_per_second = float(part.value.mean()) * ranks / seconds
-
     def _node(self, number: int) -> Node:
         return self.scene.nodes.setdefault(number, Node())
 
@@ -246,7 +243,8 @@ class RunFeed:
         scene.now = now
         seconds = scene.step_seconds()
         if seconds:
-            self._facts["rate"] = 1 / seconds
+            self._facts["recent_rate"] = 1 / seconds
+        self._facts["rate"], scene.samples_per_second = self._pace.rates()
         scene.status = status(self._folder, self._facts, self._events, now)
         nodes, _ = read_nodes(self._folder)
         newest = max((node.attempt for node in nodes), default=0)

@@ -10,7 +10,8 @@ from stepscope.store.machine import declared
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 from stepscope.views.machine_facts import machine_names
-from stepscope.views.overview import FIRST, OWN, PHASE, STEP
+from stepscope.views.overview import FIRST, OWN, PHASE
+from stepscope.views.pace import STEP
 from stepscope.views.run_card import headline
 
 if TYPE_CHECKING:

@@ -18,6 +18,9 @@ from stepscope.store.series import Series, summarize
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, RankState, overall, read_nodes
 from stepscope.views import machine_facts
+from stepscope.views.pace import SAMPLES, STEP, pace_of
+from stepscope.views.rates import DEFINITIONS as RATES
+from stepscope.views.rates import rates
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
     from stepscope.store.reader import Past
 
-STEP, SAMPLES, PHASE, OWN = "step_seconds", "samples", "phase/", "stepscope/"
+PHASE, OWN = "phase/", "stepscope/"
 FIRST = ("loss", "accuracy", "perplexity", "learning_rate", "grad_norm", "epoch")
 """Canonical names that come first among the metrics; those of the machine come last."""
 WINDOW = 1_000_000
@@ -45,8 +48,7 @@ DEFINITIONS = {
     "mean": "seconds of the phase / number of steps that have phases",
     "p50": "median over the steps that have the phase",
     "p95": "95th percentile over the steps that have the phase",
-    "samples_per_second": "samples of the attempt's steps / seconds of the same steps, by rank, then added up",
-    "steps_per_second": "steps of the attempt / their seconds, by rank, then averaged",
+    **RATES,
     "cost_ratio": "time of a log call on the training thread (sampled) * rows / duration of the run",
 }
 
@@ -70,7 +72,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "points": sum(counts.values()),
         "attempts": attempts(nodes),
         "time": step_time(past, counts, steps),
-        "throughput": throughput(past, counts, steps),
+        "throughput": throughput(past, counts),
         "metrics": [metric(past, name) for name in names[:metrics]],
         "metrics_total": len(names),
         "machine": machine_facts.machine(past, sampled),
@@ -175,44 +177,12 @@ def _phase(name: str, value: NDArray[np.float64], total: float, steps: int) -> d
     }
 
 
-def throughput(past: Past, counts: dict[str, int], steps: tuple[int, int] | None) -> list[dict[str, Any]]:
+def throughput(past: Past, counts: dict[str, int]) -> list[dict[str, Any]]:
     """Return steps and samples per second of each attempt."""
     if STEP not in counts:
         return []
-    seconds = past.series(STEP, step_range=steps)
-    samples = past.series(SAMPLES, step_range=steps) if SAMPLES in counts else None
-    found = []
-    for attempt in np.unique(seconds.attempt).tolist():
-        rates = [_rates(seconds, samples, rank, attempt) for rank in _ranks(seconds, attempt)]
-        by_steps = [rate for rate, _ in rates if rate is not None]
-        by_samples = [rate for _, rate in rates if rate is not None]
-        found.append(
-            {
-                "attempt": attempt,
-                "ranks": len(rates),
-                "steps_per_second": sum(by_steps) / len(by_steps) if by_steps else None,
-                "samples_per_second": sum(by_samples) if by_samples else None,
-            }
-        )
-    return found
-
-
-def _ranks(series: Series, attempt: int) -> list[int]:
-    ranks: list[int] = np.unique(series.rank[series.attempt == attempt]).tolist()
-    return ranks
-
-
-def _rates(seconds: Series, samples: Series | None, rank: int, attempt: int) -> tuple[float | None, float | None]:
-    """Return steps and samples per second of one rank in one attempt; a step without samples counts for neither."""
-    ours = (seconds.rank == rank) & (seconds.attempt == attempt)
-    total = float(seconds.value[ours].sum())
-    by_steps = int(ours.sum()) / total if total > 0 else None
-    if samples is None:
-        return by_steps, None
-    given = (samples.rank == rank) & (samples.attempt == attempt) & np.isfinite(samples.value)
-    # Both come from one record, so they have one time; a step index may repeat.
-    spent = float(seconds.value[ours][np.isin(seconds.time[ours], samples.time[given])].sum())
-    return by_steps, float(samples.value[given].sum()) / spent if spent > 0 else None
+    found = pace_of(past).attempts()
+    return [{"attempt": attempt, "ranks": len(ranks), **rates(ranks)._asdict()} for attempt, ranks in found.items()]
 
 
 def metric(past: Past, name: str) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.event_count import EventCount
+from stepscope.views.pace import SAMPLES, STEP, Pace
 from stepscope.views.pricing import cost
+from stepscope.views.rates import Totals, rates
 from stepscope.views.run_list import standing
 
 if TYPE_CHECKING:
@@ -24,13 +26,13 @@ if TYPE_CHECKING:
 
     from stepscope.store.reader import Past
 
-STEP, SAMPLES, EPOCH, GPU = "step_seconds", "samples", "epoch", "gpu/mean_utilization_ratio"
+EPOCH, GPU = "epoch", "gpu/mean_utilization_ratio"
 SPARK = 40
 """Points of the small curve."""
 POINTS = 200
 """Buckets that a metric of the card is read in."""
 RECENT = 0.2
-"""Share of the attempt's buckets that the present speed is told from."""
+"""Share of the attempt's buckets that the time left is told from."""
 SOME = 8
 """GPUs that are averaged where the run has no average of its own."""
 
@@ -54,17 +56,19 @@ def card_of(past: Past, names: Iterable[str]) -> dict[str, Any]:
     steps = found[STEP].last_attempt() if STEP in found else None
     curve = found.get(loss) if loss else None
     total = total_steps(past.config)
-    rate = _rate(steps) if steps is not None else None
+    trained = Pace.of(found.get(STEP), found.get(SAMPLES)).rates()
+    recent = None if steps is None else _recent_rate(steps)
     return {
-        "rate": rate,
-        "samples_per_second": _samples(found.get(SAMPLES), steps),
+        "rate": trained.steps_per_second,
+        "recent_rate": recent,
+        "samples_per_second": trained.samples_per_second,
         "loss": None if curve is None else _headline(str(loss), curve.last_attempt()),
         "spark": [] if curve is None else spark(curve),
         "gpu": _average([found[name] for name in gpus if name in found]),
         "step_seconds": None if steps is None else steps.average(),
         "epoch": found[EPOCH].newest() if EPOCH in found else None,
         "total_steps": total,
-        "left": left(stands["step"], total, rate) if stands["state"] == "running" else None,
+        "left": left(stands["step"], total, recent) if stands["state"] == "running" else None,
         "cost": cost(past, stands["duration"]),
         "alert": events.last,
         "problems": len(past.known_problems),
@@ -95,33 +99,14 @@ def left(step: int | None, total: int | None, rate: float | None) -> float | Non
     return max(0.0, (total - step - 1) / rate)
 
 
-def _rate(steps: Buckets) -> float | None:
-    """Return steps per second of late, by rank, averaged over the ranks."""
-    rates = []
+def _recent_rate(steps: Buckets) -> float | None:
+    """Return steps per second of late, averaged over the ranks: what the time left is told from."""
+    late = []
     for rank in np.unique(steps.rank).tolist():
         own = steps.select(steps.rank == rank)
-        recent = np.arange(len(own.time)) >= int(len(own.time) * (1 - RECENT)) - 1
-        late = own.select(recent)
-        seconds = late.total()
-        if seconds > 0:
-            rates.append(int(late.finite.sum()) / seconds)
-    return sum(rates) / len(rates) if rates else None
-
-
-def _samples(samples: Buckets | None, steps: Buckets | None) -> float | None:
-    """Return samples per second over the attempt, added up over the ranks."""
-    if samples is None or steps is None:
-        return None
-    own = samples.last_attempt()
-    rates = []
-    for rank in np.unique(own.rank).tolist():
-        seconds = steps.select(steps.rank == rank)
-        number, spent = int(seconds.finite.sum()), seconds.total()
-        given = own.select(own.rank == rank)
-        if number and spent > 0:  # a step without samples counts for neither
-            share = min(1.0, int(given.finite.sum()) / number)
-            rates.append(given.total() / (spent * share) if share else 0.0)
-    return sum(rates) if rates else None
+        recent = own.select(np.arange(len(own.time)) >= int(len(own.time) * (1 - RECENT)) - 1)
+        late.append(Totals(int(recent.finite.sum()), recent.total()))
+    return rates(late).steps_per_second
 
 
 def _headline(name: str, curve: Buckets) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from stepscope.views.event_count import EventCount
 from stepscope.views.event_list import QUIET, line_of
 from stepscope.views.machine_facts import end as end_of
 from stepscope.views.metric_list import important
+from stepscope.views.pace import STEP
 from stepscope.views.run_card import card_of
 from stepscope.views.run_list import row
 from stepscope.views.status import status
@@ -47,7 +48,7 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
         "ranks": ranks[:RANKS],
         "numbers": key_numbers(now, card),
         "time": step_time(past, counts),
-        "throughput": overview.throughput(past, counts, None) if counts.get(overview.STEP, 0) <= EXACT else [],
+        "throughput": overview.throughput(past, counts),
         "important": important(names, first),
         "changes": changes(past),
         "end": end_of(past, ranks, now["step"]) if ended else None,
@@ -81,13 +82,13 @@ def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any
 
 def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
     """Return how a step divides into phases: as `show` does while that is cheap, else by exact sums of buckets."""
-    if overview.STEP not in counts:
+    if STEP not in counts:
         return None
     phases = [name for name in counts if name.startswith(overview.PHASE)]
-    if sum(counts[name] for name in (overview.STEP, *phases)) <= EXACT:
+    if sum(counts[name] for name in (STEP, *phases)) <= EXACT:
         return overview.step_time(past, counts, None)
-    found = {name: buckets_of(series) for name, series in past.overview([overview.STEP, *phases], POINTS).items()}
-    steps = found.pop(overview.STEP)
+    found = {name: buckets_of(series) for name, series in past.overview([STEP, *phases], POINTS).items()}
+    steps = found.pop(STEP)
     measured = sum(one.total() for one in found.values())
     number = max((int(one.finite.sum()) for one in found.values()), default=0)
     rows = [_phase(name.removeprefix(overview.PHASE), one, measured, number) for name, one in found.items()]

@@ -21,7 +21,7 @@ def status(folder: RunFolder, facts: dict[str, Any], events: EventCount, now: fl
 
     Args:
         folder: of the run.
-        facts: what is known from its points: rate, epoch, total_steps, names.
+        facts: what is known from its points: rate, recent_rate, epoch, total_steps, names.
         events: its events so far; looks for more.
         now: seconds since 1970 UTC.
     """
@@ -36,7 +36,7 @@ def status(folder: RunFolder, facts: dict[str, Any], events: EventCount, now: fl
         "rate": facts.get("rate"),
         "total_steps": total,
         "progress": min(1.0, (step + 1) / total) if total and step is not None else None,
-        "left": left(step, total, facts.get("rate")) if running else None,
+        "left": left(step, total, facts.get("recent_rate")) if running else None,
         "names": facts.get("names", 0),
         "events": events.total,
         "firing": len(events.firing),

@@ -49,7 +49,8 @@ class Ends:
         """Return how a rank has ended; None while that may become clearer within moments."""
         words = rank.stream.reader.words()
         state = words[ring.WORD_STATE]
-        if state == ring.STATE_EXITED:  # its interpreter may go on to its end, and then shows how it went
+        if state == ring.STATE_EXITED and not words[ring.WORD_ENDED]:
+            self._beat(rank.node, pair)  # its interpreter may go on to its end, and shows how it went: with all steps
             rank.stream.reader.set_word(ring.WORD_ENDED, 1)
         error = rank.last_error(self._folder) if state == ring.STATE_FAILED else ""
         after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)

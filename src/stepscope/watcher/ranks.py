@@ -42,6 +42,8 @@ class Rank:
         node.ranks[identity.rank] = self.state
         self.lag, self.bytes = 0.0, 0
         self.steps = Steps(stream.table)
+        self._saw_all = before is None
+        """Whether no other watcher has drained this ring before."""
         self.words = stream.reader.words()
         """The header of its ring, as of the last look."""
         self.backlog = 0
@@ -95,6 +97,8 @@ class Rank:
                 self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
                 self.steps.take(batch.pieces)
                 self.state.step = self.state.step if self.steps.newest is None else self.steps.newest
+                self.state.steps = self.steps.count if self._saw_all else None
+                self.state.step_seconds = self.steps.seconds if self._saw_all else None
                 feed.rows(self.number, batch.pieces, self.stream.table, checked=self.stream.reader.checked)
             if not batch.rows or size < BATCH_BYTES // 2:  # a read that stops early has brought more
                 return True

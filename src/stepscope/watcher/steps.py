@@ -42,6 +42,8 @@ class Steps:
         self._last: deque[bytes] = deque(maxlen=LAST_ROWS)
         self.newest: int | None = None
         """The step that the last record with one belongs to."""
+        self.count, self.seconds = 0, 0.0
+        """Steps that ended, and the sum of their seconds."""
 
     def take(self, pieces: Iterable[bytes]) -> None:
         """Look through records that were drained."""
@@ -71,6 +73,8 @@ class Steps:
         if not self._moments.steps:
             self._moments = self._moments._replace(began=moment - round(seconds * 1e9))
         self._moments.steps.append(moment)
+        self.count += 1
+        self.seconds += seconds
 
     def _step_seconds(self, data: bytes, offset: int, schema: int) -> float | None:
         """Return how long the step took whose row's values begin at `offset`; None if the row ends no step."""

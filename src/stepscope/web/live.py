@@ -20,7 +20,8 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.pyramid import Blocks, build
 from stepscope.store.reader import Past
 from stepscope.views.event_count import EventCount
-from stepscope.views.run_card import EPOCH, STEP, card_of
+from stepscope.views.pace import STEP, pace_of
+from stepscope.views.run_card import EPOCH, card_of
 from stepscope.views.status import status
 from stepscope.web.encoding import encode_frame
 
@@ -45,7 +46,7 @@ IDLE = 60.0
 CHANNELS = 64
 """Runs that are followed at a time."""
 WINDOW = 30.0
-"""Seconds of steps that the present speed is told from."""
+"""Seconds of steps that the time left is told from."""
 
 
 class BehindError(Exception):
@@ -69,7 +70,7 @@ class Channel:
         names = past.names()
         self._facts = {**card_of(past, names), "names": len(names)}
         self._names = set(names)
-        self._pace: deque[tuple[float, int]] = deque()
+        self._pace, self._recent = pace_of(past), deque[tuple[float, int]]()
         self._begin()
         self.asked = time.monotonic()
 
@@ -172,23 +173,25 @@ class Channel:
         used = {points.names[code] for code in np.unique(points.name).tolist()}
         self._names |= used
         self._facts["names"] = len(self._names)
-        for name in used & {EPOCH, STEP}:
-            own = points.select(points.name == points.names.index(name))
-            if name == EPOCH and np.isfinite(own.value[-1]):
-                self._facts["epoch"] = float(own.value[-1])
-            elif name == STEP:
-                self._clock(own)
+        if EPOCH in used:
+            epoch = points.value[points.name == points.names.index(EPOCH)]
+            if np.isfinite(epoch[-1]):
+                self._facts["epoch"] = float(epoch[-1])
+        if STEP in used:
+            self._pace.take(points)
+            self._facts["rate"] = self._pace.rates().steps_per_second
+            self._clock(points.select(points.name == points.names.index(STEP)))
 
     def _clock(self, steps: Points) -> None:
-        """Tell the speed from how far the lowest rank came, and when."""
+        """Tell the present speed, for the time left, from how far the lowest rank came, and when."""
         first = steps.select(steps.rank == steps.rank.min())
         at = int(np.argmax(first.time))
-        self._pace.append((float(first.time[at]) / 1e6, int(first.step[at])))
-        while self._pace[-1][0] - self._pace[0][0] > WINDOW and len(self._pace) > 2:
-            self._pace.popleft()
-        (began, low), (ended, high) = self._pace[0], self._pace[-1]
+        self._recent.append((float(first.time[at]) / 1e6, int(first.step[at])))
+        while self._recent[-1][0] - self._recent[0][0] > WINDOW and len(self._recent) > 2:
+            self._recent.popleft()
+        (began, low), (ended, high) = self._recent[0], self._recent[-1]
         if ended - began > 1.0 and high > low:
-            self._facts["rate"] = (high - low) / (ended - began)
+            self._facts["recent_rate"] = (high - low) / (ended - began)
 
 
 def few(points: Points) -> Blocks:

@@ -75,6 +75,7 @@ class Card(TypedDict):
     """What the list shows of a run's points."""
 
     rate: float | None
+    recent_rate: float | None
     samples_per_second: float | None
     loss: Headline | None
     spark: list[float | None]

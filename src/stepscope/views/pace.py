@@ -1,0 +1,96 @@
+"""Count the steps of a run for `rates`: those that are recorded, and those that come while somebody looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.store.series import whole
+from stepscope.views.buckets import buckets_of
+from stepscope.views.rates import Rates, Totals, rates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from stepscope.store.points import Points
+    from stepscope.store.reader import Past
+    from stepscope.views.buckets import Buckets
+
+STEP, SAMPLES = "step_seconds", "samples"
+POINTS = 200
+"""Buckets that steps are read in; their sums are exact."""
+
+
+class Place(NamedTuple):
+    """A rank in an attempt, as far as it was counted."""
+
+    attempt: int
+    rank: int
+    totals: Totals
+    until: int
+    """Time of the last row, microseconds since 1970 UTC."""
+
+
+class Pace:
+    """The steps of each rank in each attempt, counted."""
+
+    def __init__(self, places: Iterable[Place] = ()) -> None:
+        """Begin with what was counted before."""
+        self._places = {(place.attempt, place.rank): place for place in places}
+
+    @classmethod
+    def of(cls, steps: Buckets | None, samples: Buckets | None) -> Pace:
+        """Count recorded steps."""
+        found = cls()
+        if steps is not None:
+            found._count(steps, samples)
+        return found
+
+    def _count(self, steps: Buckets, samples: Buckets | None) -> None:
+        for attempt, rank in sorted(set(zip(steps.attempt.tolist(), steps.rank.tolist(), strict=True))):
+            own = steps.select((steps.attempt == attempt) & (steps.rank == rank))
+            given = None if samples is None else samples.select((samples.attempt == attempt) & (samples.rank == rank))
+            amount = (0.0, 0) if given is None else (given.total(), int(given.finite.sum()))
+            before = self._places.get((attempt, rank), Place(attempt, rank, Totals(), 0))
+            ours = Totals(int(own.finite.sum()), own.total(), *amount)
+            sums = before.totals.with_more(ours)
+            until = max(before.until, round(float(own.time.max()) * 1e6))
+            self._places[attempt, rank] = Place(attempt, rank, sums, until)
+
+    def take(self, points: Points) -> None:
+        """Count rows of a run that goes on; those that were counted before, and other metrics, are left out."""
+        codes = {name: code for code, name in enumerate(points.names) if name in {STEP, SAMPLES}}
+        parts = {name: points.select(points.name == code) for name, code in codes.items()}
+        if STEP not in parts or not len(parts[STEP]):
+            return
+        new = {name: self._fresh(part) for name, part in parts.items()}
+        self._count(new[STEP], new.get(SAMPLES))
+
+    def _fresh(self, part: Points) -> Buckets:
+        keys = zip(part.attempt.tolist(), part.rank.tolist(), strict=True)
+        seen = np.array([self._places[key].until if key in self._places else 0 for key in keys], np.int64)
+        return buckets_of(whole("", part.select(part.time > seen)))
+
+    def places(self) -> list[Place]:
+        """Return what was counted, in order of attempt and rank."""
+        return [self._places[key] for key in sorted(self._places)]
+
+    def attempts(self) -> dict[int, list[Totals]]:
+        """Return the totals of the ranks of each attempt."""
+        found: dict[int, list[Totals]] = {}
+        for place in self.places():
+            found.setdefault(place.attempt, []).append(place.totals)
+        return found
+
+    def rates(self) -> Rates:
+        """Return how fast the last attempt trains."""
+        found = self.attempts()
+        return rates(found[max(found)]) if found else Rates()
+
+
+def pace_of(past: Past) -> Pace:
+    """Count the steps of a run."""
+    found = past.overview([STEP, SAMPLES], POINTS)
+    steps, samples = (buckets_of(found[name]) if name in found else None for name in (STEP, SAMPLES))
+    return Pace.of(steps, samples)
