@@ -373,3 +373,20 @@ def test_noise_is_silent():
             for step in range(100)
         ]
         assert rig.log_many(rows) == []
+
+
+@pytest.mark.parametrize("first", ["train/loss", "loss"])
+def test_another_spelling_never_speaks_for_a_logged_name(first):
+    """A rule on `loss` judges what was logged as `loss`, whichever of two spellings came first."""
+    rig = Rig(HIGH)
+    second = {"loss": "train/loss", "train/loss": "loss"}[first]
+    assert rig.values(first, 1, 2) == []
+    assert rig.values(second, 1, 2) == []
+    assert rig.values("train/loss", 99, 99) == []
+    assert states(rig.values("loss", 99)) == [("high", "firing")]
+
+
+def test_what_a_program_logs_never_stands_in_for_a_sample():
+    """A rule on the memory of a process does not judge what somebody logs as cpu_memory_mb."""
+    rig = Rig({"name": "memory", "when": "process/0/memory_bytes > 1", "cooldown": 0})
+    assert rig.values("cpu_memory_mb", 1000.0) == []

@@ -15,6 +15,7 @@ from stepscope.core.vocabulary import (
     METRICS,
     MIB,
     aliases,
+    by_canonical,
     canonical,
     format_value,
     metric_of,
@@ -212,3 +213,11 @@ def test_format_any(value, unit):
 def test_format_is_close(value):
     """The figure is within five percent of the value, for small numbers in plain form too."""
     assert math.isclose(float(format_value(value).replace(" ", "")), value, rel_tol=0.05)
+
+
+@pytest.mark.promise("X-03")
+@pytest.mark.parametrize("names", [["acc", "accuracy"], ["accuracy", "acc"], ["train_accuracy", "acc", "accuracy"]])
+def test_no_other_spelling_stands_in_for_a_recorded_name(names):
+    """Where the canonical name was recorded it stands for itself, in any order; else the first spelling does."""
+    assert by_canonical(names) == {"accuracy": "accuracy"}
+    assert by_canonical(["x", "acc", "train_accuracy"]) == {"x": "x", "accuracy": "acc"}

@@ -70,3 +70,25 @@ def test_a_collector_writes_all_steps_to_a_real_run(tmp_path):
             collector.collect(TrainingMetrics(step=step, loss=float(step)))
     run.finish()
     assert stepscope.open(run.path).series("loss").step.tolist() == list(range(20))
+
+
+@pytest.mark.promise("S1-051", "X-03")
+def test_a_name_returns_what_was_logged_under_it(tmp_path):
+    """Neither the watcher's samples nor another spelling stand in for a value that the user logged."""
+    with TrainingMonitor({"save_dir": str(tmp_path)}) as monitor:
+        own = {"cpu_memory_mb": 1000.0, "gpu_memory_mb": 2000.0, "lr": 0.5, "throughput": 7.0}
+        step = monitor.log_training_step(loss=1.0, learning_rate=0.1, custom_metrics=own)
+        path = monitor.run.path
+    past = stepscope.open(path)
+    assert {name: past.series(name).value.tolist() for name in own} == {name: [value] for name, value in own.items()}
+    assert past.series("learning_rate").value.tolist() == [0.1]
+    assert past.metric("cpu_memory_mb").unit == "MiB"
+    assert step.to_dict().items() >= own.items()
+
+
+@pytest.mark.promise("S1-051")
+def test_a_step_says_how_much_memory_the_process_has(tmp_path):
+    """`cpu_memory_mb` is filled in, in MiB, for rules and for the caller."""
+    with TrainingMonitor({"save_dir": str(tmp_path)}) as monitor:
+        step = monitor.log_training_step(loss=1.0)
+    assert 5 < step.cpu_memory_mb < 100_000

@@ -162,9 +162,14 @@ _WAYS: dict[str, Callable[[Numbers], Any]] = {
 
 
 def _spellings(name: str) -> list[tuple[str, float]]:
-    """Return under which names a metric is known, and what its values are multiplied by there."""
+    """Return under which names a metric is known, and what its values are multiplied by there.
+
+    What a program logs never stands in for what the watcher samples of a device or a process.
+    """
     alias = aliases.get(name)
-    return [(name, 1.0)] if alias is None else [(name, 1.0), (alias.canonical.replace("*", "0"), alias.factor)]
+    if alias is None or "*" in alias.canonical:
+        return [(name, 1.0)]
+    return [(name, 1.0), (alias.canonical, alias.factor)]
 
 
 class Store:
@@ -209,8 +214,11 @@ class Store:
         found = []
         for spelling, factor in _spellings(name):
             wanted = [need for pattern, need in self._needs if bind(pattern, spelling) is not None]
-            if not wanted or (rank, spelling) in self.windows:  # of two spellings the first one counts
+            taken = self.windows.get((rank, spelling))
+            if not wanted or (taken is not None and spelling != name):  # of two other spellings the first one counts
                 continue
+            if taken is not None:  # it was known by another spelling only: now it speaks for itself
+                self._forget(taken)
             need = Need()
             for each in wanted:
                 need = need.both(each)
@@ -224,6 +232,12 @@ class Store:
                     whole = self._together.setdefault((how, spelling), Together(SeriesWindow(need), how))
                     whole.members[rank] = window
         return found
+
+    def _forget(self, window: SeriesWindow) -> None:
+        """Fill a window no more."""
+        self._targets = {
+            key: [target for target in targets if target[0] is not window] for key, targets in self._targets.items()
+        }
 
     def take(self, parts: Parts) -> None:
         """Add new points."""

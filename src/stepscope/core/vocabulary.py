@@ -7,7 +7,10 @@ Values are kept in base units. A `*` in a name stands for one instance, such as 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MIB = 2.0**20
 GIB = 2.0**30
@@ -224,7 +227,10 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def metric_of(name: str) -> Metric | None:
-    """Return what is known about a metric, by its canonical name or an alias; None for one of the user's own."""
+    """Return what is known about a metric, by its canonical name or an alias; None for one of the user's own.
+
+    An alias has the unit of values that are recorded under it.
+    """
     return BY_NAME.get(name) or BY_NAME.get(pattern_of(name)) or _aliased(name) or _of_family(name)
 
 
@@ -236,7 +242,7 @@ def _of_family(name: str) -> Metric | None:
 
 def _aliased(name: str) -> Metric | None:
     alias = aliases.get(name)
-    return BY_NAME[alias.canonical] if alias else None
+    return BY_NAME[alias.canonical]._replace(unit=alias.unit or BY_NAME[alias.canonical].unit) if alias else None
 
 
 def canonical(name: str, instance: int | str = 0) -> str:
@@ -248,6 +254,21 @@ def canonical(name: str, instance: int | str = 0) -> str:
     """
     alias = aliases.get(name)
     return alias.canonical.replace("*", str(instance)) if alias else name
+
+
+def by_canonical(names: Iterable[str]) -> dict[str, str]:
+    """Return the recorded name of each canonical one: the canonical one itself where it was recorded.
+
+    Of several other spellings the first of `names` counts.
+    """
+    found: dict[str, str] = {}
+    for name in names:
+        main = canonical(name)
+        if name == main:
+            found[main] = name
+        else:
+            found.setdefault(main, name)
+    return found
 
 
 def spellings(name: str, instance: int | str = 0) -> list[tuple[str, float]]:

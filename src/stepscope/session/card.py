@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.vocabulary import canonical, format_value
+from stepscope.core.vocabulary import by_canonical, format_value
 from stepscope.recorder.complaints import tell
 from stepscope.views.rates import Totals, rates
 
@@ -157,13 +157,13 @@ def _recent(path: Path) -> dict[str, Mapping[str, float]]:
 
 
 def _last_values(points: Points) -> dict[str, float]:
-    found = {}
-    for code, name in enumerate(points.names):
-        known = canonical(name)
-        own = points.value[(points.name == code) & (points.rank == 0)] if known in SHOWN else points.value[:0]
+    recorded, found = by_canonical(points.names), {}
+    for name in SHOWN:
+        code = points.names.index(recorded[name]) if name in recorded else -1
+        own = points.value[(points.name == code) & (points.rank == 0)]
         if len(own):
-            found[known] = float(own[-1])
-    return {name: found[name] for name in SHOWN if name in found}
+            found[name] = float(own[-1])
+    return found
 
 
 def _phases(points: Points) -> dict[str, float]:

@@ -7,26 +7,12 @@ from typing import cast
 
 from stepscope.trackers.scalar import host_number
 
-MIB = 2**20
-RECORDED_AS = {
-    "batch_time": ("step_seconds", 1.0),
-    "cpu_memory_mb": ("process/memory_bytes", float(MIB)),
-    "gpu_memory_mb": ("process/gpu_memory_bytes", float(MIB)),
+_RECORDED = {
+    **{name: name for name in ("epoch", "loss", "accuracy", "learning_rate", "grad_norm")},
+    "batch_time": "step_seconds",
+    **{name: name for name in ("cpu_memory_mb", "gpu_memory_mb")},
 }
-"""Fields whose name in a run differs from the documents' spelling, with the factor to the base unit."""
-ALIASES = {
-    "lr": "learning_rate",
-    "gradient_norm": "grad_norm",
-    "samples_per_sec": "samples_per_second",
-    "throughput_samples_per_sec": "samples_per_second",
-    "tokens_per_sec": "tokens_per_second",
-}
-"""Other spellings of one and the same quantity. `throughput` is not among them: it does not say of what."""
-_PLAIN = ("epoch", "loss", "accuracy", "learning_rate", "grad_norm")
-_RECORDED = (
-    *((name, name, 1.0) for name in _PLAIN),
-    *((field_name, name, factor) for field_name, (name, factor) in RECORDED_AS.items()),
-)
+"""Under which name a run records each field: its own, so that this name finds it whatever else a run holds."""
 
 
 @dataclass
@@ -50,7 +36,7 @@ class TrainingMetrics:
     cpu_memory_mb: float | None = None
     """Resident memory of the process in MiB (2**20 bytes; the documents write MB)."""
     gpu_memory_mb: float | None = None
-    """Device memory of the process in MiB (2**20 bytes; the documents write MB)."""
+    """Memory in use on the process's GPU in MiB (2**20 bytes; the documents write MB)."""
     timestamp: float | None = None
     """Seconds since 1970 UTC."""
     custom: dict[str, object] = field(default_factory=dict)
@@ -80,13 +66,10 @@ class TrainingMetrics:
         return {name: _plain(value) for name, value in merged.items()}
 
     def to_run(self) -> dict[str, object]:
-        """Return the values as a run records them: canonical names, base units, device tensors as they are."""
-        recorded = {ALIASES.get(name, name): value for name, value in self.custom.items() if value is not None}
+        """Return the values as a run records them, under the names they were given; device tensors as they are."""
         own = self.__dict__
-        for field_name, name, factor in _RECORDED:
-            value = own[field_name]
-            if value is not None:
-                recorded[name] = value if factor == 1.0 else value * factor
+        recorded = {name: value for name, value in self.custom.items() if value is not None}
+        recorded |= {name: own[field_name] for field_name, name in _RECORDED.items() if own[field_name] is not None}
         return recorded
 
 

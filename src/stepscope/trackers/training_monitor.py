@@ -18,6 +18,7 @@ from stepscope.trackers.gradient_watch import GradientWatch
 from stepscope.trackers.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.scalar import DeviceScalar, take
 from stepscope.trackers.series import Series
+from stepscope.trackers.step_memory import StepMemory
 from stepscope.trackers.system_attachment import SystemAttachment
 from stepscope.trackers.training_metrics import TrainingMetrics
 
@@ -79,6 +80,7 @@ class TrainingMonitor:
         self._starting = threading.RLock()
         self._next_step = 0
         self._last_end: int | None = None
+        self._memory = StepMemory(self._clock.monotonic_ns)
         self._custom = CustomMetrics(custom_metrics)
         self._system = SystemAttachment(self.notices)
         is_on = self._settings.given.get("alerting.enabled") is not False
@@ -238,6 +240,7 @@ class TrainingMonitor:
             self._run.log(metrics.to_run(), step=metrics.step)
         for name, value in {**self._system.fresh(), **kept}.items():
             self._keep(name, value)
+        self._memory.fill(metrics)  # for rules and callers: in the run are the watcher's own samples
         show_on(self.dashboard, metrics)
         check = getattr(self.alert_system, "check", None)
         if check is not None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
 from stepscope.core.ring import NO_STEP
-from stepscope.core.vocabulary import aliases, canonical
+from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.views.ledger import attempts_of
@@ -160,7 +160,7 @@ def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track
 
 def evidence_of_imported(run: Imported) -> Evidence:
     """Return what a run of another tool tells: of each rank its steps, where their durations are known, and series."""
-    columns = {canonical(name): _in_our_unit(run.columns[name], name) for name in reversed(run.names())}
+    columns = {main: _in_our_unit(run.columns[name], name) for main, name in by_canonical(run.names()).items()}
     series = {name: _by_rank(column) for name, column in columns.items() if not name.startswith(USELESS)}
     series = {name: tracks for name, tracks in series.items() if tracks}
     ranks = _imported_steps(columns)

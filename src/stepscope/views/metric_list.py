@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.vocabulary import canonical, metric_of, unit_of
+from stepscope.core.vocabulary import by_canonical, canonical, metric_of, unit_of
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
 from stepscope.store.snapshot import take_snapshot
@@ -60,7 +60,7 @@ def metric_list(past: Past, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def important(names: list[str], first: tuple[str, ...] = ()) -> list[str]:
     """Return the metrics that a first look at a run shows, in order: at most eight, `first` before others."""
-    known = {canonical(name): name for name in reversed(names)}
+    known = by_canonical(names)
     wanted = [
         *(known.get(canonical(name)) for name in first),
         headline(names),
