@@ -41,7 +41,7 @@ class FakeSealing:
     def add(self, writer, number):
         self.asked.append((writer.attempt, number))
 
-    def poll(self, now):
+    def poll(self, now, *, alone=False):
         self.polls += 1
 
     def idle(self):

@@ -110,14 +110,20 @@ def test_resigning_leaves_rings_alone(folder, places):
 class FakeWatcher:
     """Ticks as it is told: a value to return, or an exception to raise."""
 
-    def __init__(self, *ticks):
-        self.ticks, self.feed = list(ticks), self
+    def __init__(self, *ticks, needed=True):
+        self.ticks, self.feed, self.needed = list(ticks), self, needed
 
     def wait(self, seconds, wake):
         """Lose no time."""
 
     def trainees(self):
         return []
+
+    def streams(self):
+        return [self]
+
+    def writer_alive(self):
+        return self.needed
 
     def rest(self):
         return 0.1
@@ -137,8 +143,9 @@ def test_loop_outlives_a_fault(tmp_path, tame):
     assert "cannot finish a tick: KeyError" in (tmp_path / "log").read_text()
 
 
-def test_loop_that_only_fails(tmp_path, tame):
-    """A watcher in which every tick fails gives up in the end and leaves the rows to a salvager."""
-    watcher = FakeWatcher(*[KeyError("x")] * 2000)
-    process._watch(watcher, Journal(tmp_path / "log"))
-    assert 900 < len(watcher.ticks) < 1100
+@pytest.mark.parametrize(("needed", "most"), [(True, process.MOST_FAILURES), (False, process.LAST_FAILURES)])
+def test_loop_that_only_fails(tmp_path, tame, needed, most):
+    """A watcher in which every tick fails gives up, sooner without a trainer, and leaves the rows to a salvager."""
+    watcher = FakeWatcher(*[KeyError("x")] * 2000, needed=needed)
+    assert not process._watch(watcher, Journal(tmp_path / "log"))
+    assert len(watcher.ticks) == 2000 - most - 1

@@ -6,16 +6,19 @@ import errno
 
 OK = 0
 DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS = 1, 2, 3, 4, 5
-RECOVERED, UNTOLD = 6, 7
+RECOVERED, UNTOLD, CUT, REPLACED = 6, 7, 8, 9
 
 MESSAGES = {
     DISK_FULL: "cannot write the run: the disk is full; free some space, the newest rows wait in memory until then",
     READ_ONLY: "cannot write the run: the file system is read-only; remount it or choose another dir=",
-    GONE: "cannot write the run: its folder was removed; rows from now on are not kept",
+    GONE: "cannot write the run: its folder was removed or renamed; rows from now on are not kept",
     IO_ERROR: "cannot write the run: the disk reports an error; look at watcher.log in the run's folder",
     NO_ACCESS: "cannot write the run: permission denied; give this user the right to write there",
     RECOVERED: "the run can be written again",
     UNTOLD: "cannot tell of every alert: a channel does not answer, or a rule is wrong; see `stepscope alerts check`",
+    CUT: "cannot find parts of the run's folder: they were removed; what was in them is lost, recording goes on",
+    REPLACED: "cannot write the run: a file is in the place of one of its folders; move it away, "
+    "the newest rows wait in memory until then",
 }
 
 _BY_ERRNO = {
@@ -24,6 +27,7 @@ _BY_ERRNO = {
     errno.EFBIG: DISK_FULL,
     errno.EROFS: READ_ONLY,
     errno.ENOENT: GONE,
+    errno.ENOTDIR: REPLACED,
     errno.ESTALE: GONE,
     errno.EACCES: NO_ACCESS,
     errno.EPERM: NO_ACCESS,

@@ -66,6 +66,17 @@ class RunFolder:
             if folder.stat().st_uid == os.getuid():
                 folder.chmod(0o700)
 
+    def missing(self) -> list[str]:
+        """Return the names of the rooms that were taken out of the folder."""
+        return [name for name in FOLDERS if not os.path.lexists(self.path / name)]
+
+    def restore(self) -> list[str]:
+        """Make missing rooms anew in a folder that is there; return their names."""
+        missing = self.missing()
+        for name in missing:
+            (self.path / name).mkdir(mode=0o700, exist_ok=True)
+        return missing
+
     @property
     def run_file(self) -> Path:
         """Identity and configuration, written once."""

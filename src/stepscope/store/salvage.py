@@ -138,7 +138,10 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     words = stream.reader.words()
     before = node.ranks.get(stream.identity.rank, RankState())
     state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
-    state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
+    if before.state != "running":  # its watcher saw the end, and could not take the rows
+        state, cause = before.state, before.cause
+    else:
+        state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
     now = read_pair(SystemClock())
     identity = stream.identity
     last = None if ending.moment is None else (identity.wall_ns + ending.moment - identity.monotonic_ns) // 1000
@@ -152,7 +155,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
         step=before.step if ending.step is None else ending.step,
         started=stream.identity.wall_ns // 1000,
         ended=before.ended or last or node.time or now.wall_ns // 1000,
-        inferred=True,
+        inferred=before.inferred if before.state != "running" else True,
         memory=before.memory,
         memory_limit=before.memory_limit,
     )

@@ -69,6 +69,7 @@ def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
 
 
 def _write(folder: RunFolder, tail: Span, decoded: Decoded) -> Path:
+    folder.restore()  # somebody may have removed them
     return write_sealed(
         folder.path / "metrics",
         folder.unit_stem(tail.writer, tail.first, tail.last),

@@ -139,11 +139,13 @@ class TailFile:
             self._synced = self.size
 
     def gone(self) -> bool:
-        """Say whether the file was deleted or replaced under us."""
+        """Say whether the file was deleted or replaced under us; one that we may not look at is still ours."""
         try:
             ours, there = os.fstat(self._descriptor), os.stat(self.path)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
+        except OSError:
+            return False
         return (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import NodeState
     from stepscope.watcher.death import End
+    from stepscope.watcher.journal import Journal
     from stepscope.watcher.ranks import Rank
 
 REFINE_SECONDS = 5.0
@@ -45,8 +46,8 @@ class Ends:
         """Say whether more may become known of an end."""
         return bool(self._uncertain)
 
-    def judge(self, rank: Rank, pair: Pair) -> End | None:
-        """Return how a rank has ended; None while that may become clearer within moments."""
+    def judge(self, rank: Rank, pair: Pair, *, finally_: bool = False) -> End | None:
+        """Return how a rank has ended; None while that may become clearer within moments, unless asked `finally_`."""
         words = rank.stream.reader.words()
         state = words[ring.WORD_STATE]
         if state == ring.STATE_EXITED and not words[ring.WORD_ENDED]:
@@ -54,7 +55,7 @@ class Ends:
             rank.stream.reader.set_word(ring.WORD_ENDED, 1)
         error = rank.last_error(self._folder) if state == ring.STATE_FAILED else ""
         after = earlier(rank.node.ranks, rank.number, pair.wall_ns // 1000)
-        end = rank.guard.end(pair.monotonic_ns, state, error, after)
+        end = rank.guard.end(pair.monotonic_ns, state, error, after, finally_=finally_)
         if end is not None:
             rank.state.lost, rank.state.refused = rank.stream.lost, words[ring.WORD_REFUSED]
             rank.state.ended = pair.wall_ns // 1000
@@ -68,24 +69,50 @@ class Ends:
         else:
             self._uncertain.append((rank, pair.monotonic_ns / 1e9 + REFINE_SECONDS))
 
+    def leave(self, rank: Rank, pair: Pair, journal: Journal) -> None:
+        """Make durable what can be of an end in a run that cannot be written, and let go of the rank."""
+        end = self.judge(rank, pair, finally_=True)
+        for write in (self._write_event, self._write_node):
+            try:
+                if end is not None:
+                    write(rank, end, pair)
+            except OSError as error:
+                journal.note(f"cannot write down how rank {rank.number} ended: {error}")
+        rank.guard.close()
+        rows = "" if rank.stream.empty() else f"its last rows wait in {rank.stream.path}, "
+        journal.note(f"giving up on rank {rank.number}: its run cannot be written; {rows}`stepscope show` tries again")
+
     def _write(self, rank: Rank, end: End, pair: Pair) -> None:
-        """Write an end into the node's file, and as an event if there is something to explain."""
-        rank.state.state, rank.state.cause, rank.state.inferred = end.state, end.cause, not end.certain
-        if end.state != "finished" and rank.guard.end_evidence is not None:
+        """Write an end as an event, if there is something to explain, and into the node's file."""
+        self._write_event(rank, end, pair)
+        self._write_node(rank, end, pair)
+
+    def _write_event(self, rank: Rank, end: End, pair: Pair) -> None:
+        if end.state != "finished" and rank.guard.end_evidence is not None and rank.told != end:
             facts = end.event(rank.guard.end_evidence) | rank.circumstances(self._latest())
             rank.drain.write_events([facts], rank.number, pair, sync=True)
+            rank.told = end
+
+    def _write_node(self, rank: Rank, end: End, pair: Pair) -> None:
+        rank.state.state, rank.state.cause, rank.state.inferred = end.state, end.cause, not end.certain
         rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
         self._beat(rank.node, pair)
 
     def refine(self, pair: Pair) -> None:
         """Correct an end of which more has become known."""
         for rank, until in list(self._uncertain):
-            better = rank.guard.refine()
-            if better is not None:
-                self._write(rank, better, pair)
-            if better is not None or pair.monotonic_ns / 1e9 > until:
-                self._uncertain.remove((rank, until))
-                rank.guard.close()
+            is_late = pair.monotonic_ns / 1e9 > until
+            better = rank.better = rank.guard.refine() or rank.better
+            if better is None and not is_late:
+                continue
+            try:
+                if better is not None:
+                    self._write(rank, better, pair)
+            except OSError:
+                if not is_late:  # else what was written of the end before must do
+                    raise
+            self._uncertain.remove((rank, until))
+            rank.guard.close()
 
     def look_after(self, rank: Rank, all_ranks: Collection[Rank], pair: Pair) -> None:
         """See whether a rank stands still; if so have the stacks of all the others, too."""

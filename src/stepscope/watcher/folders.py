@@ -1,15 +1,13 @@
-"""What happens in folders around a watcher: rings that come, tails and runs that are taken away."""
+"""Rings that come: what happens in the runtime folders around a watcher."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from stepscope.core.places import Places
-    from stepscope.store.drain import Drain
 
 SETTLE, ANYWAY = 2.0, 5.0
 """Seconds after a change in which the time of a folder proves nothing, and between two lists whatever it says."""
@@ -40,17 +38,3 @@ def _changed(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def let_go_of_lost_tails(drains: Iterable[Drain]) -> tuple[bool, bool]:
-    """Close tails that were deleted or replaced under us; say whether there were any, and whether one is in place."""
-    lost = there = False
-    for drain in drains:
-        if drain.file is None:
-            continue
-        if drain.file.gone():
-            drain.file.close()
-            drain.file, lost = None, True
-        else:
-            there = True
-    return lost, there

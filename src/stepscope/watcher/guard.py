@@ -168,7 +168,16 @@ class Guard:
             event |= {"no_stacks": answer.why} if answer.why else {}
         return event
 
-    def end(self, now: int, state: int, error: str = "", after: str = "", said: int | None = None) -> End | None:
+    def end(
+        self,
+        now: int,
+        state: int,
+        error: str = "",
+        after: str = "",
+        said: int | None = None,
+        *,
+        finally_: bool = False,
+    ) -> End | None:
         """Return how the rank ended, None while that may become clearer within moments: then ask again.
 
         Args:
@@ -177,6 +186,7 @@ class Guard:
             error: the exception that the run reported last.
             after: an earlier end that explains this one; see `earlier`.
             said: the exit code by the word of the run, where there is one.
+            finally_: judge by what is known now.
         """
         self.vigil.stop()
         self._leaving = now if self._leaving is None else self._leaving
@@ -184,7 +194,7 @@ class Guard:
         if self.trainee is not None and state in (ring.STATE_RUNNING, ring.STATE_EXITED):
             status, dead = self.trainee.status(), self.trainee.dead()
             patience = EXIT_PATIENCE if state == ring.STATE_EXITED and not dead else DEATH_PATIENCE
-            if status is None and (now - self._leaving) / 1e9 < patience:
+            if status is None and not finally_ and (now - self._leaving) / 1e9 < patience:
                 return None
         self.end_evidence = Evidence(
             status=status,

@@ -11,25 +11,27 @@ from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, read_pair
 from stepscope.core.places import STACKS_SUFFIX
 from stepscope.exporters.prometheus_feed import Feed, NoFeed, Subject
-from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
-from stepscope.store.layout import Writer, node_name
-from stepscope.store.states import NodeState
+from stepscope.store.drain import BusyError, Stream
+from stepscope.store.layout import node_name
 from stepscope.watcher.alerting import Alerting, NoAlerting
+from stepscope.watcher.attempts import Attempts
 from stepscope.watcher.description import Description
 from stepscope.watcher.ends import Ends
-from stepscope.watcher.folders import RingFolders, let_go_of_lost_tails
+from stepscope.watcher.folders import RingFolders
 from stepscope.watcher.guard import Guard, Job
 from stepscope.watcher.jumps import Jumps
 from stepscope.watcher.metering import WatcherCost, recorder_cost
 from stepscope.watcher.ranks import Rank
 from stepscope.watcher.sampling import Plan, Sample, Sampling
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
+from stepscope.watcher.trouble import Trouble
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.core.clock import Pair
     from stepscope.core.places import Places
+    from stepscope.store.drain import Drain
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import Trainee
     from stepscope.watcher.journal import Journal
@@ -42,8 +44,8 @@ BEAT_EVERY = 0.5
 """Seconds between two signs of life in the rings."""
 DESCRIBE_EVERY = 5.0
 """Seconds between two looks at what the machine does not tell."""
-FULL_PATIENCE = 600.0
-"""Seconds that rows of a dead trainer wait for space on a full disk; then they stay in the ring for a salvager."""
+AGAIN = ("describe", "sync", "heartbeat")
+"""What is tried again in the next tick after a write has failed, so that its success means that all is well."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +98,16 @@ class Watcher:
         self._sealing, self._journal = sealing, journal
         self.node = node_name(places.disk, boot_id())
         self._ranks: dict[Path, Rank] = {}
-        self._drains: dict[int, tuple[Drain, NodeState]] = {}
+        self._attempts = Attempts(folder, self.node, sealing)
         self.bad: set[Path] = set()
         """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
-        self._opened: dict[tuple[int, int], float] = {}
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
         self._rings = RingFolders(places, folder.path)
         self._jumps = Jumps(journal)
         self._streams = 0
         self._description = Description(folder)
-        self._status = status.OK
-        self._stuck_since: float | None = None
+        self._trouble = Trouble(folder, journal)
+        self._abandoned = False
         self._cost = WatcherCost()
         self.sampling = Sampling([], Plan(), journal)
         """The sources of the machine; none until somebody gives some."""
@@ -116,42 +117,50 @@ class Watcher:
         """Who else wants the numbers as they come."""
         self.alerting: Alerting | NoAlerting = NoAlerting()
         """What evaluates the rules."""
-        self._ends = Ends(folder, lambda: self.sampling.latest, self._beat)
+        self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
 
     def tick(self) -> bool:
         """Do what is due; return False when there is nothing left to watch."""
         pair = read_pair(self._clock)
         now = pair.monotonic_ns / 1e9
-        if self._folder_gone():
+        if self._folder_gone(now):
             return False
+        if self._is_cut(now):
+            return True
         is_time = self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0)
         if is_time and (self._rings.may_have_new(now) or not self._ranks):
             self._discover()
         self._jumps.look(pair, self._live_drains)
-        try:
-            self._drain_all(pair)
-            self._ends.refine(pair)
-            self._keep(pair, now)
-            self._tell(status.OK, now)
-        except OSError as error:
-            self._journal.note(f"cannot write the run: {error}; trying again", f"write {error.errno}")
-            self._tell(status.from_error(error), now)
-        if self._drains:
-            self.alerting.look(pair, self._drains[max(self._drains)][0])
-        self._sealing.poll(now)
-        return self._alive(now)
+        self._write(pair, now)
+        for drain in self._attempts.drains()[-1:]:
+            self.alerting.look(pair, drain)
+        self._sealing.poll(now, alone=not self._ranks)
+        return self._alive(pair, now)
+
+    def _write(self, pair: Pair, now: float) -> None:
+        """Write whatever is new; a part of the run that cannot be written keeps none of the others from it."""
+        problem: OSError | None = None
+        tasks = (self._drain_all, self._ends.refine, self._note_costs, self._describe, self._sample, self._sync)
+        for task in (*tasks, self._heartbeat, self._seal_full):
+            try:
+                task(pair)
+            except OSError as error:
+                self._due.update(dict.fromkeys(AGAIN, 0.0))
+                if error.errno != errno.ENOENT or not self._trouble.notice(now):
+                    problem = problem or error
+        self._trouble.settle(problem, now, self.streams())
 
     def rest(self) -> float:
         """Return the seconds from the beginning of a tick to the next: twice as many while little comes."""
         is_calm = bool(self._ranks) and all(rank.is_calm() for rank in self._ranks.values())
         return self._pace.drain * 2 if is_calm and not self._ends.pending() else self._pace.drain
 
-    def _alive(self, now: float) -> bool:
-        if self._stuck_since is not None and now - self._stuck_since > FULL_PATIENCE:
-            return any(rank.stream.writer_alive() for rank in self._ranks.values())
+    def _alive(self, pair: Pair, now: float) -> bool:
+        if self._trouble.is_over(now, self.streams()):
+            self._abandon(pair)
         if not self._ranks:
             self._discover()
-        is_busy = self.alerting.busy(now, alone=not self._ranks)
+        is_busy = self.alerting.busy(now, alone=not self._ranks) and not self._abandoned
         return bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
@@ -179,11 +188,11 @@ class Watcher:
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
             guard = Guard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
-            self._ranks[path] = Rank(stream, *self._drain_of(stream), guard)
+            files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.hear)
+            self._ranks[path] = Rank(stream, *files, guard)
             self.sampling.meet(stream.identity.extra)
             self.alerting.meet(path, read_pair(self._clock))
-            if self._stuck_since is not None:
-                stream.reader.set_word(ring.WORD_STATUS, self._status)
+            self._trouble.greet(stream)
 
     def _dismiss(self, path: Path, stream: Stream) -> None:
         """Let go of a ring whose run was deleted; the folder of that name is another run now."""
@@ -191,43 +200,35 @@ class Watcher:
         stream.reader.set_word(ring.WORD_STATUS, status.GONE)
         stream.close()
 
-    def _drain_of(self, stream: Stream) -> tuple[Drain, NodeState]:
-        """Return the tail and the node file of the stream's attempt."""
-        attempt = stream.identity.attempt
-        if attempt not in self._drains:
-            writer = Writer(self.node, attempt)
-            own = OwnRows(-1 - stream.identity.node_rank, self._clock.monotonic_ns())
-            try:
-                node = NodeState.load(self._folder.node_file(writer))
-            except (OSError, ValueError, TypeError):
-                node = NodeState(self.node, attempt)
-            node.ended = False
-            drain = Drain(self._folder, writer, own)
-            drain.heard = self.alerting.hear
-            self._drains[attempt] = drain, node
-        return self._drains[attempt]
-
     def _drain_all(self, pair: Pair) -> None:
         beat = self._is_due("beat", pair.monotonic_ns / 1e9, BEAT_EVERY)
+        problem: OSError | None = None
         for path, rank in list(self._ranks.items()):
-            stream = rank.stream
             try:
-                quiet = rank.is_quiet()  # as most of many ranks are at most times
-                if beat:
-                    stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
-                    self._ends.look_after(rank, self._ranks.values(), pair)
-                alive = rank.writes(sure=beat or self.woken)
-                if quiet and alive and not self.woken:
-                    continue
-                over = not alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
-                dry = rank.move(pair, self.feed)
-                if over:  # its last rows may tell that it went on
-                    self._ends.look_after(rank, self._ranks.values(), pair)
-                # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
-                if over and (stream.empty() or (dry and not alive)):
-                    self._end(path, rank, pair)
+                self._drain(path, rank, pair, beat=beat)
             except ValueError as error:
                 self._give_up(path, rank, pair, error)
+            except OSError as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def _drain(self, path: Path, rank: Rank, pair: Pair, *, beat: bool) -> None:
+        stream = rank.stream
+        quiet = rank.is_quiet()  # as most of many ranks are at most times
+        if beat:
+            stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
+            self._ends.look_after(rank, self._ranks.values(), pair)
+        rank.alive = rank.alive and rank.writes(sure=beat or self.woken)
+        if quiet and rank.alive and not self.woken:
+            return
+        over = not rank.alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
+        dry = rank.move(pair, self.feed)
+        if over:  # its last rows may tell that it went on
+            self._ends.look_after(rank, self._ranks.values(), pair)
+        # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
+        if over and (stream.empty() or (dry and not rank.alive)):
+            self._end(path, rank, pair)
 
     def _give_up(self, path: Path, rank: Rank, pair: Pair, error: ValueError) -> None:
         """Leave a ring alone that was damaged or truncated under us."""
@@ -237,9 +238,9 @@ class Watcher:
         rank.guard.close()
         rank.state.state, rank.state.cause, rank.state.ended = "lost", f"its ring: {error}", pair.wall_ns // 1000
         rank.node.ended = all(other.state != "running" for other in rank.node.ranks.values())
-        self._beat(rank.node, pair)
+        self._attempts.beat(rank.node, pair)
         if rank.node.ended:
-            self._seal(rank.drain)
+            self._attempts.seal(rank.drain)
 
     def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
         """Write down the end of a rank once it is known, then let go of its ring."""
@@ -250,10 +251,23 @@ class Watcher:
         rank.drain.write_own(pair)
         self._ends.conclude(rank, end, pair)
         if rank.node.ended:
-            self._seal(rank.drain)
+            self._attempts.seal(rank.drain)
         rank.stream.reader.set_word(ring.WORD_ENDED, 1)
         rank.stream.remove()
         self._let_go(path, rank)
+
+    def _abandon(self, pair: Pair) -> None:
+        """Leave the rows of dead trainers to a salvager: the run cannot be written. What can be is written down."""
+        self._abandoned = True
+        for path, rank in list(self._ranks.items()):
+            self.bad.add(path)
+            self._ends.leave(rank, pair, self._journal)
+            self._let_go(path, rank)
+        for drain in self._attempts.drains():
+            try:
+                self._attempts.seal(drain)
+            except OSError as error:
+                self._journal.note(f"cannot close a tail: {error}; what was written of it stays readable")
 
     def _let_go(self, path: Path, rank: Rank) -> None:
         rank.stream.close()
@@ -262,35 +276,42 @@ class Watcher:
 
     def trainees(self) -> list[Trainee]:
         """Return the processes whose end is waited for."""
+        if self._trouble.is_cut():
+            return []
         return [
-            rank.guard.trainee for rank in self._ranks.values() if rank.guard.trainee and not rank.guard.is_leaving()
+            rank.guard.trainee
+            for rank in self._ranks.values()
+            if rank.guard.trainee and rank.alive and not rank.guard.is_leaving()
         ]
 
-    def _keep(self, pair: Pair, now: float) -> None:
-        """Do what is due by time: metering, sync, heartbeat, sealing."""
+    def _note_costs(self, pair: Pair) -> None:
+        now = pair.monotonic_ns / 1e9
         if self._is_due("meter", now, METER_EVERY):
             for rank in self._ranks.values():
                 self._meter(rank, pair)
             for drain in self._live_drains():
                 self._add_own(drain, self._cost.read(drain, now), pair)
-        if self._is_due("describe", now, DESCRIBE_EVERY):
+
+    def _describe(self, pair: Pair) -> None:
+        if self._is_due("describe", pair.monotonic_ns / 1e9, DESCRIBE_EVERY):
             self._description.renew(self.sampling, self._live_drains())
-        self._sample(pair)
-        if self._is_due("sync", now, self._pace.sync):
+
+    def _sync(self, pair: Pair) -> None:
+        if self._is_due("sync", pair.monotonic_ns / 1e9, self._pace.sync):
             for drain in self._live_drains():
                 drain.sync()
-        if self._is_due("heartbeat", now, self._pace.heartbeat):
-            for rank in self._ranks.values():
-                rank.note_memory(self.sampling.latest)
-            for _, node in self._drains.values():
-                if not node.ended:
-                    self._beat(node, pair)
-        for drain in self._live_drains():
-            if drain.file is None:
-                continue
-            opened = self._opened.setdefault((drain.writer.attempt, drain.number), now)
-            if drain.record_bytes >= self._pace.seal_bytes or now - opened >= self._pace.seal_interval:
-                self._seal(drain)
+
+    def _seal_full(self, pair: Pair) -> None:
+        limits = self._pace.seal_bytes, self._pace.seal_interval
+        self._attempts.seal_full(self._live_drains(), pair.monotonic_ns / 1e9, *limits)
+
+    def _heartbeat(self, pair: Pair) -> None:
+        if not self._is_due("heartbeat", pair.monotonic_ns / 1e9, self._pace.heartbeat):
+            return
+        self._trouble.notice(pair.monotonic_ns / 1e9)
+        for rank in self._ranks.values():
+            rank.note_memory(self.sampling.latest)
+        self._attempts.beat_all(pair)
 
     def _sample(self, pair: Pair) -> None:
         """Ask the sources that are due, and write what the watcher has to say itself."""
@@ -309,13 +330,7 @@ class Watcher:
                 drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
 
     def _live_drains(self) -> list[Drain]:
-        attempts = {rank.stream.identity.attempt for rank in self._ranks.values()}
-        return [drain for attempt, (drain, _) in self._drains.items() if attempt in attempts]
-
-    def _seal(self, drain: Drain) -> None:
-        number = drain.rotate()
-        if number is not None:
-            self._sealing.add(drain.writer, number)
+        return self._attempts.live(self._ranks.values())
 
     def _meter(self, rank: Rank, pair: Pair) -> None:
         self._add_own(rank.drain, recorder_cost(rank), pair)
@@ -337,39 +352,30 @@ class Watcher:
         """Return the trainer's process of each rank on this node, as far as it can be seen."""
         return {rank.number: rank.guard.trainee.pid for rank in self._ranks.values() if rank.guard.trainee}
 
-    def _beat(self, node: NodeState, pair: Pair) -> None:
-        node.counter += 1
-        node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
-        node.save(self._folder)
-
-    def _tell(self, code: int, now: float) -> None:
-        """Put a status where the trainer's next `log` finds it."""
-        if code == status.OK:
-            code = status.RECOVERED if self._stuck_since is not None else self._status
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = now
-        if code == self._status:
-            return
-        self._status = code
-        for rank in self._ranks.values():
-            rank.stream.reader.set_word(ring.WORD_STATUS, code)
-
-    def _folder_gone(self) -> bool:
+    def _folder_gone(self, now: float) -> bool:
         """Notice a run that was deleted under us: its rows have nowhere to go, and no other run may get them."""
-        moved, there = let_go_of_lost_tails(drain for drain, _ in self._drains.values())
+        moved, there = self._attempts.let_go_of_lost_tails()
         if there and not moved:
             return False  # the folder is where its file is
         if moved:
+            self._trouble.notice(now, lost=True)
             for path, rank in list(self._ranks.items()):
                 if not self._folder.is_home_of(rank.stream.identity.extra.get("created")):
                     self._dismiss(path, rank.stream)
                     del self._ranks[path]
-        try:
-            self._folder.path.stat()
-        except OSError as error:
-            if error.errno == errno.ENOENT and self._ranks:
-                for rank in self._ranks.values():
-                    rank.stream.reader.set_word(ring.WORD_STATUS, status.GONE)
-                return True
+        if not self._ranks or not self._trouble.folder_gone():
+            return False
+        for rank in self._ranks.values():
+            rank.stream.reader.set_word(ring.WORD_STATUS, status.GONE)
+        return True
+
+    def _is_cut(self, now: float) -> bool:
+        """Make anew what was taken out of the run; say whether to write nothing yet, as more may be taken."""
+        if not self._ranks or not self._trouble.is_cut():
+            return False
+        if self._trouble.notice(now):
+            return True
+        if self._trouble.is_cut():
+            self._trouble.mend(self.streams())
+            self._description = Description(self._folder)
         return False

@@ -28,6 +28,8 @@ from stepscope.watcher.loop import Pace, Watcher
 from stepscope.watcher.sealing import Sealing, lower_priority
 
 NICE = 10
+MOST_FAILURES, LAST_FAILURES = 1000, 100
+"""Ticks that may fail one after the other: while a trainer lives, and after the end of the last."""
 
 
 def main(arguments: list[str]) -> int:
@@ -60,11 +62,11 @@ def main(arguments: list[str]) -> int:
             feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
         watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
         gc.freeze()  # what is loaded stays: to look through it for garbage was a tenth of all that the watcher does
-        _watch(watcher, journal)
+        gave_up = not _watch(watcher, journal)
         watcher.sampling.close()
         watcher.feed.close()
         _resign(folder, places, descriptor)
-        if not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):
+        if gave_up or not folder.path.is_dir() or watcher.bad.issuperset(places.rings(str(folder.path))):
             _clean_up(folder, settings, journal)
             break  # else a ring came while we held the lock, and its own watcher gave way to us
     return 0
@@ -111,20 +113,25 @@ def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _watch(watcher: Watcher, journal: Journal) -> None:
+def _watch(watcher: Watcher, journal: Journal) -> bool:
+    """Step the watcher until there is nothing left to watch; say whether it came to that, or failed all the time."""
     failures = 0
     while True:
         started = time.monotonic()
+        wake: list[int] = []
         try:
             if not watcher.tick():
-                return
+                return True
+            failures = 0
+            wake = [trainee.fileno() for trainee in watcher.trainees()]
         except Exception as error:  # noqa: BLE001 - the loop must outlive any one fault; it is counted and written down
             failures += 1
             journal.note(f"cannot finish a tick: {in_words(error)}; going on")
-            if failures > 1000:
-                return
-        left = watcher.rest() - (time.monotonic() - started)
-        watcher.woken = watcher.feed.wait(left, [trainee.fileno() for trainee in watcher.trainees()])
+            is_needed = any(stream.writer_alive() for stream in watcher.streams())
+            if failures > (MOST_FAILURES if is_needed else LAST_FAILURES):
+                journal.note(f"giving up after {failures} ticks that failed; `stepscope show` saves what is left")
+                return False
+        watcher.woken = watcher.feed.wait(watcher.rest() - (time.monotonic() - started), wake)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepscope.exporters.prometheus_feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
+    from stepscope.watcher.death import End
     from stepscope.watcher.guard import Guard
 
 BATCHES, BATCH_BYTES = 64, 1 << 20
@@ -49,6 +50,12 @@ class Rank:
         self.backlog = 0
         """Bytes that its trainer had written since the last move, as of the last look."""
         self._seen, self._was_quiet = b"", False
+        self.alive = True
+        """Whether its trainer held its ring at the last look."""
+        self.told: End | None = None
+        """The end that an event of the run tells of."""
+        self.better: End | None = None
+        """A better judgement of its end that is to be written."""
 
     @property
     def number(self) -> int:
@@ -129,11 +136,11 @@ class Rank:
     def last_error(self, folder: RunFolder) -> str:
         """Return the exception that the trainer reported last, from the events just drained."""
         identity = self.stream.identity
-        found = [
+        mine = [
             event
             for event in read_events(folder)[0]
-            if event.get("kind") == "exception"
-            and event.get("rank") == identity.rank
-            and event.get("attempt") == identity.attempt
+            if event.get("rank") == identity.rank and event.get("attempt") == identity.attempt
         ]
+        mine += self.stream.take(self.stream.reader.capacity).events  # those that could not be written
+        found = [event for event in mine if event.get("kind") == "exception"]
         return str(found[-1].get("error", "")) if found else ""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from stepscope.watcher.journal import Journal
 
 RETRIES = 3
-RETRY_AFTER = 30.0
-"""Seconds."""
+RETRY_AFTER, RETRY_AT_END = 30.0, 5.0
+"""Seconds: while trainers live, and once nobody but the sealing keeps the watcher."""
 
 
 class Sealing:
@@ -27,20 +27,23 @@ class Sealing:
         self._queue: deque[tuple[Writer, int]] = deque()
         self._child: subprocess.Popen[bytes] | None = None
         self._failures = 0
-        self._not_before = 0.0
+        self._failed_at = float("-inf")
 
     def add(self, writer: Writer, number: int) -> None:
         """Ask for the tails of `writer` up to `number` to be sealed."""
         self._queue.append((writer, number))
 
-    def poll(self, now: float) -> None:
-        """Notice the end of a child and start the next; `now` in seconds of any monotonic clock."""
+    def poll(self, now: float, *, alone: bool = False) -> None:
+        """Notice the end of a child and start the next; `now` in seconds of any monotonic clock.
+
+        `alone` says that no trainer is left: what failed is tried again sooner.
+        """
         if self._child is not None:
             code = self._child.poll()
             if code is None:
                 return
             self._ended(code, now)
-        if self._queue and now >= self._not_before:
+        if self._queue and now - self._failed_at >= (RETRY_AT_END if alone else RETRY_AFTER):
             self._start(now)
 
     def idle(self) -> bool:
@@ -78,7 +81,7 @@ class Sealing:
 
     def _fail(self, message: str, now: float) -> None:
         self._failures += 1
-        self._not_before = now + RETRY_AFTER
+        self._failed_at = now
         self._journal.note(message)
 
 

@@ -1,0 +1,101 @@
+"""The files that one watcher writes: for each attempt of its run a tail and the node's file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.boot import boot_id
+from stepscope.store.drain import Drain, OwnRows
+from stepscope.store.layout import Writer
+from stepscope.store.states import NodeState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from stepscope.core.clock import Pair
+    from stepscope.store.drain import Stream
+    from stepscope.store.layout import RunFolder
+    from stepscope.watcher.ranks import Rank
+    from stepscope.watcher.sealing import Sealing
+
+
+class Attempts:
+    """A drain and a node's state for each attempt that this watcher has met."""
+
+    def __init__(self, folder: RunFolder, node: str, sealing: Sealing) -> None:
+        """Open nothing yet."""
+        self._folder, self._node, self._sealing = folder, node, sealing
+        self._found: dict[int, tuple[Drain, NodeState]] = {}
+        self._opened: dict[tuple[int, int], float] = {}
+
+    def of(
+        self, stream: Stream, now: int, heard: Callable[[list[dict[str, Any]], int, int], None]
+    ) -> tuple[Drain, NodeState]:
+        """Return the tail and the node's state of a stream's attempt.
+
+        Args:
+            stream: the ring of a rank.
+            now: monotonic time in ns, where the sequence of the watcher's own rows begins.
+            heard: who is told of every event that is written.
+        """
+        attempt = stream.identity.attempt
+        if attempt not in self._found:
+            writer = Writer(self._node, attempt)
+            try:
+                node = NodeState.load(self._folder.node_file(writer))
+            except (OSError, ValueError, TypeError):
+                node = NodeState(self._node, attempt)
+            node.ended = False
+            drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, now))
+            drain.heard = heard
+            self._found[attempt] = drain, node
+        return self._found[attempt]
+
+    def drains(self) -> list[Drain]:
+        """Return all tails, in the order of their attempts."""
+        return [drain for _, (drain, _) in sorted(self._found.items())]
+
+    def live(self, ranks: Iterable[Rank]) -> list[Drain]:
+        """Return the tails of attempts that have one of `ranks`."""
+        attempts = {rank.stream.identity.attempt for rank in ranks}
+        return [drain for attempt, (drain, _) in self._found.items() if attempt in attempts]
+
+    def seal(self, drain: Drain) -> None:
+        """Have a tail sealed; the next row begins another."""
+        number = drain.rotate()
+        if number is not None:
+            self._sealing.add(drain.writer, number)
+
+    def seal_full(self, drains: Iterable[Drain], now: float, most_bytes: int, most_seconds: float) -> None:
+        """Have those tails sealed that have `most_bytes` or are open for `most_seconds`; `now` is monotonic."""
+        for drain in drains:
+            if drain.file is None:
+                continue
+            opened = self._opened.setdefault((drain.writer.attempt, drain.number), now)
+            if drain.record_bytes >= most_bytes or now - opened >= most_seconds:
+                self.seal(drain)
+
+    def beat(self, node: NodeState, pair: Pair) -> None:
+        """Write a node's file anew, with a sign of life."""
+        node.counter += 1
+        node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
+        node.save(self._folder)
+
+    def beat_all(self, pair: Pair) -> None:
+        """Write the files of all attempts that go on."""
+        for _, node in self._found.values():
+            if not node.ended:
+                self.beat(node, pair)
+
+    def let_go_of_lost_tails(self) -> tuple[bool, bool]:
+        """Close tails that were deleted or replaced under us; say whether there were any, and if one is in place."""
+        lost = there = False
+        for drain, _ in self._found.values():
+            if drain.file is None:
+                continue
+            if drain.file.gone():
+                drain.file.close()
+                drain.file, lost = None, True
+            else:
+                there = True
+        return lost, there
