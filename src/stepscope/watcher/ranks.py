@@ -56,6 +56,8 @@ class Rank:
         """The end that an event of the run tells of."""
         self.better: End | None = None
         """A better judgement of its end that is to be written."""
+        self._heard, self._next = 0, 0
+        """Where in its ring, and at which sequence, the rows begin that nobody has been told of."""
 
     @property
     def number(self) -> int:
@@ -96,20 +98,42 @@ class Rank:
         """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
         self._seen = b""
         for _ in range(BATCHES):
-            batch = self.drain.once(self.stream, pair, BATCH_BYTES)
+            try:
+                batch = self.drain.once(self.stream, pair, BATCH_BYTES)
+            except OSError:
+                self._look_on(feed)
+                raise
             self.state.rows = self.stream.expected - self.stream.lost
             size = sum(map(len, batch.pieces))
             if batch.pieces:
                 self.bytes += size
                 self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
-                self.steps.take(batch.pieces)
-                self.state.step = self.state.step if self.steps.newest is None else self.steps.newest
-                self.state.steps = self.steps.count if self._saw_all else None
-                self.state.step_seconds = self.steps.seconds if self._saw_all else None
-                feed.rows(self.number, batch.pieces, self.stream.table, checked=self.stream.reader.checked)
+                self._hear(batch.pieces, batch.expected, feed)
             if not batch.rows or size < BATCH_BYTES // 2:  # a read that stops early has brought more
                 return True
         return False
+
+    def _look_on(self, feed: Feed) -> None:
+        """Hear the rows that wait in the ring for a disk: the training goes on, whatever can be written of it."""
+        position = max(self._heard, self.stream.cursor)
+        for _ in range(BATCHES):
+            pieces, position = self.stream.reader.read(position, BATCH_BYTES)
+            if not pieces:
+                break
+            last = max((number for _, _, number in ring.records(pieces[-1].data)), default=-1)
+            self._hear([piece.data for piece in pieces], last + 1, feed)
+        self._heard = position
+
+    def _hear(self, pieces: list[bytes], following: int, feed: Feed) -> None:
+        """Tell everybody of rows, once; `following` is the sequence behind the last of them."""
+        fresh = pieces if ring.RECORD.unpack_from(pieces[0])[2] >= self._next else _from(self._next, pieces)
+        self._next = max(self._next, following)
+        if fresh:
+            self.steps.take(fresh)
+            self.state.step = self.state.step if self.steps.newest is None else self.steps.newest
+            self.state.steps = self.steps.count if self._saw_all else None
+            self.state.step_seconds = self.steps.seconds if self._saw_all else None
+            feed.rows(self.number, fresh, self.stream.table, checked=self.stream.reader.checked)
 
     def watch(self, pair: Pair, *, gpu_busy: bool) -> list[dict[str, Any]]:
         """Look whether its steps go on; return what happened."""
@@ -144,3 +168,13 @@ class Rank:
         mine += self.stream.take(self.stream.reader.capacity).events  # those that could not be written
         found = [event for event in mine if event.get("kind") == "exception"]
         return str(found[-1].get("error", "")) if found else ""
+
+
+def _from(sequence: int, pieces: list[bytes]) -> list[bytes]:
+    """Return the records of `pieces` from a sequence on."""
+    fresh = []
+    for data in pieces:
+        start = next((offset for offset, _, number in ring.records(data) if number >= sequence), None)
+        if start is not None:
+            fresh.append(data[start:])
+    return fresh
