@@ -112,3 +112,65 @@ def test_what_is_compiled_is_the_same_with_and_without_us(bench, budget):
     assert any(event["recompiled"] for event in events)
     assert len(past.series("step_seconds").value) == 6 * 10
     assert past.series("phase/compile").value.sum() > 0
+
+
+ORDERS = """
+    import hashlib, json, sys
+    import torch
+    from torch._dynamo.utils import counters
+
+    run = None
+    if sys.argv[1] == "watched":
+        import stepscope
+        run = stepscope.init(project="orders")
+    torch.use_deterministic_algorithms(True)
+
+    def train(how):
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(20, 64), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(64, 10)
+        )
+        optimizer, loss_of = torch.optim.AdamW(model.parameters(), lr=1e-2), torch.nn.CrossEntropyLoss()
+        predict = model
+        def watch():
+            if run is not None:
+                run.watch(model, optimizer)
+        if "first" in how:
+            watch()
+        if "in place" in how:
+            model.compile()
+        elif "module" in how:
+            predict = torch.compile(model)
+        if "first" not in how:
+            watch()
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss_of(predict(torch.randn(32, 20)), torch.randint(0, 10, (32,))).backward()
+            optimizer.step()
+        weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values()))
+        return weights.hexdigest(), dict(counters["stats"]), dict(counters["graph_break"])
+
+    HOWS = ("module, then watched", "watched first, then module", "in place, then watched",
+            "watched first, then in place", "plain")
+    found = {how: train(how) for how in HOWS}
+    if run is not None:
+        run.finish()
+    print(json.dumps([found, str(run.path) if run else None]))
+"""
+
+
+@pytest.mark.slow
+def test_weights_are_bitwise_those_without_us_in_whatever_order_a_model_is_compiled_and_watched(bench):
+    """A model of torch's own layers trains to the same bits, watched before or after it is compiled, or not at all."""
+    import stepscope
+
+    environ = {**QUIET, "TORCH_LOGS": "-all"}
+    trainers = [bench.start(ORDERS, how, environ=environ, name=f"{how}.py") for how in ("plain", "watched")]
+    (plain, _), (watched, path) = (json.loads(one.out.splitlines()[-1]) for one in trainers if not one.wait())
+    assert watched == plain
+    assert plain["module, then watched"] != plain["plain"]  # compiled code has other bits, or this would show nothing
+    past = stepscope.open(path)
+    until(lambda: past.state == "finished", "the end")
+    assert len(past.series("phase/forward").value) > 0

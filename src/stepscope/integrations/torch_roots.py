@@ -8,6 +8,8 @@ A global hook would be simpler, but it runs for every layer, and a compiled regi
 from __future__ import annotations
 
 import contextlib
+import gc
+import sys
 import weakref
 from collections import deque
 from threading import get_ident
@@ -100,10 +102,6 @@ class Root:
         module._forward_pre_hooks.pop(first, None)  # noqa: SLF001 - as above
         module._forward_hooks.pop(last, None)  # noqa: SLF001 - as above
         module._forward_hooks_always_called.pop(last, None)  # noqa: SLF001 - as above
-
-    def is_stale(self) -> bool:
-        """Say whether the module has been compiled in place behind its hooks."""
-        return self._inner is None and getattr(self.module(), "_compiled_call_impl", None) is not None
 
     def before(self, module: Any, args: Any) -> None:
         """Open the phase."""
@@ -233,6 +231,8 @@ class Roots:
             patches.wrap(torch.nn.Module, name, self._remembering)
         patches.wrap(torch.nn.Module, "eval", self._resting)
         patches.wrap(torch.jit, "script", self._hiding)
+        patches.wrap(torch, "compile", self._moving_out)
+        patches.wrap(torch.nn.Module, "compile", self._compiling)
         self.hook()
 
     def suspend(self) -> None:
@@ -247,8 +247,8 @@ class Roots:
         self._new.clear()
 
     def add(self, module: Any) -> None:
-        """Hook a module that the user names."""
-        self._new.append(weakref.ref(module))
+        """Hook a module that the user names, or the compiled module around it."""
+        self._new.append(weakref.ref(_compiled_around(module)))
         self.look()
 
     def _remembering(self, original: Any) -> Any:
@@ -285,6 +285,26 @@ class Roots:
 
         return script
 
+    def _moving_out(self, original: Any) -> Any:
+        """Move the hooks of a module to the compiled one around it: inside they would become part of the graph."""
+
+        def compile(*args: Any, **kwargs: Any) -> Any:  # noqa: A001 - torch's name for it
+            made = original(*args, **kwargs)
+            if isinstance(made, torch.nn.Module) and self._timeline.active and not compiling():
+                self.look()
+            return made
+
+        return compile
+
+    def _compiling(self, original: Any) -> Any:
+        """Take the hooks off a module that is compiled in place, and put them around its compiled function."""
+
+        def compile(module: Any, *args: Any, **kwargs: Any) -> None:  # noqa: A001 - torch's name for it
+            with self.hidden():
+                original(module, *args, **kwargs)
+
+        return compile
+
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
         """Take the hooks off meanwhile: a module that is saved or translated must be the user's own."""
@@ -311,9 +331,6 @@ class Roots:
         """Look for new modules, and let roots that nobody calls pass their hooks on."""
         if self._settling:
             self._settle()
-        elif self._timeline.backwards != self._backwards and any(root.is_stale() for root in self._roots.values()):
-            with self.hidden():
-                pass
         self._backwards = self._timeline.backwards
         if self._new:
             self._skipped += 1
@@ -338,7 +355,7 @@ class Roots:
     def _hook(self, module: Any, depth: int = 0) -> None:
         if len(self._roots) >= MOST_ROOTS or id(module) in self._roots:
             return
-        if getattr(type(module), "forward", None) is torch.nn.Module.forward:  # it only holds others
+        if _only_holds_others(module):
             for child in _children(module):
                 self._hook(child, depth)
             return
@@ -387,6 +404,21 @@ def _parts(module: Any) -> Iterator[Any]:
         yield from module.modules()
     except (AttributeError, TypeError, RuntimeError):  # half made, or a wrapper that has no such thing
         yield module
+
+
+def _only_holds_others(module: Any) -> bool:
+    """Say whether nobody can call a module; what `torch.compile` makes has a forward of its own, not of its class."""
+    return getattr(type(module), "forward", None) is torch.nn.Module.forward and "forward" not in vars(module)
+
+
+def _compiled_around(module: Any) -> Any:
+    """Return the module that `torch.compile` has put around this one, or around one that holds it; else itself."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    wrapper = getattr(dynamo, "OptimizedModule", None)
+    if wrapper is None:
+        return module
+    made = (item for item in gc.get_objects() if type(item) is wrapper)  # they are in no list that can be asked
+    return next((item for item in made if any(part is module for part in _parts(item))), module)
 
 
 def _is_callers(module: Any) -> bool:
