@@ -79,6 +79,16 @@ def test_exceptions_that_ended_nothing(started, tmp_path, monkeypatch):
     assert state_of(second, place) == ring.STATE_EXITED
 
 
+def test_at_a_prompt_a_new_run_ends_the_one_before(started, tmp_path, monkeypatch, capsys):
+    """A cell that is run again leaves no run behind; a program may record several at a time."""
+    first, second = init(dir=tmp_path, name="first"), init(dir=tmp_path, name="second")
+    assert (first.recording, second.recording) == (True, True)
+    monkeypatch.setattr(sys, "ps1", "In [1]: ", raising=False)
+    third = init(dir=tmp_path)
+    assert (second.recording, third.recording) == (False, True)
+    assert "run second is ended: a new one begins" in capsys.readouterr().err
+
+
 def test_finished_runs_are_left_alone(run, path):
     """A run that has finished is not ended again by the process' end."""
     run.finish()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import json
 import os
 import stat
@@ -11,6 +12,7 @@ import stepscope
 from stepscope.core.places import HELD, find_places
 from stepscope.recorder import mapping
 from stepscope.session import opening
+from stepscope.session.arguments import ARGUMENTS
 from stepscope.session.opening import init
 from tests.recorder.rig import identity_of, peek
 
@@ -263,3 +265,33 @@ def test_damaged_run_file(started, tmp_path, text):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(text)
     assert init(run_id="mine", resume=True, dir=tmp_path).recording
+
+
+@pytest.mark.parametrize(
+    ("keyword", "remedy"),
+    [
+        ("tagz", "put it into config={...}"),
+        ("projct", "did you mean project=?"),
+        ("store__max_run", "did you mean store__max_runs=?"),
+        ("run_name", "write name=..."),
+        ("qqqqqq", "it takes project, name, config"),
+    ],
+)
+def test_a_keyword_that_names_nothing_is_told_with_the_right_one(started, tmp_path, capsys, keyword, remedy):
+    """The run begins without it, and one line says what to write."""
+    run = init(dir=tmp_path, **{keyword: 1, "store__max_age_days": 2})
+    assert run.recording
+    told = capsys.readouterr().err
+    assert told.startswith(f"stepscope: cannot use init({keyword}=...): there is no such argument or setting; {remedy}")
+    assert len(told.splitlines()) == 1
+
+
+def test_a_variable_reaches_the_run(started, tmp_path, monkeypatch):
+    """What the environment sets holds for a run that sets nothing itself."""
+    monkeypatch.setenv("STEPSCOPE_RECORDER__ENABLED", "no")
+    assert not init(dir=tmp_path).recording
+
+
+def test_arguments_are_those_of_init():
+    """The words that a slip is compared with are those that init takes."""
+    assert tuple(inspect.signature(init).parameters)[:-1] == ARGUMENTS

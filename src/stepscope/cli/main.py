@@ -9,10 +9,14 @@ import sys
 from stepscope.cli.command import FAILED, USAGE
 from stepscope.cli.parser import COMMANDS, build_parser
 from stepscope.cli.text import plain_lines
+from stepscope.core.environment import ours
 from stepscope.core.errors import StepscopeError
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""
+
+TELL_THEMSELVES = ("run", "doctor", "completion")
+"""Commands that say what is wrong with the configuration themselves, or whose output is for a program."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command is None:
         parser.print_help(sys.stderr)
         return USAGE
+    if options.command not in TELL_THEMSELVES:
+        _check_variables()
     try:
         code = options.run_command(options)
         sys.stdout.flush()
@@ -41,6 +47,16 @@ def main(arguments: list[str] | None = None) -> int:
             f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED
         )
     return int(code() if callable(code) else code)  # a script's errors are its own: it runs outside of all this
+
+
+def _check_variables() -> None:
+    """Say which of our environment variables set nothing."""
+    wrong = ours(os.environ)
+    if wrong:
+        from stepscope.core.config import load_or_default  # most people set none
+
+        for notice in load_or_default(environ={name: os.environ[name] for name in wrong}).notices:
+            _complain(notice, FAILED)
 
 
 def _complain(message: str, code: int) -> int:

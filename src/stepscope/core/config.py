@@ -1,19 +1,20 @@
 """The configuration: defaults, files, environment and keyword settings merged into one frozen object.
 
 Sources, lowest first: defaults; `stepscope.yaml` in the working directory; the file that `STEPSCOPE_CONFIG`
-names; `config_file=`; `STEPSCOPE_DIR`; keyword settings. Each may use any of the spellings of
-`stepscope.core.spellings`. All problems are collected and reported together.
+names; `config_file=`; `STEPSCOPE_DIR`; `STEPSCOPE_<SECTION>__<KEY>`; keyword settings. Each may use any of the
+spellings of `stepscope.core.spellings`. All problems are collected and reported together.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stepscope.core.environment import BETWEEN, PLAIN, ours, path_of, variable_of
 from stepscope.core.errors import UsageError
 from stepscope.core.kinds import MAX_DEPTH, describe, parse_plain
 from stepscope.core.settings import default_schema
@@ -87,7 +88,7 @@ def load(
     Args:
         files: YAML files, lowest precedence first (see `discover`).
         settings: keyword settings: nested dicts, dotted paths, `store__dir` for `store.dir`, or any other spelling.
-        environ: environment; `STEPSCOPE_DIR` sets `store.dir`.
+        environ: environment; `STEPSCOPE_DIR` sets `store.dir`, `STEPSCOPE_<SECTION>__<KEY>` any setting.
         schema: what may be set; everything this version knows if omitted.
 
     Raises:
@@ -154,6 +155,10 @@ class _Source:
     """What is valid, by own paths."""
     problems: list[_Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    spell: Callable[[str], str] = str
+    """How a path is written in this source."""
+    strangers: list[str] = field(default_factory=list)
+    """Paths that name nothing."""
 
     def read(self, tree: Mapping[str, object], lines: Mapping[tuple[str, ...], int]) -> None:
         """Take the values of a tree."""
@@ -249,16 +254,15 @@ class _Source:
         if below:
             self.refuse(f"{entry.name()} is a section, not a value", f"set the keys below it, as in '{below}'")
         else:
+            self.strangers.append(entry.path)
             self.refuse(f"unknown key {entry.name()}", self.suggestion(entry.path))
 
     def suggestion(self, path: str) -> str:
         """Return the remedy for an unknown key: the nearest known one."""
         if len(self.problems) >= MAX_SHOWN:
             return REFERENCE
-        import difflib
-
-        near = difflib.get_close_matches(path[:80], self.schema.paths(), n=1)
-        return f"did you mean '{near[0]}'?" if near else REFERENCE
+        near = close_matches(path, self.schema.paths())
+        return f"did you mean '{self.spell(near)}'?" if near else REFERENCE
 
     def wrong(self, entry: _Entry, key: Key | None, error: ValueError) -> None:
         """Refuse a value that its key cannot have."""
@@ -300,9 +304,51 @@ def _sources(
         source = _Source("STEPSCOPE_DIR", schema)
         source.read({"store.dir": environ["STEPSCOPE_DIR"]}, {})
         yield source
+    yield from _variables(environ, schema)
+    yield _keywords(settings, schema)
+
+
+def _keywords(settings: Mapping[str, object], schema: Schema) -> _Source:
     source = _Source("the settings", schema)
-    source.read({key.replace("__", ".") if type(key) is str else key: settings[key] for key in settings}, {})
-    yield source
+    source.read({key.replace(BETWEEN, ".") if type(key) is str else key: settings[key] for key in settings}, {})
+    return source
+
+
+def unknown_settings(settings: Mapping[str, object]) -> list[str]:
+    """Return the paths of keyword settings that name nothing which can be set."""
+    return _keywords(settings, default_schema()).strangers
+
+
+def _variables(environ: Mapping[str, str], schema: Schema) -> Iterator[_Source]:
+    """Read each variable that sets a setting; one that names none is told."""
+    for name in sorted(ours(environ)):
+        source = _Source(name, schema, spell=variable_of)
+        if BETWEEN in name:
+            source.read({path_of(name): _value(environ[name])}, {})
+        else:
+            near = close_matches(name, [*PLAIN, *map(variable_of, schema.paths())])
+            remedy = f"did you mean {near}?" if near else f"settings are {variable_of('<section>.<key>')}; {REFERENCE}"
+            source.notices.append(f"the environment variable {name[:80]} sets nothing; {remedy}")
+        yield source
+
+
+def _value(text: str) -> object:
+    """Return the value of a variable: text, or what stands in brackets as in a YAML file."""
+    if not text.strip().startswith(("[", "{")):
+        return text
+    from stepscope.core.yaml_text import Refusal, read_text  # loads PyYAML
+
+    try:
+        return read_text(f"value: {text.strip()}").data["value"]
+    except (Refusal, KeyError):  # a text after all, or one that its kind refuses with its own words
+        return text
+
+
+def close_matches(word: str, known: Sequence[str]) -> str:
+    """Return the known word that is nearest to one, empty if none is near."""
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word[:80], known, n=1)), "")
 
 
 def _read_file(path: Path, schema: Schema) -> _Source:

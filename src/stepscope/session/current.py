@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.recorder.complaints import tell
 from stepscope.session.run import END_SECONDS, Run
 
 if TYPE_CHECKING:
@@ -44,6 +45,15 @@ class Current:
         if family is not None and family.parent_process() is not None:
             # Such children end by os._exit and run no atexit function, only multiprocessing's own finalizers.
             sys.modules["multiprocessing.util"].Finalize(None, self._at_exit, exitpriority=0)
+
+    def end_at_prompt(self) -> None:
+        """End the run before where people type: there the cell or the line that began it is run again.
+
+        A program may record several runs at a time, and ends them itself.
+        """
+        if hasattr(sys, "ps1") and self.run.recording and self.run is not self.launched:
+            tell(f"run {self.run.name or self.run.id} is ended: a new one begins")
+            self.run.finish()
 
     def join(self, config: Any, name: str | None) -> Run:
         """Return the run that `stepscope run` began, to a script that begins one itself; keep what it says of it."""

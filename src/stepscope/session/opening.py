@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.context import describe
 from stepscope.core.defaults import VALUES, Defaults, Settings
+from stepscope.core.environment import ours
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.places import (
     ALERTING_SUFFIX,
@@ -66,6 +68,8 @@ def init(
 ) -> Run:
     """Begin a run and make it the current one. Never raises: where a run cannot be recorded it says so and goes on.
 
+    At a prompt, as in a notebook, the run before is ended first.
+
     Args:
         project: folder of runs that belong together; "default" if omitted.
         name: display name of the run; any text.
@@ -76,11 +80,13 @@ def init(
         resume: the id is known to exist; a further attempt of it is not worth a warning.
         dashboard: serve the page of all runs beside the training, as long as somebody looks or a run goes on.
         **settings: any key of the configuration, as in `store__dir="…"` or `recorder={"enabled": False}`.
+            One that names nothing is told, with the nearest that does.
     """
     if CURRENT.launched is not None and CURRENT.launched.recording and run_id is None:
         return CURRENT.join(config, name)
     if dashboard:
         settings["web__enabled"] = True
+    CURRENT.end_at_prompt()
     try:
         shown = None if name is None else str(name)
         run = _open(project or DEFAULT_PROJECT, shown, config, dir, config_file, run_id, resume, settings)
@@ -167,12 +173,15 @@ def _open(
 def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Settings:
     """Return the configuration; where nothing was configured, without loading what reads one."""
     named = config_file is not None or os.environ.get("STEPSCOPE_CONFIG")
-    if not settings and not named and not os.path.exists("stepscope.yaml"):
+    if not settings and not named and not os.path.exists("stepscope.yaml") and not ours(os.environ):
         return Defaults(os.environ.get("STEPSCOPE_DIR", ""))
     from stepscope.core.config import discover, load_or_default
+    from stepscope.session.arguments import known_settings
 
     files = discover(Path.cwd(), os.environ, None if config_file is None else os.fspath(config_file))
-    return load_or_default(files, settings, environ=os.environ)
+    known, refused = known_settings(settings)
+    config = load_or_default(files, known, environ=os.environ)
+    return replace(config, notices=(*refused, *config.notices))
 
 
 def _wanted(config: Settings, identity: Identity) -> bool:
