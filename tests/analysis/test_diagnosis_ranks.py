@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.analysis.diagnosis.verdict import findings, primary
+from stepscope.core.vocabulary import format_value
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, steps, track
 
 if TYPE_CHECKING:
@@ -26,6 +27,15 @@ def ranks(late: int | None, phase: str, count: int = 4) -> list[Steps]:
             mine[where] += SLOW
         made.append(steps(mine, rank=rank))
     return made
+
+
+def test_a_straggler_is_told_with_one_step_time() -> None:
+    """Sentence, gain and evidence have the same, also where neighbours make some steps far longer."""
+    for machine in ({}, busy()):
+        found = findings(evidence(*ranks(2, "forward"), series=machine))[0]
+        step = format_value(found.evidence["step_seconds"], "seconds")
+        assert f"in a step of {step}," in found.text
+        assert found.expected_gain.startswith(f"step {step} → ")
 
 
 @pytest.mark.parametrize("phase", ["forward", "data", "other"])

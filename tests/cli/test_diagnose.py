@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import stepscope
 from bench.diagnosing import write
+from stepscope.cli.imported_run import store
 from stepscope.cli.main import main
+from stepscope.importers.transfer import read
+from stepscope.views.diagnosis import diagnose, diagnose_imported
 
 STATES = Path(__file__).parents[3] / "shared" / "data" / "hf-trainer-state" / "trainer_state.json"
 
@@ -62,3 +66,15 @@ def test_what_is_no_run_is_said_in_one_sentence(root: Path, capsys: pytest.Captu
     """With what to do."""
     assert main(["diagnose", "nothing", "--dir", str(root)]) == 1
     assert capsys.readouterr().err.startswith("stepscope: cannot ")
+
+
+def test_an_imported_log_says_the_same_by_file_and_by_run(tmp_path: Path) -> None:
+    """A row of a log that has one every ten steps stands for ten; each of them takes what it says."""
+    log = tmp_path / "train.log"
+    row = "iteration {:8d}/  1000 | elapsed time per iteration (ms): 2000.0 | lm loss: {:.3E} | grad norm: 0.5 |\n"
+    log.write_text("".join(row.format(step, 3 - step / 1000) for step in range(10, 210, 10)))
+    (run,) = read(str(log))
+    stored = store(run, tmp_path / "runs")
+    told = [diagnose_imported(run), diagnose(stepscope.open(stored.path))]
+    assert [(one["steps"], one["seconds"]) for one in told] == [(200, 400.0), (200, 400.0)]
+    assert told[0]["missing"] == told[1]["missing"]

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from pathlib import Path
 
 import pytest
 
+from stepscope.tui.draw_ranks import lateness
 from stepscope.tui.frame import Look
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.text import length
 from stepscope.tui.theme import style_of
-from stepscope.views.terminal import Scene
+from stepscope.views.terminal import Rank, Scene
 from tests.tui.scenes import alert, machine_scene, run_scene
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -118,3 +120,20 @@ def test_every_style_is_one_that_a_terminal_has():
         for view in DRAWN:
             for line in draw(scene, Look(view=view), 120, 40).lines:
                 assert all(style_of(style) is not None for _, style in line)
+
+
+def test_the_rank_that_the_others_wait_for_stands_first():
+    """Ranks that meet in every step end it together: who is late is told by its own time, as `diagnose` tells it."""
+    own = {0: 0.03, 1: 0.05, 2: 0.03}
+    ranks = []
+    for number, seconds in own.items():
+        rank = Rank(number, "running")
+        rank.steps.extend([0.1 + 0.001 * (number == 0)] * 20)
+        rank.phases = {"forward": deque([seconds] * 20), "backward": deque([0.1 - seconds] * 20)}
+        ranks.append(rank)
+    late = lateness(ranks)
+    assert max(late, key=lambda rank: late[rank]) == 1
+    assert late[1] == pytest.approx((0.05, 0.0195))
+    for rank in ranks:
+        rank.phases = {}
+    assert max(lateness(ranks), key=lambda rank: lateness(ranks)[rank]) == 0

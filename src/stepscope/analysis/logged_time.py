@@ -92,7 +92,7 @@ def _steps(series: Mapping[str, Logged]) -> _Rows:
     if STEP not in series:
         return _paced(series)
     step, time, value = _ordered(series[STEP])
-    many = _since(step)
+    many = steps_since(step)
     phases = {}
     for name, one in series.items():
         kind = name.removeprefix(PHASE)
@@ -114,7 +114,7 @@ def _ordered(one: Logged) -> tuple[NDArray[np.int64], Numbers, Numbers]:
     return step[last], one.time[last], one.value[last]
 
 
-def _since(step: NDArray[np.int64]) -> Numbers:
+def steps_since(step: NDArray[np.int64]) -> Numbers:
     """Return how many steps there are since the logged one before; of the first as many as usual, if it can be."""
     if not len(step):
         return np.empty(0)

@@ -206,6 +206,10 @@ PHASES = tuple(metric.name.removeprefix("phase/") for metric in METRICS if metri
 """Parts of a step that have a meaning, in the order in which they are shown; "other", the rest, is last."""
 
 
+MEETING = ("backward", "communication")
+"""Phases in which a rank may wait for others: without them a step is its own time."""
+
+
 def phase_place(phase: str) -> int:
     """Return where a phase is shown among others: those of the program's own making stand just before "other"."""
     return 2 * PHASES.index(phase) if phase in PHASES else 2 * len(PHASES) - 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import format_value
@@ -107,15 +108,34 @@ def _cells(ranks: Sequence[Rank], usual: float, width: int, rows: int) -> list[L
     return lines
 
 
+def lateness(ranks: Sequence[Rank]) -> dict[int, tuple[float, float]]:
+    """Return of each rank the seconds of its own in a step and by how many it is behind the others' median.
+
+    Ranks that meet in every step end it together, so their step times are alike: who is late shows in what each does
+    before. Where that was not measured it is the step itself.
+    """
+    own = {rank.rank: rank.own_seconds for rank in ranks}
+    if any(seconds is None for seconds in own.values()):
+        own = {rank.rank: rank.step_seconds for rank in ranks}
+    known = {rank: seconds for rank, seconds in own.items() if seconds is not None}
+    return {
+        rank: (seconds, seconds - median([*(other for one, other in known.items() if one != rank)] or [seconds]))
+        for rank, seconds in known.items()
+    }
+
+
 def table_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look: Look) -> list[Line]:
-    """Return the ranks as a table, the slowest first."""
-    titles = f" {'rank':>5} {'state':<9} {'step':>9} {'step time':>10} {'against':>8} {'data':>6}"
+    """Return the ranks as a table, the one that the others wait for first."""
+    measured = all(rank.own_seconds is not None for rank in ranks)
+    time = "own time" if measured else "step time"
+    titles = f" {'rank':>5} {'state':<9} {'step':>9} {time:>10} {'against':>8} {'data':>6}"
     titles += f" {'cpu':>6} {'memory':>11}"
     rows: list[Line] = [[(titles, "dim")]]
-    order = sorted(ranks, key=lambda rank: -(rank.step_seconds or 0.0))
+    late = lateness(ranks)
+    order = sorted(ranks, key=lambda rank: -late.get(rank.rank, (0.0, 0.0))[0])
     for rank in order[look.scroll : look.scroll + height - 3]:
-        mean = rank.step_seconds
-        ratio = "" if mean is None or not usual else f"{(mean / usual - 1) * 100:+.0f}%"
+        mean, behind = late.get(rank.rank, (None, 0.0))
+        ratio = "" if mean is None or not usual else f"{behind / usual * 100:+.0f}%"
         total = sum(sum(recent) for recent in rank.phases.values())
         data = sum(rank.phases.get("data", ())) / total if total > 0 else None
         memory = rank.values.get("tree_memory_bytes", rank.values.get("memory_bytes"))
@@ -123,7 +143,7 @@ def table_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look
         bad = rank.state not in {"running", "finished"}
         line: Line = [(f" {rank.rank:>5} ", "bold"), (f"{cut(plain(rank.state), 9):<9} ", "bad" if bad else "")]
         line += [(f"{rank.step if rank.step is not None else '-':>9} {format_value(mean, 'seconds'):>10} ", "")]
-        line += [(f"{ratio:>8} ", heat_of(mean or usual, usual)), (f"{percent(data):>6} {percent(cpu):>6} ", "")]
+        line += [(f"{ratio:>8} ", heat_of(usual + behind, usual)), (f"{percent(data):>6} {percent(cpu):>6} ", "")]
         rows.append([*line, (f"{format_value(memory, 'bytes'):>11}", ""), (f"  {plain(rank.node, 40)}", "dim")])
     tall = min(height, len(rows) + 2)
     return box([("ranks", "title")], rows, width, tall, [(f"{len(ranks)}, the slowest first", "dim")])

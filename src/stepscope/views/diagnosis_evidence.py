@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
+from stepscope.analysis.logged_time import Logged, steps_since
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
-from stepscope.views.ledger import attempts_of
+from stepscope.views.ledger import attempts_of, is_foreign, logged_series
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,9 +44,16 @@ def evidence_of(past: Past) -> Evidence:
     """Return what is known of the last attempt of a run."""
     counts = take_snapshot(RunFolder(past.path)).counts()
     last = max(past.attempts, default=0)
-    few = counts.get(STEP, 0) <= MOST_STEPS
-    attempts = [one for one in attempts_of(past) if one.number == last] if few else []
-    ranks = [_steps(one) for one in attempts if len(one.end)] if few else _long(past, counts, last)
+    if counts.get(STEP, 0) > MOST_STEPS:
+        ranks = _long(past, counts, last)
+    elif is_foreign(past):  # as its file is judged: the ledger cuts its time into other pieces
+        ranks = [
+            steps
+            for (rank, attempt), series in sorted(logged_series(past).items())
+            if attempt == last and (steps := _logged_steps(rank, series)) is not None
+        ]
+    else:
+        ranks = [_steps(one) for one in attempts_of(past) if one.number == last and len(one.end)]
     series = _series(past, counts, last)
     started = [float(one.end[0] - one.seconds[0]) for one in ranks if len(one)]
     ended = [float(one.end[-1]) for one in ranks if len(one)]
@@ -57,6 +65,7 @@ def evidence_of(past: Past) -> Evidence:
         past.cause,
         max(ended) - min(started) if ended else None,
         _processors(past.meta, series),
+        str(past.meta["imported"].get("format") or "") if is_foreign(past) else "",
     )
 
 
@@ -191,55 +200,68 @@ def _by_rank(column: ImportedSeries) -> dict[int, Track]:
 
 
 def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[Steps]:
-    lasted = columns.get(STEP)
-    if lasted is None:
-        return []
+    told = {name: one for name, one in columns.items() if name == STEP or name.startswith(PHASE)}
     found = []
-    for rank in np.unique(lasted.rank).tolist():
-        kept = (lasted.rank == rank) & np.isfinite(lasted.value) & (lasted.value >= 0)
-        if not kept.any():
-            continue
-        step, seconds, when = lasted.step[kept], lasted.value[kept], lasted.time[kept]
-        if (step == NO_STEP).all():
-            step = np.arange(len(step))
-        if not np.isfinite(when).all():
-            when = np.cumsum(seconds)
-        weight = _steps_of_rows(step, seconds, when)
-        phases = {name: each / weight for name, each in _imported_phases(columns, int(rank), step)}
-        for each in phases.values():
-            outside = np.nan_to_num(each)
-            if (outside > seconds).any():  # a tool that counts its steps without it
-                seconds = seconds + outside
-        several = weight if (weight > 1).any() else None
-        found.append(Steps(int(rank), step, when, seconds, phases, several))
+    for rank in np.unique(columns[STEP].rank).tolist() if STEP in columns else ():
+        own = {
+            name: Logged(*(column[one.rank == rank] for column in (one.step, one.time, one.value)))
+            for name, one in told.items()
+        }
+        steps = _logged_steps(int(rank), own)
+        found += [steps] if steps is not None else []
     return found
 
 
+def _logged_steps(rank: int, series: Mapping[str, Logged]) -> Steps | None:
+    """Return the steps of one rank as a log tells them, each row with as many as it stands for; None if it does not."""
+    lasted = series.get(STEP)
+    kept = np.isfinite(lasted.value) & (lasted.value >= 0) if lasted is not None else np.zeros(0, bool)
+    if lasted is None or not kept.any():
+        return None
+    step, seconds, when = lasted.step[kept], lasted.value[kept], lasted.time[kept]
+    if (step == NO_STEP).all():
+        step = np.arange(len(step))
+    weight = _steps_of_rows(step, seconds, when)
+    if not np.isfinite(when).all():
+        when = np.cumsum(seconds * weight)
+    phases = {}
+    for name, one in series.items():
+        if name.startswith(PHASE):
+            phase = name.removeprefix(PHASE)
+            phases[phase] = _beside(one, step) / (weight if phase in RARE else 1.0)
+    for each in phases.values():
+        outside = np.nan_to_num(each)
+        if (outside > seconds).any():  # a tool that counts its steps without it
+            seconds = seconds + outside
+    return Steps(rank, step, when, seconds, phases, weight if (weight > 1).any() else None)
+
+
 def _steps_of_rows(step: NDArray[np.int64], seconds: Numbers, when: Numbers) -> Numbers:
-    """Return how many steps each row stands for: where a log has a mean of several, time passes as for them all."""
+    """Return how many steps each row of a log stands for: all since the row before.
+
+    Unless a clock shows that no time passes for the others: then the log numbers something else, such as samples.
+    """
     apart = np.diff(step).astype(np.float64)
+    if not len(apart) or (apart <= 0).any():
+        return np.ones(len(step))
     passed = np.diff(when)
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = float(np.median(passed / seconds[1:])) if len(passed) else 1.0
-    if not len(apart) or (apart <= 0).any() or not np.isfinite(each) or each < 0.5 * float(np.median(apart)):
+        each = float(np.median(passed / seconds[1:])) if np.isfinite(passed).all() else math.nan
+    if np.isfinite(each) and each < 0.5 * float(np.median(apart)):
         return np.ones(len(step))
-    return np.concatenate([apart[:1], apart])
+    return steps_since(step)
 
 
-def _imported_phases(
-    columns: Mapping[str, ImportedSeries], rank: int, step: NDArray[np.int64]
-) -> Iterable[tuple[str, Numbers]]:
+def _beside(one: Logged, step: NDArray[np.int64]) -> Numbers:
+    """Return a metric at the steps of others; NaN where it has none."""
     order = np.argsort(step, kind="stable")
-    for name, column in columns.items():
-        if not name.startswith(PHASE):
-            continue
-        kept = (column.rank == rank) & np.isfinite(column.value)
-        values = np.full(len(step), np.nan)
-        place = np.searchsorted(step[order], column.step[kept])
-        same = place < len(step)
-        same[same] = step[order][place[same]] == column.step[kept][same]
-        values[order[place[same]]] = column.value[kept][same]
-        yield name.removeprefix(PHASE), values
+    kept = np.isfinite(one.value)
+    values = np.full(len(step), np.nan)
+    place = np.searchsorted(step[order], one.step[kept])
+    same = place < len(step)
+    same[same] = step[order][place[same]] == one.step[kept][same]
+    values[order[place[same]]] = one.value[kept][same]
+    return values
 
 
 def rows_of(ranks: Sequence[Steps]) -> int:

@@ -139,8 +139,8 @@ def _source(past: Past) -> dict[str, Any] | None:
     return {"format": str(past.meta["imported"].get("format")), "timed": timed}
 
 
-def _logged_attempts(past: Past) -> list[Attempt]:
-    """Return the attempts of a run that another tool has recorded."""
+def logged_series(past: Past) -> dict[tuple[int, int], dict[str, Logged]]:
+    """Return by rank and attempt what the log of another tool tells of time."""
     names = past.names()
     chosen = [name for name in names if logged_time.wanted(name)]
     if STEP not in names:
@@ -151,6 +151,12 @@ def _logged_attempts(past: Past) -> list[Attempt]:
         alone = len(part) > 1 and part.time.min() == part.time.max()
         time = np.full(len(part), np.nan) if alone else part.time / 1e6
         found.setdefault(key, {})[name] = Logged(part.step, time, part.value)
+    return found
+
+
+def _logged_attempts(past: Past) -> list[Attempt]:
+    """Return the attempts of a run that another tool has recorded."""
+    found = logged_series(past)
     attempts = []
     for node in _nodes(past):
         for rank, state in node.ranks.items():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.quantity import is_score
-from stepscope.core.vocabulary import canonical, phase_place
+from stepscope.core.vocabulary import MEETING, canonical, phase_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -115,6 +116,12 @@ class Rank:
     def step_seconds(self) -> float | None:
         """Mean of its recent steps."""
         return sum(self.steps) / len(self.steps) if self.steps else None
+
+    @property
+    def own_seconds(self) -> float | None:
+        """Seconds of its own in a recent step, without phases in which it may wait for others; None if not measured."""
+        waited = [median(self.phases[name]) for name in MEETING if self.phases.get(name)]
+        return max(0.0, median(self.steps) - sum(waited)) if waited and self.steps else None
 
 
 @dataclass

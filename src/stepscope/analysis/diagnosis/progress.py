@@ -134,30 +134,33 @@ def _range(track: Track) -> list[int]:
 
 
 def overfitting(evidence: Evidence) -> Iterator[Finding]:
-    """Yield that the loss on held-out data rises while that on the training data falls."""
-    training = evidence.track("loss")
-    for name, by_rank in evidence.series.items():
-        if not name.endswith("loss") or not HELD_OUT.search(name):
-            continue
-        held = by_rank[min(by_rank)].finite()
-        if len(held) < FEWEST_EVALUATIONS:
-            continue
-        at = int(np.argmin(held.value))
-        best, last = float(held.value[at]), float(np.median(held.value[-3:]))
-        steps_apart = np.abs(np.diff(held.value))
-        noise = 1.4826 * float(np.median(np.abs(steps_apart - np.median(steps_apart)))) if len(steps_apart) > 2 else 0.0
-        later = held.value[at:]
-        rises = len(later) >= 3 and float((np.diff(later) > 0).mean()) >= 0.6
-        if best <= 0 or last < best * (1 + RISEN) or last - best < 3 * noise or not rises:
-            continue
-        if training is not None and not _falls(training.finite(), int(held.step[at])):
-            continue
-        step = int(held.step[at])
-        text = f"{name} rose from {best:.4g} at step {step} to {last:.4g}"
-        text += " while the training loss went on falling" if training is not None else ""
-        facts = {"metric": name, "best": best, "last": last, "step": step, "range": [step, int(held.step[-1])]}
-        yield Finding("overfitting", text, WARNING, remedy("overfitting", step=step), facts, confidence=0.85)
+    """Yield that the loss on held-out data rises while that on the training data falls; of several the worst."""
+    told = [one for name in evidence.series for one in _overfitted(evidence, name)]
+    yield from sorted(told, key=lambda one: -float(one.evidence["last"]) / float(one.evidence["best"]))[:1]
+
+
+def _overfitted(evidence: Evidence, name: str) -> Iterator[Finding]:
+    training, by_rank = evidence.track("loss"), evidence.series[name]
+    if not name.endswith("loss") or not HELD_OUT.search(name) or not by_rank:
         return
+    held = by_rank[min(by_rank)].finite()
+    if len(held) < FEWEST_EVALUATIONS:
+        return
+    at = int(np.argmin(held.value))
+    best, last = float(held.value[at]), float(np.median(held.value[-3:]))
+    steps_apart = np.abs(np.diff(held.value))
+    noise = 1.4826 * float(np.median(np.abs(steps_apart - np.median(steps_apart)))) if len(steps_apart) > 2 else 0.0
+    later = held.value[at:]
+    rises = len(later) >= 3 and float((np.diff(later) > 0).mean()) >= 0.6
+    if best <= 0 or last < best * (1 + RISEN) or last - best < 3 * noise or not rises:
+        return
+    if training is not None and not _falls(training.finite(), int(held.step[at])):
+        return
+    step = int(held.step[at])
+    text = f"{name} rose from {best:.4g} at step {step} to {last:.4g}"
+    text += " while the training loss went on falling" if training is not None else ""
+    facts = {"metric": name, "best": best, "last": last, "step": step, "range": [step, int(held.step[-1])]}
+    yield Finding("overfitting", text, WARNING, remedy("overfitting", step=step), facts, confidence=0.85)
 
 
 def _falls(loss: Track, since: int) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.composition import FLOOR, SURE, composition, settled
 from stepscope.analysis.diagnosis.tell import Case, confidence, slow, time
+from stepscope.core.vocabulary import MEETING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
-MEETING = ("backward", "communication")
-"""Phases in which a rank may wait for others."""
 LATE = 0.15
 """Share of a step by which a rank's own time must exceed that of the others."""
 MOSTLY = 0.6
@@ -79,15 +78,17 @@ def _late(
 ) -> Finding:
     """Return the finding about a rank that is late by `cost` seconds in a step of `usual`."""
     first = some[late]
+    mine = settled(first) or first
+    case = Case(mine, composition(mine, evidence), evidence)
+    cost = min(cost, case.step)
     where = max(extra, key=lambda name: extra[name])
-    text = f"rank {first.rank} is late by {time(cost)} in a step of {time(usual)}, most of it in {where}; "
+    # One step time in sentence and gain: its mean, of which the usual one that decided is the undisturbed part.
+    text = f"rank {first.rank} is late by {time(cost)} in a step of {time(case.step)}, most of it in {where}; "
     text += "the other one waits for it" if len(some) == 2 else f"the other {len(some) - 1} wait for it"
     waits = {str(steps.rank): float(np.median(_waited(steps))) for steps in some}
     facts = {"late_rank": first.rank, "late_seconds": cost, "phase": where, "phases": extra, "waiting_seconds": waits}
-    mine = settled(first) or first
-    case = Case(mine, composition(mine, evidence), evidence)
     made = slow(
-        *("straggler", case, min(cost, case.step) * mine.count, text),
+        *("straggler", case, cost * mine.count, text),
         threshold=LATE,
         condition=f"if rank {first.rank} keeps up",
         cause="data" if where == "data" else "compute" if where in ("forward", "optimizer") else where,
