@@ -35,14 +35,14 @@ def conditions(settings):
     """Return the conditions of the rules, by name."""
     rules, problems = rules_of(settings)
     assert problems == []
-    return {rule.name: str(rule.facts().get("when")) for rule in rules}
+    return {rule.name: str(rule.facts().get("when") or rule.facts().get("options")) for rule in rules}
 
 
 @pytest.mark.promise("S0-077", "S0-078", "X-10")
 def test_both_examples_of_the_first_document_set_rules(tmp_path):
     """Thresholds reach the rules; mail and Slack that are asked for and have no channel are told at the start."""
     basic, advanced = (loaded(block, tmp_path) for block in alert_blocks("000", "alerting:"))
-    for (settings, notices), numbers in ((basic, ("1.1", "0.9", "0.95")), (advanced, ("1.05", "0.85", "0.9"))):
+    for (settings, notices), numbers in ((basic, ("0.1", "0.9", "0.95")), (advanced, ("0.05", "0.85", "0.9"))):
         assert not any("section 'alerting'" in notice for notice in notices)
         found = conditions(settings)
         for rule, number in zip(("loss_increase", "gpu_memory", "cpu_usage"), numbers, strict=True):

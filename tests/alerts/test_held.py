@@ -38,7 +38,7 @@ def test_a_rule_waits_a_tenth_of_what_it_looks_at(rule, seconds):
 def test_training_never_waits():
     """Rules on what the training logs are asked at once, those on minutes of the machine are not."""
     waiting = {rule.name for rule in rules() if not rule.event and patience_of(rule) > 0}
-    assert waiting.isdisjoint({"loss_spike", "not_finite", "loss_divergence", "gradient_exploding", "training_speed"})
+    assert waiting.isdisjoint({"loss_spike", "not_finite", "loss_divergence", "gradient_exploding", "data_starvation"})
     assert "gpu_underused" in waiting
 
 

@@ -54,6 +54,10 @@ KINDS: dict[str, str] = {
 LOSSES = ("loss", "*/loss")
 ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
 HOUR = 3600.0
+SLOW_FOR = 30.0
+"""Seconds for which steps must be slow: on a shared machine a moment of it says nothing."""
+LEAST_WAIT = 0.003
+"""Seconds of a step that waiting for data must take to be worth a word: the diagnosis has the same floor."""
 
 
 def rules(limits: Mapping[str, float] | None = None) -> list[Rule]:
@@ -96,7 +100,7 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             severity=CRITICAL,
             cooldown=HOUR,
-            help="The loss is 50 % above its best level and does not come back.",
+            help="The loss has risen by half or more, undoes what was learned, and does not come back.",
         ),
         Rule(
             "not_finite",
@@ -105,19 +109,17 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             severity=CRITICAL,
             cooldown=HOUR,
-            message="{metric} is {shown} at step {step}",
+            message="{metric} is {shown} since step {step}",
             help="A loss is NaN or infinite.",
         ),
         Rule(
             "loss_increase",
-            when=f"median(value, 20) > {1 + given['loss_increase']:g} * baseline(value, 200, 20)",
+            detect="rise",
             metric=LOSSES,
             over="mean",
-            hysteresis=0.02,
+            options={"rise": given["loss_increase"]},
             cooldown=HOUR,
-            message="{metric} is {shown} (median of 20 points), more than "
-            f"{given['loss_increase']:.0%} above what it was before",
-            help="The loss lies above its baseline, the median of the 200 points before, by the given share.",
+            help="The loss has risen above what it had reached, by the given share and beyond its own noise, and stays.",
         ),
         Rule(
             "loss_plateau",
@@ -204,23 +206,25 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
     return [
         Rule(
             "training_speed",
-            when=f"baseline(step_seconds, 200, 20) / median(step_seconds, 20) < {left:g}",
+            when=f"median(step_seconds, 20) > {1 / left:g} * baseline(step_seconds, 200, 20)",
             over="max",
-            clear=f"baseline(step_seconds, 200, 20) / median(step_seconds, 20) > {(1 + left) / 2:g}",
-            lasting=Window(20, STEPS),
+            clear=f"median(step_seconds, 20) < {2 / (1 + left):g} * baseline(step_seconds, 200, 20)",
+            lasting=Window(SLOW_FOR, TIME),
             cooldown=1800.0,
-            message="training runs at {value:.0%} of its speed: a step takes {step_seconds:.3g} s",
-            help="Steps take longer than before by the given loss of speed, for 20 steps.",
+            message=f"a step takes {{shown}} (median of 20): training has lost {given['training_speed']:.0%} of its speed "
+            "or more",
+            help="Steps take longer than before by the given loss of speed, for half a minute.",
         ),
         Rule(
             "data_starvation",
-            when=f"mean(phase/data, 100) / mean(step_seconds, 100) > {given['data_wait']:g}",
+            when=f"mean(phase/data, 100) / mean(step_seconds, 100) > {given['data_wait']:g} "
+            f"and mean(phase/data, 100) > {LEAST_WAIT:g}",
             over="max",
-            hysteresis=0.2,
+            clear=f"mean(phase/data, 100) / mean(step_seconds, 100) < {0.8 * given['data_wait']:g}",
             lasting=Window(100, STEPS),
             cooldown=HOUR,
             message="the training waits for data {value:.0%} of the time",
-            help="Waiting for the next batch takes the given share of the step, over 100 steps.",
+            help="Waiting for the next batch takes the given share of the step, and 3 ms or more, over 100 steps.",
         ),
         Rule(
             "straggler",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 LOSS_POINTS = 2600
 """Points of a loss that are kept: what `spikes` looks back to, its memory of 2 000 points and the windows before."""
+RISE_LOOK = 25
+"""Points between two looks for a lasting rise: it has lasted for more anyhow."""
 FLAT_LOOK = 10.0
 """Seconds between two looks for a plateau at least: it has lasted for thousands of points anyhow."""
 SLOW_LOOK, SLOWER = 30.0, 0.05
@@ -116,39 +118,41 @@ def spike(scene: Scene) -> list[Sign]:
 
 
 def _spike(scene: Scene, spike: Any) -> Finding:
+    from stepscope.analysis.rises import growth
+
     step = scene.window.step[spike.index]
     where = f" at step {step:.0f}" if np.isfinite(step) else ""
     value = float(scene.window.value[spike.told])
-    text = f"{scene.name} rose by {spike.ratio:.0%}{where}, from {spike.level:.4g} to {spike.top:.4g}"
+    who = "the loss" if scene.name == "loss" else scene.name
+    text = f"{who} rose at once from {spike.level:.4g} to {spike.top:.4g}{where}{growth(spike.level, spike.top)}"
     evidence = {"value": value, "level": spike.level, "top": spike.top, "height": spike.height, "window": "40 points"}
     return Finding("loss_spike", text, WARNING, "", {**evidence, "threshold": spike.level * 1.05})
 
 
-def divergence(scene: Scene) -> list[Sign]:
-    """Tell a loss that is far above its best and does not come back."""
-    from stepscope.analysis.trend import DECREASING, trend
+def rise(scene: Scene) -> list[Sign]:
+    """Tell a loss that has risen above its own noise and stays there."""
+    return _risen(scene, scene.options["rise"], WARNING)
 
-    size = int(scene.options["points"])
+
+def divergence(scene: Scene) -> list[Sign]:
+    """Tell such a rise that undoes what was learned."""
+    return _risen(scene, scene.options["rise"], CRITICAL)
+
+
+def _risen(scene: Scene, share: float, severity: str) -> list[Sign]:
+    from stepscope.analysis.rises import begun_at, lasting_rise
+
     window = scene.window
-    if window.total < 4 * size or not scene.is_due(points=max(1, size // 4)):
+    if not scene.is_due(points=RISE_LOOK):
         return []
-    values = window.value[np.isfinite(window.value)]
-    whole = len(values) // size * size
-    if whole < 3 * size:
-        return []
-    levels = np.median(values[-whole:].reshape(-1, size), axis=1)
-    best = min(float(levels[:-1].min()), scene.memory.get("best", np.inf))
-    scene.memory["best"] = best
-    now = float(levels[-1])
-    rise = (now - best) / abs(best) if best else np.inf
-    if rise < scene.options["rise"]:
+    found = lasting_rise(window.value, share)
+    if found is None or (severity == CRITICAL and not found.is_divergence(begun_at(window.head))):
         return [Sign(len(window) - 1, holds=False)]
-    line = trend(np.arange(2 * size), values[-2 * size :])
-    holds = line.direction != DECREASING
-    text = f"{scene.name} is {now:.4g}, {rise:.0%} above its best of {best:.4g}, and does not come back"
-    evidence = {"value": now, "best": best, "rise_ratio": rise, "threshold": best * (1 + scene.options["rise"])}
-    evidence |= {"slope": line.slope, "window": f"{size} points"}
-    return [Sign(len(window) - 1, holds, Finding("divergence", text, CRITICAL, "", evidence))]
+    step = float(window.step[found.index])
+    evidence = {"value": found.now, "before": found.before, "threshold": found.before + share * abs(found.before)}
+    evidence |= {"noises": found.noises, "since_step": step if np.isfinite(step) else None}
+    finding = Finding("divergence", found.text(scene.name, step), severity, "", evidence)
+    return [Sign(len(window) - 1, holds=True, finding=finding)]
 
 
 def plateau(scene: Scene) -> list[Sign]:
@@ -304,11 +308,14 @@ HOURS = 3600.0
 
 DETECTORS: dict[str, Detector] = {
     "spike": Detector("a loss rises at once", spike, Need(LOSS_POINTS), metric=("loss",)),
+    "rise": Detector(
+        "a loss has risen above its own noise and stays there", rise, Need(LOSS_POINTS), {"rise": 0.1}, ("loss",)
+    ),
     "divergence": Detector(
-        "a loss is far above its best and stays",
+        "a loss has risen so far that what was learned is lost",
         divergence,
-        Need(LOSS_POINTS),
-        {"points": 50, "rise": 0.5},
+        Need(LOSS_POINTS, head=True),
+        {"rise": 0.5},
         ("loss",),
     ),
     "plateau": Detector(

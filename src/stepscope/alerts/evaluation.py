@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FULL = 0.95
 """Share of a window of time or steps that the series must reach back before the window counts as full."""
+FINITE = 0.5
+"""Share of a window's values that must be finite for its mean, median or percentile to be known."""
 CHUNK = 2**18
 """Values that are sorted at a time: 2 MiB."""
 FEW = 4
@@ -255,7 +257,7 @@ def _running(values: Any, ends: Places) -> Numbers:
 
 def _mean(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
     count, total, around = _sums(stack, low, high)
-    return np.asarray(around + total / np.where(count > 0, count, np.nan))
+    return np.asarray(around + total / np.where(count >= _enough(high - low), count, np.nan))
 
 
 def _sum(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
@@ -266,6 +268,11 @@ def _sum(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
 def _std(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
     count, total, squares, *_rest = _sums(stack, low, high, squares=True)
     return _deviation(count, total, squares)
+
+
+def _enough(size: Any) -> Any:
+    """Return how many values of a window must be finite before its level is known: a few of many say nothing."""
+    return np.maximum(1.0, FINITE * size)
 
 
 def _deviation(count: Numbers, total: Numbers, squares: Numbers) -> Numbers:
@@ -338,12 +345,13 @@ def _quantile(values: Numbers, share: float) -> Numbers:
     good = np.isfinite(values)
     if not good.all():
         bad = ~good.all(axis=-1)
-        found[bad] = [_finite_quantile(row[np.isfinite(row)], share) for row in values[bad]]
+        found[bad] = [_finite_quantile(row, share) for row in values[bad]]
     return np.asarray(found)
 
 
 def _finite_quantile(values: Numbers, share: float) -> float:
-    return float(np.quantile(values, share)) if len(values) else np.nan
+    good = values[np.isfinite(values)]
+    return float(np.quantile(good, share)) if len(good) >= _enough(len(values)) else np.nan
 
 
 def _slope(stack: Stack, low: Places, high: Places, node: Call) -> Numbers:

@@ -57,6 +57,9 @@ class Instance:
     def look(self, store: Store) -> SeriesWindow | None:
         """Find the series, some of which are new; return the one whose points are judged."""
         self.version = store.version
+        if store.is_double(self.name, patterns_of(self.rule)):  # one series is judged once, whatever its names
+            self.driving = None
+            return None
         named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
         self.found = {name: self._find(name, store) for name in named}
         self.driving = self.found[self.driver] = store.find(self.rank, self.name, self.rule.over)
@@ -71,6 +74,11 @@ class Instance:
         if name == VALUE:
             return store.find(self.rank, self.name, self.rule.over)
         return store.find(self.rank, fill_in(name, self.binding), self.rule.over)
+
+
+def patterns_of(rule: Rule) -> tuple[str, ...]:
+    """Return the patterns of the series whose points a rule judges: its own, or its detector's."""
+    return rule.drivers() or (DETECTORS[rule.detect].metric if rule.detect else ())
 
 
 def labels_of(rule: Rule, name: str, rank: int | None) -> dict[str, str]:
@@ -146,8 +154,8 @@ class Judge:
         """Make the instances that a new series drives."""
         for rule in self._rules:
             detector = DETECTORS[rule.detect] if rule.detect else None
-            patterns = rule.drivers() or (detector.metric if detector else ())
-            binding = next((found for found in (bind(each, name) for each in patterns) if found is not None), None)
+            bindings = (bind(each, name) for each in patterns_of(rule))
+            binding = next((found for found in bindings if found is not None), None)
             if binding is None or len(self._instances[rule.name]) >= MOST_INSTANCES:
                 continue
             alone = rule.over == EACH and not (detector is not None and detector.across)

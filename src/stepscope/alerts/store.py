@@ -190,6 +190,7 @@ class Store:
         self.windows: dict[Name, SeriesWindow] = {}
         self._targets: dict[Name, list[tuple[SeriesWindow, float]]] = {}
         self._together: dict[tuple[str, str], Together] = {}
+        self._logged: set[str] = set()
         self._machine: list[int] = []
         """Numbers under which watchers write their own rows."""
         self.version = 0
@@ -231,6 +232,8 @@ class Store:
                 if rank >= 0 and bind(pattern, spelling) is not None:
                     whole = self._together.setdefault((how, spelling), Together(SeriesWindow(need), how))
                     whole.members[rank] = window
+        if found:
+            self._logged.add(name)
         return found
 
     def _forget(self, window: SeriesWindow) -> None:
@@ -238,6 +241,17 @@ class Store:
         self._targets = {
             key: [target for target in targets if target[0] is not window] for key, targets in self._targets.items()
         }
+
+    def is_double(self, name: str, patterns: tuple[str, ...]) -> bool:
+        """Say whether a rule with these patterns judges the points under this name under a better one, too.
+
+        Better is the name under which they were logged; of two names for one quantity the canonical one.
+        """
+        if name in self._logged:
+            better = {spelling for spelling, _ in _spellings(name)} - {name}
+        else:
+            better = {one for one in self._logged if any(spelling == name for spelling, _ in _spellings(one))}
+        return any(bind(pattern, other) is not None for other in better & self._logged for pattern in patterns)
 
     def take(self, parts: Parts) -> None:
         """Add new points."""

@@ -46,6 +46,11 @@ LONG_MEMORY, LIKE_IT = 2000, 1
 news."""
 LEAST_DISTANCE = 1e-3
 """Usual distance at least, relative to the level: a loss that is printed with three digits repeats itself."""
+LINEAR = 0.5
+"""Rise up to which the distance from the level is the rise itself."""
+DOUBT, YOUNG = 20, 400
+"""Points before with which a height counts half, as what is usual is not known well yet; and with which it counts in
+full."""
 REST = 5
 """Calm points that end a spike."""
 
@@ -100,7 +105,7 @@ def spikes(value: ArrayLike) -> Spikes:
     if len(values) <= FEWEST:
         return Spikes(f"not enough data: {len(values)} points, of which more than {FEWEST} are needed", len(values))
     with np.errstate(over="ignore", invalid="ignore"):
-        level, height, rise = _heights(values)
+        level, height, rise = _heights(values, 0, positive=bool(values.min() > 0))
     confirmed, alone = _told(height, rise)
     told = confirmed | alone
     found = []
@@ -122,25 +127,36 @@ def may_spike(value: ArrayLike, newest: int) -> bool:
     A cheap look at the end of a series, for whoever follows it as it grows: where it says no, `spikes` of the same
     series tells none that is known with these points.
     """
-    given = np.asarray(value, dtype=np.float64).ravel()[-(newest + 2 * WINDOW + 2) :]
+    whole = np.asarray(value, dtype=np.float64).ravel()
+    given = whole[-(newest + 2 * WINDOW + 2) :]
     values = given[np.isfinite(given)]
     if len(values) <= FEWEST:
         return False
+    positive = not bool(np.any(whole <= 0))
     with np.errstate(over="ignore", invalid="ignore"):
-        _, height, rise = _heights(values)
+        _, height, rise = _heights(values, len(whole) - len(given), positive=positive)
     return bool(np.any((height[-newest - 1 :] >= CONFIRMED) & (rise[-newest - 1 :] >= SHARE)))
 
 
-def _heights(values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Return for each point the level before it, its height over that in usual distances, and its relative rise."""
+def _heights(values: Numbers, seen: int, *, positive: bool) -> tuple[Numbers, Numbers, Numbers]:
+    """Return for each point the level before it, its height over that in usual distances, and its relative rise.
+
+    Where all values are positive, distances are relative to the level, and those beyond half of it count by their
+    logarithm: the noise of a loss that has become small is a share of it, and single batches are many times as hard as
+    others. `seen` is how many points came before the first.
+    """
     level = quantile_before(values, WINDOW, 0.5)
     level[0] = values[0]
-    away = values - level
     size = np.maximum(np.abs(level), 1e-300)
+    rise = (values - level) / size
+    away, least = values - level, LEAST_DISTANCE * size
+    if positive:
+        away, least = np.where(rise > LINEAR, LINEAR + np.log((1 + rise) / (1 + LINEAR)), rise), LEAST_DISTANCE
     usual = np.nan_to_num(1.4826 * quantile_before(np.abs(away), WINDOW, 0.5))
-    height = away / np.maximum(usual, LEAST_DISTANCE * size)
-    height[:FEWEST] = 0.0
-    return level, height, away / size
+    before = np.arange(seen + 1, seen + 1 + len(values))
+    height = away / np.maximum(usual, least) / (1 + DOUBT * np.maximum(0, 1 / before - 1 / YOUNG))
+    height[: max(0, FEWEST - seen)] = 0.0
+    return level, height, rise
 
 
 def _told(height: Numbers, rise: Numbers) -> tuple[Flags, Flags]:
