@@ -14,7 +14,9 @@ from stepscope.alerts.detectors import DETECTORS
 from stepscope.alerts.expression import FUNCTIONS
 from stepscope.alerts.profiles import PROFILES, profile, rules_of
 from stepscope.analysis.diagnosis import composition
+from stepscope.analysis.diagnosis.evidence import Evidence, Track
 from stepscope.analysis.diagnosis.kinds import KINDS as DIAGNOSED
+from stepscope.analysis.diagnosis.learning import learning
 from stepscope.core.config import load
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
 from stepscope.core.settings import default_schema
@@ -88,7 +90,9 @@ def test_loss_increase():
     assert fired(rig.values("loss", *noise(400, 2, 0.05))) == []
     told = rig.values("loss", *noise(200, 2.4, 0.05))
     assert fired(told) == ["loss_increase"]
-    assert re.fullmatch(r"the loss has risen from 1.9\d* to 2.3\d* since step 400, by (19|20|21) %", told[0].text)
+    assert re.fullmatch(
+        r"the loss has risen from 1.9\d* to 2.3\d* since step 400, by (19|20|21) %, and stays there", told[0].text
+    )
     assert states(rig.values("loss", *noise(200, 2, 0.05))) == [("loss_increase", "resolved")]
 
 
@@ -103,6 +107,22 @@ def test_a_harder_stage_that_is_being_learned_is_no_divergence():
     stage = 0.5 + 1.5 * np.exp(-np.arange(400) / 150)
     course = np.concatenate([stage, 1.4 * stage, 2.0 * stage]) + noise(1200, 0, 0.01)
     assert fired(rig_of("loss_increase", "loss_divergence").values("loss", *course.tolist())) == []
+
+
+@pytest.mark.parametrize(("top", "rule"), [(2.5, "loss_increase"), (6.0, "loss_divergence")])
+def test_alert_and_diagnosis_say_the_same_of_a_risen_loss(top, rule):
+    """Of the same points, to the letter, and as grave; of a healthy run neither says anything."""
+    ramp = [*noise(400, 2, 0.05), *(np.linspace(2, top, 200) + noise(200, 0, 0.05)), *noise(150, top, 0.05)]
+    for values, expected in ((ramp, True), (noise(750, 2, 0.05), False)):
+        rig = rig_of(rule)
+        told = [change for value in values for change in rig.values("loss", value)]
+        at = told[-1].step + 1 if told else len(values)
+        steps = np.arange(at)
+        track = Track(steps, steps * 1.0, np.asarray(values[:at]))
+        found = [one for one in learning(Evidence(series={"loss": {0: track}})) if one.kind == "divergence"]
+        assert [one.text for one in found] == [change.text for change in told]
+        assert [one.severity for one in found] == [change.severity for change in told]
+        assert bool(told) == expected
 
 
 @pytest.mark.parametrize("both", [True, False])

@@ -72,9 +72,14 @@ class Rise:
 
     def text(self, name: str, step: float) -> str:
         """Return it as a sentence about a metric, high since a step (NaN: nobody knows which)."""
-        since = f" since step {step:.0f}" if math.isfinite(step) else ""
-        who = "the loss" if name == "loss" else name
-        return f"{who} has risen from {self.before:.4g} to {self.now:.4g}{since}{growth(self.before, self.now)}"
+        return rise_text(name, self.before, self.now, step)
+
+
+def rise_text(name: str, before: float, now: float, step: float) -> str:
+    """Return the sentence that a loss has risen for good, since a step (NaN: nobody knows which)."""
+    since = f" since step {step:.0f}" if math.isfinite(step) else ""
+    who = "the loss" if name == "loss" else name
+    return f"{who} has risen from {before:.4g} to {now:.4g}{since}{growth(before, now)}, and stays there"
 
 
 def growth(before: float, after: float) -> str:
@@ -142,7 +147,9 @@ def _rise(blocks: Numbers, share: float) -> tuple[int, float, float, float] | No
     if len(level) - start < (2 if highest > 0 and now > FAR * highest else HIGH):
         return None
     earlier = level[SMOOTH - 1 : start] - np.minimum.accumulate(reached)[SMOOTH - 2 : start - 1]
-    if USUAL * float(earlier.max(initial=0.0)) > height or _falls(blocks[start - 1 :].ravel(), blocks.shape[1], height):
+    if USUAL * float(earlier.max(initial=0.0)) > height or comes_down(
+        blocks[start - 1 :].ravel(), height, blocks.shape[1]
+    ):
         return None
     return start, before, now, height / noise if noise > 0 else math.inf
 
@@ -165,8 +172,14 @@ def _noise(blocks: Numbers, level: Numbers) -> float:
     return max(WITHIN * inside, wander)
 
 
-def _falls(since: Numbers, size: int, height: float) -> bool:
-    """Say whether a loss comes down again from its peak, by the points since it rose."""
+def comes_down(since: Numbers, height: float, size: int = SMALLEST) -> bool:
+    """Say whether a loss comes down again from its peak.
+
+    Args:
+        since: its finite values since it rose.
+        height: of the rise.
+        size: points of a block; the later half of more than four is looked at.
+    """
     part = max(SMALLEST // 2, size // 5)
     whole = len(since) // part * part
     peak = len(since) - whole + int(np.argmax(_medians(since[-whole:].reshape(-1, part)))) * part

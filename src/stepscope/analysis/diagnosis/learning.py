@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.analysis.diagnosis.course import course_of
 from stepscope.analysis.diagnosis.progress import progress
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.analysis.rises import begun_at, comes_down, lasting_rise, rise_text
 from stepscope.analysis.spikes import spikes
 from stepscope.core.remedies import remedy
 
@@ -81,7 +82,21 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
         later = [one for one in later if one.kind != "plateau"]  # it follows from them
     yield from (*broken, *diverged, *weak, *later)
     if not ruined:
-        yield from _sudden_rises(stages, later)
+        sudden = _sudden_rises(stages, later)
+        explained = sudden or any(one.evidence.get("cause") == "jump" for one in later)
+        yield from sudden if explained or not stages else _risen(stages[-1])
+
+
+def _risen(loss: Track) -> Iterator[Finding]:
+    """Yield a rise that lasts until now: what the alerts on the loss tell, in their words."""
+    rise = lasting_rise(loss.value)
+    if rise is None:
+        return
+    step = int(loss.step[rise.index])
+    severity = CRITICAL if rise.is_divergence(begun_at(loss.value)) else WARNING
+    facts = {"best": rise.before, "last": rise.now, "step": step, "range": [step, int(loss.step[-1])]}
+    advice = remedy("divergence", step=step)
+    yield Finding("divergence", rise.text("loss", step), severity, advice, facts, confidence=0.8)
 
 
 def _sudden_rises(stages: list[Track], later: list[Finding]) -> list[Finding]:
@@ -181,7 +196,9 @@ def _diverged(loss: Track) -> Iterator[Finding]:
     low = np.flatnonzero(below)
     at = min(len(loss) - 1, int(low[-1]) + 1) if len(low) else 0
     start = int(loss.step[at])
-    text = f"the loss rose from {best:.4g} to {last:.4g} since step {start}, and stays there"
+    if comes_down(loss.value[at:], rise):
+        return  # a harder stage, which is being learned
+    text = rise_text("loss", best, last, start)
     facts = {"best": best, "last": last, "step": start, "range": [start, int(loss.step[-1])]}
     yield Finding("divergence", text, CRITICAL, remedy("divergence", step=start), facts, confidence=0.9)
 
@@ -216,7 +233,8 @@ def _spikes(loss: Track) -> Iterator[Finding]:
     steps = [int(loss.step[one.index]) for one in found]
     one = found[0]
     many = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    back = "and came back" if one.recovered else "and has not come back"
+    falls = not one.recovered and comes_down(loss.value[one.peak :], one.top - one.level)
+    back = "and came back" if one.recovered else "and is coming down again" if falls else "and has not come back"
     text = f"the loss rose at once from {one.level:.4g} to {one.top:.4g} at step {steps[0]}, {back}{many}"
     facts: dict[str, Any] = {
         "step": steps[0],
@@ -226,7 +244,7 @@ def _spikes(loss: Track) -> Iterator[Finding]:
         "top": one.top,
     }
     facts["range"] = [max(0, steps[0] - 50), steps[0] + 50]
-    severity = WARNING if one.recovered else CRITICAL
+    severity = WARNING if one.recovered or falls else CRITICAL
     yield Finding("loss_spike", text, severity, remedy("loss_spike", step=steps[0]), facts, confidence=0.85)
 
 

@@ -243,7 +243,7 @@ def _jump(evidence: Evidence, rate: Track, *, broken: bool = False) -> Iterator[
     level = float(np.median(np.where(np.isfinite(later), later, np.inf)))
     if level < float(np.median(earlier)) + RISES * abs(float(np.median(earlier))):
         return
-    became = f"{level:.4g}" if np.isfinite(level) else "no number"
+    became = f"{level:.4g}" if np.isfinite(level) else "NaN"
     text = f"the learning rate jumped from {rate.value[at - 1]:.3g} to {rate.value[at]:.3g} at step {step}, "
     text += f"and the loss from {np.median(earlier):.4g} to {became}"
     facts = {"step": step, "range": [max(0, step - 50), step + 50]}
