@@ -113,3 +113,19 @@ def test_healthy_run_has_no_spike():
     loss = [float(value) for value in re.findall(r"train_loss:([\d.]+)", path.read_text(encoding="utf-8"))]
     assert len(loss) > 6000
     assert spikes(loss).spikes == ()
+
+
+def test_single_hard_batches_of_a_small_loss_are_no_spikes():
+    """A loss that has become small has noise that is a share of it, with a heavy tail."""
+    draw = np.random.default_rng(0)
+    small = (0.7 * np.exp(-np.arange(600) / 60) + 0.0005) * np.exp(draw.normal(size=600))
+    small[[300, 400, 500]] = 0.3
+    assert spikes(small).spikes == ()
+
+
+def test_what_is_usual_is_not_known_after_twenty_points():
+    """A modest rise is told later; one that nothing explains at once."""
+    draw = np.random.default_rng(1)
+    early = draw.normal(1.0, 0.05, 60)
+    assert spikes(np.concatenate([early[:22], [1.2, 1.17], early[22:]])).spikes == ()
+    assert [one.index for one in spikes(np.concatenate([early[:22], [3.5, 3.45], early[22:]])).spikes] == [22]

@@ -119,7 +119,7 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             options={"rise": given["loss_increase"]},
             cooldown=HOUR,
-            help="The loss has risen above what it had reached, by the given share and beyond its own noise, and stays.",
+            help="The loss has risen above what it had reached, by the given share and beyond its noise, and stays.",
         ),
         Rule(
             "loss_plateau",
@@ -211,8 +211,8 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             clear=f"median(step_seconds, 20) < {2 / (1 + left):g} * baseline(step_seconds, 200, 20)",
             lasting=Window(SLOW_FOR, TIME),
             cooldown=1800.0,
-            message=f"a step takes {{shown}} (median of 20): training has lost {given['training_speed']:.0%} of its speed "
-            "or more",
+            message="a step takes {shown} (median of 20): training has lost "
+            f"{given['training_speed']:.0%} of its speed or more",
             help="Steps take longer than before by the given loss of speed, for half a minute.",
         ),
         Rule(

@@ -149,7 +149,11 @@ def _risen(scene: Scene, share: float, severity: str) -> list[Sign]:
     if found is None or (severity == CRITICAL and not found.is_divergence(begun_at(window.head))):
         return [Sign(len(window) - 1, holds=False)]
     step = float(window.step[found.index])
-    evidence = {"value": found.now, "before": found.before, "threshold": found.before + share * abs(found.before)}
+    evidence: dict[str, Any] = {
+        "value": found.now,
+        "before": found.before,
+        "threshold": found.before + share * abs(found.before),
+    }
     evidence |= {"noises": found.noises, "since_step": step if np.isfinite(step) else None}
     finding = Finding("divergence", found.text(scene.name, step), severity, "", evidence)
     return [Sign(len(window) - 1, holds=True, finding=finding)]

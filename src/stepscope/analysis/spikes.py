@@ -47,7 +47,8 @@ news."""
 LEAST_DISTANCE = 1e-3
 """Usual distance at least, relative to the level: a loss that is printed with three digits repeats itself."""
 LINEAR = 0.5
-"""Rise up to which the distance from the level is the rise itself."""
+"""Rise of a single point beyond which it counts by its logarithm, where no value is 0 or below: the noise of a small
+loss is a share of it, and single batches are many times as hard as others."""
 DOUBT, YOUNG = 20, 400
 """Points before with which a height counts half, as what is usual is not known well yet; and with which it counts in
 full."""
@@ -105,8 +106,8 @@ def spikes(value: ArrayLike) -> Spikes:
     if len(values) <= FEWEST:
         return Spikes(f"not enough data: {len(values)} points, of which more than {FEWEST} are needed", len(values))
     with np.errstate(over="ignore", invalid="ignore"):
-        level, height, rise = _heights(values, 0, positive=bool(values.min() > 0))
-    confirmed, alone = _told(height, rise)
+        level, height, rise = _heights(values, 0)
+        confirmed, alone = _told(values, level, height, rise)
     told = confirmed | alone
     found = []
     for first, last in stretches(told | ((height >= STAYS) & (rise >= SHARE / 2)), REST):
@@ -132,45 +133,54 @@ def may_spike(value: ArrayLike, newest: int) -> bool:
     values = given[np.isfinite(given)]
     if len(values) <= FEWEST:
         return False
-    positive = not bool(np.any(whole <= 0))
     with np.errstate(over="ignore", invalid="ignore"):
-        _, height, rise = _heights(values, len(whole) - len(given), positive=positive)
+        _, height, rise = _heights(values, len(whole) - len(given))
     return bool(np.any((height[-newest - 1 :] >= CONFIRMED) & (rise[-newest - 1 :] >= SHARE)))
 
 
-def _heights(values: Numbers, seen: int, *, positive: bool) -> tuple[Numbers, Numbers, Numbers]:
+def _heights(values: Numbers, seen: int) -> tuple[Numbers, Numbers, Numbers]:
     """Return for each point the level before it, its height over that in usual distances, and its relative rise.
 
-    Where all values are positive, distances are relative to the level, and those beyond half of it count by their
-    logarithm: the noise of a loss that has become small is a share of it, and single batches are many times as hard as
-    others. `seen` is how many points came before the first.
+    `seen` is how many points came before the first.
     """
     level = quantile_before(values, WINDOW, 0.5)
     level[0] = values[0]
     size = np.maximum(np.abs(level), 1e-300)
-    rise = (values - level) / size
-    away, least = values - level, LEAST_DISTANCE * size
-    if positive:
-        away, least = np.where(rise > LINEAR, LINEAR + np.log((1 + rise) / (1 + LINEAR)), rise), LEAST_DISTANCE
+    away = values - level
+    return level, _in_usual(away, size, seen), away / size
+
+
+def _in_usual(away: Numbers, size: Numbers, seen: int = 0) -> Numbers:
+    """Return distances from the level in usual ones; they count less while few points have been seen."""
     usual = np.nan_to_num(1.4826 * quantile_before(np.abs(away), WINDOW, 0.5))
-    before = np.arange(seen + 1, seen + 1 + len(values))
-    height = away / np.maximum(usual, least) / (1 + DOUBT * np.maximum(0, 1 / before - 1 / YOUNG))
+    before = np.arange(seen + 1, seen + 1 + len(away))
+    height = away / np.maximum(usual, LEAST_DISTANCE * size) / (1 + DOUBT * np.maximum(0, 1 / before - 1 / YOUNG))
     height[: max(0, FEWEST - seen)] = 0.0
-    return level, height, rise
+    return np.asarray(height)
 
 
-def _told(height: Numbers, rise: Numbers) -> tuple[Flags, Flags]:
+def _told(values: Numbers, level: Numbers, height: Numbers, rise: Numbers) -> tuple[Flags, Flags]:
     """Return which points begin a spike that the next point confirms, and which are one alone."""
     after = np.append(height[1:], 0.0)
     enough = rise >= SHARE
     stays = (height >= CONFIRMED) & (after >= STAYS) & enough
-    usual = np.where(stays | _follows(height >= CONFIRMED), 0.0, height)
-    reach = np.maximum(np.nan_to_num(quantile_before(usual, MEMORY, TAIL)), LEAST_REACH)
+    left_out = stays | _follows(height >= CONFIRMED)
+    reach = _reach(np.where(left_out, 0.0, height))
     confirmed = stays & (height >= CONFIRMED / 2 * reach) & (after >= STAYS / 2 * reach)
-    alone = (height >= ALONE * reach) & enough
+    single = height
+    if values.min() > 0:
+        size = np.maximum(level, 1e-300)
+        single = _in_usual(size * np.where(rise > LINEAR, LINEAR + np.log((1 + rise) / (1 + LINEAR)), rise), size)
+    usual = np.where(left_out, 0.0, single)
+    alone = (single >= ALONE * _reach(usual)) & enough
     for at in np.flatnonzero(alone):
-        alone[at] = np.sum(usual[max(0, at - LONG_MEMORY) : at] > height[at] / 2) <= LIKE_IT
+        alone[at] = np.sum(usual[max(0, at - LONG_MEMORY) : at] > single[at] / 2) <= LIKE_IT
     return confirmed, alone
+
+
+def _reach(usual: Numbers) -> Numbers:
+    """Return how high the points before each have reached without a spike."""
+    return np.maximum(np.nan_to_num(quantile_before(usual, MEMORY, TAIL)), LEAST_REACH)
 
 
 def _follows(high: Flags) -> Flags:

@@ -73,7 +73,7 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
     course = loss.finite() if loss is not None else None
     stages = evidence.stages(course) if course is not None else []
     broken = list(_non_finite(evidence))
-    diverged = [one for stage in stages if len(stage) >= FEWEST for one in _diverged(stage)][:1]
+    diverged = [one for stage in stages if len(stage) >= FEWEST for one in _lost(stage)][:1]
     ruined = [one for one in (*broken, *diverged) if one.severity == CRITICAL]
     weak = list(_gradients(evidence, ruined[0] if ruined else None, course))
     weak += [] if broken else list(_layers(evidence))
@@ -82,9 +82,20 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
         later = [one for one in later if one.kind != "plateau"]  # it follows from them
     yield from (*broken, *diverged, *weak, *later)
     if not ruined:
-        sudden = _sudden_rises(stages, later)
-        explained = sudden or any(one.evidence.get("cause") == "jump" for one in later)
-        yield from sudden if explained or not stages else _risen(stages[-1])
+        yield from _rises(stages, later)
+
+
+def _rises(stages: list[Track], later: list[Finding]) -> list[Finding]:
+    """Return a sudden rise of the loss, or one that lasts, if no jump of the learning rate explains it."""
+    sudden = _sudden_rises(stages, later)
+    explained = sudden or any(one.evidence.get("cause") == "jump" for one in later)
+    return sudden if explained or not stages else list(_risen(stages[-1]))
+
+
+def _lost(loss: Track) -> Iterator[Finding]:
+    """Yield that what was learned is lost: by the newest values, as alerts tell it, or by the course as a whole."""
+    newest = [one for one in _risen(loss) if one.severity == CRITICAL]
+    yield from newest or _diverged(loss)
 
 
 def _risen(loss: Track) -> Iterator[Finding]:
