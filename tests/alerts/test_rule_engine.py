@@ -261,7 +261,7 @@ def test_death_is_told_with_its_cause():
     assert rig.engine.urgent
     (told,) = rig.engine.evaluate(0)
     assert (told.rule, told.severity, told.rank) == ("death", "critical", 2)
-    assert "oom-killed, memory of the container ran out" in told.text
+    assert told.text == "rank 2 has ended, oom-killed: memory of the container ran out"
     assert states(rig.values("loss", 1.0, rank=2)) == [("death", "resolved")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 
 import pytest
 
@@ -33,9 +34,11 @@ WAYS = [
     (
         "os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(600)",
         -signal.SIGINT,
-        "failed",
-        "KeyboardInterrupt",
+        "interrupted",
+        "Ctrl-C",
     ),
+    ("signal.signal(signal.SIGINT, signal.SIG_DFL); signal.raise_signal(2)", -signal.SIGINT, "interrupted", "SIGINT"),
+    ("sys.exit(130)", 130, "interrupted", "exit code 130"),
 ]
 
 
@@ -63,6 +66,61 @@ def test_sys_exit_keeps_its_code_and_rows(bench, code):
     assert trainer.process.returncode == (3 if code == 3 else 1)
     assert (past.state, past.cause) == ("failed", f"exit code {trainer.process.returncode}")
     assert past.series("x").value.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("end", ["raise KeyboardInterrupt", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_an_end_by_hand_is_no_alarm(bench, end):
+    """Ctrl-C, and the SIGTERM that shuts a notebook's kernel down, interrupt a run and alert nobody."""
+    trainer = bench.run("import sys; sys.ps1 = 'In : '\n" + textwrap.dedent(BODY.format(end=end)))
+    past = ended(trainer.out.split()[0])
+    bench.quiet()
+    assert past.state == "interrupted"
+    assert past.events("alert") == []
+
+
+def test_ctrl_c_in_a_group_of_ranks_interrupts_the_run(bench):
+    """All ranks of a launcher get the SIGINT of the terminal, some a SIGTERM as well: the run is interrupted."""
+    trainer = bench.start(GROUP, start_new_session=True)
+    path = trainer.line()
+    assert sorted(trainer.line() for _ in range(3)) == ["ready"] * 3
+    os.killpg(trainer.pid, signal.SIGINT)
+    trainer.wait()
+    bench.quiet()
+    past = ended(path)
+    assert past.state == "interrupted"
+    assert past.events("alert") == []
+
+
+GROUP = """
+    import os, signal, subprocess, sys, time
+    import stepscope
+    if len(sys.argv) == 1:
+        ranks = []
+        for rank in range(3):
+            given = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3", "STEPSCOPE_RUN_ID": "group"}
+            ranks.append(subprocess.Popen([sys.executable, __file__, "rank"], env={**os.environ, **given}))
+        try:
+            for process in ranks:
+                process.wait()
+        except KeyboardInterrupt:
+            time.sleep(0.2)
+            for process in ranks:
+                process.terminate()
+            for process in ranks:
+                process.wait()
+        sys.exit(1)
+    run = stepscope.init(project="ends")
+    if run.rank == 0:
+        print(run.path, flush=True)
+    else:
+        time.sleep(2)
+    run.log({"x": 1.0})
+    print("ready", flush=True)
+    try:
+        time.sleep(600)
+    finally:
+        time.sleep(5 if run.rank == 2 else 0)  # rank 2 is slow to unwind, and gets the SIGTERM
+"""
 
 
 def test_the_excepthook_of_the_user_is_still_called(bench):

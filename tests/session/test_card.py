@@ -40,8 +40,8 @@ def test_a_card_says_what_the_run_did_and_where_to_look(tmp_path):
                 run.log({"loss": float(value)})
         until(lambda: len(stepscope.open(run.path).points(["loss"])) == 5, "the rows")
         stream = Stream()
-        card.show(run.path, run.name, 5, stream=stream)
-    assert "stepscope mnist ended" in stream.text
+        card.show(run.path, run.name, 5, "failed: exit code 3", stream=stream)
+    assert "stepscope mnist failed: exit code 3 " in stream.text
     assert "5 steps, " in stream.text
     assert "loss 4" in stream.text
     assert "forward" in stream.text

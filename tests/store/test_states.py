@@ -95,6 +95,16 @@ def test_folder_without_anything(tmp_path):
         ([rank("failed", 20, cause="x"), rank("lost")], ("failed", "x")),
         ([rank("running"), rank("oom-killed", 5, cause="no memory")], ("oom-killed", "no memory")),
         ([rank("preempted", 5), rank("finished", 1)], ("preempted", "")),
+        ([rank("interrupted", 5, cause="Ctrl-C"), rank("finished", 1)], ("interrupted", "Ctrl-C")),
+        (
+            [rank("killed", 5, cause="killed by SIGTERM"), rank("interrupted", 6, cause="Ctrl-C")],
+            ("interrupted", "Ctrl-C"),
+        ),
+        ([rank("failed", 5, cause="x"), rank("interrupted", 6, cause="Ctrl-C")], ("failed", "x")),
+        (
+            [rank("killed", 5, cause="killed by SIGTERM"), rank("interrupted", 60_000_000, cause="Ctrl-C")],
+            ("killed", "killed by SIGTERM"),
+        ),
         ([rank("of the future", 5)], ("running", "")),
         ([], ("running", "")),
     ],

@@ -26,7 +26,9 @@ RUNNING, FINISHED, FAILED, EXITED = (
 KILL, TERM, USR1, SEGV, ABRT = (
     int(number) for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.SIGSEGV, signal.SIGABRT)
 )
+INT = int(signal.SIGINT)
 GROUP = Oom(60 << 20, 58 << 20, kills=1)
+BY_HAND = "rank 3 was interrupted"
 JUDGED = [
     # What the run said itself comes first.
     (Evidence(status=KILL, state=FINISHED), End("finished", "")),
@@ -47,6 +49,27 @@ JUDGED = [
     (Evidence(status=ABRT | 0x80), End("killed", "killed by SIGABRT, with a core dump")),
     (Evidence(status=TERM), End("killed", "killed by SIGTERM")),
     (Evidence(status=40), End("killed", "killed by signal 40")),
+    # A person ended it.
+    (Evidence(state=FAILED, error="KeyboardInterrupt"), End("interrupted", "Ctrl-C")),
+    (Evidence(state=FAILED, error="KeyboardInterrupt: stop it"), End("interrupted", "Ctrl-C")),
+    (Evidence(status=INT), End("interrupted", "Ctrl-C (SIGINT)")),
+    (Evidence(status=130 << 8, state=EXITED), End("interrupted", "Ctrl-C (exit code 130)")),
+    (Evidence(state=FAILED, error="SystemExit: 130"), End("interrupted", "Ctrl-C (exit code 130)")),
+    (Evidence(status=TERM, after=BY_HAND), End("interrupted", f"SIGTERM, after {BY_HAND}")),
+    (Evidence(status=1 << 8, after=BY_HAND), End("interrupted", f"exit code 1, after {BY_HAND}")),
+    (
+        Evidence(state=FAILED, error="OSError: peer", after=BY_HAND),
+        End("interrupted", f"OSError: peer, after {BY_HAND}"),
+    ),
+    (
+        Evidence(status=TERM, at_prompt=True),
+        End("interrupted", "the notebook or prompt that it ran in was closed (SIGTERM)"),
+    ),
+    (Evidence(status=SEGV, at_prompt=True), End("killed", "killed by SIGSEGV")),
+    (
+        Evidence(status=KILL, at_prompt=True, oom=GROUP),
+        End("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
+    ),
     # Lack of memory.
     (
         Evidence(status=KILL, oom=GROUP),
@@ -120,14 +143,15 @@ def test_a_process_that_lives_on_without_its_ring_is_lost_and_not_killed():
         scheduler=st.sampled_from(["", "SLURM"]),
         warned=st.booleans(),
         shutting_down=st.booleans(),
-        after=st.sampled_from(["", "rank 3 failed"]),
+        after=st.sampled_from(["", "rank 3 failed", BY_HAND]),
+        at_prompt=st.booleans(),
         alive=st.booleans(),
     )
 )
 def test_any_evidence_is_judged(evidence):
     """Whatever is known, there is a state of the vocabulary; only finished has no cause, and the event tells it."""
     end = judge(evidence)
-    assert end.state in ("finished", "failed", "killed", "oom-killed", "preempted", "lost")
+    assert end.state in ("finished", "interrupted", "failed", "killed", "oom-killed", "preempted", "lost")
     assert bool(end.cause) == (end.state != "finished")
     assert end.event(evidence)["kind"] == "ended"
 

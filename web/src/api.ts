@@ -2,7 +2,7 @@
 
 import { decode, type Message } from "./binary.ts";
 
-export type RunState = "running" | "finished" | "failed" | "killed" | "oom-killed" | "preempted" | "lost" | "broken" | "reading";
+export type RunState = "running" | "finished" | "interrupted" | "failed" | "killed" | "oom-killed" | "preempted" | "lost" | "broken" | "reading";
 export type Severity = "info" | "warning" | "critical";
 
 export interface Server {

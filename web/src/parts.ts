@@ -7,6 +7,7 @@ import { duration, number } from "./format.ts";
 const STATE: Record<string, { tone: string; icon: string }> = {
   running: { tone: "go", icon: "M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11z" },
   finished: { tone: "good", icon: "M3 8.5l3.2 3.2L13 5" },
+  interrupted: { tone: "warn", icon: "M4.5 4.5h7v7h-7z" },
   failed: { tone: "bad", icon: "M4 4l8 8M12 4l-8 8" },
   killed: { tone: "bad", icon: "M4 4l8 8M12 4l-8 8" },
   "oom-killed": { tone: "bad", icon: "M4 4l8 8M12 4l-8 8" },

@@ -369,7 +369,7 @@ def _ends() -> list[Rule]:
             until=("running",),
             severity=CRITICAL,
             cooldown=0.0,
-            message="rank {rank} has ended: {state}, {cause}",
+            message="rank {rank} has ended, {end}",
             help="A rank died; the message has the cause: exception, signal, out of memory.",
         ),
         Rule(

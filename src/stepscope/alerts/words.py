@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.expression import COMPARISONS, Call, Metric, Node, Operation, walk
 from stepscope.alerts.state import Words
 from stepscope.alerts.template import fill
-from stepscope.core.remedies import spoken
+from stepscope.core.endings import end_words
+from stepscope.core.remedies import REMEDIES, crash_remedy, spoken
 from stepscope.core.vocabulary import format_value, unit_of
 
 if TYPE_CHECKING:
@@ -94,9 +95,12 @@ def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> Words:
     kept = {key: value for key, value in event.items() if isinstance(value, (str, int, float, bool)) and key != "kind"}
     evidence = {"event": event.get("kind"), **{key: _plain(value) for key, value in list(kept.items())[:40]}}
     given = {**kept, "rank": "the machine" if rank is None else rank, "rule": rule.name, "event": event.get("kind")}
+    state, cause = str(event.get("state", "")), str(event.get("cause", ""))
+    if event.get("kind") == "ended":
+        given["end"] = end_words(state, cause)
     text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {_reason(event)}"
-    remedy = event.get("remedy")
-    told = remedy if isinstance(remedy, str) and remedy else fill(rule.remedy, {**spoken(event), **given})
+    own = event.get("remedy") or (crash_remedy(state, cause) if rule.remedy == REMEDIES["crash"] else "")
+    told = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
     return Words(text, told, rule.severity, evidence)
 
 

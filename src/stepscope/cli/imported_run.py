@@ -35,7 +35,7 @@ SECOND = 1_000_000
 EARLIEST = 1e8
 """Seconds since 1970 before which a time counts from the beginning of its run (it would be in 1973)."""
 LATEST = 2**62 // SECOND
-STATES = ("finished", "failed", "killed", "oom-killed", "preempted", "lost")
+STATES = ("finished", "interrupted", "failed", "killed", "oom-killed", "preempted", "lost")
 OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "events")
 """Facts of our own exports, which become those of the run; all others are kept as what the source said."""
 

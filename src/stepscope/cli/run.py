@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import add_root
 from stepscope.core.after_import import AfterImport
+from stepscope.core.endings import end_of
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import RUN_ID_VARIABLE
 from stepscope.session import program
@@ -54,7 +55,18 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         CURRENT.launched = begun
         os.environ[RUN_ID_VARIABLE] = begun.id
         AfterImport().call("torch", _watch)
-    return lambda: program.execute(found, module)
+    return lambda: _execute(found, module)
+
+
+def _execute(found: program.Program, module: ModuleType) -> int:
+    """Run the program; keep how it ended for the card of the run."""
+    try:
+        code = program.execute(found, module)
+    except BaseException as error:
+        CURRENT.end = end_of(error)
+        raise
+    CURRENT.end = end_of(None)
+    return code
 
 
 def _watch(torch: ModuleType) -> None:  # noqa: ARG001 - that it was imported is all that matters

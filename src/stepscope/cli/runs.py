@@ -24,6 +24,7 @@ SHOWN = 20
 STYLES = {
     "running": "cyan",
     "finished": "green",
+    "interrupted": "yellow",
     "preempted": "yellow",
     "lost": "yellow",
     **dict.fromkeys(("failed", "killed", "oom-killed", "broken"), "red"),

@@ -31,6 +31,7 @@ class UsageError(StepscopeError):
 def in_words(error: BaseException, most: int = 500) -> str:
     """Return the kind and the text of an error, at most so many characters; never raises."""
     try:
-        return f"{type(error).__name__}: {error}"[:most]
+        text = str(error)
+        return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:most]
     except Exception as second:  # noqa: BLE001 - `__str__` of a user's exception; the first one must not be hidden
         return f"{type(error).__name__}: (no text: {type(second).__name__})"

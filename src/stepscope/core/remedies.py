@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.core.endings import crash_kind
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -239,6 +241,26 @@ REMEDIES: dict[str, str] = {
         "that does not"
     ),
     "crash": "the traceback is in `stepscope show RUN`; resume from the last checkpoint once its cause is mended",
+    "crash/exit": (
+        "the program chose this exit code itself: its own output says why; resume from the last checkpoint once that "
+        "is mended"
+    ),
+    "crash/SIGKILL": (
+        "SIGKILL leaves no traceback: find out who sent it. For lack of memory look at the kernel's log (dmesg) and "
+        "the limits of the container, for a time limit at the scheduler; then resume from the last checkpoint"
+    ),
+    "crash/signal": (
+        "somebody sent this signal: a scheduler, a launcher that lost another rank, a closed terminal (SIGHUP: use "
+        "tmux, nohup or a job queue) or a person; resume from the last checkpoint"
+    ),
+    "crash/native": (
+        "native code failed, below Python: run with PYTHONFAULTHANDLER=1 to see the line; SIGBUS mostly means that "
+        "/dev/shm is full; resume from the last checkpoint"
+    ),
+    "crash/unseen": (
+        "nobody saw the end: look at the logs of the machine, the container and the scheduler of that moment, memory "
+        "first; resume from the last checkpoint"
+    ),
 }
 
 
@@ -259,6 +281,11 @@ ALARMS: dict[str, str] = {
     "rows_dropped": "log fewer values, or set recorder.high_frequency; the metrics stepscope/* tell how many are lost",
 }
 """What to do about alerts that are no finding of a run, by the name of their rule."""
+
+
+def crash_remedy(state: str, cause: str) -> str:
+    """Return what to do about a run that ended so."""
+    return remedy("oom", "host") if state == "oom-killed" else remedy("crash", crash_kind(state, cause))
 
 
 def remedy(kind: str, cause: str = "", **fields: object) -> str:

@@ -35,16 +35,14 @@ LABEL = 9
 WIDEST = 100
 
 
-def show(
-    path: Path, name: str, steps: int, error: object = None, *, rank: int = 0, stream: TextIO | None = None
-) -> None:
+def show(path: Path, name: str, steps: int, end: str = "", *, rank: int = 0, stream: TextIO | None = None) -> None:
     """Print the card of a run that has ended: on its first rank, on a terminal, and never raising.
 
     Args:
         path: the run's folder.
         name: as people know it.
         steps: that it made.
-        error: what ended it, if anything did.
+        end: how it ended, in words; empty where that is not known before the process is gone.
         rank: of this process.
         stream: standard error by default.
     """
@@ -54,7 +52,7 @@ def show(
             return
         width = min(WIDEST, shutil.get_terminal_size((80, 24)).columns)
         colour = not os.environ.get("NO_COLOR")
-        stream.write("\n".join(drawn(list(lines(path, name, steps, error)), width, colour=colour)) + "\n")
+        stream.write("\n".join(drawn(list(lines(path, name, steps, end)), width, colour=colour)) + "\n")
         stream.flush()
     except Exception as problem:  # noqa: BLE001 - a card is a courtesy: whatever is wrong with it, the program goes on
         tell(f"cannot show the card of the run: {in_words(problem)}; `stepscope show` has all of it")
@@ -72,12 +70,9 @@ def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool) -> Iterator[
     yield f"{dim}╰{'─' * (width - 2)}╯{off}"
 
 
-def lines(
-    path: Path, name: str, steps: int, error: object = None, now: float | None = None
-) -> Iterator[tuple[str, str]]:
+def lines(path: Path, name: str, steps: int, end: str = "", now: float | None = None) -> Iterator[tuple[str, str]]:
     """Yield label and text of what a card says, the title first."""
-    ended = "failed" if isinstance(error, BaseException) else "ended"
-    yield "stepscope", f"{_plain(name)} {ended}"
+    yield "stepscope", f"{_plain(name)} {_plain(end)}".strip()
     seconds = (time.time() if now is None else now) - _created(path)
     ranks = _trained(path)
     number = ranks[0].steps if ranks else steps

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.endings import end_of
 from stepscope.recorder.complaints import tell
 from stepscope.session.run import END_SECONDS, Run
 
@@ -27,6 +28,8 @@ class Current:
         self.launched: Run | None = None
         """The run that `stepscope run` began: what the script itself begins is this one."""
         self._runs: list[Run] = []
+        self.end = ""
+        """How the program of `stepscope run` has ended, in words; nobody else here sees what sys.exit was given."""
         self._hooked = False
         self._error_before: object = None
 
@@ -76,9 +79,10 @@ class Current:
             error = None
         runs = [run for run in self._runs if run.recording and run.stop(error, ring.STATE_EXITED)]
         deadline = time.monotonic() + END_SECONDS
+        end = end_of(error) if isinstance(error, BaseException) else self.end
         for run in runs:
             run.let_go(deadline)
-            run.say_farewell(error)
+            run.say_farewell(end)
 
 
 CURRENT = Current()

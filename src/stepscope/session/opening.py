@@ -287,7 +287,11 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
         wall_ns=time.time_ns(),
         monotonic_ns=time.monotonic_ns(),
         schema_path=str(schema),
-        extra={"created": folder.created(), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")},
+        extra={
+            "created": folder.created(),
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "at_prompt": hasattr(sys, "ps1"),
+        },
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.endings import end_of
 from stepscope.core.errors import in_words
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import Complaints, tell
@@ -158,7 +159,7 @@ class Run(Recorder):
             return
         if self.stop(error, ring.STATE_FINISHED):
             self.let_go(time.monotonic() + END_SECONDS)
-            self.say_farewell(error)
+            self.say_farewell(end_of(error))
         else:
             self._wait_for_end(time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS)
 
@@ -219,9 +220,9 @@ class Run(Recorder):
         self._mapping.words[ring.WORD_STATE] = state
         self._leave()
 
-    def say_farewell(self, error: object) -> None:
-        """Print the card of the run, where a person sees it."""
-        card.show(self.path, self.name or self.id, self._now_step() + 1, error, rank=self.rank)
+    def say_farewell(self, end: str) -> None:
+        """Print the card of the run, where a person sees it; `end` says how it ended, empty where nobody knows yet."""
+        card.show(self.path, self.name or self.id, self._now_step() + 1, end, rank=self.rank)
 
     def disarm(self) -> None:
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""

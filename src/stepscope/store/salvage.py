@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import SystemClock, read_pair
+from stepscope.core.endings import end_by_error
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
@@ -142,6 +143,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
         state, cause = before.state, before.cause
     else:
         state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
+        state, cause = end_by_error(cause) if state == "failed" else (state, cause)
     now = read_pair(SystemClock())
     identity = stream.identity
     last = None if ending.moment is None else (identity.wall_ns + ending.moment - identity.monotonic_ns) // 1000

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.boot import boot_id
+from stepscope.core.endings import INTERRUPTED
 from stepscope.store.layout import RunFolder, Writer, replace
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a watcher counts as lost."""
-ABNORMAL = ("failed", "killed", "oom-killed", "preempted", "lost")
+ABNORMAL = ("failed", "killed", "oom-killed", "preempted", "lost", INTERRUPTED)
+INTERRUPT_SECONDS = 10.0
+"""A launcher ends its ranks with SIGTERM within so many seconds before another one notices the Ctrl-C itself."""
 NEARLY_FULL = 0.9
 """Share of the memory limit from which on an unseen end is put down to it."""
 KILLED = "died, cause unknown"
@@ -149,6 +152,10 @@ def _mark_lost(ranks: Iterable[RankState]) -> None:
             rank.inferred = True
 
 
+def _soon_after(first: RankState, then: RankState) -> bool:
+    return first.ended is not None and then.ended is not None and then.ended - first.ended < INTERRUPT_SECONDS * 1e6
+
+
 def overall(nodes: list[NodeState]) -> tuple[str, str]:
     """Return state and cause of a run: those of its last attempt, by its earliest abnormal end."""
     if not nodes:
@@ -158,7 +165,9 @@ def overall(nodes: list[NodeState]) -> tuple[str, str]:
     bad = [rank for rank in ranks if rank.state in ABNORMAL]
     if bad:
         first = min(bad, key=lambda rank: rank.ended or 2**62)
-        return first.state, first.cause
+        by_hand = [rank for rank in bad if rank.state == INTERRUPTED and _soon_after(first, rank)]
+        shown = by_hand[0] if by_hand and first.cause.startswith("killed by SIGTERM") else first
+        return shown.state, shown.cause
     if ranks and all(rank.state == "finished" for rank in ranks):
         return "finished", ""
     return "running", ""

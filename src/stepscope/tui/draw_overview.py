@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.endings import end_words
 from stepscope.core.vocabulary import format_value
 from stepscope.tui.draw_graphs import graphs
 from stepscope.tui.draw_head import progress, span
 from stepscope.tui.draw_machine import machine_lines, machine_rows
 from stepscope.tui.frame import beside, box, flowed, stacked
 from stepscope.tui.text import cut, plain
-from stepscope.tui.theme import phase_style, signs_of
+from stepscope.tui.theme import phase_style, signs_of, state_style
 
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
@@ -30,7 +31,7 @@ def overview(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
     lines: list[Line] = [progress(scene, width)]
     cause = scene.status.get("cause")
     if cause:
-        lines.append([(f" {scene.state}: {plain(cause)}", "bad")])
+        lines.append([(f" {plain(end_words(scene.state, cause))}", state_style(scene.state))])
     beneath = news_box(scene, width, 6 if height >= 45 else 5) if height >= TALL else _news_line(scene, width)
     middle = _middle(scene, width, height - len(lines) - len(beneath), look)
     room = height - len(lines) - len(beneath) - len(middle)

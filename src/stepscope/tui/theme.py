@@ -54,7 +54,7 @@ PHASE_STYLES = {
     "compile": "bright_blue",
     "other": "bright_black",
 }
-STATES = {"running": "good", "finished": "info", "": "dim"}
+STATES = {"running": "good", "finished": "info", "interrupted": "warn", "": "dim"}
 
 
 @functools.lru_cache(maxsize=256)

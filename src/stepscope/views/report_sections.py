@@ -14,7 +14,7 @@ from stepscope.views.markup import Markup, named, table, tag
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-TONES = {"running": "go", "finished": "good"}
+TONES = {"running": "go", "finished": "good", "interrupted": "warn"}
 MACHINE_ROWS = 60
 ALERTS, CONFIG, EVENTS = 100, 200, 40
 SURE = 0.95
@@ -32,7 +32,7 @@ def head(facts: Mapping[str, Any]) -> list[Any]:
     return [
         tag("div", tag("h1", name), tag("span", status["state"], class_=f"state {tone}"), class_="report-head"),
         tag("p", f"Run {about['id']} of project {about['project'] or '-'}, {when}{took}", class_="soft"),
-        tag("p", status["cause"], class_="lead bad") if status["cause"] else None,
+        tag("p", status["cause"], class_=f"lead {tone}") if status["cause"] else None,
         tag("p", tag("strong", f"{verdict['primary']}: "), verdict["summary"], class_="lead"),
         tag("div", numbers, class_="numbers"),
     ]

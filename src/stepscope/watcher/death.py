@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core import ring
+from stepscope.core.endings import BY_HAND, INTERRUPTED, end_by_error
 from stepscope.store.states import KILLED
 from stepscope.watcher.proc import PROC, read_stat
 
@@ -156,13 +157,15 @@ class Evidence(NamedTuple):
     """An earlier end that explains this one, as in "rank 3 failed"."""
     alive: bool = False
     """The process lives on, without its ring."""
+    at_prompt: bool = False
+    """It was a notebook's kernel or another interactive session."""
 
 
 class End(NamedTuple):
     """How a rank ended."""
 
     state: str
-    """finished, failed, killed, oom-killed, preempted or lost."""
+    """finished, interrupted, failed, killed, oom-killed, preempted or lost."""
     cause: str
     certain: bool = True
 
@@ -196,7 +199,10 @@ def _failed(evidence: Evidence) -> End:
     kind, _, text = evidence.error.partition(": ")
     if kind == "SystemExit":  # leaving through a `with` block is no failure by itself
         return _by_exit(evidence._replace(error=""), _exit_code(text))
-    return End("failed", (evidence.error or "an exception that left no text") + _workers_oom(evidence.oom))
+    state, cause = end_by_error(evidence.error)
+    if state != INTERRUPTED and _after_interrupt(evidence):
+        return End(INTERRUPTED, f"{cause}, after {evidence.after}")
+    return End(state, cause + ("" if state == INTERRUPTED else _workers_oom(evidence.oom)))
 
 
 def _exit_code(text: str) -> int:
@@ -212,10 +218,14 @@ def _by_signal(evidence: Evidence, number: int) -> End:
     if number == signal.SIGKILL and oom is not None:
         return End("oom-killed", _memory(oom), certain=oom.named or oom.kills > 0)
     if evidence.after:
-        return End("killed", f"{name}, after {evidence.after}")
+        return End(INTERRUPTED if _after_interrupt(evidence) else "killed", f"{name}, after {evidence.after}")
+    if number == signal.SIGINT:
+        return End(INTERRUPTED, f"{BY_HAND} (SIGINT)")
     taken = _taken(evidence, number)
     if taken:
         return End("preempted", f"{name} {taken}")
+    if evidence.at_prompt and number in (signal.SIGTERM, signal.SIGHUP):
+        return End(INTERRUPTED, f"the notebook or prompt that it ran in was closed ({name})")
     dumped = ", with a core dump" if evidence.status is not None and os.WCOREDUMP(evidence.status) else ""
     return End("killed", f"killed by {name}{dumped}")
 
@@ -226,8 +236,16 @@ def _by_exit(evidence: Evidence, code: int) -> End:
     taken = _taken(evidence, code - 128) if not evidence.error and not evidence.after else ""
     if taken:
         return End("preempted", f"exit code {code} after {signal_name(code - 128)} {taken}")
+    if code == 128 + signal.SIGINT and not evidence.error:
+        return End(INTERRUPTED, f"{BY_HAND} (exit code {code})")
     cause = f"{evidence.error} (exit code {code})" if evidence.error else f"exit code {code}"
-    return End("failed", cause + (f", after {evidence.after}" if evidence.after else "") + _workers_oom(evidence.oom))
+    state = INTERRUPTED if _after_interrupt(evidence) else "failed"
+    return End(state, cause + (f", after {evidence.after}" if evidence.after else "") + _workers_oom(evidence.oom))
+
+
+def _after_interrupt(evidence: Evidence) -> bool:
+    """Say whether another rank was interrupted before: Ctrl-C reaches some ranks through their launcher or peers."""
+    return evidence.after.endswith(INTERRUPTED)
 
 
 def _taken(evidence: Evidence, number: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.endings import INTERRUPTED
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
 from stepscope.watcher.death import End, Evidence, Trainee, judge, scheduler, shutting_down
@@ -33,6 +34,13 @@ MEMORY_EVERY = 1.0
 EARLIER_SECONDS = 60.0
 """An end within so many seconds after that of another rank is explained by it: launchers end the others."""
 STACK_KINDS = ("stalled", "hung")
+EXPLAINING = {
+    "failed": "failed",
+    "killed": "was killed",
+    "oom-killed": "ran out of memory",
+    INTERRUPTED: f"was {INTERRUPTED}",
+}
+"""Ends of a rank that explain those of others, in words."""
 
 
 @dataclass
@@ -75,6 +83,8 @@ class Guard:
     vigil: Vigil = field(default_factory=Vigil)
     rss: int | None = None
     """Resident bytes of the process, last seen."""
+    at_prompt: bool = False
+    """Whether it is a notebook's kernel or another interactive session."""
 
     def __post_init__(self) -> None:
         """Remember what must be read while the process lives."""
@@ -207,6 +217,7 @@ class Guard:
             shutting_down=shutting_down(self.job.root),
             after=after,
             alive=not dead,
+            at_prompt=self.at_prompt,
         )
         self._end = judge(self.end_evidence)
         return self._end
@@ -243,11 +254,10 @@ def earlier(ranks: Mapping[int, RankState], rank: int, now_us: int) -> str:
         for other, state in ranks.items()
         if other != rank
         and state.ended is not None
-        and state.state in ("failed", "killed", "oom-killed")
+        and state.state in EXPLAINING
         and 0 <= now_us - state.ended < EARLIER_SECONDS * 1e6
     ]
     if not found:
         return ""
     _, other, state = min(found)
-    words = {"failed": "failed", "killed": "was killed", "oom-killed": "ran out of memory"}
-    return f"rank {other} {words[state]}"
+    return f"rank {other} {EXPLAINING[state]}"

@@ -38,6 +38,7 @@ class Rank:
         """Begin with a rank that runs."""
         self.stream, self.drain, self.node, self.guard = stream, drain, node, guard
         identity = stream.identity
+        guard.at_prompt = bool(identity.extra.get("at_prompt"))
         before = node.ranks.get(identity.rank)
         self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
         node.ranks[identity.rank] = self.state

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.core.endings import crash_kind, end_words
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
 
@@ -158,6 +159,6 @@ def _crash(evidence: Evidence, hung: bool) -> Finding:  # noqa: FBT001 - one cal
     told = evidence.of_kind("exception", "ended")
     event = told[-1] if told else {}
     why = evidence.cause or str(event.get("error") or event.get("cause") or "nobody knows why")
-    text = f"the run ended before its time ({evidence.state}): {why}"
+    text = f"the run ended before its time, {end_words(evidence.state, why)}"
     facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": hung}
-    return _ended("crash", text, facts, rank=_rank(event))
+    return _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))

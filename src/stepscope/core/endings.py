@@ -1,0 +1,51 @@
+"""How a run ended, in words: the same for the card, the commands, the page, the report and the alerts."""
+
+from __future__ import annotations
+
+from stepscope.core.errors import in_words
+
+INTERRUPTED = "interrupted"
+"""The state of a run that a person ended: with Ctrl-C, or by closing the notebook that it ran in."""
+BY_HAND = "Ctrl-C"
+NATIVE = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
+"""Signals of a fault in native code."""
+
+
+def end_words(state: str, cause: str = "") -> str:
+    """Return a state with its cause, as in "failed: exit code 3" or "killed by SIGKILL"."""
+    if not cause:
+        return state
+    return cause if cause.startswith(state) else f"{state}: {cause}"
+
+
+def end_by_error(error: str) -> tuple[str, str]:
+    """Return state and cause of a run that ended with an exception, given as `Type: text`."""
+    if error.partition(":")[0] == "KeyboardInterrupt":
+        return INTERRUPTED, BY_HAND
+    return "failed", error or "an exception that left no text"
+
+
+def crash_kind(state: str, cause: str) -> str:
+    """Return what kind of crash a state and its cause tell of, for `remedies`; "" for one that left a traceback."""
+    if any(name in cause for name in NATIVE):
+        return "native"
+    if "SIGKILL" in cause:
+        return "SIGKILL"
+    if state in ("killed", "lost"):
+        return "signal" if "SIG" in cause else "unseen"
+    return "exit" if cause.startswith("exit code") else ""
+
+
+def exit_code(argument: object) -> int:
+    """Return the exit code of `sys.exit` with this argument: anything but None and a whole number means 1."""
+    if argument is None:
+        return 0
+    return argument & 0xFF if isinstance(argument, int) else 1
+
+
+def end_of(error: BaseException | None) -> str:
+    """Return how a program ended by this exception, in words; "finished" without one."""
+    if isinstance(error, SystemExit):
+        code = exit_code(error.code)
+        return end_words("failed", f"exit code {code}") if code else "finished"
+    return "finished" if error is None else end_words(*end_by_error(in_words(error, 200)))
