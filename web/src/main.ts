@@ -2,7 +2,7 @@
 
 import "./style.css";
 import { parse, Router, type Place } from "./address.ts";
-import { api, reason, type Server, type Status } from "./api.ts";
+import { api, reason, type Server, type Severity, type Status } from "./api.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
 import { ago, number } from "./format.ts";
 import { helpDialog } from "./help.ts";
@@ -134,21 +134,29 @@ class Shell implements Page {
     const kept = new URLSearchParams();
     for (const name of KEPT) if (place.run && place.params.has(name)) kept.set(name, place.params.get(name) ?? "");
     const shown = VIEWS.filter((view) => view.of === (place.run ? "run" : "runs") && !view.hidden?.(this.server));
-    const firing = this.run?.live.status?.firing ?? 0;
+    const { firing, worst } = this.firing();
     fill(this.tabs, shown.map((view) => h("a", {
       attrs: { href: this.router.link({ view: view.name, run: place.run, params: kept }), "aria-current": view === this.view ? "page" : false, "data-tab": view.name },
-    }, view.title, view.name === "alerts" && firing ? h("span", { class: "badge" }, firing) : null)));
+    }, view.title, view.name === "alerts" && firing ? h("span", { class: `badge ${worst}` }, firing) : null)));
     const current = this.tabs.querySelector<HTMLElement>("[aria-current]");
     if (current && this.tabs.scrollWidth > this.tabs.clientWidth) this.tabs.scrollLeft = current.offsetLeft - 60;
-    this.firing = firing;
+    this.badged = `${firing} ${worst}`;
   }
 
-  private firing = 0;
+  /** What the badge of the alerts showed when it was drawn. */
+  private badged = "";
+
+  /** How many alerts are firing, and how grave the worst of them is. */
+  private firing(): { firing: number; worst: Severity } {
+    const status = this.run?.live.status;
+    return { firing: status?.firing ?? 0, worst: status?.worst ?? "info" };
+  }
 
   /** Once a second, and whenever something is heard: what the bar, the title and the icon say. */
   private beat(): void {
     const status = this.run?.live.status ?? null;
-    if ((status?.firing ?? 0) !== this.firing) this.drawTabs();
+    const { firing, worst } = this.firing();
+    if (`${firing} ${worst}` !== this.badged) this.drawTabs();
     this.drawCrumb(status);
     const [tone, text] = this.freshness(status);
     show(this.pulse, text !== "");
@@ -211,7 +219,7 @@ class Shell implements Page {
       const word = !status ? "" : status.state !== "running" ? status.state : tone === "stale" ? "stale" : done;
       title = `${status?.firing ? `(${status.firing}) ` : ""}${word ? `${word} · ` : ""}${name} · ${heading}`;
       const running = status?.state === "running";
-      if (status?.firing && running) picture = "icon-alert";
+      if (status?.firing && status.worst !== "info" && running) picture = "icon-alert";
       else if (tone === "stale" || tone === "lost") picture = "icon-stale";
       else if (running) picture = "icon-running";
       else if (status) picture = status.state === "finished" ? "icon-finished" : "icon-failed";
