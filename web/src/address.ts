@@ -71,6 +71,11 @@ export class Router {
     if (params.toString() !== this.place.params.toString()) this.set({ params }, !push);
   }
 
+  /** Set all parameters of the place where we are, without a new entry of the history. */
+  replace(params: URLSearchParams): void {
+    this.set({ params }, true);
+  }
+
   /** Return the address of another place, for links: what is not given stays, parameters do not. */
   link(place: Partial<Place>): string {
     return address({ view: place.view ?? this.place.view, run: place.run ?? this.place.run, params: place.params ?? new URLSearchParams() });

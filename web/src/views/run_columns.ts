@@ -36,9 +36,11 @@ function two(main: Child, more: Child): Child {
   return h("span", { class: "two" }, h("span", {}, main), more ? h("small", {}, more) : null);
 }
 
-/** Where a run belongs; its id only where the name is another one. */
-function whence(row: Row): string {
-  return [row.project, row.id === row.name ? "" : row.id, row.attempts > 1 ? `${row.attempts} attempts` : ""].filter(Boolean).join(" · ");
+/** Where a run belongs, and why it failed if it did; its id only where the name is another one. */
+function whence(row: Row): Child {
+  const id = row.id === row.name ? "" : row.id;
+  const rest = [row.cause || id, row.attempts > 1 ? `${row.attempts} attempts` : ""].filter(Boolean).join(" · ");
+  return [h("span", { class: row.cause ? "" : "run-project" }, row.project, row.project && rest ? " · " : ""), rest];
 }
 
 function progress(row: Row): number | null {
@@ -64,7 +66,7 @@ export const COLUMNS: readonly Column[] = [
     sort: (row) => row.name.toLowerCase(),
     cell: (row, context) => h("div", { class: "run-name" },
       h("a", { class: "cut", title: row.name, attrs: { href: context.href } }, row.name),
-      h("span", { class: "cut soft", title: row.cause || row.id }, row.cause || whence(row))),
+      h("span", { class: "cut soft", title: [row.project, row.id, row.cause].filter(Boolean).join("\n") }, whence(row))),
   },
   { key: "state", title: "State", help: "How it is, or how it ended", class: "", sort: (row) => row.state, cell: (row) => h("span", { title: row.cause }, stateMark(row.state)) },
   {
@@ -84,6 +86,15 @@ export const COLUMNS: readonly Column[] = [
   { key: "alert", title: "Last alert", help: "The last rule that fired", class: "far", sort: (row) => row.card?.alert?.rule ?? null, cell: (row) => late(row, (card) => (card.alert ? h("div", { class: "two", title: card.alert.text }, severityMark(card.alert.severity), h("small", { class: "cut" }, card.alert.rule)) : h("span", { class: "faint" }, "none"))) },
   { key: "created", title: "Started", help: "When it began", class: "num far", down: true, sort: (row) => row.created, cell: (row) => h("span", { title: row.created ? moment(row.created) : "" }, !row.created ? ABSENT : ago(Date.now() / 1000 - row.created)) },
 ];
+
+/** Columns that a list does without where no run has anything in them. */
+const OPTIONAL = ["rate", "loss", "spark", "gpu", "cost", "alert"];
+
+/** Return the columns that are empty for all runs; none while a run is still being read. */
+export function emptyColumns(rows: readonly Row[]): string[] {
+  if (!rows.length || rows.some((row) => !row.card && row.state !== "broken")) return [];
+  return OPTIONAL.filter((key) => rows.every((row) => columnOf(key)?.sort(row) === null));
+}
 
 /** Return the column by which to sort; null for none. */
 export function columnOf(key: string): Column | null {

@@ -8,7 +8,7 @@ import { nextFrame } from "../view.ts";
 import type { Mounted, Page, View } from "../page.ts";
 import { empty, failure, segmented, skeleton } from "../parts.ts";
 import { search } from "../search.ts";
-import { COLUMNS, columnOf, FAILED, type Column } from "./run_columns.ts";
+import { COLUMNS, columnOf, emptyColumns, FAILED, type Column } from "./run_columns.ts";
 
 const HEIGHT = 45;
 const GROUP_HEIGHT = 35;
@@ -24,7 +24,6 @@ class RunsView implements Mounted {
   private items: Item[] = [];
   private chosen = "";
   private pins: Set<string>;
-  private ticked = new Set<string>();
   private version: number | string | undefined;
   private timer = 0;
   private stopped = false;
@@ -139,6 +138,8 @@ class RunsView implements Mounted {
     this.items = grouped(shown, params.get("group") ?? "");
     const waits = this.reading ? `, reading ${this.reading}` : this.complete ? "" : ", looking for more";
     setText(this.note, `${shown.length === this.rows.size ? "" : `${shown.length} of `}${this.rows.size} ${this.rows.size === 1 ? "run" : "runs"}${waits}`);
+    const empty = emptyColumns([...this.rows.values()]);
+    for (const { key } of COLUMNS) this.table.classList.toggle(`no-${key}`, empty.includes(key));
     this.drawFrame(shown.length);
     this.drawCompare();
     this.draw();
@@ -176,7 +177,7 @@ class RunsView implements Mounted {
         else if (down === Boolean(column.down)) this.page.router.param({ order: down ? "up" : "down" });
         else this.page.router.param({ sort: null, order: null });
       };
-      return h("th", { class: column.class, attrs: { scope: "col", "aria-sort": active ? (down ? "descending" : "ascending") : false } },
+      return h("th", { class: `${column.class} cell-${column.key || "tick"}`, attrs: { scope: "col", "aria-sort": active ? (down ? "descending" : "ascending") : false } },
         column.title ? h("button", { title: column.help, attrs: { type: "button" }, on: { click: turn } }, column.title) : h("span", { class: "visually-hidden" }, column.help));
     }));
   }
@@ -197,7 +198,7 @@ class RunsView implements Mounted {
       else if ("row" in item) {
         shown.push(this.element(item.row));
         alive.add(item.row.key);
-      } else shown.push(h("tr", { class: "group" }, h("td", { attrs: { colspan: 2 } }, `${item.group} · ${item.many}`), COLUMNS.slice(2).map((column) => h("td", { class: column.class }))));
+      } else shown.push(h("tr", { class: "group" }, h("td", { attrs: { colspan: 2 } }, `${item.group} · ${item.many}`), COLUMNS.slice(2).map((column) => h("td", { class: `${column.class} cell-${column.key}` }))));
       y += tall;
     }
     for (const key of this.held.keys()) if (!alive.has(key)) this.held.delete(key);
@@ -210,12 +211,13 @@ class RunsView implements Mounted {
   }
 
   private element(row: Row): HTMLTableRowElement {
-    const key = `${this.pins.has(row.key)} ${this.ticked.has(row.key)} ${row.key === this.chosen}`;
+    const ticked = this.ticked().includes(row.key);
+    const key = `${this.pins.has(row.key)} ${ticked} ${row.key === this.chosen}`;
     const held = this.held.get(row.key);
     if (held?.row === row && held.key === key) return held.element;
     const context = {
       pinned: this.pins.has(row.key),
-      ticked: this.ticked.has(row.key),
+      ticked,
       pin: () => this.pin(row.key),
       tick: () => this.tick(row.key),
       href: this.page.router.link({ view: "overview", run: row.key }),
@@ -250,14 +252,21 @@ class RunsView implements Mounted {
     this.arrange();
   }
 
+  /** The runs that are ticked; the address holds them, so that they are still so after a look at something else. */
+  private ticked(): string[] {
+    return this.page.router.place.params.getAll("tick");
+  }
+
   private tick(key: string): void {
-    if (!this.ticked.delete(key)) this.ticked.add(key);
-    this.drawCompare();
-    this.draw();
+    const params = new URLSearchParams(this.page.router.place.params);
+    const others = this.ticked().filter((one) => one !== key);
+    params.delete("tick");
+    for (const one of others.length === this.ticked().length ? [...others, key] : others) params.append("tick", one);
+    this.page.router.replace(params);
   }
 
   private drawCompare(): void {
-    const keys = [...this.ticked].filter((key) => this.rows.has(key));
+    const keys = this.ticked().filter((key) => this.rows.has(key));
     show(this.compare, keys.length > 0);
     this.compare.textContent = keys.length > 1 ? `Compare ${keys.length} runs` : "Tick another to compare";
     if (keys.length > 1) this.compare.href = this.page.router.link({ view: "compare", run: "", params: new URLSearchParams(keys.map((key) => ["run", key])) });
