@@ -286,3 +286,17 @@ def test_ranks_that_went_wrong_come_first(show, trained):
     first = text.partition("Attempts and ranks")[2].splitlines()[2]
     assert first.split()[:3] == ["0", "33", "killed"]
     assert "and 24 more" in text
+
+
+def test_texts_are_shown_with_their_step(tmp_path, show):
+    """The newest text of each name stands in the page, with its step; JSON has it whole."""
+    with recorded(tmp_path, name="noted") as run:
+        for step, words in enumerate(("cold start", "warm\nnow")):
+            run.log({"note": words, "loss": 1.0}, step=step)
+    until(lambda: len(stepscope.open(run.path).events("log")) == 2, "the texts")
+    text = show(run.id)
+    assert "Texts" in text
+    assert "warm now" in text
+    assert "cold start" not in text
+    (told,) = json.loads(show(run.id, "--json"))["texts"]
+    assert (told["name"], told["text"], told["step"], told["count"]) == ("note", "warm\nnow", 1, 2)

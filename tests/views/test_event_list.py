@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.store.reader import Past
 from stepscope.views.alert_list import alert_list
 from stepscope.views.event_count import EventCount
-from stepscope.views.event_list import event_list, line_of
+from stepscope.views.event_list import event_list, last_texts, line_of, text_list
 from tests.exporters.recorded import make_run, tell
 
 
@@ -66,3 +66,31 @@ def test_events_are_counted_as_they_come(tmp_path):
     count.look()
     count.look()
     assert count.total == 4
+
+
+def test_texts_are_told_by_name(tmp_path):
+    """What a program logs as text is told by its name, apart from what happened, and the last of each is known."""
+    folder = make_run(tmp_path)
+    tell(folder, "log", values={"note": "warm\nup"}, step=3, sequence=0)
+    tell(folder, "log", values={"note": "fast", "sizes": [1, 2]}, step=5, sequence=1)
+    tell(folder, "log", values="broken", sequence=2)
+    past = Past(folder)
+    assert event_list(past)["total"] == 0
+    (first, second, broken) = event_list(past, "log")["events"]
+    assert first["text"] == "note: warm up"
+    assert second["data"]["values"] == {"note": "fast", "sizes": "[1, 2]"}
+    assert broken["text"] == ""
+    oldest = text_list(past)[0]
+    assert (oldest["name"], oldest["text"], oldest["step"]) == ("note", "warm\nup", 3)
+    assert [(one["name"], one["text"], one["count"]) for one in last_texts(past)] == [
+        ("note", "fast", 2),
+        ("sizes", "[1, 2]", 1),
+    ]
+
+
+def test_a_long_text_is_cut_and_stays_one(tmp_path):
+    """A text of a megabyte reaches the page as a text of two thousand characters, under its name."""
+    folder = make_run(tmp_path)
+    tell(folder, "log", values={"sample": "x" * 10**6})
+    (event,) = event_list(Past(folder), "log")["events"]
+    assert len(event["data"]["values"]["sample"]) == 2000

@@ -278,7 +278,7 @@ export const api = {
   runs: (since?: number | string): Promise<Rows | null> => jsonSince<Rows>("/api/runs", { since }),
   head: (run: string): Promise<Head> => json<Head>("/api/run", { run }),
   names: (run: string): Promise<Names> => json<Names>("/api/names", { run }),
-  events: (run: string, limit = 500): Promise<{ total: number; events: RunEvent[] }> => json("/api/events", { run, limit }),
+  events: (run: string, kind?: string): Promise<{ total: number; events: RunEvent[] }> => json("/api/events", { run, kind, limit: 500 }),
   alerts: (run: string): Promise<{ alerts: Alert[] }> => json("/api/alerts", { run }),
   histograms: (run: string, name?: string): Promise<Histograms> => json("/api/histograms", { run, name }),
   diagnosis: (run: string): Promise<Diagnosis> => json("/api/diagnosis", { run }),

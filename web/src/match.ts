@@ -1,4 +1,4 @@
-/** Find by typing: words in any order, letters with gaps, or /a regular expression/. */
+/** Find by typing: words in any order, letters with gaps, or a regular expression, with or without slashes around it. */
 
 export interface Matcher {
   /** How well a text fits; negative if not at all. The higher the better. */
@@ -9,6 +9,8 @@ export interface Matcher {
 
 const EVERYTHING: Matcher = { score: () => 0, problem: "" };
 const LONGEST = 200;
+/** What names of metrics hardly have and regular expressions do; a dot or a hyphen is in many names. */
+const SPECIAL = /[\\^$*+?()[\]{}|]/;
 
 /** Return what finds a query. */
 export function matcher(query: string): Matcher {
@@ -16,10 +18,13 @@ export function matcher(query: string): Matcher {
   if (!text) return EVERYTHING;
   const pattern = /^\/(.+?)\/?$/.exec(text);
   if (pattern) return byPattern(pattern[1] ?? "");
+  const typed = SPECIAL.test(text) ? byPattern(text) : null;
   const words = text.toLowerCase().split(/\s+/);
   return {
     problem: "",
     score: (candidate) => {
+      // a pattern that is not whole yet, or only looks like one, is found by its letters
+      if (typed && !typed.problem && typed.score(candidate) >= 0) return 1;
       const lower = candidate.toLowerCase();
       let sum = 0;
       for (const word of words) {

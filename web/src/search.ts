@@ -15,13 +15,13 @@ export function search(placeholder: string, typed: (query: string) => void): Sea
   const hint = h("kbd", {}, "/");
   const input = h("input", {
     attrs: { type: "search", placeholder, "aria-label": placeholder, autocomplete: "off", spellcheck: "false" },
-    title: "Words in any order, letters with gaps, or /a regular expression/",
+    title: "Words in any order, letters with gaps, or a regular expression such as loss$|acc",
     on: { input: () => (note(), typed(input.value)) },
   });
   const note = (): void => {
     const { problem } = matcher(input.value);
     input.setAttribute("aria-invalid", String(problem !== ""));
-    input.title = problem || "Words in any order, letters with gaps, or /a regular expression/";
+    input.title = problem || "Words in any order, letters with gaps, or a regular expression such as loss$|acc";
     show(hint, input.value === "");
   };
   return {

@@ -31,3 +31,10 @@ test("between slashes it is a regular expression; a broken one finds all and say
 test("nothing typed finds all", () => {
   assert.equal(found("  ", NAMES).length, NAMES.length);
 });
+
+test("a regular expression needs no slashes, and half of one is still found by its letters", () => {
+  assert.deepEqual(found("loss$|norm", NAMES), ["loss", "eval/loss", "grad_norm"]);
+  assert.deepEqual(found("^eval/.*", NAMES), ["eval/loss"]);
+  assert.deepEqual(found("accuracy (top 5)", ["accuracy (top 5)", "loss"]), ["accuracy (top 5)"]);
+  assert.deepEqual(found("loss|(", NAMES), []);
+});

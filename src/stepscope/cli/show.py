@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 METRICS = 20
 """Metrics that a table has; JSON has all."""
 RANKS = 16
+TEXTS = 12
 PHASES = 12
 CONFIG_LINES = 3
 METRIC_TITLES = ("last", "min", "max", "mean", "nan/inf")
@@ -79,6 +80,7 @@ class Page:
         yield from self._head()
         yield from self._time()
         yield from self._metrics()
+        yield from self._texts()
         yield from self._machine()
         yield from self._ranks()
         yield from self._end()
@@ -182,6 +184,20 @@ class Page:
         if total > len(found):
             yield self._note(f"and {count(total - len(found))} more: --metric NAME shows one, --json all of them")
 
+    def _texts(self) -> Iterator[str]:
+        found = self._facts["texts"]
+        if not found:
+            return
+        yield from self._title("Texts", "the newest of each name; the page has all")
+        shape = [Column("name", narrowest=8), Column("step", right=True), Column("logged", right=True, optional=True)]
+        rows = [
+            [plain(one["name"], 40), "" if one["step"] is None else count(one["step"]), count(one["count"]), _line(one)]
+            for one in found[:TEXTS]
+        ]
+        yield from table([*shape, Column("text", narrowest=20)], rows, self._width, self._paint, 2)
+        if len(found) > TEXTS:
+            yield self._note(f"and {count(len(found) - TEXTS)} more names; --json has them")
+
     def _machine(self) -> Iterator[str]:
         found = list(machine_lines(self._facts["machine"], self._width, self._paint))
         if found:
@@ -243,6 +259,10 @@ def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "git", " ".join(str(part) for part in (str(git.get("commit") or "")[:12], git.get("branch")) if part)
     command = about["command"]
     yield "command", shlex.join(str(word) for word in command) if isinstance(command, list) else ""
+
+
+def _line(text: dict[str, Any]) -> str:
+    return plain(" ".join(text["text"].split()), 400)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -18,10 +18,12 @@ VALUE = 2000
 QUIET = frozenset(
     (
         *("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"),
-        *("optimizer_made", "loader", "graph", "torch_setup", "optimizer_setup", "gradient_layers"),
+        *("optimizer_made", "loader", "graph", "torch_setup", "optimizer_setup", "gradient_layers", "log"),
     )
 )
 """Kinds that are not told unless they are asked for: data of other views."""
+TEXTS = "log"
+"""Kind of the events that hold texts which a program gave to `log`."""
 
 
 def event_list(past: Past, kind: str | None = None, limit: int = 500) -> dict[str, Any]:
@@ -32,18 +34,56 @@ def event_list(past: Past, kind: str | None = None, limit: int = 500) -> dict[st
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     data = {key: _bounded(value) for key, value in event.items() if key not in {*PLACE, "sequence"}}
+    if event.get("kind") == TEXTS:
+        data["values"] = {name: text[:VALUE] for name, text in _texts(event).items()}
     place = {key: event.get(key) for key in PLACE}
     return {**place, "kind": str(event.get("kind", "other"))[:100], "text": line_of(event), "data": data}
 
 
 def line_of(event: dict[str, Any]) -> str:
     """Return what happened in one line."""
+    if event.get("kind") == TEXTS:
+        return _line("; ".join(f"{name}: {text}" for name, text in _texts(event).items()))
     words = next((str(event[key]) for key in SHOWN if event.get(key)), "")
     if event.get("what"):  # the name of what happened, where the kind is that of many things
         words = f"{event['what']}: {words}" if words else str(event["what"])
     if event.get("kind") == "alert" and event.get("rule"):
         words = f"{event['rule']} {event.get('state', '')}: {words}"
+    return _line(words)
+
+
+def _line(words: str) -> str:
     return " ".join(words.split())[:TEXT]
+
+
+def _texts(event: dict[str, Any]) -> dict[str, str]:
+    """Return what an event holds of texts by name; a value that is no text is one as JSON."""
+    values = event.get("values")
+    if not isinstance(values, dict):
+        return {}
+    return {
+        str(name): value if isinstance(value, str) else json.dumps(value, default=str) for name, value in values.items()
+    }
+
+
+def text_list(past: Past, limit: int = 500) -> list[dict[str, Any]]:
+    """Return the newest texts that the program logged, in order of time: name, text, step, time, rank."""
+    place = ("step", "time", "rank")
+    found = [
+        {"name": name, "text": text[:VALUE], **{key: event.get(key) for key in place}}
+        for event in past.events(TEXTS)[-limit:]
+        for name, text in _texts(event).items()
+    ]
+    return found[-limit:]
+
+
+def last_texts(past: Past) -> list[dict[str, Any]]:
+    """Return the newest text of each name, in order of names, with `count`, how many there are of it."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in text_list(past, limit=100_000):
+        known = found.get(one["name"])
+        found[one["name"]] = {**one, "count": known["count"] + 1 if known else 1}
+    return [found[name] for name in sorted(found)]
 
 
 def _bounded(value: Any) -> Any:

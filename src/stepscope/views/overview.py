@@ -18,6 +18,7 @@ from stepscope.store.series import Series, summarize
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import LOST_AFTER, NodeState, RankState, overall, read_nodes
 from stepscope.views import machine_facts
+from stepscope.views.event_list import last_texts
 from stepscope.views.pace import SAMPLES, STEP, pace_of
 from stepscope.views.rates import DEFINITIONS as RATES
 from stepscope.views.rates import rates
@@ -75,6 +76,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
         "throughput": throughput(past, counts),
         "metrics": [metric(past, name) for name in names[:metrics]],
         "metrics_total": len(names),
+        "texts": last_texts(past),
         "machine": machine_facts.machine(past, sampled),
         "end": machine_facts.end(past, attempts(nodes), _state(nodes)["step"]),
         "own_cost": own_cost(past, counts, nodes, duration),

@@ -19,7 +19,7 @@ from stepscope.version import __version__
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.comparison_view import comparison_view
 from stepscope.views.diagnosis import diagnose
-from stepscope.views.event_list import event_list
+from stepscope.views.event_list import event_list, text_list
 from stepscope.views.ledger_section import kept
 from stepscope.views.machine_view import machine_view
 from stepscope.views.metric_list import metric_list
@@ -46,7 +46,7 @@ MACHINE_LINES = 8
 """Lines of one chart of the machine."""
 COUNTERS = frozenset(("epoch", "samples", "steps_total"))
 """What only goes up says nothing as a chart."""
-EVENTS = 100
+EVENTS = TEXTS = 100
 MARKED = frozenset(("checkpoint", "evaluation", "alert", "stalled", "attempt"))
 """Events that charts mark."""
 
@@ -76,6 +76,7 @@ def report(past: Past, others: Sequence[Past] = (), now: float | None = None) ->
         "resources": _resources(past, listed),
         "diagnosis": diagnose(past),
         "alerts": alerts_of(past.events()),
+        "texts": text_list(past, TEXTS),
         "events": events["events"],
         "events_total": events["total"],
         "end": head["end"],

@@ -71,7 +71,12 @@ def page(
         sections.comparison(compared),
         _part("Performance Summary", sections.performance(facts)),
         _part(facts["ledger"]["title"], ledger_section.section(facts["ledger"])),
-        _part("Training Progress", _charts(training, controls=bundle is not None), sections.metrics(facts)),
+        _part(
+            "Training Progress",
+            _charts(training, controls=bundle is not None),
+            sections.metrics(facts),
+            sections.texts(facts),
+        ),
         _part("Resource Utilization", _charts(machine), sections.resources(facts)),
         _part("Diagnosis and Recommendations", sections.diagnosis(facts)),
         _part("Alerts", sections.alerts(facts)),

@@ -125,6 +125,14 @@ def metrics(facts: Mapping[str, Any]) -> Any:
     return [_sheet(table(titles, rows, " nnnnnnn")), more]
 
 
+def texts(facts: Mapping[str, Any]) -> Any:
+    """Return the texts that the program logged, the newest first."""
+    found = [[named(one["name"]), one["step"], one["text"]] for one in reversed(facts["texts"])]
+    if not found:
+        return None
+    return [tag("h3", "Texts", class_="sub"), _sheet(table(["name", "step", "text"], found, " n "))]
+
+
 def _figures(one: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     return ["" if key == "best" and one[key] is None else format_value(one[key], one["unit"]) for key in keys]
 
@@ -269,7 +277,7 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
     """Return how the runs differ: numbers, and settings."""
     if not facts:
         return None
-    labels = [one["name"] or one["id"] for one in facts["runs"]]
+    labels = [_key(place, one["name"] or one["id"]) for place, one in enumerate(facts["runs"])]
     rows = []
     for one in facts["numbers"]:
         cells = [named(one["name"])]
@@ -286,6 +294,11 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
         else None,
         [tag("p", note, class_="soft") for note in facts["notes"][:10]],
     ]
+
+
+def _key(place: int, label: str) -> Markup:
+    """Return the name of a run with the colour of its lines."""
+    return tag("span", tag("span", "■ ", class_=f"line-{place % 8}"), label)
 
 
 def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | None:

@@ -3,10 +3,10 @@
 import "./training.css";
 import type { Place } from "../address.ts";
 import { api, type MetricFacts } from "../api.ts";
-import type { Axis } from "../chart.ts";
 import { fill, h, setText, show } from "../dom.ts";
-import { clock, count, moment, number } from "../format.ts";
+import { clock, moment, number } from "../format.ts";
 import { HistogramPanel } from "../histogram.ts";
+import { LookControls, lookOf } from "../look_controls.ts";
 import { axisOf } from "../metric_axis.ts";
 import { epochMarkers, markersOf } from "../markers.ts";
 import { runOf, type Mounted, type Page, type View } from "../page.ts";
@@ -14,9 +14,8 @@ import { Panel, type Look, type Marker } from "../panel.ts";
 import { empty, failure, field, icon, segmented, skeleton, toggle } from "../parts.ts";
 import type { RunModel } from "../run.ts";
 import { search } from "../search.ts";
+import { textCard, textsOf, type Text } from "./text_cards.ts";
 
-/** Points to smooth over, by the place of the slider. */
-const SMOOTH = [0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
 const FOLD_RANKS = 16;
 const [TALL, USUAL] = [340, 176];
 
@@ -24,22 +23,19 @@ class TrainingView implements Mounted {
   private readonly run: RunModel;
   private panels = new Map<string, Panel>();
   private histograms = new Map<string, HistogramPanel>();
+  private texts = new Map<string, Text[]>();
   private arranged = "";
   private markers: Marker[] = [];
   private marked = "";
   private epochs = false;
   private stops: (() => void)[] = [];
   private readonly search = search("Search metrics", (query) => this.page.router.param({ q: query }));
-  private readonly axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["wall", "Clock"]], "step", (x) => this.page.router.param({ x: x === "step" ? null : x }));
-  private readonly log = toggle("Log", false, (on) => this.page.router.param({ log: on ? "*" : null }), "Logarithmic axis for all; each chart has its own switch");
-  private readonly clip = toggle("Clip outliers", false, (clip) => this.page.router.param({ clip }), "Leave out what is far from nearly all of the rest; each chart says what it leaves out");
+  private readonly controls: LookControls;
   private readonly events = toggle("Events", true, (on) => this.page.router.param({ events: on ? null : "0" }), "Epochs, checkpoints, alerts and other events as marks");
   private readonly rest = toggle("Machine too", false, (all) => this.page.router.param({ all }), "Metrics of the machine and of the recorder as well");
   private readonly ranks = segmented("Ranks", [["band", "Band"], ["each", "Each"]], "band", (ranks) => this.page.router.param({ ranks: ranks === "band" ? null : ranks }));
   private readonly rankBox: HTMLElement;
   private readonly attempts = h("select", { attrs: { "aria-label": "Attempts" }, on: { change: () => this.page.router.param({ attempt: this.attempts.value }) } });
-  private readonly slider = h("input", { attrs: { type: "range", min: 0, max: SMOOTH.length - 1, step: 1, "aria-label": "Smoothing" }, on: { input: () => this.page.router.param({ smooth: SMOOTH[Number(this.slider.value)] || null }) } });
-  private readonly sliderText = h("span", { class: "num soft smooth-read" });
   private readonly zoom = h("button", { class: "button", attrs: { type: "button" }, title: "Show everything (0)", on: { click: () => this.run.link.setRange(null) } });
   private readonly body = h("div");
 
@@ -48,16 +44,16 @@ class TrainingView implements Mounted {
     private readonly page: Page,
   ) {
     this.run = runOf(page);
+    this.controls = new LookControls(page.router);
     this.rankBox = field("Ranks", this.ranks.element);
     fill(root,
-      h("div", { class: "toolbar sticky" }, this.search.element, h("div", { class: "controls" }, this.axis.element,
-        h("label", { class: "field", title: "Exponential mean over so many recorded points; the raw line stays" }, h("span", { class: "soft" }, "Smooth"), this.slider, this.sliderText),
-        this.log.element, this.clip.element, this.events.element, this.rest.element, this.rankBox, this.attempts, this.zoom)),
+      h("div", { class: "toolbar sticky" }, this.search.element, h("div", { class: "controls" }, ...this.controls.elements, this.events.element, this.rest.element, this.rankBox, this.attempts, this.zoom)),
       this.body);
     fill(this.body, h("div", { class: "charts" }, Array.from({ length: 6 }, () => h("div", { class: "chart" }, h("div", { class: "chart-head" }), h("div", { style: { height: `${USUAL}px` } })))));
     this.stops.push(
       this.run.names.listen(() => this.arrange()),
       this.run.events.listen(() => this.mark()),
+      this.run.events.listen(() => void this.loadTexts()),
       this.run.link.onRange(() => this.drawZoom()),
     );
     void this.loadHistograms();
@@ -66,15 +62,10 @@ class TrainingView implements Mounted {
   update(place: Place): void {
     const { params } = place;
     this.search.set(params.get("q") ?? "");
-    const look = this.look();
-    this.axis.set(look.axis);
-    this.log.set(params.get("log") === "*" ? "1" : "");
-    this.clip.set(look.clip ? "1" : "");
+    const look = this.controls.set(params);
     this.events.set(params.get("events") === "0" ? "" : "1");
     this.rest.set(params.get("all") ?? "");
     this.ranks.set(look.ranks);
-    this.slider.value = String(Math.max(0, SMOOTH.indexOf(look.smooth)));
-    setText(this.sliderText, look.smooth ? count(look.smooth) : "off");
     this.options();
     this.run.link.setUnit(look.axis === "step" ? "step" : "time");
     for (const [name, panel] of this.panels) this.dress(name, panel);
@@ -91,10 +82,7 @@ class TrainingView implements Mounted {
   }
 
   private look(): Look {
-    const { params } = this.page.router.place;
-    const x = params.get("x");
-    const axis: Axis = x === "time" || x === "wall" ? x : "step";
-    return { axis, log: params.get("log") === "*", smooth: Number(params.get("smooth")) || 0, clip: params.get("clip") === "1", ranks: params.get("ranks") === "each" ? "each" : "band" };
+    return lookOf(this.page.router.place.params);
   }
 
   /** Choose what to fetch: attempts, and one folded curve where there are many ranks. */
@@ -156,12 +144,15 @@ class TrainingView implements Mounted {
     const scored = known.map((metric) => ({ metric, score: wanted.score(metric.name) })).filter((one) => one.score >= 0);
     if (query) scored.sort((one, other) => other.score - one.score);
     const shut = params.getAll("shut");
-    const key = JSON.stringify([scored.map((one) => one.metric.name), query !== "", shut, [...this.histograms.keys()]]);
+    const histograms = [...this.histograms].filter(([name]) => wanted.score(name) >= 0);
+    const texts = [...this.texts].filter(([name]) => wanted.score(name) >= 0);
+    const key = JSON.stringify([scored.map((one) => one.metric.name), query !== "", shut, histograms.map(([name]) => name), texts]);
     if (key === this.arranged) return;
     this.arranged = key;
     const metrics = scored.map((one) => one.metric);
-    if (!metrics.length) this.nothing(query, names.metrics.length);
-    else if (query) fill(this.body, h("div", { class: "charts" }, metrics.map((metric) => this.panel(metric).element)));
+    const others = [...histograms.map(([, panel]) => panel.element), ...texts.map(([name, some]) => textCard(name, some))];
+    if (!metrics.length && !others.length) this.nothing(query, names.metrics.length);
+    else if (query) fill(this.body, h("div", { class: "charts" }, metrics.map((metric) => this.panel(metric).element), others));
     else fill(this.body, this.grouped(metrics, new Set(shut)));
     this.mark();
   }
@@ -177,6 +168,7 @@ class TrainingView implements Mounted {
     for (const metric of metrics) groups.set(metric.group, [...(groups.get(metric.group) ?? []), metric]);
     const found = [...groups].map(([group, some]) => this.group(group, group || "Main", `${some.length}`, shut, () => some.map((metric) => this.panel(metric).element)));
     if (this.histograms.size) found.push(this.group("histograms:", "Histograms", `${this.histograms.size}`, shut, () => [...this.histograms.values()].map((panel) => panel.element)));
+    if (this.texts.size) found.push(this.group("texts:", "Texts", `${this.texts.size}`, shut, () => [...this.texts].map(([name, some]) => textCard(name, some))));
     return found;
   }
 
@@ -237,6 +229,15 @@ class TrainingView implements Mounted {
     const origin = this.run.curves.origin ?? 0;
     const [from, to] = range.map((x) => (unit === "step" ? number(Math.round(x)) : wall ? moment(x) : clock(x - origin)));
     setText(this.zoom, `${unit === "step" ? "Step " : ""}${from} – ${to}  ✕`);
+  }
+
+  private async loadTexts(): Promise<void> {
+    try {
+      this.texts = textsOf((await api.events(this.run.key, "log")).events);
+      this.arrange();
+    } catch {
+      // the charts say what is wrong with the server; the texts that are there stay
+    }
   }
 
   private async loadHistograms(): Promise<void> {
