@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.vocabulary import by_canonical, canonical, metric_of, unit_of
+from stepscope.core.vocabulary import canonical, metric_of, unit_of
 from stepscope.store.layout import RunFolder
 from stepscope.store.machine import declared
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
+from stepscope.views.first_look import MOST, candidates
 from stepscope.views.machine_facts import machine_names
 from stepscope.views.overview import FIRST, OWN, PHASE
-from stepscope.views.pace import STEP
-from stepscope.views.run_card import headline
 
 if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
-RATES = ("samples_per_second", "tokens_per_second", "mfu_ratio")
 SOURCES = ("training", "phase", "machine", "own")
 HELP = 400
 """Characters of a metric's description that are told."""
@@ -33,7 +31,7 @@ def metric_list(past: Past, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
     counts = take_snapshot(RunFolder(past.path)).counts()
     machines, sampled = past.machines(), machine_names(past, counts)
     nodes, _ = read_nodes(RunFolder(past.path))
-    first = set(important(list(counts), wanted))
+    first = set(candidates(counts, sampled, wanted)[:MOST])
     rows = []
     for name, count in counts.items():
         source = _source(name, sampled)
@@ -56,18 +54,6 @@ def metric_list(past: Past, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
         "attempts": sorted({node.attempt for node in nodes}),
         "metrics": rows,
     }
-
-
-def important(names: list[str], first: tuple[str, ...] = ()) -> list[str]:
-    """Return the metrics that a first look at a run shows, in order: at most eight, `first` before others."""
-    known = by_canonical(names)
-    wanted = [
-        *(known.get(canonical(name)) for name in first),
-        headline(names),
-        *(known.get(name) for name in (*FIRST, STEP, *RATES)),
-    ]
-    wanted += [name for name in ("gpu/mean_utilization_ratio", "cpu/usage_ratio", "memory/used_bytes") if name in names]
-    return list(dict.fromkeys(name for name in wanted if name))[:8]
 
 
 def _source(name: str, sampled: set[str]) -> str:

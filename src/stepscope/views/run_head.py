@@ -11,9 +11,10 @@ from stepscope.store.states import read_nodes
 from stepscope.views import overview
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.event_count import EventCount
-from stepscope.views.event_list import QUIET, line_of
+from stepscope.views.event_list import QUIET, TEXTS, line_of
+from stepscope.views.first_look import first_look
 from stepscope.views.machine_facts import end as end_of
-from stepscope.views.metric_list import important
+from stepscope.views.machine_facts import machine_names
 from stepscope.views.pace import STEP
 from stepscope.views.run_card import card_of
 from stepscope.views.run_list import row
@@ -49,7 +50,7 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
         "numbers": key_numbers(now, card),
         "time": step_time(past, counts),
         "throughput": overview.throughput(past, counts),
-        "important": important(names, first),
+        "important": first_look(past, names, machine_names(past, counts), first),
         "changes": changes(past),
         "end": end_of(past, ranks, now["step"]) if ended else None,
         "points": sum(counts.values()),
@@ -119,7 +120,7 @@ def _phase(name: str, one: Buckets, measured: float, number: int) -> dict[str, A
 
 def changes(past: Past) -> list[dict[str, Any]]:
     """Return what happened lately, the newest first."""
-    told = [one for one in past.events() if one.get("kind") not in QUIET][-CHANGES:]
+    told = [one for one in _with_texts(past.events()) if one.get("kind") not in QUIET or one.get("kind") == TEXTS]
     return [
         {
             "time": one.get("time"),
@@ -127,5 +128,11 @@ def changes(past: Past) -> list[dict[str, Any]]:
             "kind": str(one.get("kind", "other"))[:100],
             "text": line_of(one) or str(one.get("kind", "")),
         }
-        for one in reversed(told)
+        for one in reversed(told[-CHANGES:])
     ]
+
+
+def _with_texts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events, of those that hold texts only the newest: a text every step would hide all others."""
+    last = max((place for place, one in enumerate(events) if one.get("kind") == TEXTS), default=None)
+    return [one for place, one in enumerate(events) if one.get("kind") != TEXTS or place == last]

@@ -1,0 +1,131 @@
+"""The metrics that a first look at a run shows: what a person would look at, and only what moves."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.quantity import is_loss, is_score
+from stepscope.core.vocabulary import by_canonical, canonical
+from stepscope.views.buckets import Buckets, buckets_of
+from stepscope.views.overview import FIRST, OWN, PHASE
+from stepscope.views.pace import SAMPLES, STEP
+from stepscope.views.run_card import headline
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from stepscope.store.reader import Past
+
+MOST = 8
+"""Metrics that are told."""
+CANDIDATES = 32
+"""Metrics that are looked at: a run may have thousands."""
+POINTS = 64
+"""Buckets that each is looked at in."""
+RATES = ("samples_per_second", "tokens_per_second", "mfu_ratio")
+MACHINE = ("gpu/mean_utilization_ratio", "cpu/usage_ratio", "memory/used_bytes")
+LINE = 0.05
+"""Share of its height by which what only rises may leave a straight line and still be a counter."""
+_WORDS = re.compile(r"[/_.\-]+")
+_HELD_OUT = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "holdout"))
+_TRAINED = frozenset(("train", "training"))
+_COUNTERS = frozenset(("epoch", "epochs", "step", "steps", "iteration", "iterations", "samples", "tokens"))
+
+
+def first_look(past: Past, names: Collection[str], machine: Collection[str], first: tuple[str, ...] = ()) -> list[str]:
+    """Return the metrics to show, in order: how good the run is, what else it logged, how fast it is.
+
+    A metric that stands still, only counts, or has a single point shows nothing and is left out; validation stands
+    beside the training that it judges.
+
+    Args:
+        past: the run.
+        names: all its metrics.
+        machine: those of them that were sampled from the machine.
+        first: metrics, in any documented spelling, to show before others.
+    """
+    wanted = candidates(names, machine, first)
+    found = past.overview(wanted, POINTS) if wanted else {}
+    return [name for name in wanted if name in found and moves(name, buckets_of(found[name]))][:MOST]
+
+
+def candidates(names: Collection[str], machine: Collection[str], first: tuple[str, ...] = ()) -> list[str]:
+    """Return the metrics worth a look, the best first, whatever their values are."""
+    known = by_canonical(sorted(names))
+    own = [name for name in sorted(names, key=_importance) if name not in machine and _is_own(name)]
+    best = headline(own)
+    losses = [name for name in own if is_loss(canonical(name)) or is_score(canonical(name))]
+    quality = beside([*([best] if best else []), *(name for name in losses if name != best)])
+    wanted = [
+        *(known.get(canonical(name)) for name in first),
+        *quality,
+        *(name for name in own if name not in losses),
+        *(known.get(name) for name in (STEP, *RATES)),
+        *(name for name in MACHINE if name in names),
+    ]
+    ordered = list(dict.fromkeys(name for name in wanted if name))
+    late = [name for name in ordered if name == STEP or name in machine]
+    # a run of a thousand metrics still has a step time to fall back on
+    return list(dict.fromkeys([*ordered[: CANDIDATES - len(late)], *late]))
+
+
+def beside(names: Sequence[str]) -> list[str]:
+    """Return names with each validation behind the training that it judges."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(_subject(name), []).append(name)
+    return [name for group in groups.values() for name in sorted(group, key=_is_held_out)]
+
+
+def moves(name: str, series: Buckets) -> bool:
+    """Say whether a chart of a metric would show anything: two points, not one level, not a mere count."""
+    attempt = series.last_attempt()
+    one = attempt.select(attempt.rank == attempt.rank.min()) if len(attempt.rank) else attempt
+    low, high = one.lowest(), one.highest()
+    if int(one.count.sum()) < 2 or len(np.unique(one.time)) < 2:
+        return False
+    if low is None or high is None:
+        return bool(len(one.count))  # nothing but NaN: that is worth a look
+    bad = bool((one.finite < one.count).any())
+    return bad or (high > low and not _counts(name, one))
+
+
+def _counts(name: str, one: Buckets) -> bool:
+    """Say whether a metric only says how far the run is: it never falls, and by its name or its line it counts."""
+    value = one.last[np.isfinite(one.last)]
+    if len(value) < 2 or (np.diff(value) < 0).any() or is_score(canonical(name)) or is_loss(canonical(name)):
+        return False
+    if not _COUNTERS.isdisjoint(_words(name)):
+        return True
+    scaled = value / max(np.abs(value).max(), np.finfo(float).tiny)
+    height = scaled[-1] - scaled[0]
+    if canonical(name) in FIRST or len(value) < 3 or not height > 0:
+        return False
+    line = np.linspace(0.0, 1.0, len(value))
+    return bool(np.abs((scaled - scaled[0]) / height - line).max() <= LINE)
+
+
+def _is_own(name: str) -> bool:
+    return not name.startswith((PHASE, OWN)) and name not in {STEP, SAMPLES} and canonical(name) not in RATES
+
+
+def _importance(name: str) -> tuple[int, str]:
+    known = canonical(name)
+    return FIRST.index(known) if known in FIRST else len(FIRST), name
+
+
+def _words(name: str) -> set[str]:
+    return set(_WORDS.split(name.lower()))
+
+
+def _is_held_out(name: str) -> bool:
+    return not _HELD_OUT.isdisjoint(_words(name))
+
+
+def _subject(name: str) -> str:
+    """Return what a metric is of, whichever data it was taken on: `loss` of `val_loss` and `train/loss`."""
+    rest = [word for word in _WORDS.split(name.lower()) if word not in _HELD_OUT and word not in _TRAINED]
+    return canonical("_".join(rest)) or name
