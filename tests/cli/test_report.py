@@ -149,7 +149,21 @@ def test_runs_are_compared_in_every_format(root, tmp_path):
     heads, _ = curves_of(page.read_text())
     assert {head["run"] for head in heads if head["name"] == "loss"} == {"0", "1"}
     assert ">Comparison</h2>" in page.read_text()
+    assert re.search(r'line-0">■ </span>fine</span></th>.*line-1">■ </span>gpt small</span></th>', page.read_text())
     assert "| step\\_seconds |" in words.read_text()
+
+
+def test_a_report_has_the_texts(tmp_path):
+    """What the program logged as text stands in the report, the newest first, with its step."""
+    run = Drawn("noted", steps=20, values={"loss": np.linspace(3, 1, 20)})
+    run.events = [
+        {"kind": "log", "time": run.at(step), "step": step, "values": {"note": f"<b>{step}"}} for step in (3, 9)
+    ]
+    write(tmp_path / "demo" / "noted", run)
+    page = tmp_path / "n.html"
+    assert main(["report", "noted", "--dir", str(tmp_path), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert 0 < text.index("&lt;b&gt;9") < text.index("&lt;b&gt;3")
 
 
 @pytest.mark.promise("S3-049")

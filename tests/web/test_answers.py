@@ -177,6 +177,10 @@ def test_runs_are_compared(client):
     assert [value["value"] for value in step["values"]] == pytest.approx([0.001, 0.002])
     assert step["differences"][1]["verdict"] == "slower"
     assert step["better"] == "lower"
+    names = [row["name"] for row in found["numbers"]]
+    quality = [name for name in names if name.startswith("loss@")]
+    assert names[: len(quality)] == quality != []
+    assert {row["better"] for row in found["numbers"][: len(quality)]} == {"lower"}
     assert [phase["phase"] for phase in found["phases"][0]] == ["forward"]
 
 

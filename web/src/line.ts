@@ -4,6 +4,8 @@
 export interface Line {
   key: string;
   label: string;
+  /** The run it is of, where lines of several runs are in one chart. */
+  group?: string | undefined;
   /** Place in the palette of lines; or the name of a colour of the style. */
   colour: number | string;
   x: Float64Array;
@@ -80,12 +82,39 @@ export interface Extent {
 }
 
 const SPREAD = 6;
+/** How many times its own middle a run must reach to count as diverged, and how many heights of the others beyond them. */
+const [WILD, FAR] = [10, 5];
+/** Buckets from which outliers are told. */
+const ENOUGH = 20;
+
+interface Values {
+  lows: number[];
+  highs: number[];
+  means: number[];
+}
 
 /** Return the range of values of lines inside [from, to]; clipped to where nearly all of it is, if asked. `positive`: for a log axis. */
 export function extent(lines: Line[], from: number, to: number, clip: boolean, positive: boolean): Extent | null {
-  const lows: number[] = [];
-  const highs: number[] = [];
-  const means: number[] = [];
+  const groups = [...new Set(lines.map((line) => line.group))];
+  const all = groups.map((group) => valuesOf(lines.filter((line) => line.group === group), from, to, positive)).filter((some) => some.lows.length);
+  if (!all.length) return null;
+  let [least, most] = [Infinity, -Infinity];
+  for (const { lows, highs } of all) {
+    for (const low of lows) if (low < least) least = low;
+    for (const high of highs) if (high > most) most = high;
+  }
+  if (!clip) return { min: least, max: most, above: 0, below: 0, most, least };
+  const limits = together(all.map((some) => usual(some, positive)));
+  const [floor, ceiling] = positive ? [10 ** limits[0], 10 ** limits[1]] : limits;
+  const min = Math.max(least, floor);
+  const max = Math.max(min, Math.min(most, ceiling));
+  const sum = (count: (some: Values) => number): number => all.reduce((total, some) => total + count(some), 0);
+  return { min, max, most, least, above: sum(({ highs }) => highs.filter((high) => high > max).length), below: sum(({ lows }) => lows.filter((low) => low < min).length) };
+}
+
+/** Collect the buckets of lines inside [from, to]. */
+function valuesOf(lines: Line[], from: number, to: number, positive: boolean): Values {
+  const found: Values = { lows: [], highs: [], means: [] };
   for (const line of lines) {
     const first = Math.max(0, placeOf(line.x, from));
     for (let place = first; place < line.x.length; place += 1) {
@@ -95,32 +124,54 @@ export function extent(lines: Line[], from: number, to: number, clip: boolean, p
       if (low === undefined || high === undefined || !Number.isFinite(low) || !Number.isFinite(high)) continue;
       if (positive && high <= 0) continue;
       const mean = line.mean[place] ?? high;
-      lows.push(positive && low <= 0 ? high : low);
-      highs.push(high);
-      means.push(positive && mean <= 0 ? high : mean);
+      found.lows.push(positive && low <= 0 ? high : low);
+      found.highs.push(high);
+      found.means.push(positive && mean <= 0 ? high : mean);
     }
   }
-  if (!lows.length) return null;
-  let [least, most] = [Infinity, -Infinity];
-  for (const low of lows) if (low < least) least = low;
-  for (const high of highs) if (high > most) most = high;
-  const whole = { min: least, max: most, above: 0, below: 0, most, least };
-  return clip && lows.length >= 20 ? clipped(whole, lows, highs, means, positive) : whole;
+  return found;
+}
+
+interface Reach {
+  low: number;
+  high: number;
+  /** It goes far beyond its own middle, as a run that diverges does. */
+  wild: boolean;
 }
 
 /**
- * Keep what lies within a few spreads of the middle; by the middle 90 % of the means, as a loss falls and that is no outlier.
+ * Return where nearly all values of one run are: within a few spreads of the middle 90 % of the means, as a loss falls and that is no outlier.
  *
- * On a log axis what is far is told by its order of magnitude, and no limit falls to 0.
+ * On a log axis everything is in powers of 10, so that what is far is told by its order of magnitude.
  */
-function clipped(whole: Extent, lows: number[], highs: number[], means: number[], log: boolean): Extent {
+function usual({ lows, highs, means }: Values, log: boolean): Reach {
   const sorted = (log ? Float64Array.from(means, Math.log10) : Float64Array.from(means)).sort();
   const at = (share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
   const spread = Math.max(at(0.95) - at(0.05), 1e-12 * Math.max(Math.abs(at(0.5)), 1e-300));
-  const [floor, ceiling] = [at(0.05) - (SPREAD / 4) * spread, at(0.95) + (SPREAD / 4) * spread].map((one) => (log ? 10 ** one : one)) as [number, number];
-  const min = Math.max(whole.least, floor);
-  const max = Math.max(min, Math.min(whole.most, ceiling));
-  return { ...whole, min, max, above: highs.filter((high) => high > max).length, below: lows.filter((low) => low < min).length };
+  // a bucket of noise reaches beyond its mean: as far as most do is usual
+  const heights = Float64Array.from(highs, (high, place) => (log ? Math.log10(high / (lows[place] ?? high)) : high - (lows[place] ?? high))).sort();
+  const air = (SPREAD / 4) * spread + Math.min(heights[heights.length >> 1] ?? 0, (SPREAD / 2) * spread);
+  const many = sorted.length >= ENOUGH;
+  const [least, most] = [lows.reduce((one, other) => Math.min(one, other), Infinity), highs.reduce((one, other) => Math.max(one, other), -Infinity)].map((one) => (log ? Math.log10(one) : one)) as [number, number];
+  const low = many ? Math.max(least, at(0.05) - air) : least;
+  const high = many ? Math.min(most, at(0.95) + air) : most;
+  const wild = log ? Math.max(high - at(0.5), at(0.5) - low) > Math.log10(WILD) : Math.max(Math.abs(high), Math.abs(low)) > WILD * Math.abs(at(0.5));
+  return { low, high, wild };
+}
+
+/** Return the range of several runs: one that diverges far from the others does not flatten them. */
+function together(all: Reach[]): [number, number] {
+  const union = (some: Reach[]): [number, number] => [Math.min(...some.map(({ low }) => low)), Math.max(...some.map(({ high }) => high))];
+  const calm = all.filter(({ wild }) => !wild);
+  if (!calm.length || calm.length === all.length) return union(all);
+  const [low, high] = union(calm);
+  const height = high - low || Math.abs(high) * 0.1 || 1;
+  const cut = all.map((one) => ({
+    low: one.wild && one.low < low - FAR * height ? low - height / 2 : one.low,
+    high: one.wild && one.high > high + FAR * height ? high + height / 2 : one.high,
+    wild: one.wild,
+  }));
+  return union(cut);
 }
 
 /** Mean distance of a rank from the mean of all, as a share of the curve's height, from which it is worth a line. */

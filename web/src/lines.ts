@@ -56,6 +56,7 @@ export function linesOf(held: Held, across: Across, naming: Naming): Line[] {
     });
     found.push({
       key: `${held.run} ${held.name} ${held.rank} ${held.attempt} ${which}`,
+      group: held.run,
       label: naming.label(held),
       colour: naming.order(held),
       x: own, mean: part(columns.mean), min: part(columns.min), max: part(columns.max), last: part(columns.last), count: part(columns.count),

@@ -4,13 +4,14 @@ import { padded, paddedLog } from "./axis.ts";
 import { Chart, type Axis, type Model } from "./chart.ts";
 import type { Curve, Curves } from "./curves.ts";
 import { fill, h, setText, show } from "./dom.ts";
-import { moment, number, value, clock, ABSENT } from "./format.ts";
+import { moment, number, value, clock } from "./format.ts";
 import type { Held } from "./held.ts";
 import { extent, nearest, smooth, type Extent, type Line } from "./line.ts";
 import { acrossOf, metricLines } from "./lines.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { Drawn, Limit, MarkLine } from "./paint.ts";
+import { Readings, reading } from "./readings.ts";
 import { colour, lineColour, onTheme } from "./theme.ts";
 import { hideTip, showTip, type TipRow } from "./tip.ts";
 import { nextFrame, watchSight, watchSize } from "./view.ts";
@@ -39,6 +40,8 @@ export interface Spec {
   limits?: Limit[];
   markers?: Marker[];
   bare?: boolean;
+  /** The head shows the value of every line, not of the first only; "named" with whose it is. */
+  every?: "named" | "plain";
   /** The axis begins at 0. */
   zero?: boolean;
   /** The axis reaches at least so far. */
@@ -71,6 +74,7 @@ export class Panel {
   private current: Look = { axis: "step", log: false, smooth: 0, clip: false, ranks: "band" };
   private readonly plot: HTMLElement;
   private readonly read: HTMLElement;
+  private readonly readings: Readings | null;
   private readonly notes: HTMLElement;
   private readonly cover: HTMLElement;
   private chart: Chart | null = null;
@@ -99,8 +103,9 @@ export class Panel {
       on: { keydown: (event) => this.pressed(event), blur: () => this.leave() },
       style: { height: `${this.height()}px` },
     }, this.cover);
+    this.readings = spec.every ? new Readings(spec.every === "named") : null;
     this.element = h("section", { class: "chart", attrs: { "data-chart": spec.title, "data-state": "loading", "data-drawn": 0 } },
-      h("header", { class: "chart-head" }, this.title(), this.notes, ...(spec.extra ?? []), this.read), this.plot);
+      h("header", { class: "chart-head" }, this.title(), this.notes, ...(spec.extra ?? []), this.readings ? null : this.read), this.readings?.element ?? null, this.plot);
     this.setState("loading", "");
     this.stops.push(
       watchSight(this.element, (inView) => (inView ? this.enter() : this.exit())),
@@ -323,18 +328,14 @@ export class Panel {
   private follow(x: number | null): void {
     if (!this.inView || !this.chart) return;
     this.chart.point(x);
+    if (this.readings) return this.readings.show(this.lines, x, this.spec.unit ?? "");
     const main = this.main();
-    setText(this.read, main ? this.reading(main, x) : "");
+    setText(this.read, main ? reading(main, x, this.spec.unit ?? "") : "");
   }
 
   /** The line whose value the head shows: the band of the ranks, else the first. */
   private main(): Line | undefined {
     return this.lines.find((line) => line.key === "ranks" && !line.faint) ?? this.lines.find((line) => !line.faint) ?? this.lines[0];
-  }
-
-  private reading(line: Line, x: number | null): string {
-    const at = x === null ? line.last[line.x.length - 1] : line.mean[nearest(line.x, x)];
-    return at === undefined ? ABSENT : value(at, this.spec.unit);
   }
 
   private hover(x: number | null, left: number, top: number): void {

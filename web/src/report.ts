@@ -57,7 +57,7 @@ function panelOf(slot: Slot, facts: Embedded, from: { curves: Curves; link: Link
   const spec = {
     title: slot.title, names: slot.names, unit: slot.unit, height: 190,
     markers: many ? [] : facts.markers,
-    ...(many ? { label: (one: Held) => facts.labels[place(one)] ?? one.run, order: place } : {}),
+    ...(many ? { every: "named" as const, label: (one: Held) => facts.labels[place(one)] ?? one.run, order: place } : {}),
   };
   return new Panel(from, spec);
 }

@@ -71,3 +71,25 @@ test("ranks fold into a band that holds every value, and the rank that is off is
   assert.equal(fold([one, two])?.farthest, null);
   assert.equal(fold([]), null);
 });
+
+test("a run that diverges does not flatten the others, and the chart says what it leaves out", () => {
+  const healthy = { ...line(Array.from({ length: 300 }, (_, place) => 8 * Math.exp(-place / 60) + 2)), group: "healthy" };
+  const diverged = { ...line(Array.from({ length: 300 }, (_, place) => 8 * Math.exp(-place / 60) + 2 + (place > 200 ? 10 ** (place - 200) : 0))), group: "diverged" };
+  const found = extent([healthy, diverged], 0, 299, true, false);
+  assert.ok(found && found.max < 20 && found.above > 50 && found.most > 1e90);
+  assert.ok((extent([healthy, diverged], 0, 299, true, true)?.max ?? Infinity) < 100);
+  assert.equal(extent([healthy, diverged], 0, 299, false, false)?.max, found?.most);
+});
+
+test("a run that learns is not cut because another one does not", () => {
+  const learns = { ...line(Array.from({ length: 100 }, (_, place) => 0.1 + 0.85 * (place / 100))), group: "a" };
+  const stuck = { ...line(Array.from({ length: 100 }, (_, place) => 0.1 + 0.001 * (place % 2))), group: "b" };
+  assert.deepEqual([extent([learns, stuck], 0, 99, true, false)?.above], [0]);
+});
+
+test("buckets of noise have no outliers", () => {
+  const wave = Array.from({ length: 200 }, (_, place) => Math.sin(place * 12.9898) * 0.3);
+  const noise: Line = { ...line(wave), min: Float64Array.from(wave, (at) => at - 1.4), max: Float64Array.from(wave, (at) => at + 1.4) };
+  const found = extent([noise], 0, 199, true, false);
+  assert.deepEqual([found?.above, found?.below], [0, 0]);
+});

@@ -1,14 +1,16 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import type { Alert, Names } from "../src/api.ts";
+import type { Alert, MetricFacts, Names, Row, RunEvent } from "../src/api.ts";
 import { byUrgency, isOpen, matching } from "../src/views/alert_order.ts";
 import { shade } from "../src/views/colour_scale.ts";
-import { change, tone } from "../src/views/difference.ts";
+import { change, quantity, tone } from "../src/views/difference.ts";
 import { fileName } from "../src/views/file_name.ts";
 import { shares } from "../src/views/ledger_classes.ts";
 import { labels } from "../src/views/line_labels.ts";
+import { emptyColumns } from "../src/views/run_columns.ts";
 import { shared } from "../src/views/shared_metrics.ts";
+import { textsOf } from "../src/views/text_cards.ts";
 import { throttled } from "../src/views/throttling.ts";
 
 function alert(facts: Partial<Alert>): Alert {
@@ -85,4 +87,34 @@ test("a GPU that is held back says why", () => {
 test("a class without time is not listed, and the shares are of the wall clock", () => {
   assert.deepEqual(shares({ productive: 3, data: 0, redone: 1 }, 4), [{ name: "productive", seconds: 3, share: 0.75 }, { name: "redone", seconds: 1, share: 0.25 }]);
   assert.deepEqual(shares({ productive: 0 }, 0), []);
+});
+
+test("what says how good a run is is told from what says how fast, and counters come last", () => {
+  const metric = (name: string, more: Partial<MetricFacts> = {}): MetricFacts => ({ name, unit: "", kind: "gauge", help: "", group: "", source: "training", count: 1, important: false, ...more });
+  const own: Names = { version: 1, ranks: [0], attempts: [0], metrics: [metric("epoch", { important: true }), metric("step_seconds", { kind: "duration", unit: "seconds" }), metric("tokens_per_second", { unit: "tokens/second" }), metric("phase/data", { source: "phase" }), metric("reward")] };
+  const found = shared([own, own]);
+  assert.deepEqual(found.filter((one) => !one.time).map((one) => one.name), ["reward", "epoch"]);
+  assert.deepEqual(found.filter((one) => one.time).map((one) => one.name), ["step_seconds", "tokens_per_second", "phase/data"]);
+});
+
+test("a quantity at a step or after a time is said in words", () => {
+  assert.equal(quantity("eval/loss@1999"), "eval/loss at step 1999");
+  assert.equal(quantity("loss@2.5s").replace("\u202f", " "), "loss after 2.5 s");
+  assert.equal(quantity("user@host"), "user@host");
+});
+
+test("texts are told by name, the newest first, and what is no text as it was written", () => {
+  const event = (step: number, values: unknown): RunEvent => ({ time: step, kind: "log", rank: 0, attempt: 0, step, text: "", data: { values } });
+  const found = textsOf([event(1, { note: "warm" }), event(2, { note: "hot", more: { a: 1 } }), event(3, "broken")]);
+  assert.deepEqual([...found.keys()], ["more", "note"]);
+  assert.deepEqual(found.get("note")?.map((one) => one.text), ["hot", "warm"]);
+  assert.equal(found.get("more")?.[0]?.text, '{"a":1}');
+});
+
+test("a column that no run fills goes, but not while one is being read", () => {
+  const row = (card: Partial<Row["card"]> | null): Row => ({ state: "finished", card } as unknown as Row);
+  const bare = { rate: 1, loss: null, gpu: null, cost: null, alert: null };
+  assert.deepEqual(emptyColumns([row(bare), row(bare)]), ["loss", "spark", "gpu", "cost", "alert"]);
+  assert.deepEqual(emptyColumns([row(bare), row({ ...bare, gpu: 0.5 })]), ["loss", "spark", "cost", "alert"]);
+  assert.deepEqual(emptyColumns([row(bare), row(null)]), []);
 });

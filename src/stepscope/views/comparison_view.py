@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.comparison import compare
-from stepscope.analysis.quantity import kind_of
+from stepscope.analysis.quantity import MEMORY, PHASE, RATE, TIME, kind_of
 from stepscope.analysis.recording import Group
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
@@ -55,12 +55,12 @@ def settings(configs: Sequence[Any]) -> list[dict[str, Any]]:
 
 def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return each quantity with its value in every run, and how each differs from the first."""
-    names = list(dict.fromkeys(item.quantity for one in found for item in one.quantities))
+    names = sorted(dict.fromkeys(item.quantity for one in found for item in one.quantities), key=_place)
     rows = []
     for name in names:
         items = [one.quantity(name) for one in found]
         known = next(item for item in items if item is not None)
-        lower = kind_of(name).lower_is_better
+        lower = kind_of(_metric(name)).lower_is_better
         first = next((item.found.a for item in items if item is not None and item.found.a is not None), None)
         rows.append(
             {
@@ -73,6 +73,19 @@ def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _metric(quantity: str) -> str:
+    """Return the metric of a quantity such as loss@1000."""
+    return quantity.partition("@")[0]
+
+
+def _place(quantity: str) -> int:
+    """Return where a quantity stands: how good a run is, then how fast, then what it took, then each phase."""
+    metric = _metric(quantity)
+    if metric.startswith(PHASE):
+        return 3
+    return {TIME: 1, RATE: 1, MEMORY: 2}.get(kind_of(metric), 0)
 
 
 def _value(number: float | None) -> dict[str, Any] | None:

@@ -5,33 +5,32 @@ import type { Place } from "../address.ts";
 import { api, json, reason, type Names } from "../api.ts";
 import type { Axis } from "../chart.ts";
 import { Curves } from "../curves.ts";
-import { fill, h, setText, show } from "../dom.ts";
+import { fill, h, setText, show, type Child } from "../dom.ts";
 import { clock, moment, number } from "../format.ts";
 import type { Held } from "../held.ts";
 import { Link, zoomOf, zoomText } from "../link.ts";
+import { LookControls } from "../look_controls.ts";
 import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
-import { empty, failure, segmented, skeleton } from "../parts.ts";
+import { empty, failure, skeleton } from "../parts.ts";
+import { search } from "../search.ts";
 import { configTable, numbersTable, phasesTable, runMark, tellApart, type Comparison } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
-import { shared } from "./shared_metrics.ts";
+import { shared, type Shared } from "./shared_metrics.ts";
 
 const MOST_CHARTS = 60;
 
 class CompareView implements Mounted {
   private readonly picker: Picker;
-  private readonly axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["wall", "Clock"]], "step", (x) => this.page.router.param({ x: x === "step" ? null : x, zoom: null }));
+  private readonly controls: LookControls;
   private readonly zoom = h("button", { class: "button", attrs: { type: "button" }, title: "Show everything", on: { click: () => this.link.setRange(null) } });
   private readonly many = h("span", { class: "soft" });
   private readonly tools = h("div", { class: "toolbar" });
   private readonly legend = h("div", { class: "compare-legend", attrs: { "aria-label": "Runs" } });
-  private readonly charts = h("div", { class: "charts" });
+  private readonly charts = h("div", {});
   private readonly facts = h("div", { class: "compare-facts" });
-  private readonly search = h("input", {
-    attrs: { type: "search", placeholder: "Find a metric", "aria-label": "Find a metric" },
-    on: { input: () => this.page.router.param({ q: this.search.value }) },
-  });
-  private panels: Panel[] = [];
+  private readonly search = search("Find a metric", (query) => this.page.router.param({ q: query }));
+  private panels = new Map<Panel, Shared>();
   private curves: Curves | null = null;
   private link = new Link();
   private unfollow = (): void => undefined;
@@ -45,6 +44,8 @@ class CompareView implements Mounted {
     root: HTMLElement,
     private readonly page: Page,
   ) {
+    // one run that diverges must not flatten the others: outliers are clipped unless one asks for them
+    this.controls = new LookControls(page.router, { clip: true }, { zoom: null });
     this.picker = new Picker(page.server.limits.runs, (keys) => this.choose(keys));
     fill(root, h("section", { class: "card compare-pick" }, this.picker.element), this.legend, this.facts, this.tools, this.charts);
   }
@@ -65,8 +66,8 @@ class CompareView implements Mounted {
   }
 
   private clear(): void {
-    for (const panel of this.panels) panel.stop();
-    this.panels = [];
+    for (const panel of this.panels.keys()) panel.stop();
+    this.panels = new Map();
     this.curves?.stop();
     this.curves = null;
     this.drawn = "";
@@ -103,7 +104,7 @@ class CompareView implements Mounted {
       this.curves = new Curves(this.keys);
       if (names.some((one) => one.ranks.length > 1)) this.curves.setOptions({ fold: true });
       this.drawFacts(comparison);
-      fill(this.tools, h("div", { class: "search" }, this.search), this.axis.element, this.zoom, this.many);
+      fill(this.tools, this.search.element, h("div", { class: "controls" }, ...this.controls.elements, this.zoom, this.many));
       this.draw();
     } catch (error) {
       if (turn === this.turn) fill(this.facts, failure(reason(error), () => void this.load()));
@@ -115,35 +116,45 @@ class CompareView implements Mounted {
       base: () => this.picker.makeBase(run.key),
       remove: () => this.picker.toggle(run.key),
     })));
-    this.facts.classList.toggle("compare-wide", comparison.runs.length > 3);
-    fill(this.facts, numbersTable(comparison), h("div", { class: "stack" }, phasesTable(comparison), configTable(comparison)),
+    this.facts.classList.toggle("compare-wide", comparison.runs.length > 2);
+    fill(this.facts, numbersTable(comparison), configTable(comparison),
       comparison.notes.length ? h("ul", { class: "soft compare-notes" }, comparison.notes.map((note) => h("li", {}, note))) : null);
   }
 
   private draw(): void {
     const { params } = this.page.router.place;
-    if (this.search.value !== (params.get("q") ?? "")) this.search.value = params.get("q") ?? "";
+    this.search.set(params.get("q") ?? "");
+    const look = this.controls.set(params);
     if (!this.comparison || !this.curves) return;
-    const words = (params.get("q") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
-    const found = shared(this.names).filter((metric) => words.every((word) => metric.name.toLowerCase().includes(word)));
-    const word = params.get("x");
-    const axis: Axis = word === "time" || word === "wall" ? word : "step";
-    const key = JSON.stringify([axis, found.map((metric) => metric.name)]);
-    if (key === this.drawn) return this.zoomTo(params);
-    this.drawn = key;
-    for (const panel of this.panels) panel.stop();
-    this.axis.set(axis);
-    this.begin(axis, params);
-    const source = { curves: this.curves, link: this.link };
-    const called = new Map(this.comparison.runs.map((run, place) => [run.key, { name: run.name || run.id, place }]));
-    this.panels = found.slice(0, MOST_CHARTS).map((metric) => new Panel(source, {
-      title: metric.name, names: [metric.name], unit: metric.unit, help: metric.help,
+    const wanted = this.search.matcher();
+    const found = shared(this.names).filter((metric) => wanted.score(metric.name) >= 0);
+    const key = JSON.stringify([look.axis, found.map((metric) => metric.name)]);
+    if (key !== this.drawn) {
+      this.drawn = key;
+      this.begin(look.axis, params);
+      this.drawCharts(found, this.comparison, this.curves);
+    } else this.zoomTo(params);
+    // what one run waits for is the very thing to see: times are clipped only if one asks for it
+    for (const [panel, { time }] of this.panels) panel.look({ ...look, clip: look.clip && (!time || params.has("clip")) });
+  }
+
+  /** Lay out the charts: first how good the runs are, then how fast. */
+  private drawCharts(found: Shared[], comparison: Comparison, curves: Curves): void {
+    for (const panel of this.panels.keys()) panel.stop();
+    const called = new Map(comparison.runs.map((run, place) => [run.key, { name: run.name || run.id, place }]));
+    const shown = found.slice(0, MOST_CHARTS);
+    this.panels = new Map(shown.map((metric) => [new Panel({ curves, link: this.link }, {
+      title: metric.name, names: [metric.name], unit: metric.unit, help: metric.help, every: "plain",
       label: (held: Held) => called.get(held.run)?.name ?? held.run,
       order: (held: Held) => called.get(held.run)?.place ?? 0,
-    }));
-    for (const panel of this.panels) panel.look({ axis });
+    }), metric]));
     setText(this.many, `${found.length} metrics${found.length > MOST_CHARTS ? `, the first ${MOST_CHARTS} are drawn: type to find the others` : ""}`);
-    fill(this.charts, this.panels.length ? this.panels.map((panel) => panel.element) : empty("No metric matches", "Try fewer words."));
+    const part = (title: string, time: boolean, ...more: Child[]): Child => {
+      const own = [...this.panels].filter(([, metric]) => metric.time === time).map(([panel]) => panel.element);
+      return own.length || more.some(Boolean) ? h("section", { class: "compare-part" }, h("h2", {}, title), ...more, h("div", { class: "charts" }, own)) : null;
+    };
+    const phases = this.page.router.place.params.get("q") ? null : phasesTable(comparison);
+    fill(this.charts, this.panels.size ? [part("Quality", false), part("Time", true, phases)] : empty("No metric matches", "Try fewer words."));
   }
 
   /** Begin an axis: what a range means is another thing on each. Time counts from each run's own begin. */

@@ -4,7 +4,7 @@ import type { Phase, RunState } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, clock, value } from "../format.ts";
 import { phaseBar, phaseColour, stateMark } from "../parts.ts";
-import { change, tone } from "./difference.ts";
+import { change, quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 
 export interface Comparison {
@@ -61,9 +61,9 @@ export function numbersTable(comparison: Comparison): HTMLElement | null {
   if (!numbers.length) return null;
   const body = h("tbody", {});
   const line = (row: Numbers): HTMLElement => h("tr", {},
-    h("th", { attrs: { scope: "row" }, title: row.better ? `${row.better} is better` : "" }, row.name,
+    h("th", { attrs: { scope: "row" }, title: row.better ? `${row.better} is better` : "" }, quantity(row.name),
       row.better ? h("span", { class: "soft compare-better" }, row.better === "lower" ? " ↓" : " ↑") : null),
-    comparison.runs.map((_, place) => numberCell(row, place)));
+    comparison.runs.map((run, place) => numberCell(row, place, run)));
   const draw = (all: boolean): void => {
     fill(body, numbers.slice(0, all ? numbers.length : FEW).map(line));
     button.hidden = all || numbers.length <= FEW;
@@ -74,11 +74,16 @@ export function numbersTable(comparison: Comparison): HTMLElement | null {
     h("div", { class: "scroll" }, h("table", { class: "compare-numbers" }, head(comparison, "number"), body)), button);
 }
 
-function numberCell(row: Numbers, place: number): HTMLElement {
+/** Whose value a cell holds: shown where the table is too narrow for columns. */
+function whose(run: Run, place: number): HTMLElement {
+  return h("div", { class: "compare-whose soft cut" }, swatch(place), " ", run.name || run.id);
+}
+
+function numberCell(row: Numbers, place: number, run: Run): HTMLElement {
   const found = row.values[place];
-  if (!found || found.value === null) return h("td", { class: "num soft" }, ABSENT);
+  if (!found || found.value === null) return h("td", { class: "num soft" }, whose(run, place), ABSENT);
   const difference = row.differences[place] ?? null;
-  return h("td", { class: "num", title: difference?.text ?? "" },
+  return h("td", { class: "num", title: difference?.text ?? "" }, whose(run, place),
     h("div", {}, value(found.value, row.unit), difference ? h("span", { class: `compare-verdict ${tone(difference.verdict)}` }, difference.verdict) : null),
     difference ? h("div", { class: `compare-difference ${tone(difference.verdict)}` }, change(difference.ratio), range(difference)) : null);
 }
@@ -116,7 +121,7 @@ export function configTable(comparison: Comparison): HTMLElement | null {
   const body = h("tbody", {});
   const row = (one: Comparison["config"][number]): HTMLElement =>
     h("tr", { class: one.same ? "soft" : "" }, h("th", { class: "compare-key", attrs: { scope: "row" } }, one.key),
-      one.values.map((found, place) => h("td", { class: place > 0 && !one.same && text(found) !== text(one.values[0]) ? "compare-other" : "" }, text(found))));
+      comparison.runs.map((run, place) => h("td", { class: place > 0 && !one.same && text(one.values[place]) !== text(one.values[0]) ? "compare-other" : "" }, whose(run, place), text(one.values[place]))));
   const draw = (all: boolean): void => fill(body, (all ? comparison.config : different).map(row));
   draw(different.length === 0);
   const same = comparison.config.length - different.length;

@@ -16,3 +16,8 @@ export function tone(verdict: string): string {
   if (/^(better|faster|improved|lower is better)/.test(verdict)) return "good";
   return /^(worse|slower|regress)/.test(verdict) ? "bad" : "even";
 }
+
+/** Return a quantity in words: "loss@1999" is the loss at step 1999, "loss@500s" that after 500 seconds. */
+export function quantity(name: string): string {
+  return name.replace(/@(\d+)$/, " at step $1").replace(/@([\d.]+)s$/, " after $1\u202fs");
+}

@@ -1,18 +1,36 @@
 /** The metrics that several runs have in common. */
 
-import type { Names } from "../api.ts";
+import type { MetricFacts, Names } from "../api.ts";
 
-/** Return the metrics of all runs, those that most of them have first; then as the first run orders them. */
-export function shared(all: Names[]): { name: string; unit: string; help: string; runs: number }[] {
-  const found = new Map<string, { name: string; unit: string; help: string; runs: number; important: boolean; place: number }>();
+export interface Shared {
+  name: string;
+  unit: string;
+  help: string;
+  /** How many of the runs have it. */
+  runs: number;
+  /** It says how fast a run is, not how good. */
+  time: boolean;
+}
+
+/** Return the metrics of all runs, those that most of them have first; then as the first run orders them, mere counters last. */
+export function shared(all: Names[]): Shared[] {
+  const found = new Map<string, Shared & { important: boolean; place: number }>();
   for (const names of all) {
     for (const metric of names.metrics) {
       if (metric.source === "own" || metric.source === "machine") continue;
       const known = found.get(metric.name);
       if (known) known.runs += 1;
-      else found.set(metric.name, { name: metric.name, unit: metric.unit, help: metric.help, runs: 1, important: metric.important, place: found.size });
+      else found.set(metric.name, { name: metric.name, unit: metric.unit, help: metric.help, runs: 1, time: isTime(metric), important: metric.important, place: found.size });
     }
   }
-  const most = (metric: { runs: number }): number => (metric.runs > 1 || all.length === 1 ? 0 : 1);
-  return [...found.values()].sort((one, other) => most(one) - most(other) || Number(other.important) - Number(one.important) || one.place - other.place);
+  const most = (metric: Shared): number => (metric.runs > 1 || all.length === 1 ? 0 : 1);
+  const counts = (metric: Shared): number => Number(COUNTER.test(metric.name));
+  return [...found.values()].sort((one, other) => most(one) - most(other) || counts(one) - counts(other) || Number(other.important) - Number(one.important) || one.place - other.place);
+}
+
+/** What only counts how far a run is. */
+const COUNTER = /(^|[/_.])(epochs?|(global_)?steps?|iterations?|samples|tokens)(_seen|_total)?$/i;
+
+function isTime(metric: MetricFacts): boolean {
+  return metric.source === "phase" || metric.kind === "duration" || metric.unit === "seconds" || metric.unit.endsWith("/second");
 }

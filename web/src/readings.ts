@@ -1,0 +1,37 @@
+/** The value of every line of a chart, with its colour: what the head of a chart of several runs shows. */
+
+import { fill, h, setText } from "./dom.ts";
+import { ABSENT, value } from "./format.ts";
+import { nearest, type Line } from "./line.ts";
+import { colour, lineColour } from "./theme.ts";
+
+/** Return the value of a line at x; its last one where there is no x. */
+export function reading(line: Line, x: number | null, unit: string): string {
+  const at = x === null ? line.last[line.x.length - 1] : line.mean[nearest(line.x, x)];
+  return at === undefined ? ABSENT : value(at, unit);
+}
+
+/** A row of values; `named` says whose each is. */
+export class Readings {
+  readonly element = h("div", { class: "chart-values num" });
+  private shown = "";
+  private texts: HTMLElement[] = [];
+
+  constructor(private readonly named: boolean) {}
+
+  show(lines: readonly Line[], x: number | null, unit: string): void {
+    const main = lines.filter((line) => !line.faint);
+    const paint = main.map((line) => (typeof line.colour === "number" ? lineColour(line.colour) : colour(line.colour)));
+    const key = JSON.stringify([main.map((line) => line.label), paint]);
+    if (key !== this.shown) {
+      this.shown = key;
+      this.texts = main.map(() => h("b", {}));
+      fill(this.element, main.map((line, place) => h("span", { title: line.label },
+        h("i", { class: "swatch", style: { background: paint[place] ?? "" } }), this.named ? h("span", { class: "cut" }, line.label) : null, this.texts[place])));
+    }
+    main.forEach((line, place) => {
+      const text = this.texts[place];
+      if (text) setText(text, reading(line, x, unit));
+    });
+  }
+}
