@@ -61,6 +61,16 @@ def test_a_backtest_counts_delays_and_false_alarms():
     json.dumps(found)
 
 
+def test_nobody_knows_what_was_right_in_a_run_without_incidents():
+    """Only runs that are named, with their incidents or as healthy, tell which alerts were false."""
+    rule = rule_of({"name": "high", "when": "loss > 4"})
+    runs = [("a", run_of(loss=[1.0, 9.0, 1.0])), ("b", run_of(loss=[1.0, 9.0, 1.0]))]
+    (unknown,) = backtest([rule], runs)["rules"]
+    assert (unknown["fired"], unknown["false"], unknown["false_per_10000_steps"]) == (2, None, None)
+    (known,) = backtest([rule], runs, {"a": []})["rules"]
+    assert (known["fired"], known["false"], known["false_per_10000_steps"]) == (2, 1, pytest.approx(1e4 / 3))
+
+
 def test_attempts_and_ranks_are_replayed_apart():
     """A new attempt begins with empty windows; each rank has its own alerts."""
     steps = np.arange(20)

@@ -71,6 +71,22 @@ def test_a_reward_that_does_not_rise():
     assert "fallen" in fell.text
 
 
+def test_the_divergence_from_the_policy_before_is_another_quantity():
+    """verl's `actor/ppo_kl` is not the divergence from the reference: neither negative nor large is it a fault."""
+    assert kinds(actor__ppo_kl=noisy(-0.5, -0.4)) == []
+    assert kinds(actor__ppo_kl=np.r_[noisy(0.01, 0.02, 80), noisy(0.5, 3.0, 40)]) == []
+    assert kinds(actor__ppo_kl=noisy(-0.5, -0.4), actor__kl_loss=noisy(-0.5, -0.4)) == ["kl_negative"]
+
+
+def test_no_part_decides_a_reward_that_does_not_move():
+    """Noise of one part beside constant ones moves nothing; nor do answers that all get the same."""
+    parts = {"rewards/a/mean": 0.4 + RANDOM.normal(0, 0.02, 60), "rewards/b/mean": np.full(60, 0.5)}
+    still = {"reward": 0.9 + RANDOM.normal(0, 0.02, 60), **parts}
+    assert [one.kind for one in grpo.findings(still)] == ["reward_flat"]
+    spread = {"rewards/a/std": np.full(60, 1e-9), "rewards/b/std": np.zeros(60)}
+    assert "reward_component" not in [one.kind for one in grpo.findings({"reward": RISING, **spread})]
+
+
 def test_other_runs_are_left_alone():
     """A run without a reward is no such training, whatever its other names are."""
     assert grpo.findings({"kl": noisy(0.01, 9.0), "entropy": noisy(2.0, 0.01), "loss": RISING}) == []

@@ -154,7 +154,12 @@ def test_backtest_replays_old_runs(tmp_path, capsys):
     [rule] = json.loads(capsys.readouterr().out)["rules"]
     assert (rule["rule"], rule["fired"], rule["false"], rule["delay_steps"]) == ("high", 2, 1, 0)
     assert main(["alerts", "backtest", "rules.yaml", name]) == 0
-    assert "high" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "high" in shown
+    assert "which alerts were right is not known" in shown
+    for words, false in (([], None), (["--healthy", name], 2)):
+        assert main(["alerts", "backtest", "rules.yaml", name, *words, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["rules"][0]["false"] == false
     assert main(["alerts", "backtest", "quiet", name]) == 0
     assert main(["alerts", "backtest", "rules.yaml", name, "--incident", "x"]) == 2
     assert main(["alerts", "suggest", name]) == 0

@@ -108,22 +108,24 @@ def backtest(
     Args:
         rules: to try.
         sources: names and runs.
-        incidents: steps at which something was wrong, by the run's name. An alert up to `GRACE` steps after one belongs
-            to it; every other one is a false alarm. A run without any is taken to have been healthy.
+        incidents: steps at which something was wrong, by the run's name; none, for a run that was healthy. An alert up
+            to `GRACE` steps after one belongs to it; every other one of such a run is a false alarm. Of a run that is
+            not named nobody knows which alerts were right: they are counted as fired and no more.
 
     Returns:
-        A dict with `runs` (name, steps, points, alerts, incidents, missed) and `rules` (rule, fired, told, false,
-        false_per_10000_steps, delay_steps: the median), as plain data.
+        A dict with `runs` (name, steps, points, alerts, incidents: None if nobody knows, missed) and `rules` (rule,
+        fired, told, false, false_per_10000_steps, delay_steps: the median; None where nobody knows), as plain data.
     """
     rules = list(rules)
     runs = []
     for name, source in sources:
-        known = sorted(int(step) for step in (incidents or {}).get(name, ()))
-        runs.append(_run(name, source, rules, known))
+        known = (incidents or {}).get(name)
+        runs.append(_run(name, source, rules, None if known is None else sorted(int(step) for step in known)))
     return {"runs": runs, "rules": [_of_rule(rule, runs) for rule in rules if not rule.event]}
 
 
-def _run(name: str, source: Source, rules: list[Rule], known: list[int]) -> dict[str, Any]:
+def _run(name: str, source: Source, rules: list[Rule], incidents: list[int] | None) -> dict[str, Any]:
+    known = incidents or []
     alerts = []
     for change in replay(rules, source):
         if change.state != FIRING or change.previous == FIRING:
@@ -140,7 +142,7 @@ def _run(name: str, source: Source, rules: list[Rule], known: list[int]) -> dict
     told = {row["incident"] for row in alerts}
     steps, points = _size(source)
     missed = [step for step in known if step not in told]
-    return {"run": name, "steps": steps, "points": points, "alerts": alerts, "incidents": known, "missed": missed}
+    return {"run": name, "steps": steps, "points": points, "alerts": alerts, "incidents": incidents, "missed": missed}
 
 
 def _size(source: Source) -> tuple[int, int]:
@@ -156,14 +158,15 @@ def _size(source: Source) -> tuple[int, int]:
 
 def _of_rule(rule: Rule, runs: list[dict[str, Any]]) -> dict[str, Any]:
     mine = [(run["run"], row) for run in runs for row in run["alerts"] if row["rule"] == rule.name]
-    false = [row for _, row in mine if row["incident"] is None]
+    known = [run for run in runs if run["incidents"] is not None]
+    false = sum(row["rule"] == rule.name and row["incident"] is None for run in known for row in run["alerts"])
     delays = sorted(row["delay"] for _, row in mine if row["delay"] is not None)
-    steps = sum(run["steps"] for run in runs)
+    steps = sum(run["steps"] for run in known)
     return {
         "rule": rule.name,
         "fired": len(mine),
         "told": len({(name, row["incident"]) for name, row in mine if row["incident"] is not None}),
-        "false": len(false),
-        "false_per_10000_steps": len(false) / steps * 1e4 if steps else None,
+        "false": false if known else None,
+        "false_per_10000_steps": false / steps * 1e4 if steps else None,
         "delay_steps": delays[len(delays) // 2] if delays else None,
     }

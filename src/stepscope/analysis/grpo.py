@@ -31,6 +31,8 @@ FLAT_GROUPS, MOST_FLAT_GROUPS = 0.3, 0.7
 four equal answers at every step, and that is not told."""
 DOMINATES = 0.9
 """Share of one component in what moves the reward, from which on the others teach nothing."""
+STILL = 1e-3
+"""Movement, or spread between answers, relative to the reward, below which it does not move."""
 KL_GROWTH, KL_LARGE = 5.0, 0.2
 """A divergence that is so many times what it was in the first third, and at least so large, runs away."""
 KL_SHARE = 0.8
@@ -48,7 +50,12 @@ INVALID, MOSTLY_INVALID = 0.2, 0.5
 REWARD = ("reward", "critic/rewards/mean", "critic/score/mean", "mean_reward", "train/reward", "table/pre")
 FLAT = ("frac_reward_zero_std", "zero_variance_ratio", "train/frac_reward_zero_std")
 SPREAD = ("reward_std", "train/reward_std")
-KL = ("kl", "kl_divergence", "actor/kl_loss", "actor/ppo_kl", "train/kl", "table/kl", "kl_loss_(with_gradients)")
+KL = (
+    *("kl", "kl_divergence", "actor/kl_loss", "actor/reward_kl_penalty", "critic/kl", "objective/kl", "train/kl"),
+    *("table/kl", "kl_loss_(with_gradients)"),
+)
+"""The divergence from the reference model. That from the policy before the update (verl's `actor/ppo_kl`, `approx_kl`)
+is another quantity and is not judged by these limits."""
 PENALTY = ("kl_penalty_ratio", "table/kl%")
 LENGTH = (
     *("completions/mean_length", "completion_length", "response_length/mean", "response_length", "completions/length"),
@@ -160,7 +167,7 @@ def _component(known: Mapping[str, Numbers]) -> Finding | None:
             over[match["name"]] = float(np.std(value))
     spread = within if len(within) > 1 else over
     total = sum(spread.values())
-    if len(spread) < 2 or not total > 0:
+    if len(spread) < 2 or not total > 0 or not _has_signal(known, total, within=len(within) > 1):
         return None
     name, most = max(spread.items(), key=lambda pair: pair[1])
     if most / total < DOMINATES:
@@ -168,6 +175,24 @@ def _component(known: Mapping[str, Numbers]) -> Finding | None:
     text = f"{name} makes up {most / total:.0%} of what moves the reward; the other {len(spread) - 1} hardly count"
     shares = {part: value / total for part, value in sorted(spread.items())}
     return _finding("reward_component", text, component=name, shares=shares)
+
+
+def _has_signal(known: Mapping[str, Numbers], total: float, *, within: bool) -> bool:
+    """Say whether there is anything that parts could decide: a reward that moves, or differs between answers."""
+    reward = _first(known, REWARD)
+    if reward is None:
+        return True
+    if within:
+        return total > STILL * max(float(np.abs(reward).mean()), STILL)
+    change, noise = _change(reward)
+    return abs(change) > max(2 * noise, STILL * abs(float(reward.mean())))
+
+
+def _change(value: Numbers) -> tuple[float, float]:
+    """Return by how much the last third lies above the first, and the standard error of that."""
+    third = max(1, len(value) // 3)
+    first, last = value[:third], value[-third:]
+    return float(last.mean() - first.mean()), float(np.sqrt(first.var() / third + last.var() / third))
 
 
 def _kl(known: Mapping[str, Numbers]) -> Finding | None:
@@ -246,8 +271,7 @@ def _reward_flat(reward: Numbers | None) -> Finding | None:
         return None
     third = len(reward) // 3
     first, last = reward[:third], reward[-third:]
-    change = float(last.mean() - first.mean())
-    noise = float(np.sqrt(first.var() / third + last.var() / third))
+    change, noise = _change(reward)
     if change > 2 * noise and change > 0:
         return None
     fell = change < -2 * noise

@@ -58,8 +58,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     backtest = actions.add_parser("backtest", help="what rules would have found in old runs")
     backtest.add_argument("rules", metavar="RULES", help="a file of rules, or the name of a profile")
     backtest.add_argument("runs", metavar="RUN", nargs="+", help="runs, or files that `stepscope compare` reads")
-    text = "where something was wrong; other alerts are false alarms; may be given several times"
+    text = "where something was wrong; other alerts of that run are false alarms; may be given several times"
     backtest.add_argument("--incident", metavar="RUN=STEP", action="append", default=[], help=text)
+    text = "a run that went well: all its alerts are false alarms; may be given several times"
+    backtest.add_argument("--healthy", metavar="RUN", action="append", default=[], help=text)
     suggest = actions.add_parser("suggest", help="thresholds that healthy runs suggest")
     suggest.add_argument("runs", metavar="RUN", nargs="+", help="healthy runs")
     for own in (backtest, suggest):

@@ -85,7 +85,7 @@ def backtest(options: argparse.Namespace) -> int:
     chosen = (
         rules_of({"alerting.profile": options.rules})[0] if options.rules in PROFILES else load_rules(options.rules)
     )
-    incidents = _incidents(options.incident)
+    incidents = {**{name: [] for name in options.healthy}, **_incidents(options.incident)}
     with progress("replaying", len(options.runs), "runs", options=options) as advance:
         facts = replay(chosen, _told(sources(options.runs, options.dir), advance), incidents)
     if options.json:
@@ -153,12 +153,16 @@ def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[
     shape += [Column("false per 10 000 steps", right=True), Column("delay, steps", right=True)]
     yield from table(shape, [_rule_row(row) for row in spoke], width, paint)
     yield paint(f"{len(facts['rules']) - len(spoke)} other rules would not have fired", "dim")
+    if any(run["incidents"] is None for run in facts["runs"]):
+        ways = "name incidents (--incident RUN=STEP) and healthy runs (--healthy RUN)"
+        yield paint(f"which alerts were right is not known: {ways}", "dim")
 
 
 def _rule_row(row: dict[str, Any]) -> list[Cell | str]:
     rate = "" if row["false_per_10000_steps"] is None else f"{row['false_per_10000_steps']:.3g}"
     delay = "" if row["delay_steps"] is None else str(row["delay_steps"])
-    return [plain(row["rule"]), count(row["fired"]), count(row["false"]), rate, delay]
+    false = "" if row["false"] is None else count(row["false"])
+    return [plain(row["rule"]), count(row["fired"]), false, rate, delay]
 
 
 def suggest(options: argparse.Namespace) -> int:
