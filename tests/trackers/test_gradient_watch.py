@@ -4,8 +4,12 @@ import pytest
 
 pytest.importorskip("torch")
 import torch
+from torch.nn.utils import clip_grad_norm_  # by name, as programs do
 
 import stepscope
+from stepscope.alerts.backtest import replay
+from stepscope.alerts.profiles import profile
+from stepscope.importers.imported import Imported, series_of
 from stepscope.monitor import TrainingMonitor
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.gradient_watch import GradientWatch
@@ -149,3 +153,56 @@ def test_norm_can_be_read_back(tmp_path):
             monitor.log_training_step(model=model, optimizer=optimizer, loss=1.0)
         path = monitor.run.path
     assert stepscope.open(path).series("grad_norm").value.tolist() == [5, 5, 5]
+
+
+def test_a_loop_that_clips_has_both_norms():
+    """`grad_norm` is the one before clipping, also at the first step; the one after it has its own name."""
+    model, optimizer = rig()
+    monitor, run = monitored()
+    for scale in (1.0, 20.0, 30.0):
+        train(model, scale)
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        metrics = monitor.log_training_step(model=model, optimizer=optimizer, loss=1.0)
+        optimizer.zero_grad()
+        assert float(metrics.grad_norm) == pytest.approx(5.0 * scale)
+        assert float(metrics.grad_norm_clipped) == pytest.approx(1.0, rel=1e-4)
+    assert [float(row["grad_norm"]) for _, row in run.rows] == pytest.approx([5.0, 100.0, 150.0])
+    train(model)
+    optimizer.step()
+    assert monitor.log_training_step(model=model, optimizer=optimizer, loss=1.0).grad_norm_clipped is None
+
+
+def test_parts_that_are_clipped_apart_make_one_norm():
+    """A clipped part and a rest that is not; another model's clipping says nothing, nor does one by another norm."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
+    other, _ = rig()
+    monitor, _ = monitored()
+    for parameter, norm in zip(model.parameters(), (3.0, 4.0), strict=True):
+        parameter.grad = torch.full_like(parameter, norm / parameter.numel() ** 0.5)
+    train(other, 100.0)
+    torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(model[0].parameters(), 1.0)
+    assert float(monitor.log_training_step(model=model, loss=1.0).grad_norm) == pytest.approx(5.0)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, norm_type=1.0)
+    metrics = monitor.log_training_step(model=model, loss=1.0)
+    assert metrics.grad_norm is None
+    assert metrics.grad_norm_clipped is not None
+
+
+def test_the_explosion_rule_sees_a_clipped_loop():
+    """What a monitor logs of a loop that clips fires the rule when the gradients explode."""
+    model, optimizer = rig()
+    run = FakeRun()
+    monitor = TrainingMonitor(run=run)
+    for step in range(120):
+        train(model, 0.2 if step < 100 else 50.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        monitor.log_training_step(model=model, optimizer=optimizer, loss=1.0)
+        optimizer.zero_grad()
+    rule = next(rule for rule in profile() if rule.name == "gradient_exploding")
+    norms = [float(row["grad_norm"]) for _, row in run.rows]
+    steps = range(len(norms))
+    source = Imported("", "", {"grad_norm": series_of("grad_norm", steps, norms, [float(step) for step in steps])})
+    assert [change.step for change in replay([rule], source)] == [102]

@@ -48,6 +48,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("accuracy", "ratio", GAUGE, "Share of right answers, 0 to 1."),
     Metric("learning_rate", "", GAUGE, "Learning rate of the optimizer."),
     Metric("grad_norm", "", GAUGE, "Norm of the gradient, before clipping."),
+    Metric("grad_norm_clipped", "", GAUGE, "Norm of the gradient after clipping, as the optimizer sees it."),
     Metric("grad_norm/*", "", GAUGE, "Norm of the gradient of a tracked layer, before clipping."),
     Metric("grad_norm_local", "", GAUGE, "Norm of this rank's shards of the gradient."),
     Metric("grad_norm_interval", "steps", GAUGE, "Steps between two gradient norms."),

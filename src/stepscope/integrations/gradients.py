@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepscope.integrations.cadence import Cadence
-from stepscope.integrations.clipping import ClipWatch
 from stepscope.integrations.faults import Faults
 from stepscope.integrations.gradient_clips import Clip, Clips, Ids
 from stepscope.integrations.gradient_norm import Held, as_tensor, expected_seconds, gradients_of, norm_of
@@ -23,6 +22,7 @@ from stepscope.integrations.histograms import HistogramRequest
 from stepscope.integrations.parameter_names import ParameterNames
 from stepscope.integrations.torch_timeline import compiling
 from stepscope.integrations.updates import UpdateRatio
+from stepscope.recorder.clipping import ClipWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +87,7 @@ class Gradients:
             self._names.add(model)
             self._sharded = self._sharded or any(type(part).__name__ == SHARDING for part in model.modules())
         if self._watch is None:
-            self._watch = ClipWatch(self)
+            self._watch = ClipWatch(self, torch)
 
     def request_histograms(self, *, parameters: bool = True, gradients: bool = True) -> None:
         """Ask for histograms of the tracked layers (of all, if none is tracked) at the next optimizer step."""

@@ -1,7 +1,8 @@
 """The norm of a model's gradients, right whenever it is asked for: taken when the optimizer steps.
 
 Asked after `zero_grad` the gradients are gone or zero. A hook of the optimizer takes the norm before its step, as a
-tensor that stays where it is: nothing waits for a device. torch is never imported by us.
+tensor that stays where it is: nothing waits for a device. Where the loop clips, the norm before that is the one that
+the clipping itself has computed. torch is never imported by us.
 """
 
 from __future__ import annotations
@@ -13,12 +14,29 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.errors import in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from stepscope.recorder.complaints import Complaints
 
 GONE = "its gradients were not there: zero_grad came first; call log_training_step before it, or pass the optimizer"
 SHARDED = "its parameters are sharded, and the norm of a shard is not that of the gradients; log grad_norm yourself"
+UNTOLD = "the loop clips it twice, or by another norm: what it was before cannot be told; log grad_norm yourself"
+MOST_CLIPS = 64
+"""Clippings of one step that are remembered."""
+
+
+class Heard:
+    """The clippings since the last step: norms before them, and whose gradients they were."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.clips: list[tuple[Any, frozenset[int]]] = []
+
+    def clipped(self, norm: Any, parameters: Any = None, *, limit: Any = None, euclidean: bool = True) -> None:  # noqa: ARG002 - as a listener is called
+        """Take the norm of these parameters' gradients; None stands for one that cannot be told."""
+        members = parameters if isinstance(parameters, (list, tuple)) else [parameters]
+        if len(self.clips) < MOST_CLIPS:
+            self.clips.append((norm if euclidean else None, frozenset(map(id, members))))
 
 
 class GradientWatch:
@@ -36,25 +54,66 @@ class GradientWatch:
         self._notices, self._modules = notices, modules
         self._model: weakref.ref[Any] | None = None
         self._optimizer: weakref.ref[Any] | None = None
-        self._taken: Any = None
+        self._taken: tuple[Any, Any] | None = None
+        self.clipped: Any = None
+        """Norm after clipping of the last norm asked for; None if the loop did not clip."""
+        self._heard = Heard()
+        self._listens = False
+        self._listen()
 
     def take(self, model: Any, optimizer: Any = None) -> Any:
         """Return the norm of the step that has just ended, a tensor on its device; None if it is not available.
 
-        It is that before the optimizer's step: after clipping, if the loop clips.
+        It is that before clipping, if the loop clips; the one after it, which the optimizer sees, is then in `clipped`.
         """
+        self.clipped = None
         if model is None or not callable(getattr(model, "parameters", None)):
             return None
-        norm, self._taken, self.unavailable = self._taken, None, ""
+        taken, self._taken, self.unavailable = self._taken, None, ""
+        self._listen()
         self._follow(model, optimizer)
-        if norm is None:
-            norm = self._norm(model)
-            if norm is not None and _is_zero_on_host(norm):
-                norm, self.unavailable = None, GONE
+        norm, self.clipped = self._both(model) if taken is None else taken
+        if taken is None and norm is not None and _is_zero_on_host(norm):
+            norm, self.clipped, self.unavailable = None, None, GONE
         if norm is None:
             self._notices.say("grad_norm", f"cannot take the gradient norm of the model: {self.unavailable or GONE}")
             self.unavailable = self.unavailable or GONE
         return norm
+
+    def _listen(self) -> None:
+        """Hear the program's clipping, as soon as torch is there."""
+        torch = self._modules.get("torch")
+        if self._listens or torch is None or not hasattr(torch, "nn"):
+            return
+        from stepscope.recorder.clipping import ClipWatch
+
+        self._listens = True
+        weakref.finalize(self, ClipWatch(self._heard, torch).close)
+
+    def _both(self, model: Any) -> tuple[Any, Any]:
+        """Return the norm before clipping, and the one after it if the loop clipped."""
+        clips, self._heard.clips = self._heard.clips, []
+        try:
+            own = {id(one): one for one in model.parameters()}
+            clips = [clip for clip in clips if clip[1] & own.keys()]
+            after = self._norm(own.values(), model)
+            return (self._before(clips, own, model), after) if clips else (after, None)
+        except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; training goes on, it is told
+            self.unavailable = in_words(error, 200)
+            return None, None
+
+    def _before(self, clips: list[tuple[Any, frozenset[int]]], own: Mapping[int, Any], model: Any) -> Any:
+        """Return the norm before clipping, from those of the parts that were clipped and of the rest."""
+        covered: frozenset[int] = frozenset().union(*(members for _, members in clips))
+        norms = [norm for norm, _ in clips]
+        if any(norm is None for norm in norms) or sum(len(members) for _, members in clips) > len(covered):
+            self.unavailable = UNTOLD
+            return None
+        rest = [one for key, one in own.items() if key not in covered and one.grad is not None]
+        if rest:
+            norms.append(self._norm(rest, model))
+        torch = self._modules["torch"]
+        return norms[0] if len(norms) == 1 else _total(torch, [torch.as_tensor(norm) for norm in norms])
 
     def _follow(self, model: Any, optimizer: Any) -> None:
         """Have the norm taken before every further step of the optimizer."""
@@ -78,15 +137,15 @@ class GradientWatch:
         model = None if self._model is None else self._model()
         followed = self._optimizer is not None and self._optimizer() is optimizer
         if model is not None and followed:
-            self._taken = self._norm(model)
+            self._taken = self._both(model)
 
-    def _norm(self, model: Any) -> Any:
-        """Return the norm of all gradients of a model; None, and the reason, if it cannot be told."""
+    def _norm(self, parameters: Iterable[Any], model: Any) -> Any:
+        """Return the norm of the gradients of a model's parameters; None, and the reason, if it cannot be told."""
         torch = self._modules.get("torch")
         if torch is None:
             return None
         try:
-            gradients = [one.grad.detach() for one in model.parameters() if one.grad is not None]
+            gradients = [one.grad.detach() for one in parameters if one.grad is not None]
             if any(map(_is_sharded, gradients)) or "FullyShardedDataParallel" in type(model).__name__:
                 self.unavailable = SHARDED
                 return None

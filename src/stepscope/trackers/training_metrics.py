@@ -8,7 +8,7 @@ from typing import cast
 from stepscope.trackers.scalar import host_number
 
 _RECORDED = {
-    **{name: name for name in ("epoch", "loss", "accuracy", "learning_rate", "grad_norm")},
+    **{name: name for name in ("epoch", "loss", "accuracy", "learning_rate", "grad_norm", "grad_norm_clipped")},
     "batch_time": "step_seconds",
     **{name: name for name in ("cpu_memory_mb", "gpu_memory_mb")},
 }
@@ -30,7 +30,9 @@ class TrainingMetrics:
     """Fraction, 0 to 1."""
     learning_rate: float | None = None
     grad_norm: float | None = None
-    """Total norm of the gradients."""
+    """Total norm of the gradients, before clipping."""
+    grad_norm_clipped: float | None = None
+    """The same after clipping; None if the loop did not clip."""
     batch_time: float | None = None
     """Seconds from the end of the step before to the end of this one."""
     cpu_memory_mb: float | None = None

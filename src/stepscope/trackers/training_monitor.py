@@ -171,8 +171,8 @@ class TrainingMonitor:
         """Record what is given of one step, with the time since the step before, and return it.
 
         Args:
-            model: its gradient norm is recorded as `grad_norm`; one that cannot be told, since the gradients are gone,
-                is absent, and the reason is told once.
+            model: its gradient norm is recorded as `grad_norm`, and as `grad_norm_clipped` after clipping if the loop
+                clips; one that cannot be told, since the gradients are gone, is absent, and the reason is told once.
             optimizer: its first group's learning rate is taken when `learning_rate` is omitted. From the second step on
                 the norm is taken right before it steps: then `zero_grad` may come before this call.
             loss: a number or a one-element tensor.
@@ -186,12 +186,14 @@ class TrainingMonitor:
         now = self._clock.monotonic_ns()
         batch_time = None if self._last_end is None else (now - self._last_end) / 1e9
         self._last_end = now
+        norm = None if self._gradients is None else self._gradients.take(model, optimizer)
         metrics = TrainingMetrics(
             step=step,
             loss=loss,
             accuracy=accuracy,
             learning_rate=_learning_rate(optimizer) if learning_rate is None else learning_rate,
-            grad_norm=self._gradients.take(model, optimizer) if self._gradients is not None else None,
+            grad_norm=norm,
+            grad_norm_clipped=None if self._gradients is None else self._gradients.clipped,
             batch_time=batch_time,
             custom=self._mapping(custom_metrics),
         )

@@ -1,13 +1,12 @@
-"""Learn the gradient norm from the program's own clipping: torch computes it anyway, so it costs nothing."""
+"""Learn the gradient norm from the program's own clipping: torch computes it anyway, so it costs nothing.
+
+torch is handed in: nothing here imports it.
+"""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any, Protocol
-
-import torch
-
-from stepscope.integrations.torch_timeline import compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +30,12 @@ class ClipWatch:
     heard as well. Under torch.compile the replacements are the originals.
     """
 
-    def __init__(self, listener: Listener) -> None:
-        """Tell `listener`."""
+    def __init__(self, listener: Listener, torch: Any) -> None:
+        """Tell `listener` of the clipping of this module `torch`."""
+        self._torch = torch
+        self._compiling: Callable[[], bool] = (
+            getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling  # noqa: SLF001 - older torch
+        )
         self._listener: Listener | None = listener
         self._odd: int | None = None
         self._wrappers: list[Wrapper] = []
@@ -66,7 +69,7 @@ class ClipWatch:
 
         def total(tensors: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
             norm = original(tensors, norm_type, *more, **words)
-            if not compiling():
+            if not self._compiling():
                 self._odd = None if norm_type in {2, "2"} else id(norm)
             return norm
 
@@ -76,8 +79,8 @@ class ClipWatch:
         """Tell the norm before the gradients are scaled."""
 
         def scale(parameters: Any, max_norm: Any, total_norm: Any, *more: Any, **words: Any) -> Any:
-            if not compiling() and self._listener is not None:
-                parameters = _kept(parameters)
+            if not self._compiling() and self._listener is not None:
+                parameters = self._kept(parameters)
                 self._listener.clipped(total_norm, parameters, limit=max_norm, euclidean=self._odd != id(total_norm))
             return original(parameters, max_norm, total_norm, *more, **words)
 
@@ -87,15 +90,14 @@ class ClipWatch:
         """Tell the norm after the gradients were scaled: older versions compute it inside."""
 
         def clip(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
-            parameters = _kept(parameters)
+            parameters = self._kept(parameters)
             norm = original(parameters, max_norm, norm_type, *more, **words)
-            if self._listener is not None and norm_type in {2, "2"} and not compiling():
+            if self._listener is not None and norm_type in {2, "2"} and not self._compiling():
                 self._listener.clipped(norm, parameters, limit=max_norm)
             return norm
 
         return clip
 
-
-def _kept(parameters: Any) -> Any:
-    """Return parameters that can be gone through twice; an iterator could not."""
-    return parameters if isinstance(parameters, torch.Tensor | list | tuple) else list(parameters)
+    def _kept(self, parameters: Any) -> Any:
+        """Return parameters that can be gone through twice; an iterator could not."""
+        return parameters if isinstance(parameters, (self._torch.Tensor, list, tuple)) else list(parameters)
