@@ -7,6 +7,7 @@ from stepscope.analysis.critical_path import UNKNOWN_KIND, Chains, critical_path
 from stepscope.analysis.trace import Window, window_of
 from stepscope.analysis.trace_graph import graph
 from stepscope.analysis.trace_links import link
+from stepscope.analysis.trace_names import short_name
 from tests.analysis.trace_rig import Rig
 
 
@@ -149,3 +150,37 @@ def test_an_empty_trace_has_no_path():
     trace = Rig().trace()
     assert critical_path(trace, window_of(trace)) is None
     assert findings(None) == []
+
+
+def told(host, gain, *outer, part=("aten::mm", 30.0)):
+    """Return the sentences on a path with such shares."""
+    rows = [{"name": name, "percent": percent, "gain_percent": percent} for name, percent in outer]
+    path = {"of": "step 3", "length_us": 1.0, "kinds": [{"kind": "compute"}, {"kind": "operator"}]}
+    path |= {"host": {"percent": host, "gain_percent": gain}, "outer": rows}
+    path |= {"parts": [{"kind": "compute", "name": part[0], "percent": part[1], "gain_percent": part[1]}]}
+    return {one.kind: one for one in findings(path)}
+
+
+def test_a_path_through_the_host_is_told_only_where_something_is_gained():
+    """On a device that is idle 0.4 % of the time fewer launches bring nothing."""
+    assert "critical_path_host" not in told(95, 0.4)
+    assert "launch fewer" in told(95, 60)["critical_path_host"].remedy
+    loading = told(95, 60, ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 50.0))
+    assert "launch" not in loading["critical_path_host"].remedy
+
+
+def test_a_range_around_everything_is_no_part_to_shorten():
+    """Nobody can take out the whole step."""
+    assert "aten::mm" in told(95, 60, ("train_step", 99.8))["critical_path"].text
+
+
+def test_a_kernel_is_named_without_its_template():
+    """Some names have nine lines."""
+    name = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, at::detail::Array<char*,"
+    )
+    name += " 3> >(int, at::native::CUDAFunctor_add<float>, at::detail::Array<char*, 3>)"
+    assert short_name(name) == "at::native::vectorized_elementwise_kernel<…>"
+    assert short_name("sm90_xmma_gemm") == "sm90_xmma_gemm"
+    assert len(short_name("x" * 5000)) == 80
+    assert "vectorized_elementwise_kernel<…>: step 3 would" in told(10, 0, part=(name, 12.0))["critical_path"].text

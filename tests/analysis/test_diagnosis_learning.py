@@ -141,6 +141,20 @@ def test_a_learning_rate_that_jumps_before_the_loss_breaks_is_its_cause() -> Non
     assert kinds(loss=loss, learning_rate=rate)[:2] == ["learning_rate", "non_finite"]
 
 
+@pytest.mark.parametrize("end", ["diverges", "not a number"])
+def test_a_learning_rate_that_grew_until_the_loss_broke_is_named(end: str) -> None:
+    """It was recorded, so it is told; a warm-up in which the loss breaks, and a constant rate, are not the cause."""
+    loss = falling()
+    loss[200:] = np.nan if end == "not a number" else loss[199] * np.geomspace(1, 300, 100)
+    rate = 1e-3 * 1.03 ** np.arange(COUNT)
+    found = findings(evidence(steps(), series={"loss": loss, "learning_rate": rate}))
+    assert (found[0].kind, found[0].severity, found[0].evidence["cause"]) == ("learning_rate", "critical", "grows")
+    assert "grew from 0.001 to" in found[0].text
+    for fine in (np.full(COUNT, 1e-3), np.linspace(0, 1e-3, COUNT)):
+        assert "learning_rate" not in kinds(loss=loss, learning_rate=fine)
+    assert kinds(loss=falling(), learning_rate=rate) == []
+
+
 def test_gradients_that_outgrow_the_loss_are_the_cause_of_a_divergence() -> None:
     """Those that grow as the root of the loss are its effect."""
     loss = falling()

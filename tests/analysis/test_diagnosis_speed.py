@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.analysis.diagnosis.evidence import Steps, Track
 from stepscope.analysis.diagnosis.verdict import findings, primary, summary
-from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps
+from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps, track
 
 PLANTED = {
     "input_bound": {"data": 0.05},
@@ -245,7 +245,48 @@ def test_why_data_is_late_is_told_from_what_the_workers_say() -> None:
     for cause, series in cases.items():
         found = findings(evidence(slow, series=series))
         assert (primary(found), found[0].evidence["cause"]) == ("input_bound", cause)
-    assert "would keep up" in findings(evidence(slow, series=few))[0].remedy
+    assert "num_workers=7 would keep up" in findings(evidence(slow, series=few, processors=8.0))[0].remedy
+
+
+@pytest.mark.parametrize(
+    ("workers", "used", "ranks", "said"),
+    [
+        (2, 1.9, 1, "more workers do not help, as its share of the processors (2) is in use"),
+        (1, 1.9, 1, "take 2, as many as this machine feeds"),
+        (2, 0.2, 1, "take 8, as many as this machine feeds"),
+        (2, 0.9, 2, "more workers do not help, as its share of the processors (1) is in use"),
+    ],
+    ids=["all in use", "one left", "they wait", "two ranks"],
+)
+def test_nobody_is_told_to_start_more_workers_than_the_processors_feed(
+    workers: int, used: float | None, ranks: int, said: str
+) -> None:
+    """64 workers on two processors make every batch later."""
+    told = {"process/0/workers": [float(workers)] * 20, "data/load_seconds": [2.0] * 20}
+    told |= {"process/0/tree_cpu_ratio": [used] * 20} if used is not None else {}
+    slow = [steps(HEALTHY | {"data": 1.5}, rank=rank) for rank in range(ranks)]
+    found = next(one for one in findings(evidence(*slow, series=told)) if one.kind == "input_bound")
+    assert found.evidence["cause"] == "workers"
+    assert said in found.remedy
+    assert "num_workers=" not in found.remedy
+
+
+def test_a_worker_is_not_slower_than_the_steps_it_feeds() -> None:
+    """One worker makes a batch for every step: on a busy machine its times are taken as the steps' are."""
+    told = busy() | {"process/0/workers": track([1.0] * 20), "data/load_seconds": track([0.09] * 10 + [5.0] * 10)}
+    found = findings(evidence(steps(HEALTHY | {"data": 0.06}), series=told))[0]
+    assert found.kind == "input_bound"
+    assert "its one worker takes 90 ms for each batch" in found.text
+
+
+@pytest.mark.parametrize(("ranks", "workers", "cause"), [(1, 0, "threads"), (2, 0, None), (1, 1, None)])
+def test_threads_are_advised_up_to_the_processors_of_a_rank(ranks: int, workers: int, cause: str | None) -> None:
+    """Two ranks on two processors have one each, and a worker of the loader needs one as well."""
+    setup = {"kind": "torch_setup", "time": 1.7e9, "threads": 1, "device": "cpu"}
+    loader = {"kind": "loader", "time": 1.7e9, "workers": workers}
+    heavy = [steps(HEALTHY | {"forward": 0.1}, rank=rank) for rank in range(ranks)]
+    found = next(one for one in findings(evidence(*heavy, events=[setup, loader])) if one.kind == "compute_bound")
+    assert ("torch.set_num_threads(2)" in found.remedy) is (cause == "threads")
 
 
 def test_workers_that_start_anew_in_every_epoch_are_told_apart() -> None:

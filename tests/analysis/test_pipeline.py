@@ -49,6 +49,54 @@ def test_the_stage_that_was_made_slow_is_named(stage: int) -> None:
     assert all(share < 0.3 for other, share in found.stages.items() if other != stage)
 
 
+def replicated(factor: dict[tuple[int, int], float], spread: float = 0.0, replicas: int = 4) -> Operations:
+    """Return a training of several replicas, some of whose workers are slower; `spread` makes micro-batches uneven."""
+    chance = np.random.default_rng(0)
+    rows = []
+    for step in range(8):
+        for replica in range(replicas):
+            work = np.exp(chance.normal(0, spread, BATCHES))
+            for stage in range(STAGES):
+                long = factor.get((stage, replica), factor.get((stage, -1), factor.get((-1, replica), 1.0)))
+                for batch in range(BATCHES):
+                    each = long * work[batch]
+                    rows.append((step, replica + 10, stage, "forward-compute", batch, batch * 1.0, 0.01 * each))
+                    rows.append((step, replica + 10, stage, "backward-compute", batch, 100 + batch * 1.0, 0.02 * each))
+                rows.append((step, replica + 10, stage, "grads-reduce-scatter", 0, 300.0, 0.001))
+    columns = list(zip(*rows, strict=True))
+    steps, replica, stages, sequence = (np.array(columns[at], np.int64) for at in (0, 1, 2, 4))
+    start, seconds = (np.array(columns[at], np.float64) for at in (5, 6))
+    return Operations(steps, replica, stages, np.array(columns[3], object), sequence, start, seconds)
+
+
+@pytest.mark.parametrize(
+    ("factor", "spread", "cause", "said"),
+    [
+        ({(1, 2): 2.0}, 0.0, "worker", "stage 1 of replica 12 explains"),
+        ({(2, -1): 2.0}, 0.0, "stage", "the last pipeline stage 2 explains"),
+        ({(0, -1): 2.0}, 0.0, "stage", "the first pipeline stage 0 explains"),
+        ({(-1, 3): 2.0}, 0.0, "replica", "replica 13 explains"),
+        ({}, 0.4, "work", "micro-batches of unequal work explain"),
+        ({(1, 2): 3.0}, 0.05, "worker", "stage 1 of replica 12 explains"),
+    ],
+    ids=["worker", "last stage", "first stage", "replica", "sequence lengths", "worker among noise"],
+)
+def test_the_smallest_part_that_explains_the_slowdown_is_named(
+    factor: dict[tuple[int, int], float], spread: float, cause: str, said: str
+) -> None:
+    """One worker, a stage, a replica, or work that is uneven over all of them; replicas by their own numbers."""
+    finding = what_if(replicated(factor, spread)).finding()
+    assert finding is not None
+    assert finding.evidence["cause"] == cause
+    assert said in finding.text
+    assert finding.remedy
+
+
+def test_equal_replicas_are_no_finding() -> None:
+    """A little noise of every pass is no straggler."""
+    assert what_if(replicated({}, 0.01)).finding() is None
+
+
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the published trace is not on this machine")
 def test_the_published_trace_gives_the_published_slowdown() -> None:
     """ByteDance's own analysis says 1.1787, and the last stage (1.219 of it)."""
@@ -60,3 +108,6 @@ def test_the_published_trace_gives_the_published_slowdown() -> None:
     assert found["evidence"]["late_stage"] == 3
     assert found["evidence"]["slowdown"] == pytest.approx(1.1787, rel=0.02)
     assert found["evidence"]["stages"]["3"] == pytest.approx(1.219, rel=0.05)
+    assert found["evidence"]["cause"] == "stage"
+    assert max(found["evidence"]["workers"].values()) == pytest.approx(0.031, abs=0.005)  # M_W
+    assert "the last pipeline stage 3 explains all of it" in found["text"]

@@ -88,3 +88,9 @@ def test_a_window_that_is_none(wanted):
     """A window that nobody can mean is refused."""
     with pytest.raises(ValueError, match=r"could not convert|^(|12|now)$"):
         choose_window(Rig().trace(), wanted)
+
+
+def test_nothing_overlaps_where_nothing_is_communicated():
+    """There is no share of nothing: absent, not 0, which would say that all communication is exposed."""
+    facts = facts_of(Rig().add(KERNEL, "gemm", 0, 40, ("gpu", 7)).trace())
+    assert (facts["communication_percent"], facts["overlap_percent"]) == (0, None)

@@ -73,3 +73,23 @@ def test_hidden_waiting_is_no_bottleneck():
 def test_names_of_loading(name, expected):
     """Ranges in which a batch is waited for are known by name."""
     assert (LOADING.search(name) is not None) == expected
+
+
+def test_what_is_no_waiting_for_data_need_not_be_computing():
+    """A device that is idle nearly always computes next to nothing, whatever the loader does."""
+    quick = loading(Rig().annotation("ProfilerStep#1", 0, 100).operator(LOADER, 10, 11).trace())
+    for idle, said in ((0.99, "what else the device is idle for takes 99 % of the time"), (0.01, "of the step")):
+        (found,) = findings(quick, idle, 0.0)
+        assert found.text.endswith(said)
+        assert "computation" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("_MultiProcessing", "workers do not keep up"), ("_SingleProcess", "itself")]
+)
+def test_advice_on_loading_knows_who_loads(name, said):
+    """Nobody who has workers is told to have some."""
+    loader = f"enumerate(DataLoader)#{name}DataLoaderIter.__next__"
+    slow = loading(Rig().annotation("ProfilerStep#1", 0, 100).operator(loader, 10, 60).trace())
+    (found,) = findings(slow, 0.6, 0.5)
+    assert said in found.remedy

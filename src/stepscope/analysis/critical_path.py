@@ -15,10 +15,13 @@ import numpy as np
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace import Window, steps
+from stepscope.analysis.trace_data import LOADING
 from stepscope.analysis.trace_graph import ANNOTATE, CALL, GAP, KINDS, LAUNCH, OPERATE, SYNC, Graph, graph
 from stepscope.analysis.trace_links import Links, link
+from stepscope.analysis.trace_names import short_name
 from stepscope.analysis.trace_part import middle
 from stepscope.analysis.trace_spans import NONE
+from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +41,10 @@ HOST_KINDS = tuple(KINDS[kind] for kind in HOST)
 DEVICE_KINDS = tuple(kind for kind in KINDS if kind not in HOST_KINDS)
 HOST_BOUND_RATIO = 0.5
 """Share of the path on the host from which the step is called host-bound."""
+HOST_WORTH = 0.1
+"""Share of the step that a host which takes no time must save for it to be the limit."""
+WRAPS = 90.0
+"""Percent of the step from which on a part is a range around all of it, which nobody can take out."""
 WORTH_RATIO = 0.02
 """Gain, as a share of the step, from which a part is worth a finding: steps of one program vary by 1 to 2 %."""
 GAPS = "the gaps between operators on the host"
@@ -103,7 +110,9 @@ def _bounded(trace: Trace, part: Window, label: str) -> tuple[Window, str]:
     """Return the middle of a part with too many events, and say so."""
     _, span = middle(trace, part, MOST_EVENTS)
     share = span.length / max(part.length, 1)
-    return (part, label) if span is part else (span, f"the middle {100 * share:.2g} % of {label}")
+    if span is part:
+        return part, label
+    return span, f"the middle {100 * share:.{0 if share >= 0.1 else 2}{'f' if share >= 0.1 else 'g'}} % of {label}"
 
 
 @dataclass(frozen=True)
@@ -243,14 +252,21 @@ def findings(path: dict[str, Any] | None) -> list[Finding]:
         "parts": path["parts"][:5],
     }
     found = []
-    if host >= 100 * HOST_BOUND_RATIO and any(entry["kind"] in DEVICE_KINDS for entry in path["kinds"]):
+    on_device = any(entry["kind"] in DEVICE_KINDS for entry in path["kinds"])
+    # Where the device has work all the time, a path through the host is one of many: nothing would be gained.
+    if host >= 100 * HOST_BOUND_RATIO and on_device and gain >= 100 * HOST_WORTH:
         text = f"{host:.0f} % of the critical path of {path['of']} is on the host"
-        remedy = "launch fewer, larger kernels (torch.compile, CUDA graphs); take synchronising calls out of the step"
-        found.append(Finding("critical_path_host", text, WARNING, remedy, evidence, gain / 100))
-    best = max((*path["parts"], *path["outer"]), key=_benefit)
-    if _benefit(best) >= 100 * WORTH_RATIO:
-        what = GAPS if best.get("kind") == KINDS[GAP] else f"{best.get('kind', '')} {best['name']}".strip()
-        text = f"without {what}, {path['of']} would be {best['gain_percent']:.0f} % shorter"
+        text += f": at most {gain:.0f} % could be saved there"
+        loading = max(path["outer"], key=lambda row: float(row["percent"]), default=None)
+        advice = "launch fewer, larger kernels (torch.compile, CUDA graphs); take synchronising calls out of the step"
+        if loading is not None and LOADING.search(str(loading["name"])):
+            advice = remedy("input_bound")
+        found.append(Finding("critical_path_host", text, WARNING, advice, evidence, gain / 100))
+    rows = [row for row in (*path["parts"], *path["outer"]) if _benefit(row) < WRAPS]
+    best = max(rows, key=_benefit, default=None)
+    if best is not None and _benefit(best) >= 100 * WORTH_RATIO:
+        what = GAPS if best.get("kind") == KINDS[GAP] else f"{best.get('kind', '')} {short_name(best['name'])}".strip()
+        text = f"{what}: {path['of']} would be at most {best['gain_percent']:.0f} % shorter if that took no time"
         found.append(Finding("critical_path", text, INFO, "", evidence | {"part": best}, best["gain_percent"] / 100))
     return found
 

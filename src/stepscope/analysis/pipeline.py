@@ -10,7 +10,7 @@ The method is that of Lin et al., "Understanding Stragglers in Large Model Train
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +40,11 @@ OF_STAGES = frozenset(("optimizer-clip-main-grad",))
 COMPUTED = frozenset((FORWARD, BACKWARD, "optimizer", "gc"))
 SLOW = 1.05
 """Slowdown from which on stragglers are a finding."""
+MOST_OF_IT, NEARLY = 0.5, 0.8
+"""Share of the slowdown that a part must explain to be named; and of what the stage and the replica explain that hold
+it, for a single worker to be named instead of them."""
+MOST_WORKERS = 16
+"""Workers that are replayed one by one."""
 
 
 @dataclass(frozen=True)
@@ -69,25 +74,60 @@ class WhatIf:
     """Share of the slowdown that goes away if this stage is made ideal."""
     replicas: dict[int, float]
     """The same by replica."""
+    workers: dict[tuple[int, int], float] = field(default_factory=dict)
+    """The same by worker, a stage of a replica; of those that compute the most beyond the mean."""
+    uneven: float = 0.0
+    """Share that goes away if every micro-batch takes the mean of its worker: what unequal work costs."""
+    alike: float = 0.0
+    """Correlation of the forward and backward passes of micro-batches: near 1 where long ones have more to do."""
 
     def finding(self) -> Finding | None:
         """Return it as a finding; None if nobody is late."""
         if self.slowdown < SLOW:
             return None
-        stage = max(self.stages, key=lambda one: self.stages[one])
-        last = stage == max(self.stages)
-        what = f"the {'last ' if last else ''}pipeline stage {stage} explains {self.stages[stage]:.0%} of it"
-        text = f"stragglers slow the training down {self.slowdown:.3f} times: {what}"
+        cause, facts, who, share = self._cause()
+        text = f"stragglers make a step {self.slowdown - 1:.1%} longer: "
+        if cause == "work":
+            text += f"micro-batches of unequal work explain {_explained(share)}"
+            text += (
+                f"; long forward passes have long backward passes (r = {self.alike:.2f})" if self.alike > 0.5 else ""
+            )
+        elif cause:
+            text += f"{who} explains {_explained(share)}"
+        else:
+            text += f"no worker, stage or replica explains half of it; the most does {who} with {share:.0%}"
         return Finding(
             "straggler",
             text,
             WARNING,
-            remedy("straggler", "stage" if last else "", who=f"the ranks of stage {stage}"),
-            self.facts() | {"cause": "stage", "late_stage": stage},
+            remedy("straggler", cause, who=who),
+            self.facts() | facts | ({"cause": cause} if cause else {}),
             gain_ratio=1 - 1 / self.slowdown,
-            confidence=0.9,
-            expected_gain=f"step {self.seconds:.3f} → {self.ideal_seconds:.3f} s if all stages take their mean",
+            confidence=0.9 if cause else 0.6,
+            expected_gain=f"step {self.seconds:.3f} → {self.ideal_seconds:.3f} s if every operation takes its mean",
         )
+
+    def _cause(self) -> tuple[str, dict[str, Any], str, float]:
+        """Return the smallest part that explains most of it: cause, evidence, what it is called, and its share."""
+        stage = max(self.stages, key=lambda one: self.stages[one])
+        last = "last " if stage == max(self.stages) else "first " if stage == min(self.stages) else ""
+        replica = max(self.replicas, key=lambda one: self.replicas[one])
+        by_stage, by_replica = self.stages[stage], self.replicas[replica]
+        of_stage = {"late_stage": stage}, f"the {last}pipeline stage {stage}", by_stage
+        of_replica = {"late_replica": replica}, f"replica {replica}", by_replica
+        if self.workers:
+            worker = max(self.workers, key=lambda one: self.workers[one])
+            share = self.workers[worker]
+            if share >= max(MOST_OF_IT, NEARLY * by_stage, NEARLY * by_replica):
+                named = {"late_stage": worker[0], "late_replica": worker[1]}
+                return "worker", named, f"stage {worker[0]} of replica {worker[1]}", share
+        if by_stage >= max(MOST_OF_IT, by_replica, self.uneven):
+            return "stage", *of_stage
+        if by_replica >= max(MOST_OF_IT, self.uneven):
+            return "replica", *of_replica
+        if self.uneven >= MOST_OF_IT:
+            return "work", {}, "the micro-batches", self.uneven
+        return "", *(of_stage if by_stage >= by_replica else of_replica)
 
     def facts(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -97,27 +137,41 @@ class WhatIf:
             "expected_step_seconds": self.ideal_seconds,
             "stages": {str(key): value for key, value in self.stages.items()},
             "replicas": {str(key): value for key, value in self.replicas.items()},
+            "workers": {f"{stage}/{replica}": value for (stage, replica), value in self.workers.items()},
+            "uneven_work": self.uneven,
+            "pass_correlation": self.alike,
             "formula": "slowdown = replayed step / step with the mean duration of every operation",
         }
 
 
+def _explained(share: float) -> str:
+    """Return how much of a slowdown is explained: shares of parts that hold each other up can be more than all."""
+    return "all of it" if share >= 0.995 else f"{share:.0%} of it"
+
+
 def what_if(operations: Operations) -> WhatIf:
-    """Replay a training as it was, ideally, and with each stage and replica made ideal."""
+    """Replay a training as it was, ideally, and with each stage, replica and suspect worker made ideal."""
     table = _Table.of(operations)
     ideal = {key: np.broadcast_to(mean, table.shape) for key, mean in table.means().items()}
 
     now, best = table.replay(table.seconds), table.replay(ideal)
     lost = max(now - best, np.finfo(float).tiny)
-    stages, replicas = {}, {}
-    for one in table.stages:
-        mixed = {key: ideal[key] if key[0] == one else value for key, value in table.seconds.items()}
-        stages[one] = (now - table.replay(mixed)) / lost
-    for one in range(table.shape[1]):
+
+    def without(stage: int | None, replica: int | None) -> float:
+        """Return the share that goes away if the operations of a stage, of a replica, or of both are ideal."""
         mask = np.zeros(table.shape, bool)
-        mask[:, one] = True
-        mixed = {key: np.where(mask, ideal[key], value) for key, value in table.seconds.items()}
-        replicas[one] = (now - table.replay(mixed)) / lost
-    return WhatIf(now / best, now, best, stages, replicas)
+        mask[:, slice(None) if replica is None else replica] = True
+        mixed = {
+            key: np.where(mask, ideal[key], value) if stage is None or key[0] == stage else value
+            for key, value in table.seconds.items()
+        }
+        return (now - table.replay(mixed)) / lost
+
+    stages = {one: without(one, None) for one in table.stages}
+    replicas = {name: without(None, at) for at, name in enumerate(table.replicas)}
+    workers = {(one, table.replicas[at]): without(one, at) for one, at in table.suspects(ideal)}
+    uneven = (now - table.replay(table.evened())) / lost
+    return WhatIf(now / best, now, best, stages, replicas, workers, uneven, table.alike())
 
 
 _Key = tuple[int, str, int]
@@ -130,6 +184,7 @@ class _Table:
 
     seconds: dict[_Key, Numbers]
     order: dict[int, list[_Key]]
+    replicas: list[int]
     shape: tuple[int, int]
 
     @property
@@ -160,7 +215,7 @@ class _Table:
             )
             for stage in sorted({key[0] for key in starts})
         }
-        return cls(seconds, order, shape)
+        return cls(seconds, order, [int(one) for one in replicas], shape)
 
     def means(self) -> dict[_Key, float]:
         """Return for each operation what its kind and sequence take over steps, replicas and stages.
@@ -175,6 +230,49 @@ class _Table:
             for key, values in found.items()
         }
         return {key: mean[key[1], key[2]] for key in self.seconds}
+
+    def suspects(self, ideal: dict[_Key, Numbers]) -> list[tuple[int, int]]:
+        """Return stage and place of the replica of the workers that compute the most beyond the mean."""
+        beyond = {stage: np.zeros(self.shape[1]) for stage in self.stages}
+        for key, value in self.seconds.items():
+            if key[1] in COMPUTED:
+                beyond[key[0]] = beyond[key[0]] + np.nansum(value - ideal[key], axis=0)
+        every = [(stage, at) for stage, of_replica in beyond.items() for at in range(len(of_replica))]
+        worst = sorted(every, key=lambda one: -float(beyond[one[0]][one[1]]))
+        return worst[:MOST_WORKERS] if len(self.stages) > 1 and self.shape[1] > 1 else []
+
+    def evened(self) -> dict[_Key, Numbers]:
+        """Return durations with which every pass takes the mean of its worker over micro-batches and steps."""
+        found = dict(self.seconds)
+        for stage in self.stages:
+            for kind in (FORWARD, BACKWARD):
+                keys = [key for key in self.seconds if key[:2] == (stage, kind)]
+                if keys:
+                    mean = np.nanmean(np.stack([self.seconds[key] for key in keys]), axis=(0, 1))
+                    found |= {key: np.broadcast_to(mean, self.shape) for key in keys}
+        return found
+
+    def alike(self) -> float:
+        """Return the correlation of forward and backward passes of the same micro-batch, relative to their stage."""
+        pairs = []
+        for (stage, kind, sequence), value in self.seconds.items():
+            back = self.seconds.get((stage, BACKWARD, sequence))
+            if kind == FORWARD and back is not None:
+                pairs.append(np.stack([value.ravel(), back.ravel()]) / self._levels(stage)[:, None])
+        both = np.concatenate(pairs, axis=1) if pairs else np.empty((2, 0))
+        both = both[:, np.isfinite(both).all(axis=0)]
+        if both.shape[1] < 3 or not both.std(axis=1).all():
+            return 0.0
+        return float(np.asarray(np.corrcoef(both))[0, 1])
+
+    def _levels(self, stage: int) -> Numbers:
+        """Return the mean forward and backward pass of a stage."""
+        return np.array(
+            [
+                np.nanmean(np.stack([value for key, value in self.seconds.items() if key[:2] == (stage, kind)]))
+                for kind in (FORWARD, BACKWARD)
+            ]
+        )
 
     def replay(self, seconds: dict[_Key, Numbers]) -> float:
         """Return the mean duration of a step with these durations."""

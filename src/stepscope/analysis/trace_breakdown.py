@@ -50,7 +50,7 @@ class Breakdown:
             "exposed_communication_percent": self._percent(self.exposed_communication),
             "memcpy_percent": self._percent(self.memcpy),
             "exposed_memcpy_percent": self._percent(self.exposed_memcpy),
-            "overlap_percent": 100 * hidden / self.communication if self.communication else 0.0,
+            "overlap_percent": 100 * hidden / self.communication if self.communication else None,
         }
 
     def _percent(self, part: int) -> float | None:

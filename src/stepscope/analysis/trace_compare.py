@@ -17,6 +17,7 @@ from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace import STEP, Intervals, Window, gaps, step_window, steps, total, union, window_of
 from stepscope.analysis.trace_kernels import families
 from stepscope.analysis.trace_links import Links, link
+from stepscope.analysis.trace_names import short_name
 from stepscope.analysis.trace_spans import NONE, Pieces, covered, inherited, parents, pieces, shares
 from stepscope.core.trace import RUNTIME
 
@@ -204,5 +205,5 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
 
 
 def _words(part: dict[str, Any]) -> str:
-    name = part["name"] if len(part["name"]) <= 60 else part["name"][:59] + "…"
+    name = short_name(part["name"], 60)
     return f"device idle during {name}" if part["kind"] == IDLE else f"{part['kind']} {name}"

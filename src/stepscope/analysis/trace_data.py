@@ -27,6 +27,10 @@ BOUND_PERCENT = 10.0
 """Share of the step from which on data holds it back (kineto-resnet50: 39.6 % with no worker, 1.0 % with four)."""
 
 
+IDLE = 0.1
+"""Share of idle time from which on a run that does not wait for data is said to wait for something else."""
+
+
 @dataclass(frozen=True)
 class Loading:
     """Waiting for data, as a share of the time of the steps."""
@@ -38,6 +42,8 @@ class Loading:
     waits: Intervals
     count: int
     """How often a batch was waited for."""
+    by_workers: bool | None = None
+    """Whether worker processes make the batches, by the name of what waits for them; None if it does not tell."""
 
     @property
     def percent(self) -> float | None:
@@ -50,18 +56,21 @@ def loading(trace: Trace) -> Loading:
     host = trace.kind < FIRST_DEVICE
     chosen = named_like(trace, LOADING, trace.kind <= PYTHON)
     waits = union(trace.start[chosen], trace.end[chosen])
+    names = {trace.names[code] for code in np.unique(trace.name[chosen]).tolist()}
+    by_workers = any("MultiProcess" in name for name in names)
+    told = by_workers if by_workers or any("SingleProcess" in name for name in names) else None
     found = steps(trace)
     if found:
         times = union(*(np.array([getattr(step, key) for step in found], np.int64) for key in ("start", "end")))
         whole = sum(step.end - step.start for step in found)
         share = total(common(waits, times)) / whole if whole else None
-        return Loading(share, STEPS, waits, int(chosen.sum()))
+        return Loading(share, STEPS, waits, int(chosen.sum()), told)
     working = host & (trace.kind >= 1)
     if not working.any():
         return Loading(None, HOST, waits, 0)
     window = Window(HOST, int(trace.start[working].min()), int(trace.end[working].max()))
     share = total(clip(waits, window)) / window.length if window.length else None
-    return Loading(share, HOST, waits, int(chosen.sum()))
+    return Loading(share, HOST, waits, int(chosen.sum()), told)
 
 
 def findings(data: Loading, idle_share: float | None, idle_for_data: float | None) -> list[Finding]:
@@ -83,7 +92,9 @@ def findings(data: Loading, idle_share: float | None, idle_for_data: float | Non
     }
     unit = "step" if data.over == STEPS else "recorded host time"
     if data.percent < BOUND_PERCENT:
-        text = f"not input-bound: waiting for data takes {data.percent:.1f} % of the {unit}, the rest is computation"
+        text = f"not input-bound: waiting for data takes {data.percent:.1f} % of the {unit}"
+        if idle_share is not None and idle_share >= IDLE:
+            text += f"; what else the device is idle for takes {100 * idle_share:.0f} % of the time"
         return [Finding("not_input_bound", text, INFO, evidence=evidence)]
     hidden = idle_for_data is not None and idle_for_data < data.share / 4
     text = f"input-bound: waiting for data takes {data.percent:.1f} % of the {unit}"
@@ -92,4 +103,5 @@ def findings(data: Loading, idle_share: float | None, idle_for_data: float | Non
         return [Finding("data_wait_hidden", text, INFO, evidence=evidence)]
     if idle_for_data is not None:
         text += f"; the device is idle for it {100 * idle_for_data:.1f} % of the time"
-    return [Finding("input_bound", text, WARNING, remedy("input_bound"), evidence, data.share)]
+    cause = "" if data.by_workers is None else "slow_workers" if data.by_workers else "no_workers"
+    return [Finding("input_bound", text, WARNING, remedy("input_bound", cause), evidence, data.share)]

@@ -16,8 +16,10 @@ MUCH = 0.2
 """Share of the window from which on it is a warning."""
 LEAST_EXPOSED = 0.1
 """Share of the window from which on communication that nothing hides is worth a word."""
-MANY_SHORT = 0.5
-"""Share of the kernels that are short in a launch-bound program."""
+UNHIDDEN = 0.005
+"""Share of communication behind which something is computed that is none."""
+MANY_SHORT, FEWEST_KERNELS = 0.5, 50
+"""Share of the kernels that are short in a launch-bound program; and kernels below which nobody can say so."""
 
 REMEDIES = {
     why.COMPILE: "warm up before profiling; avoid recompilation (mark dynamic shapes, cache compiled code)",
@@ -58,7 +60,13 @@ def _launch_bound(idle: why.Idle, sizes: dict[str, Any]) -> list[Finding]:
     """Say so if the device waits for the host while most kernels are as short as their launch."""
     share = idle.share(why.OPERATORS, why.LAUNCH, why.PYTHON_TIME)
     short = sizes["short_ratio"]
-    if short is None or short < MANY_SHORT or share < MUCH or idle.share(why.OPERATORS, why.LAUNCH) < share / 3:
+    if (
+        short is None
+        or short < MANY_SHORT
+        or sizes["kernels"] < FEWEST_KERNELS
+        or share < MUCH
+        or idle.share(why.OPERATORS, why.LAUNCH) < share / 3
+    ):
         return []
     text = (
         f"launch-bound: {100 * short:.0f} % of {sizes['kernels']} kernels are shorter than {why.SHORT_US:.0f} µs "
@@ -80,10 +88,11 @@ def communication_findings(parts: Breakdown) -> list[Finding]:
     if share < LEAST_EXPOSED:
         return []
     hidden = 1 - parts.exposed_communication / parts.communication
-    text = (
-        f"communication takes {100 * parts.communication / length:.1f} % of the time, "
-        f"{100 * share:.1f} % with nothing computed meanwhile ({100 * hidden:.0f} % of it is hidden)"
-    )
+    text = f"communication takes {100 * parts.communication / length:.1f} % of the time, "
+    if hidden < UNHIDDEN:
+        text += "and nothing is computed meanwhile"
+    else:
+        text += f"{100 * share:.1f} % with nothing computed meanwhile ({100 * hidden:.0f} % of it is hidden)"
     evidence = {
         "communication_ratio": parts.communication / length,
         "exposed_ratio": share,

@@ -20,8 +20,16 @@ PLAIN = {"at": "that step", "who": "the late rank", "every": "so often", "why": 
 
 REMEDIES: dict[str, str] = {
     "input_bound": (
-        "load in other processes: DataLoader(num_workers=N, persistent_workers=True, pin_memory=True); "
-        "cache or prepare samples once instead of in every epoch"
+        "let worker processes load ahead (DataLoader's num_workers, persistent_workers=True, pin_memory=True), as many "
+        "as there are processors to spare; make a batch cheaper: prepare or cache once what every epoch does again"
+    ),
+    "input_bound/no_workers": (
+        "the training process makes its batches itself: let workers do it while the model computes "
+        "(DataLoader(num_workers=…, persistent_workers=True, pin_memory=True), up to the processors that are free)"
+    ),
+    "input_bound/slow_workers": (
+        "the loader's workers do not keep up: give it more of them where processors are free, else make a batch "
+        "cheaper (decode and resize once beforehand, read larger records, transform on the device)"
     ),
     "input_bound/in_process": (
         "the batches are made in the training process itself: DataLoader(num_workers={workers}, "
@@ -31,6 +39,16 @@ REMEDIES: dict[str, str] = {
         "a batch takes {load} in a worker ({workers} now) and the model only {rest}: num_workers={wanted} would keep "
         "up where processors and disks allow; or make a batch cheaper (decode and resize once beforehand, read larger "
         "records)"
+    ),
+    "input_bound/more_and_cheaper": (
+        "a batch takes {load} in a worker ({workers} now) and the model only {rest}: {wanted} workers would be "
+        "needed to keep up; take {allowed}, as many as this machine feeds, and make a batch cheaper (decode and resize "
+        "once beforehand, read larger records, transform on the device)"
+    ),
+    "input_bound/cheaper": (
+        "a batch takes {load} in a worker ({workers} now) and the model only {rest}; more workers do not help, as its "
+        "share of the processors ({processors}) is in use: make a batch cheaper (decode and resize once beforehand, "
+        "read larger records, transform on the device), or add processors"
     ),
     "input_bound/transform": (
         "most of a batch's time goes into transforms: do the fixed ones once and store the result, use faster ones "
@@ -81,8 +99,8 @@ REMEDIES: dict[str, str] = {
         "a smaller model or more devices are what remains"
     ),
     "compute_bound/threads": (
-        "torch computes with {threads} of {processors} processors: torch.set_num_threads({processors}), or unset "
-        "OMP_NUM_THREADS"
+        "torch computes with {threads} of the {processors} processors that this rank has for itself: "
+        "torch.set_num_threads({processors}), or OMP_NUM_THREADS={processors}"
     ),
     "compute_bound/precision": (
         "the model computes in float64: float32 (torch.set_default_dtype, model.float()) takes about half, "
@@ -93,8 +111,9 @@ REMEDIES: dict[str, str] = {
         "use scaled_dot_product_attention, channels_last and bfloat16"
     ),
     "compute_bound/backward": (
-        "the backward pass takes most of it: freeze what need not learn, use fewer recomputed activations, "
-        "torch.compile, and bfloat16"
+        "the backward pass takes most of it: freeze what need not learn, use torch.compile and bfloat16. Gradient "
+        "checkpointing saves memory, not time: it computes activations a second time; use it where the memory that it "
+        "frees allows a larger batch, and recompute less where there is memory left"
     ),
     "compute_bound/optimizer": (
         "the optimizer takes most of it: fused=True or foreach=True, a larger batch with fewer updates, or an "
@@ -131,7 +150,20 @@ REMEDIES: dict[str, str] = {
     ),
     "straggler/data": "{who} waits for its data while the others have theirs: balance shards and their storage",
     "straggler/stage": (
-        "the last stage of the pipeline has too much to do: give it fewer layers, or move the loss and the embedding"
+        "{who} has more to do than the others: give it fewer layers; the last stage has the head and the loss besides, "
+        "the first one the embedding"
+    ),
+    "straggler/worker": (
+        "look at the ranks of {who}: their device (`nvidia-smi -q -d PERFORMANCE,ECC`), their host and what else runs "
+        "there; the same stage of other replicas is faster, so it is not the model"
+    ),
+    "straggler/replica": (
+        "look at the machines of {who}: their devices, their network and what else runs there; and whether its share "
+        "of the data is harder than that of the others"
+    ),
+    "straggler/work": (
+        "micro-batches differ in what they have to compute: put sequences together so that every micro-batch and every "
+        "replica has about the same sum of squared lengths, or sort them by length first"
     ),
     "cpu_throttled": (
         "the control group's processor quota holds the training down: raise the limit (cpu.max, --cpus, "
@@ -223,6 +255,10 @@ REMEDIES: dict[str, str] = {
     "learning_rate/jump": (
         "look at the milestones and at what a resumed run sets: a learning rate may rise slowly (warm-up), not at "
         "once; go back to a checkpoint before it"
+    ),
+    "learning_rate/grows": (
+        "the schedule raises the learning rate without an end: check the scheduler's factor (gamma above 1?) and its "
+        "total number of steps; start again from a checkpoint before {at}, with the rate of that step as the highest"
     ),
     "learning_rate/high": (
         "lower the learning rate by a factor of 3 to 10 until the loss falls; check its unit and the schedule: Adam "

@@ -11,6 +11,7 @@ from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
 from stepscope.analysis.diagnosis.tell import slow, time
 
 if TYPE_CHECKING:
+    from stepscope.analysis.diagnosis.evidence import Evidence
     from stepscope.analysis.diagnosis.tell import Case
     from stepscope.analysis.finding import Finding
 
@@ -23,7 +24,12 @@ SPARE = 1.2
 KEEPS_UP, UNDISTURBED = 0.7, 0.25
 """Share of the computing of a step that a worker's share of a batch may take to keep up; and the quantile of its time
 that stands for an undisturbed one."""
-MOST_WORKERS = 64
+MOST_WORKERS, MOST_AT_FIRST = 64, 8
+"""Workers that are advised at most, and to somebody who has none."""
+UNKNOWN_LOAD, WAITING_LOAD = 2, 4
+"""Workers that one processor may have: if nobody knows what they do, and if they wait for a disk or a network."""
+IDLE = 0.5
+"""Share of a rank's processors below which it and its workers wait for something else than processors."""
 
 
 class _Why(NamedTuple):
@@ -72,17 +78,26 @@ def _keep_up(case: Case) -> bool:
     return workers > 0 and whole > 0 and whole / workers < KEEPS_UP * rest
 
 
+def _usual(case: Case, name: str) -> float | None:
+    """Return the seconds of a worker for a batch: their mean, where others disturb it as the undisturbed ones took."""
+    if case.made.disturbed <= 0:
+        return case.evidence.mean(name)
+    tracks = [track.finite().value for track in case.evidence.series.get(name, {}).values()]
+    whole = np.concatenate(tracks) if tracks else np.empty(0)
+    return float(np.quantile(whole, UNDISTURBED)) if len(whole) else None
+
+
 def _why(case: Case) -> _Why:
     evidence = case.evidence
     workers = workers_of(case)
-    load, collate, transform = (evidence.mean(f"data/{name}_seconds") for name in ("load", "collate", "transform"))
+    load, collate, transform = (_usual(case, f"data/{name}_seconds") for name in ("load", "collate", "transform"))
     facts = {"workers": workers, "load_seconds": load, "collate_seconds": collate, "transform_seconds": transform}
     waiting = evidence.mean("pressure/io_some_stalled_ratio") or evidence.mean("cpu/iowait_ratio") or 0.0
     if waiting > DISK:
         facts["io_waiting_ratio"] = waiting
         return _Why("disk", f"; disks were waited for {waiting:.0%} of the time", facts, {})
     if load is None:
-        wanted = max(1, min(8, int(evidence.processors or 2)))
+        wanted = max(1, min(MOST_AT_FIRST, processors_of_a_rank(evidence) or MOST_AT_FIRST))
         return _Why("in_process", ", made in the training process itself", facts, {"workers": wanted})
     starts = _starts(case)
     if starts > STARTS * case.steps.spent("data"):
@@ -93,12 +108,38 @@ def _why(case: Case) -> _Why:
         return _Why("transform", f"; {transform / whole:.0%} of loading are transforms", facts, {})
     if collate is not None and collate > MOST_OF_IT * whole:
         return _Why("collate", f"; {collate / whole:.0%} of making a batch is collating", facts, {})
+    return _too_few(case, workers, whole, facts)
+
+
+def _too_few(case: Case, workers: int, whole: float, facts: dict[str, Any]) -> _Why:
+    """Return that the workers do not keep up, and how many would, if the processors allow as many."""
     rest = max(0.0, case.step - case.each("data"))
-    wanted = min(MOST_WORKERS, int(np.ceil(SPARE * whole / rest))) if rest > 0 else MOST_WORKERS
-    fields = {"workers": workers, "load": time(whole), "rest": time(rest), "wanted": max(wanted, workers + 1)}
-    told = f"; {workers} workers take {time(whole)} for each batch, one at a time"
-    told = told if workers != 1 else f"; its one worker takes {time(whole)} for each batch"
-    return _Why("workers", told, facts, fields)
+    # On average a worker cannot take longer for a batch than all of them together need for as many steps.
+    whole = min(whole, max(1, workers) * case.step)
+    told = f"; its one worker takes {time(whole)} for each batch"
+    told = told if workers == 1 else f"; each of its {workers} workers takes {time(whole)} for a batch"
+    wanted = max(workers + 1, int(np.ceil(SPARE * whole / rest)) if rest > 0 else MOST_WORKERS)
+    own = processors_of_a_rank(case.evidence)
+    allowed = MOST_WORKERS if own is None else own * _times(case, own)
+    fields = {"workers": workers, "load": time(whole), "rest": time(rest), "wanted": wanted, "processors": own}
+    if wanted <= min(allowed, MOST_WORKERS):
+        return _Why("workers", told, facts, fields)
+    advice = "cheaper" if allowed <= workers else "more_and_cheaper"
+    return _Why(advice, told, {**facts, "cause": "workers"}, fields | {"allowed": allowed})
+
+
+def processors_of_a_rank(evidence: Evidence) -> int | None:
+    """Return how many whole processors of its machine fall to one rank, at least 1; None if nobody knows."""
+    if not evidence.processors:
+        return None
+    nodes = len({rank for rank in evidence.series.get("cpu/usage_ratio", {}) if rank < 0}) or 1
+    return max(1, int(evidence.processors * nodes / max(1, len(evidence.ranks))))
+
+
+def _times(case: Case, own: int) -> int:
+    """Return how many workers one processor feeds: one that computes all the time, several that wait for their data."""
+    used = case.evidence.mean(f"process/{case.steps.rank}/tree_cpu_ratio")
+    return UNKNOWN_LOAD if used is None else WAITING_LOAD if used < IDLE * own else 1
 
 
 def _starts(case: Case) -> float:

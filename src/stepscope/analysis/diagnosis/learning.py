@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.diagnosis.course import course_of
-from stepscope.analysis.diagnosis.progress import progress
+from stepscope.analysis.diagnosis.progress import PUSHED, progress
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.analysis.rises import begun_at, comes_down, lasting_rise, rise_text
 from stepscope.analysis.spikes import spikes
@@ -52,8 +52,6 @@ MOST_SPIKES = 0.02
 ROLLING, CLEAR = 41, 3.0
 """Values around a point whose median is its level; and times the distance that 99 % of all others keep from theirs, by
 which a spike must stand out."""
-PUSHED = 5.0
-"""Times its median in the first half that a learning rate must have at the end to be the cause."""
 BLOCK = 10_000
 """Values whose windows are held in memory at once."""
 SURVIVED, MOST_LEFT_OUT = 20, 0.1

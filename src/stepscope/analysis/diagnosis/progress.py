@@ -51,6 +51,9 @@ JUMP = 5.0
 """Times by which a learning rate may rise from one step to the next after the start without a word."""
 BEYOND = 2.0
 """Times its highest so far that it must reach by that."""
+PUSHED, GROWS = 5.0, 0.9
+"""Times its median in the first half that a learning rate must have when the loss breaks to be the cause; and the share
+of its changes that must not be falls: a warm-up that is linear stays below the first."""
 WARM_UP = 0.1
 """Share of the run in which a learning rate may do what it wants."""
 RISES = 0.1
@@ -178,7 +181,8 @@ def learning_rate(evidence: Evidence, *, broken: bool = False) -> Iterator[Findi
         return
     rate = track.finite()
     if broken:
-        yield from _jump(evidence, rate, broken=True)
+        told = list(_jump(evidence, rate, broken=True))
+        yield from told or _grown(evidence, rate)
         return
     highest = float(rate.value.max())
     if highest <= 0:
@@ -209,7 +213,7 @@ def _gone(rate: Track, highest: float) -> Finding | None:
 
 def _rate(text: str, facts: dict[str, Any], cause: str, sure: float, severity: str = WARNING) -> Finding:
     told = facts | ({"cause": cause} if cause else {})
-    return Finding("learning_rate", text, severity, remedy("learning_rate", cause), told, confidence=sure)
+    return Finding("learning_rate", text, severity, remedy("learning_rate", cause, **facts), told, confidence=sure)
 
 
 def _swing(rate: Track, highest: float) -> Iterator[Finding]:
@@ -223,6 +227,29 @@ def _swing(rate: Track, highest: float) -> Iterator[Finding]:
         text = f"the learning rate swings between {highest:.3g} and nearly 0, {down} times: "
         text += "the schedule is stepped too often"
         yield _rate(text, {"cycles": down, "highest": highest, "range": _range(rate)}, "", 0.85)
+
+
+def _grown(evidence: Evidence, rate: Track) -> Iterator[Finding]:
+    """Yield a learning rate that grew and grew until the loss broke: a schedule turned round, or one without an end."""
+    loss = evidence.track("loss")
+    course = loss.finite() if loss is not None else None
+    if loss is None or course is None or len(course) < FEWEST_PART:
+        return
+    broke = int(loss.step[~np.isfinite(loss.value)][0]) if len(course) < len(loss) else int(course.step[-1])
+    until = rate.value[rate.step <= broke]
+    if len(until) < FEWEST_EVALUATIONS:
+        return
+    usual, last = float(np.median(until[: max(1, len(until) // 2)])), float(until[-1])
+    if not 0 < PUSHED * usual < last or last < float(until.max()) / 2 or float((np.diff(until) >= 0).mean()) < GROWS:
+        return
+    lowest = int(np.argmin(course.value))
+    text = f"the learning rate grew from {until[0]:.3g} to {last:.3g}; the loss was lowest "
+    at = rate.value[rate.step <= course.step[lowest]]
+    text += f"({course.value[lowest]:.4g}) at step {course.step[lowest]}" + (
+        f", with a rate of {at[-1]:.3g}" if len(at) else ""
+    )
+    facts = {"step": int(course.step[lowest]), "first": float(until[0]), "last": last, "range": _range(rate)}
+    yield _rate(text, facts, "grows", 0.85, CRITICAL)
 
 
 def _jump(evidence: Evidence, rate: Track, *, broken: bool = False) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.diagnosis.composition import CALM, FLOOR, PASSES, SURE, composition, settled
-from stepscope.analysis.diagnosis.inputs import input_bound
+from stepscope.analysis.diagnosis.inputs import input_bound, processors_of_a_rank, workers_of
 from stepscope.analysis.diagnosis.stalls import stalls
 from stepscope.analysis.diagnosis.tell import Case, confidence, slow, time
 from stepscope.analysis.finding import INFO
@@ -313,9 +313,10 @@ def _compute(case: Case) -> Iterator[Finding]:
 def _remaining(case: Case, spent: dict[str, float]) -> tuple[str, dict[str, object]]:
     """Return what can still be made faster: unused processors, too much precision, or the pass that takes the most."""
     setup = next(iter(case.evidence.of_kind("torch_setup")), {})
-    threads, processors = setup.get("threads"), case.evidence.processors
-    if isinstance(threads, int) and processors and threads < int(processors) and setup.get("device", "cpu") == "cpu":
-        return "threads", {"threads": threads, "processors": int(processors)}
+    threads, own = setup.get("threads"), processors_of_a_rank(case.evidence)
+    spare = own - workers_of(case) if own is not None else 0  # each worker of a loader needs one, too
+    if isinstance(threads, int) and threads < spare and setup.get("device", "cpu") == "cpu":
+        return "threads", {"threads": threads, "processors": spare}
     if "float64" in str(setup.get("dtype", "")):
         return "precision", {"dtype": "float64"}
     most = max(spent, key=lambda name: spent[name])
