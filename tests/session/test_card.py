@@ -45,7 +45,8 @@ def test_a_card_says_what_the_run_did_and_where_to_look(tmp_path):
     assert "5 steps, " in stream.text
     assert "loss 4" in stream.text
     assert "forward" in stream.text
-    assert "stepscope show" in stream.text
+    assert " diagnose " in stream.text
+    assert " serve " in stream.text
     assert {len(line) for line in stream.text.splitlines()} == {80}
 
 

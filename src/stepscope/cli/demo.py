@@ -23,6 +23,7 @@ from urllib.parse import quote
 from stepscope.cli.command import FINE, add_root
 from stepscope.cli.number import port, whole
 from stepscope.cli.signals import ended_by_signals
+from stepscope.core.command_line import typed
 from stepscope.core.errors import StepscopeError
 from stepscope.core.spawn import SpawnError, arguments, interpreter
 
@@ -164,11 +165,12 @@ def _tell(past: Past, root: str | None, address: str | None = None) -> None:
     print(paint(" Look further:", "bold"))
     place = "" if root is None else f" --dir {shlex.quote(root)}"
     query = QUERY.replace("RUN", past.id)
-    print(f"   stepscope diagnose {past.id}{place}")
-    print(f"   stepscope serve{'' if root is None else ' ' + shlex.quote(root)}")
-    print(f"   stepscope show {past.id}{place}")
-    print(f'   stepscope sql "{query}"{place}')
-    print(f"   stepscope export {past.id} --format csv --output demo.csv{place}")
+    program = typed()
+    print(f"   {program} diagnose {past.id}{place}")
+    print(f"   {program} serve{'' if root is None else ' ' + shlex.quote(root)}")
+    print(f"   {program} show {past.id}{place}")
+    print(f'   {program} sql "{query}"{place}')
+    print(f"   {program} export {past.id} --format csv --output demo.csv{place}")
 
 
 def _stay() -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from stepscope.core.command_line import typed
 from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.vocabulary import by_canonical, format_value
@@ -87,9 +88,10 @@ def lines(path: Path, name: str, steps: int, end: str = "", now: float | None = 
     if phases:
         yield "step", ", ".join(f"{_plain(phase)} {share * 100:.0f} %" for phase, share in list(phases.items())[:5])
     yield from _alerts(path)
-    where = _shell(path)
-    yield "look", f"stepscope show {where}"
-    yield "", f"stepscope report {where} --html report.html"
+    where, program = _shell(path), typed()
+    yield "look", f"{program} diagnose {where}"
+    yield "", f"{program} show {where}"
+    yield "page", f"{program} serve {_shell(path.parents[1])}"
 
 
 def _shell(path: Path) -> str:

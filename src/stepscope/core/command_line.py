@@ -1,0 +1,38 @@
+"""How our program is called from here: what a person can type as it stands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+
+PROGRAM = "stepscope"
+
+
+def typed(executable: str | None = None, path: str | None = None, cwd: str | None = None) -> str:
+    """Return how to call `stepscope` in a shell: by its name where the shell finds this very one, else by its path.
+
+    Args:
+        executable: the interpreter that runs us; our program is installed beside it.
+        path: the folders that a shell looks in; those of this process by default.
+        cwd: where the person is.
+    """
+    python = executable or sys.executable
+    beside = os.path.join(os.path.dirname(python), PROGRAM)
+    found = shutil.which(PROGRAM, path=path)
+    if not os.access(beside, os.X_OK):  # started as a module, or not installed
+        return PROGRAM if found else f"{shlex.quote(_near(python, cwd))} -m {PROGRAM}"
+    if found and os.path.samefile(found, beside):
+        return PROGRAM
+    return shlex.quote(_near(beside, cwd))
+
+
+def _near(path: str, cwd: str | None) -> str:
+    """Return a path from here if that is the shorter one."""
+    try:
+        relative = os.path.relpath(path, cwd)
+    except (OSError, ValueError):  # the working directory is gone
+        return path
+    near = relative if os.sep in relative else os.path.join(os.curdir, relative)
+    return near if len(near) < len(path) else path
