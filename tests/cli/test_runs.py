@@ -7,9 +7,11 @@ import pytest
 
 import stepscope
 from stepscope.cli.main import main
+from stepscope.store.known_roots import known_roots, note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import NodeState, RankState
 from tests.integration.processes import until
+from tests.store.recorded import make_folder
 
 
 @pytest.fixture
@@ -165,3 +167,25 @@ def test_a_thousand_runs_are_listed_within_seconds(listed, tmp_path):
     found = listed("-n", "0")
     assert time.process_time() - began < 10.0
     assert len(found.splitlines()) == 1003
+
+
+def test_runs_elsewhere_are_named(tmp_path, monkeypatch, capsys):
+    """Where this directory has no run, the list says where this user has some."""
+    make_folder(tmp_path / "mine" / "p" / "a", run_id="a")
+    (tmp_path / "empty").mkdir()
+    note_root(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path / "empty")
+    monkeypatch.delenv("STEPSCOPE_DIR", raising=False)
+    assert main(["runs"]) == 0
+    assert f"runs --dir {tmp_path / 'mine'}" in capsys.readouterr().out
+    assert main(["show", "a"]) == 0
+    assert f"run a is in {tmp_path / 'mine'}" in capsys.readouterr().err
+    assert main(["serve", "nowhere"]) == 1
+    assert "cannot serve 'nowhere': there is no folder" in capsys.readouterr().err
+
+
+def test_the_watcher_notes_where_a_run_is(tmp_path):
+    """A run that was recorded once is known."""
+    with stepscope.init(dir=tmp_path / "runs") as run:
+        run.log(x=1.0)
+    until(lambda: tmp_path / "runs" in [root.path for root in known_roots()], "the note")

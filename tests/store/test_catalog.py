@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from stepscope.core.boot import boot_id
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.store import catalog
-from stepscope.store.catalog import find_run, open_run, runs, runs_root
+from stepscope.store.catalog import find_run, locate, open_run, run_folders, runs, runs_root
+from stepscope.store.known_roots import note_root
+from stepscope.store.layout import RunFolder
 from stepscope.store.states import NodeState, RankState
 from tests.store.recorded import make_folder
 
@@ -90,10 +94,14 @@ def test_no_runs(tmp_path, folder):
         ("20260102", "p/20260102-b"),
         ("o", "q/other-c"),
         ("latest", "q/other-c"),
+        ("p/20260101-a", "p/20260101-a"),
+        ("p/20260102", "p/20260102-b"),
+        ("n1", "p/20260102-b"),
+        ("q/n2", "q/other-c"),
     ],
 )
 def test_finding_a_run(root, text, found):
-    """A run is found by its id, a unique start of it, or as the latest."""
+    """A run is found by its id, a unique start of it, project/id, its name, or as the latest."""
     assert find_run(text, root) == root / found
     assert open_run(text, root).path == root / found
 
@@ -150,3 +158,46 @@ def test_run_that_goes_while_it_is_listed(tmp_path):
     """A folder that vanishes between listing and looking is a broken run of no age, not an error."""
     assert catalog.changed_at(tmp_path / "gone") == 0.0
     assert catalog.changed_at(tmp_path) == os.stat(tmp_path).st_mtime
+
+
+def test_of_several_runs_of_one_name_the_newest_is_meant(root):
+    """It is said that there are others."""
+    make_folder(root / "p" / "again", run_id="again", project="p", name="n0", created=50)
+    found = locate("n0", root)
+    assert found.path == root / "p" / "again"
+    assert found.note == "2 runs are called 'n0': this is the newest, again"
+
+
+@pytest.fixture
+def away(root, tmp_path_factory, monkeypatch):
+    """A folder without runs, of a user who has recorded runs elsewhere."""
+    note_root(root)
+    folder = tmp_path_factory.mktemp("away")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("STEPSCOPE_DIR", raising=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("latest", "q/other-c"), ("20260102", "p/20260102-b"), ("n0", "p/20260101-a")]
+)
+def test_runs_are_found_from_any_folder(root, away, text, found):
+    """Where this directory has no such run, the folders of the user's other runs are looked through, and named."""
+    assert locate(text).path == root / found
+    assert str(root) in locate(text).note
+
+
+def test_a_folder_that_is_named_is_the_only_one(root, away):
+    """Who says where to look is told if it is not there."""
+    for text in ("latest", "20260102"):
+        with pytest.raises(StepscopeError, match=str(away)):
+            locate(text, away)
+
+
+def test_latest_is_one_that_runs(root, away):
+    """Of the runs elsewhere one that goes on comes before a newer one that has ended."""
+    for path in run_folders(root):
+        node(RunFolder(path), ended=True, ranks={0: RankState("finished")})
+    alive = {"monotonic_ns": time.monotonic_ns(), "boot_id": boot_id()}
+    node(RunFolder(root / "p" / "20260101-a"), **alive, ranks={0: RankState()})
+    assert locate("latest").path == root / "p" / "20260101-a"

@@ -108,7 +108,7 @@ def _incidents(texts: Iterable[str]) -> dict[str, list[int]]:
 
 def sources(arguments: Iterable[str], root: str | None) -> Iterator[tuple[str, Any]]:
     """Yield the runs that arguments name, each with its label: ours, or files of other tools."""
-    from stepscope.store.catalog import open_run
+    from stepscope.cli.named_run import open_run
     from stepscope.store.layout import RUN_FILE
 
     for argument in arguments:

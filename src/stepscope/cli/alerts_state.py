@@ -12,10 +12,10 @@ from stepscope.alerts.history import ACTIVE, alerts_of
 from stepscope.alerts.outbox import deliveries
 from stepscope.alerts.requests import LASTS, ask
 from stepscope.cli.command import FINE, print_json
+from stepscope.cli.named_run import open_run
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, columns, count, cut, plain
 from stepscope.core.errors import StepscopeError
-from stepscope.store.catalog import open_run
 from stepscope.store.layout import write_once
 
 if TYPE_CHECKING:

@@ -21,12 +21,14 @@ from stepscope.core.redact import redact
 from stepscope.core.spawn import SpawnError, interpreter
 from stepscope.core.vocabulary import format_value
 from stepscope.recorder import native
+from stepscope.store.known_roots import reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stepscope.core.config import Config
     from stepscope.samplers.nvidia import Gpus
+    from stepscope.store.known_roots import KnownRoot
 
 OK, NOTE, OFF, BAD = "ok", "note", "off", "bad"
 """All is well; works, but you should know; not there or not used; recording would not work."""
@@ -37,6 +39,8 @@ DEPENDENCIES = {
     "PyYAML": "no configuration file can be loaded",
 }
 NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "fuse.sshfs", "9p", "afs", "glusterfs"}
+MOST_ROOTS = 10
+"""Folders of runs that are listed."""
 SPARE = 256 << 20
 """Bytes of free space below which a run may not fit."""
 _FLOCK = struct.Struct("hhqqi4x")
@@ -138,6 +142,18 @@ def runs_root(root: Path, mounts: str = "/proc/self/mounts") -> Iterator[Finding
     yield Finding("runs", OK, f"{text}, on {kind}" if kind in NETWORK else text)
     if free < SPARE:
         yield Finding("runs", NOTE, "there is little space left", "free some; `stepscope gc` removes old runs")
+
+
+def known_roots(roots: Sequence[KnownRoot]) -> Iterator[Finding]:
+    """Say in which folders this user has recorded runs."""
+    shown = roots[:MOST_ROOTS]
+    there = reachable([root.path for root in shown])
+    for root in shown:
+        when = time.strftime("%Y-%m-%d", time.localtime(root.used))
+        away = "" if root.path in there else ", which is not there now"
+        yield Finding("known runs", OK, f"{root.path}, last used on {when}{away}")
+    if len(roots) > len(shown):
+        yield Finding("known runs", OK, f"and {len(roots) - len(shown)} more folders")
 
 
 def _write_problem(folder: Path, size: int) -> str | None:

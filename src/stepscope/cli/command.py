@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 FINE, FAILED, USAGE, GATE = 0, 1, 2, 3
 """Exit codes."""
+RUN = "folder of a run, its id or a unique start of it, project/id, its display name, or 'latest'"
+"""What a run can be named by."""
 
 
 class Command(Protocol):
@@ -34,7 +36,7 @@ def add_root(parser: argparse.ArgumentParser) -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Add the argument RUN."""
-    parser.add_argument("run", metavar="RUN", help="folder of a run, its id, a unique start of its id, or 'latest'")
+    parser.add_argument("run", metavar="RUN", help=RUN)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

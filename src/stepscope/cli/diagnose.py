@@ -1,7 +1,8 @@
 """Say why a run is slow or went wrong, how sure that is, what to do about it and what that would bring.
 
-RUN is the folder of a run, its id, a unique start of its id, 'latest', or a file or folder that another tool recorded
-(trainer_state.json, TensorBoard events, a W&B run, MLLOG, a log with steps and losses).
+RUN is the folder of a run, its id or a unique start of it, project/id, its display name,
+'latest', or a file or folder that another tool recorded (trainer_state.json, TensorBoard events, a W&B run,
+MLLOG, a log with steps and losses).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.diagnosis_lines import lines
+from stepscope.cli.named_run import open_run
 from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.text import Paint, columns, plain
 from stepscope.core.config import discover, load_or_default
-from stepscope.store.catalog import open_run
 from stepscope.store.layout import RUN_FILE
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from stepscope.core.places import find_places
 from stepscope.samplers.machine import host_samplers
 from stepscope.samplers.nvidia import describe_gpus
 from stepscope.store.catalog import runs_root
+from stepscope.store.known_roots import known_roots
 from stepscope.store.salvage import salvage
 from stepscope.version import __version__
 
@@ -67,6 +68,7 @@ def examine(root: str | None) -> Iterator[Finding]:
     yield from checks.configuration(config, files, _config_error(files))
     yield from checks.variables(environ)
     yield from checks.runs_root(runs_root(root))
+    yield from checks.known_roots(known_roots(environ))
     yield from _machine(config)
     yield from checks.machine(describe_gpus(), _absent())
     yield from checks.surroundings(environ)

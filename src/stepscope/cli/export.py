@@ -49,8 +49,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export the run."""
+    from stepscope.cli.named_run import open_run
     from stepscope.exporters.selection import choose
-    from stepscope.store.catalog import open_run
     from stepscope.store.shelf import Source, problems_of
 
     form = FORMATS[options.format]

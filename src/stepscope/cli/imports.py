@@ -42,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.cli.imported_run import store
     from stepscope.importers.transfer import read
     from stepscope.store.catalog import runs_root
+    from stepscope.store.known_roots import note_root
 
     with progress(f"reading {plain(options.path, 40)}", options=options):
         found = read(options.path, options.format)
@@ -56,6 +57,7 @@ def run(options: argparse.Namespace) -> int:
     total = sum(len(series) for one in found for series in one.columns.values())
     with progress("storing", total, "points", options=options) as advance:
         stored = [store(one, root, options.project, options.id, advance) for one in found]
+    note_root(root)
     if options.json:
         print_json({"runs": [_facts(one) for one in stored]})
     else:

@@ -1,8 +1,9 @@
 """Show what a run's time, money and energy were spent on: every second of every attempt, in one class each.
 
 The classes sum to the wall clock. --price makes money of them: an amount for one GPU and hour (2.5, '2.5 EUR'), or a
-GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id, a unique start of its id, or 'latest';
-or a file of another tool (`stepscope import` lists them): what its log tells is accounted for, the rest is unknown.
+GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id or a unique start of it, project/id, its
+display name, or 'latest'; or a file of another tool (`stepscope import` lists them): what its log tells is accounted
+for, the rest is unknown.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.named_run import open_run
 from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, bar, columns, count, cut, duration, plain
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
-from stepscope.store.catalog import open_run
 from stepscope.store.layout import RUN_FILE
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ MODULES = {"import": "imports"}
 
 DESCRIPTION = "Watch machine-learning training: what every step does and costs, and why a run is slow or going wrong."
 EPILOG = """\
-RUN is the folder of a run, its id, a unique start of its id, or 'latest'.
+RUN is the folder of a run, its id or a unique start of it, project/id, its display name, or 'latest'.
 Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed.
 
   stepscope demo                       see it work, in a minute

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from stepscope.cli.checks import LiveRing, rings
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.named_run import open_run
 from stepscope.cli.number import whole
 from stepscope.cli.text import columns, count, cut, duration, plain
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import REQUEST_SUFFIX, find_places
 from stepscope.core.vocabulary import format_value
 from stepscope.session.requests import STARTED, TAKEN, Request, place
-from stepscope.store.catalog import open_run
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis import baseline
 from stepscope.analysis.recording import Group, Points, Recording
+from stepscope.cli.named_run import open_run
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.store.catalog import open_run, runs_root
+from stepscope.store.catalog import runs_root
 from stepscope.store.layout import RUN_FILE
 from stepscope.views.recordings import category_of, curves_of, flat, of_past, span_of, wanted
 

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_root, json_text
+from stepscope.cli.command import FINE, RUN, add_root, json_text
+from stepscope.cli.named_run import open_run
 from stepscope.cli.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
 from stepscope.exporters.output import open_output
-from stepscope.store.catalog import open_run
 
 if TYPE_CHECKING:
     import argparse
@@ -30,8 +30,7 @@ BASELINES = "docs/performance"
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    text = "folder of a run, its id, a unique start of its id, or 'latest'"
-    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
+    parser.add_argument("run", metavar="RUN", nargs="?", help=RUN)
     add_root(parser)
     add = parser.add_argument
     add("--html", metavar="F", help="one file that works offline, with charts that zoom; - is standard output")

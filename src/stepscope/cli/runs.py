@@ -6,6 +6,7 @@ A run that cannot be read is listed as broken, with the reason.
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,16 @@ from stepscope.cli.command import FINE, add_json, add_root, print_json
 from stepscope.cli.number import whole
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, columns, count, cut, duration, plain
-from stepscope.store.catalog import RunInfo, runs, runs_root
+from stepscope.core.command_line import typed
+from stepscope.store.catalog import RunInfo, chosen_root, elsewhere, runs
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from pathlib import Path
 
+MOST_ELSEWHERE = 5
+"""Other folders that are named."""
 SHOWN = 20
 """Runs that a table has unless told otherwise."""
 STYLES = {
@@ -53,7 +58,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the list."""
-    root = runs_root(options.dir)
+    root, is_given = chosen_root(options.dir)
     everything = runs(root)
     chosen = [
         info for info in everything if options.project in {None, info.project} and options.state in {None, info.state}
@@ -66,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
     limit = SHOWN if options.limit is None else options.limit
     shown = chosen[: limit or None]
     lines = listing(shown, now, columns(), Paint.of()) if shown else _nothing(len(everything))
+    if not everything and not is_given:
+        lines = [*_elsewhere(elsewhere(root)), *lines]
     print("\n".join([*lines, *_footer(str(root), everything, len(chosen), len(shown), Paint.of())]))
     return FINE
 
@@ -97,6 +104,12 @@ def _row(info: RunInfo, now: float) -> list[Cell | str]:
         duration(info.duration),
         age(now - info.created),
     ]
+
+
+def _elsewhere(others: Sequence[Path]) -> list[str]:
+    """Say where else there are runs of this user."""
+    commands = [f"    {typed()} runs --dir {shlex.quote(plain(str(other)))}" for other in others[:MOST_ELSEWHERE]]
+    return ["Your runs are elsewhere:", "", *commands, ""] if commands else []
 
 
 def _nothing(total: int) -> list[str]:

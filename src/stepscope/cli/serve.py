@@ -11,10 +11,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE
+from stepscope.cli.named_run import say
 from stepscope.cli.text import plain
+from stepscope.core.errors import StepscopeError
+from stepscope.store.catalog import chosen_root, elsewhere
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
     from stepscope.web.settings import serving
 
     keep_little()
-    server = Server(serving(options.dir, options.host, options.port, others=options.token))
+    root = _root(options.dir)
+    server = Server(serving(str(root), options.host, options.port, others=options.token))
 
     def ready() -> None:
         for notice in server.notices():
@@ -50,3 +55,22 @@ def run(options: argparse.Namespace) -> int:
 
     server.run(ready)
     return FINE
+
+
+def _root(given: str | None) -> Path:
+    """Return the folder to serve: the one that is named, else this directory's, else the one used last.
+
+    Raises:
+        StepscopeError: the folder that is named is not there.
+    """
+    root, is_given = chosen_root(given)
+    if root.is_dir():
+        return root
+    if given is not None:
+        raise StepscopeError(f"serve {given!r}", f"there is no folder {root}", "name the folder that holds the runs")
+    other = None if is_given else next(iter(elsewhere(root)), None)
+    if other is not None:
+        say(f"there is no {root}: this is {other}, where your last run is")
+        return other
+    say(f"there is no {root} yet: runs show up as soon as they are recorded there")
+    return root

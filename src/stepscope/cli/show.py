@@ -1,6 +1,7 @@
 """Show one run: what it was, how it went, where its time goes, its metrics, and what watching it cost.
 
-Works while the run is being written. RUN is the folder of a run, its id, a unique start of its id, or 'latest'.
+Works while the run is being written. RUN is the folder of a run, its id or a unique start of it, project/id, its
+display name, or 'latest'.
 With --metric only these metrics are shown, with every figure there is.
 """
 
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.machine_lines import end_lines, machine_lines
+from stepscope.cli.named_run import open_run
 from stepscope.cli.progress import add_quiet, progress
 from stepscope.cli.runs import STYLES
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, bar, columns, count, cut, duration, plain, sparkline
 from stepscope.core.vocabulary import format_value
-from stepscope.store.catalog import open_run
 
 if TYPE_CHECKING:
     import argparse

@@ -14,14 +14,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.command import FINE, add_root
+from stepscope.cli.command import FINE, RUN, add_root
 from stepscope.cli.monitor import LONGEST, SHORTEST
+from stepscope.cli.named_run import find_run, say
 from stepscope.cli.number import gpu_index, real
 from stepscope.cli.screen import is_screen
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text import count, duration, plain
 from stepscope.core.vocabulary import format_value
-from stepscope.store.catalog import changed_at, find_run, run_folders, runs_root, salvage_quietly
+from stepscope.store.catalog import changed_at, chosen_root, elsewhere, run_folders, runs_root, salvage_quietly
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +38,7 @@ LINE_SECONDS = 5.0
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    text = "folder of a run, its id, a unique start of its id, or 'latest' (default: the newest that is running)"
+    text = f"{RUN} (default: the newest that is running)"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
     add_root(parser)
     add = parser.add_argument
@@ -81,11 +82,23 @@ def _feed(options: argparse.Namespace) -> Feed:
 
     if options.run:
         return RunFeed(find_run(options.run, options.dir))
-    path = None if options.machine else newest_running(runs_root(options.dir))
+    path = None if options.machine else _running(options.dir)
     if path is not None:
         return RunFeed(path)
     note = "" if options.machine else "no run is running; `stepscope top latest` shows the last one"
     return _machine(options, note)
+
+
+def _running(given: str | None) -> Path | None:
+    """Return the newest run that is running: in the folder of this directory, else in another one of this user's."""
+    root, is_given = chosen_root(given)
+    here = newest_running(root)
+    if here is not None or is_given:
+        return here
+    found = next((path for other in elsewhere(root) if (path := newest_running(other)) is not None), None)
+    if found is not None:
+        say(f"no run is running in {root}: this is {found}")
+    return found
 
 
 def _machine(options: argparse.Namespace, note: str = "") -> Feed:

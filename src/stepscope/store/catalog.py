@@ -1,24 +1,29 @@
-"""Find runs: by path, id, unique prefix, or the newest; and list them all."""
+"""List the runs of a folder, and find one: by folder, id, `project/id`, display name, or the newest."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.core.places import find_places
+from stepscope.store.known_roots import known_roots, reachable
 from stepscope.store.layout import RUN_FILE, RunFolder
 from stepscope.store.meta import read_meta
 from stepscope.store.salvage import salvage
 from stepscope.store.states import overall, read_nodes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from stepscope.store.reader import Past
 
 LATEST = "latest"
+MOST_ELSEWHERE = 20
+"""Other folders that are looked through."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +47,39 @@ class RunInfo:
 
 def runs_root(root: str | os.PathLike[str] | None = None) -> Path:
     """Return the folder that holds the projects: as given, else STEPSCOPE_DIR, `store.dir`, or ./stepscope-runs."""
+    return chosen_root(root)[0]
+
+
+def chosen_root(root: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
+    """Return the folder that holds the projects, and whether somebody named it: else it is where we happen to be."""
     if root is not None:
-        return Path(root).absolute()
+        return Path(root).absolute(), True
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
-    return Path(config.get("store.dir")).absolute()
+    return Path(config.get("store.dir")).absolute(), "store.dir" in config.sources
 
 
 def runs(dir: str | os.PathLike[str] | None = None) -> list[RunInfo]:  # noqa: A002 - the public spelling
     """Return the runs below a folder, newest first; a broken one is listed as broken with its reason."""
     root = runs_root(dir)
     salvage_quietly()
-    found = [_info(path) for path in run_folders(root)]
+    found = [run_info(path) for path in run_folders(root)]
     return sorted(found, key=lambda info: (info.created, info.id), reverse=True)
+
+
+class Found(NamedTuple):
+    """A run, and what to say about how it was found."""
+
+    path: Path
+    note: str = ""
+    """Empty where nobody would ask."""
 
 
 def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = None) -> Past:  # noqa: A002 - the public spelling
     """Open a recorded run for reading.
 
     Args:
-        run: its folder, its id, a unique start of its id, or "latest".
-        dir: where to look for an id; as in `stepscope.runs`.
+        run: its folder, its id or a unique start of it, "project/id", its display name, or "latest".
+        dir: where to look; else as in `stepscope.runs`, and then where this user has recorded runs before.
 
     Raises:
         StepscopeError: there is no such run, or it cannot be read.
@@ -74,25 +92,91 @@ def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = N
 
 
 def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of a run. Raises StepscopeError as `open_run` does."""
+    """Return the folder of a run. Raises StepscopeError as `locate` does."""
+    return locate(run, root).path
+
+
+def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Found:
+    """Find a run: below `root`, else the folder of this directory, else where this user has recorded runs before.
+
+    Raises:
+        StepscopeError: there is no such run.
+        UsageError: several are meant.
+    """
     direct = Path(run).absolute()
     if (direct / RUN_FILE).is_file():
-        return direct
+        return Found(direct)
     text = os.fspath(run)
-    base = runs_root(root)
+    base, is_given = chosen_root(root)
     if text == LATEST:
-        newest = runs(base)
-        if not newest:
-            raise StepscopeError("open the latest run", f"there is none in {base}", "record one, or name its root")
-        return newest[0].path
-    matches = [path for path in run_folders(base) if path.name.startswith(text)]
-    exact = [path for path in matches if path.name == text] or matches
-    if len(exact) == 1:
-        return exact[0]
-    if not exact:
-        raise StepscopeError(f"open run {text!r}", f"no such folder and no such id in {base}", "see `stepscope runs`")
-    some = ", ".join(sorted(path.name for path in exact)[:4])
-    raise UsageError(f"open run {text!r}", f"{len(exact)} runs start so ({some})", "give more of the id, or its folder")
+        return _latest(base, is_given=is_given)
+    found = _named(base, text)
+    if found is not None:
+        return found
+    others = [] if is_given else elsewhere(base)
+    for other in others:
+        found = _named(other, text)
+        if found is not None:
+            return Found(found.path, f"run {found.path.name} is in {other}")
+    more = f", nor in {len(others)} other folders of yours" if others else ""
+    cause = f"no such folder, no such id and no such name in {base}{more}"
+    raise StepscopeError(f"open run {text!r}", cause, "see `stepscope runs`")
+
+
+def elsewhere(base: Path) -> list[Path]:
+    """Return the other folders in which this user has recorded runs and which are there, the last used first."""
+    return reachable([root.path for root in known_roots() if root.path != base][:MOST_ELSEWHERE])
+
+
+def _latest(base: Path, *, is_given: bool) -> Found:
+    own = runs(base)
+    if own:
+        return Found(own[0].path)
+    others = [] if is_given else elsewhere(base)
+    found = [(info, other) for other in others for info in runs(other)]
+    if not found:
+        raise StepscopeError("open the latest run", f"there is none in {base}", "record one, or name its root")
+    newest, other = max(found, key=lambda each: (each[0].state == "running", each[0].created))
+    return Found(newest.path, f"there is no run in {base}: this is {_called(newest)} in {other}")
+
+
+def _called(info: RunInfo) -> str:
+    name = "" if info.name in {"", info.id} else f" ({info.name})"
+    return f"{info.project}/{info.id}{name}, {info.state}"
+
+
+def _named(base: Path, text: str) -> Found | None:
+    """Return the run that a text means below a folder: by id, by project and id, by name, by the start of its id."""
+    folders = run_folders(base)
+    project, slash, word = text.rpartition("/")
+    within = [path for path in folders if path.parent.name == project] if slash else folders
+    exact = [path for path in within if path.name == word]
+    if exact:
+        return _one_of(text, exact)
+    called = list(_called_so(within, word)) or list(_called_so(folders, text))
+    if called:
+        newest = max((run_info(path) for path in called), key=lambda info: info.created)
+        note = f"{len(called)} runs are called {text!r}: this is the newest, {newest.id}" if len(called) > 1 else ""
+        return Found(newest.path, note)
+    return _one_of(text, [path for path in within if word and path.name.startswith(word)])
+
+
+def _one_of(text: str, paths: list[Path]) -> Found | None:
+    if len(paths) < 2:
+        return Found(paths[0]) if paths else None
+    is_plain = len({path.name for path in paths}) == len(paths)
+    some = ", ".join(sorted(path.name if is_plain else f"{path.parent.name}/{path.name}" for path in paths)[:4])
+    remedy = "give more of the id, its project/id, or its folder"
+    raise UsageError(f"open run {text!r}", f"{len(paths)} runs start so ({some})", remedy)
+
+
+def _called_so(folders: list[Path], name: str) -> Iterator[Path]:
+    for path in folders:
+        try:
+            if read_meta(RunFolder(path)).get("name") == name:
+                yield path
+        except StepscopeError:  # broken, or made this moment: it has no name
+            continue
 
 
 def salvage_quietly(run_path: str | None = None) -> int:
@@ -127,7 +211,8 @@ def _subfolders(path: Path) -> list[Path]:
         return []
 
 
-def _info(path: Path) -> RunInfo:
+def run_info(path: Path) -> RunInfo:
+    """Return one line of the list: what is known of a run without reading its points."""
     folder = RunFolder(path)
     try:
         meta = read_meta(folder)

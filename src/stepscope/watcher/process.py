@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
 from stepscope.exporters.prometheus_feed import open_feed
+from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
@@ -50,6 +52,8 @@ def main(arguments: list[str]) -> int:
     # Told to end: so are all the others of this job, and how they do is what we are here to see.
     signal.signal(signal.SIGTERM, lambda *_: job.warn(time.monotonic_ns()))
     places = find_places()
+    # In a thread: a home on a server that is gone may keep it for minutes.
+    threading.Thread(target=_note, args=(folder, journal), daemon=True).start()
     while (descriptor := _elect(folder, places)) is not None:
         salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
@@ -70,6 +74,13 @@ def main(arguments: list[str]) -> int:
             _clean_up(folder, settings, journal)
             break  # else a ring came while we held the lock, and its own watcher gave way to us
     return 0
+
+
+def _note(folder: RunFolder, journal: Journal) -> None:
+    """Note where this run lies, so that it is found from any folder."""
+    problem = note_root(folder.path.parents[1])
+    if problem:
+        journal.note(f"cannot note where the runs are: {problem}; name their folder with --dir")
 
 
 def _clean_up(folder: RunFolder, settings: dict[str, Any], journal: Journal) -> None:
