@@ -64,3 +64,12 @@ def test_names_of_losses():
     """A loss is known by the last part of its name."""
     assert all(is_loss(name) for name in ("loss", "train_loss", "val/loss"))
     assert not any(is_loss(name) for name in ("loss_scale", "step_seconds", "glossy", ""))
+
+
+def test_a_rise_beyond_tenfold_is_told_in_times():
+    """No sentence has a percentage of many digits; beyond all measure the two numbers say enough."""
+    for top, told in ((10.0, "to 10, by 30"), (150.0, "to 150, 60 times as high"), (2.5e20, "to 2.5e+20, and")):
+        loss = 2.5 + NOISE
+        loss[200:205] = top
+        (found,) = unusual("loss", STEPS, loss)
+        assert told in found.text

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.quantity import MANY_TIMES, MOST_TIMES
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -43,8 +45,6 @@ GRAVE, UNDONE = 0.5, 0.1
 """Rise relative to the level before, and share of all that was learned that is undone, which make a divergence."""
 BEGINNING = 20
 """Points that the level at the beginning of a run is the median of."""
-MANY_TIMES, ABSURD = 10.0, 1e5
-"""Growth from which on it is told as a multiple and not in percent, and from which on the two numbers say enough."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def growth(before: float, after: float) -> str:
     times = after / before
     if times < MANY_TIMES:
         return f", by {100 * (times - 1):.0f} %"
-    return f", {times:.0f} times as high" if times < ABSURD else ""
+    return f", {times:.0f} times as high" if times < MOST_TIMES else ""
 
 
 def begun_at(value: ArrayLike) -> float:

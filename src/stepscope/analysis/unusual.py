@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.analysis.anomalies import anomalies
 from stepscope.analysis.change_points import LEVEL, change_points
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.analysis.rises import growth
 from stepscope.analysis.spikes import spikes
 from stepscope.core.remedies import remedy
 
@@ -54,8 +55,8 @@ def _loss(name: str, steps: NDArray[np.generic], values: NDArray[np.float64]) ->
         found.append(Finding("nonfinite_loss", text, CRITICAL, remedy("non_finite", step=where["step"]), where))
     for spike in sorted(spikes(values).spikes, key=lambda each: -each.height)[:MOST]:
         back = f"and was back by step {steps[spike.end]}" if spike.recovered else "and has not come back"
-        range_told = f"from {spike.level:.4g} to {spike.top:.4g}"
-        text = f"{name} rose by {spike.ratio:.0%} at step {steps[spike.index]}, {range_told}, {back}"
+        risen = f"from {spike.level:.4g} to {spike.top:.4g}{growth(spike.level, spike.top)}"
+        text = f"{name} rose at step {steps[spike.index]} {risen}, {back}"
         advice = remedy("loss_spike", step=int(steps[spike.index]))
         evidence = {"step": int(steps[spike.index]), "level": spike.level, "top": spike.top, "height": spike.height}
         found.append(Finding("loss_spike", text, WARNING if spike.recovered else CRITICAL, advice, evidence))

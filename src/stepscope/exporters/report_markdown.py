@@ -28,6 +28,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         _resources(facts),
         _diagnosis(facts),
         _alerts(facts),
+        _texts(facts),
         _environment(facts),
     ]
     return "\n".join(line for part in parts for line in part) + "\n"
@@ -180,6 +181,19 @@ def _alerts(facts: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield "No alert fired."
         yield ""
+
+
+def _texts(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts that the program logged, the newest first."""
+    if not facts["texts"]:
+        return
+    yield "## Texts"
+    yield ""
+    rows = [
+        [text(one["name"]), "" if one["step"] is None else text(one["step"]), text(one["text"])]
+        for one in reversed(facts["texts"])
+    ]
+    yield from _table(["name", "step", "text"], rows)
 
 
 def _environment(facts: Mapping[str, Any]) -> Iterator[str]:
