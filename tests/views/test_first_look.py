@@ -83,3 +83,10 @@ def test_a_run_of_very_many_metrics_is_looked_at_in_part():
 def test_what_the_configuration_names_comes_first():
     """Metrics that the user asked for stand before all others."""
     assert candidates(["loss", "mine"], (), ("mine",)) == ["mine", "loss"]
+
+
+def test_a_loss_that_is_not_finite_is_among_the_key_numbers(tmp_path):
+    """The last loss is told as NaN where it is none, not left out."""
+    values = {"loss": np.where(AT > 200, np.nan, FALLING)}
+    head = run_head(Past(RunFolder(write(tmp_path / "p" / "run", Drawn("run", steps=STEPS, values=values)))))
+    assert [(one["label"], one["text"]) for one in head["numbers"]][1] == ("loss", "NaN")

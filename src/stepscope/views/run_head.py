@@ -74,11 +74,14 @@ def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any
         ("duration", "duration", now["duration"], "seconds"),
         ("left", "time left", now["left"], "seconds"),
     )
-    return [
+    told = [
         {"key": key, "label": label, "value": value, "unit": unit, "text": format_value(float(value), unit)}
         for key, label, value, unit in wanted
         if value is not None
     ]
+    if loss and loss["last"] is None:  # the last one is not finite: that is no reason to say nothing
+        told.insert(1, {"key": "loss", "label": loss["name"], "value": None, "unit": "", "text": "NaN"})
+    return told
 
 
 def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:

@@ -159,7 +159,8 @@ class Number(TypedDict):
 
     key: str
     label: str
-    value: float
+    value: float | None
+    """None where it is not finite."""
     unit: str
     text: str
 
