@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import type { Alert, MetricFacts, Names, Row, RunEvent } from "../src/api.ts";
-import { byUrgency, isOpen, matching } from "../src/views/alert_order.ts";
+import { byUrgency, isOpen, matching, stateWord } from "../src/views/alert_order.ts";
 import { shade } from "../src/views/colour_scale.ts";
 import { change, quantity, tone } from "../src/views/difference.ts";
 import { fileName } from "../src/views/file_name.ts";
@@ -117,4 +117,10 @@ test("a column that no run fills goes, but not while one is being read", () => {
   assert.deepEqual(emptyColumns([row(bare), row(bare)]), ["loss", "spark", "gpu", "cost", "alert"]);
   assert.deepEqual(emptyColumns([row(bare), row({ ...bare, gpu: 0.5 })]), ["loss", "spark", "cost", "alert"]);
   assert.deepEqual(emptyColumns([row(bare), row(null)]), []);
+});
+
+test("an alert that still fires when its run ends is told as such", () => {
+  assert.equal(stateWord(alert({ state: "firing" }), true), "firing");
+  assert.equal(stateWord(alert({ state: "firing" }), false), "at the end");
+  assert.equal(stateWord(alert({ state: "resolved" }), false), "resolved");
 });

@@ -3,11 +3,12 @@
 import type { Alert } from "../api.ts";
 import { Curves } from "../curves.ts";
 import { fill, h } from "../dom.ts";
-import { ABSENT, clock, moment, number, value } from "../format.ts";
+import { ABSENT, duration, moment, number, value } from "../format.ts";
 import { Link } from "../link.ts";
 import { Panel } from "../panel.ts";
 import { empty, severityMark } from "../parts.ts";
 import type { RunModel } from "../run.ts";
+import { stateWord } from "./alert_order.ts";
 
 export type Order = (alert: Alert, action: "ack" | "silence", seconds: number) => void;
 
@@ -56,7 +57,7 @@ export class Detail {
       return;
     }
     fill(this.element,
-      h("header", { class: "alert-title" }, severityMark(alert.severity), h("h2", {}, alert.rule), h("span", { class: `chip state-${alert.state}` }, alert.state)),
+      h("header", { class: "alert-title" }, severityMark(alert.severity), h("h2", {}, alert.rule), h("span", { class: `chip state-${alert.state}` }, stateWord(alert, !this.ended()))),
       h("p", { class: "alert-said" }, alert.text),
       alert.remedy ? h("p", { class: "alert-remedy" }, h("strong", {}, "What to do: "), alert.remedy) : null,
       this.buttons(alert), this.chart(alert), this.facts(alert));
@@ -115,7 +116,7 @@ export class Detail {
     const rows: [string, string][] = [
       ["since", moment(alert.since, now)],
       ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "it lasts"],
-      ["lasted", alert.since === null ? ABSENT : clock(Math.max(0, end - alert.since))],
+      ["lasted", alert.since === null ? ABSENT : duration(Math.max(0, end - alert.since))],
       ["step", alert.step === null ? ABSENT : number(alert.step)],
       ["rank", alert.rank === null ? "all, or the machine" : String(alert.rank)],
       ...Object.entries(evidence).filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")

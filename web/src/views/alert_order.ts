@@ -10,6 +10,11 @@ export function isOpen(alert: Alert): boolean {
   return OPEN.has(alert.state);
 }
 
+/** Return the state of an alert in words: what still fires when a run ends is not news any more. */
+export function stateWord(alert: Pick<Alert, "state">, running: boolean): string {
+  return alert.state === "firing" && !running ? "at the end" : alert.state;
+}
+
 /** Return what is active, the worst first: firing before what somebody has taken, then the newest. */
 export function byUrgency(alerts: Alert[]): Alert[] {
   const taken = (alert: Alert): number => (alert.state === "firing" ? 0 : 1);

@@ -4,12 +4,12 @@ import "./alerts.css";
 import type { Place } from "../address.ts";
 import { post, reason, type Alert } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
-import { ABSENT, ago, clock, moment } from "../format.ts";
+import { ABSENT, ago, duration, moment } from "../format.ts";
 import type { Mounted, Page, View } from "../page.ts";
 import { empty, failure, segmented, severityMark, skeleton } from "../parts.ts";
 import type { RunModel } from "../run.ts";
 import { Detail } from "./alert_detail.ts";
-import { byUrgency, isOpen, matching } from "./alert_order.ts";
+import { byUrgency, isOpen, matching, stateWord } from "./alert_order.ts";
 
 class AlertsView implements Mounted {
   private readonly list = h("ul", { class: "alert-list", attrs: { "aria-label": "Alerts" } });
@@ -93,7 +93,7 @@ class AlertsView implements Mounted {
 
   private row(alert: Alert, chosen: boolean): HTMLElement {
     const now = this.run.live.now();
-    const lasted = alert.since === null || alert.until === null ? ABSENT : clock(alert.until - alert.since);
+    const lasted = alert.since === null || alert.until === null ? ABSENT : duration(alert.until - alert.since);
     const when = alert.since === null ? ABSENT : alert.until === null ? ago(Math.max(0, now - alert.since)) : moment(alert.since, now);
     return h("li", {},
       h("button", {
@@ -102,7 +102,7 @@ class AlertsView implements Mounted {
         on: { click: () => this.page.router.param({ alert: alert.alert }) },
       },
         h("span", { class: "alert-head" }, severityMark(alert.severity), h("strong", { class: "alert-rule" }, alert.rule),
-          h("span", { class: `chip state-${alert.state}` }, alert.state)),
+          h("span", { class: `chip state-${alert.state}` }, stateWord(alert, this.run.live.status?.state === "running"))),
         h("span", { class: "alert-text" }, alert.text),
         h("span", { class: "alert-when soft num" }, when, isOpen(alert) ? null : ` · for ${lasted}`,
           alert.step === null ? null : ` · step ${alert.step}`, alert.rank === null ? null : ` · rank ${alert.rank}`)));

@@ -15,6 +15,7 @@ import { Panel } from "../panel.ts";
 import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../parts.ts";
 import { redraw } from "../redraw.ts";
 import type { RunModel } from "../run.ts";
+import { stateWord } from "./alert_order.ts";
 import { configFacts, machineFacts } from "./run_facts.ts";
 import { toneOfVerdict, verdict } from "./verdict.ts";
 
@@ -178,7 +179,8 @@ class OverviewView implements Mounted {
 
   private alert(one: Alert): HTMLElement {
     const href = this.page.router.link({ view: "alerts", params: new URLSearchParams({ alert: one.alert }) });
-    return h("li", {}, severityMark(one.severity), h("span", {}, h("a", { attrs: { href } }, one.text || one.rule)), h("span", { class: "soft num" }, one.state === "firing" && one.since ? ago(this.run.live.now() - one.since) : one.state));
+    const running = this.run.live.status?.state === "running";
+    return h("li", {}, severityMark(one.severity), h("span", {}, h("a", { attrs: { href } }, one.text || one.rule)), h("span", { class: "soft num" }, one.state === "firing" && one.since && running ? ago(this.run.live.now() - one.since) : stateWord(one, running)));
   }
 
   private drawCharts(): void {
