@@ -73,18 +73,19 @@ async function main(): Promise<void> {
   for (const figure of document.querySelectorAll<HTMLElement>("figure.slot")) {
     const slot = JSON.parse(figure.dataset["slot"] ?? "{}") as Slot;
     const panel = panelOf(slot, facts, slot.axis === "step" ? training : machine);
-    panel.look({ axis: slot.axis });
+    // a run that diverges must not flatten the others
+    panel.look({ axis: slot.axis, clip: facts.runs.length > 1 && slot.axis === "step" });
     if (slot.axis === "step") panels.push(panel);
     figure.append(panel.element);
     figure.classList.add("live");
   }
-  controls(panels);
+  controls(panels, facts.runs.length > 1);
 }
 
 const SMOOTH = 15;
 
-/** Offer what the page's own charts offer: the axis, a logarithmic scale, smoothing. */
-function controls(panels: Panel[]): void {
+/** Offer what the page's own charts offer: the axis, a logarithmic scale, smoothing, outliers. */
+function controls(panels: Panel[], clipped: boolean): void {
   const look = (change: Partial<Look>): void => panels.forEach((one) => one.look(change));
   const axis = segmented("axis", [["step", "step"], ["time", "time"]], "step", (word) => {
     axis.set(word);
@@ -98,8 +99,12 @@ function controls(panels: Panel[]): void {
     smooth.set(String(on));
     look({ smooth: on ? SMOOTH : 0 });
   });
+  const clip = toggle("clip outliers", clipped, (on) => {
+    clip.set(String(on));
+    look({ clip: on });
+  });
   document.getElementById("report-controls")?.append(
-    axis.element, log.element, smooth.element,
+    axis.element, log.element, smooth.element, clip.element,
     h("span", { class: "soft" }, "drag to zoom, double click for everything"),
   );
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ TONES = {"running": "go", "finished": "good", "interrupted": "warn"}
 MACHINE_ROWS = 60
 ALERTS, CONFIG, EVENTS = 100, 200, 40
 SURE = 0.95
+TIMES = 9.0
+"""Difference, as a ratio, from which it is told as a factor: ten times as much."""
 
 
 def head(facts: Mapping[str, Any]) -> list[Any]:
@@ -280,7 +283,7 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
     labels = [_key(place, one["name"] or one["id"]) for place, one in enumerate(facts["runs"])]
     rows = []
     for one in facts["numbers"]:
-        cells = [named(one["name"])]
+        cells = [named(quantity(one["name"]))]
         for value, change in zip(one["values"], one["differences"], strict=True):
             shown = format_value(None if value is None else value["value"], one["unit"])
             cells.append(tag("span", shown, _change(change, one["better"])))
@@ -309,4 +312,17 @@ def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | No
     tone = "soft"
     if better is not None and change["verdict"] != SAME:
         tone = "good" if (ratio < 0) == (better == "lower") else "bad"
-    return tag("span", f"  {ratio * 100:+.1f} %", class_=tone, title=str(change["text"]))
+    return tag("span", f"  {difference(ratio)}", class_=tone, title=str(change["text"]))
+
+
+def difference(ratio: float) -> str:
+    """Return a difference as a signed percentage; from ten times on as a factor."""
+    if ratio >= TIMES:
+        return f"{ratio + 1:.3g} times"
+    text = f"{ratio * 100:+.1f} %"
+    return "0 %" if float(text[:-2]) == 0 else text
+
+
+def quantity(name: str) -> str:
+    """Return a quantity in words: `loss@1999` is the loss at step 1999, `loss@500s` that after 500 seconds."""
+    return re.sub(r"@(\d+)$", r" at step \1", re.sub(r"@([\d.]+)s$", r" after \1 s", name))
