@@ -64,16 +64,19 @@ function round(rough: number): { digit: number; power: number } {
 }
 
 /** Return at most `most` round values inside a logarithmic axis: powers of 10, with what is between where there is room. */
-export function logTicks([low, high]: Reach, most: number): number[] {
+export function logTicks([low, high]: Reach, most: number, binary = false): number[] {
   const [from, to] = [Math.log10(low), Math.log10(high)];
   const decades = to - from;
   if (!Number.isFinite(decades)) return [];
-  if (decades < 1) return linearTicks([low, high], most).filter((at) => at > 0);
-  const digits = [[1, 2, 5], [1, 3]].find((some) => some.length * (decades + 1) <= most) ?? [1];
+  if (decades < 1) return linearTicks([low, high], most, binary).filter((at) => at > 0);
   const stride = Math.max(1, Math.ceil((decades + 1) / most));
-  const found: number[] = [];
-  for (let power = Math.floor(from / stride) * stride; power <= to; power += stride) found.push(...digits.map((digit) => Number(`${digit}e${power}`)));
-  return found.filter((at) => at >= low && at <= high);
+  for (const digits of stride > 1 ? [[1]] : [[1, 2, 5], [1, 3], [1]]) {
+    const found: number[] = [];
+    for (let power = Math.floor(from / stride) * stride; power <= to; power += stride) found.push(...digits.map((digit) => Number(`${digit}e${power}`)));
+    const inside = found.filter((at) => at >= low && at <= high);
+    if (inside.length <= most || digits.length === 1) return inside;
+  }
+  return [];
 }
 
 /** Return the multiples of an increment, counted from an origin, that are in sight; never more than a hundred. */

@@ -144,7 +144,7 @@ export class Chart {
   private upward(): number[] {
     const { height, log, unit } = this.form;
     const most = Math.max(2, Math.floor((height - AROUND) / SPACE));
-    return log ? logTicks(this.model.y, most) : linearTicks(this.model.y, most, unit.startsWith("bytes"));
+    return log ? logTicks(this.model.y, most, unit.startsWith("bytes")) : linearTicks(this.model.y, most, unit.startsWith("bytes"));
   }
 
   private across(): Partial<uPlot.Axis> {
@@ -159,6 +159,7 @@ export class Chart {
     if (axis === "step") {
       return {
         incrs: WHOLE,
+        space: 46,
         splits: (_, __, low, high, increment) => multiples([low, high], increment),
         values: (_, splits) => ticks(splits.map((at) => at ?? 0)),
       };

@@ -136,8 +136,15 @@ export function value(amount: number | null | undefined, unit = ""): string {
   if (unit === "percent") return `${number(amount, 3)}${THIN}%`;
   if (unit === "hertz" && Math.abs(amount) >= 1e6) return `${number(amount / 1e6, 4)}${THIN}MHz`;
   const suffix = SUFFIXES[unit] ?? unit;
-  const text = unit.includes("second") || Math.abs(amount) >= 1e7 ? count(amount) : number(amount);
+  const text = brief(amount, unit);
   return suffix ? `${text}${THIN}${suffix}` : text;
+}
+
+/** Return a value without the name of its unit, where the chart it stands in says that already. */
+export function brief(amount: number | null, unit = ""): string {
+  if (amount === null || !Number.isFinite(amount)) return number(amount);
+  if (/^(bytes|bytes\/second|seconds|ratio|percent)$/.test(unit)) return value(amount, unit);
+  return unit.includes("second") || Math.abs(amount) >= 1e7 ? count(amount) : number(amount);
 }
 
 /** Return the labels of an axis: as many decimals as its step needs, one unit for all; on a log axis each as it reads best. */

@@ -11,7 +11,7 @@ import { acrossOf, metricLines } from "./lines.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { Drawn, Limit, MarkLine } from "./paint.ts";
-import { Readings, reading } from "./readings.ts";
+import { Readings, at } from "./readings.ts";
 import { colour, lineColour, onTheme } from "./theme.ts";
 import { hideTip, showTip, type TipRow } from "./tip.ts";
 import { nextFrame, watchSight, watchSize } from "./view.ts";
@@ -330,7 +330,7 @@ export class Panel {
     this.chart.point(x);
     if (this.readings) return this.readings.show(this.lines, x, this.spec.unit ?? "");
     const main = this.main();
-    setText(this.read, main ? reading(main, x, this.spec.unit ?? "") : "");
+    setText(this.read, main ? value(at(main, x), this.spec.unit) : "");
   }
 
   /** The line whose value the head shows: the band of the ranks, else the first. */

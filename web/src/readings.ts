@@ -1,14 +1,13 @@
 /** The value of every line of a chart, with its colour: what the head of a chart of several runs shows. */
 
 import { fill, h, setText } from "./dom.ts";
-import { ABSENT, value } from "./format.ts";
+import { brief } from "./format.ts";
 import { nearest, type Line } from "./line.ts";
 import { colour, lineColour } from "./theme.ts";
 
 /** Return the value of a line at x; its last one where there is no x. */
-export function reading(line: Line, x: number | null, unit: string): string {
-  const at = x === null ? line.last[line.x.length - 1] : line.mean[nearest(line.x, x)];
-  return at === undefined ? ABSENT : value(at, unit);
+export function at(line: Line, x: number | null): number | null {
+  return (x === null ? line.last[line.x.length - 1] : line.mean[nearest(line.x, x)]) ?? null;
 }
 
 /** A row of values; `named` says whose each is. */
@@ -31,7 +30,7 @@ export class Readings {
     }
     main.forEach((line, place) => {
       const text = this.texts[place];
-      if (text) setText(text, reading(line, x, unit));
+      if (text) setText(text, brief(at(line, x), unit));
     });
   }
 }

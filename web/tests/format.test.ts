@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ABSENT, ago, amount, bytes, clock, count, duration, number, ticks, value } from "../src/format.ts";
+import { ABSENT, ago, amount, brief, bytes, clock, count, duration, number, ticks, value } from "../src/format.ts";
 
 const plain = (text: string): string => text.replace(/\u202f/g, " ");
 
@@ -71,4 +71,10 @@ test("the labels of an axis tell its ticks apart", () => {
   assert.deepEqual(ticks([123456.2, 123456.4, 123456.6]), ["123.4562k", "123.4564k", "123.4566k"]);
   assert.deepEqual(ticks([0, 5000, 10000]), ["0", "5k", "10k"]);
   assert.deepEqual(ticks([0.001, 0.1, 10, 1000], "", true), ["0.001", "0.1", "10", "1000"]);
+});
+
+test("where the unit is known already a value is short", () => {
+  assert.equal(brief(2.13e6, "tokens/second"), "2.13M");
+  assert.equal(plain(brief(0.246, "seconds")), "246 ms");
+  assert.equal(brief(NaN, "ratio"), "NaN");
 });
