@@ -185,6 +185,48 @@ def test_learning_rate():
     ]
 
 
+@pytest.mark.promise("S2-062")
+def test_anomalies_of_the_programs_own_metrics():
+    """A value that a metric never had is told by default; losses, times and schedules have rules of their own."""
+    rig = rig_of("anomaly")
+    rows = [{"reward": value, "step_seconds": 0.1, "lr": 1e-3} for value in noise(800, 5, 0.3)]
+    assert rig.log_many(rows) == []
+    told = rig.log_many([{"reward": value, "step_seconds": 9.0, "lr": 1.0} for value in [12.0] * 30])
+    assert [(change.rule, change.key, change.severity) for change in told] == [("anomaly", "reward", "info")]
+    assert re.fullmatch(r"reward averages 12 over 20 points; before, it was between 4.\d+ and 5.\d+", told[0].text)
+    assert "data" in told[0].remedy
+
+
+@pytest.mark.promise("S2-062")
+@pytest.mark.parametrize("seed", range(6))
+def test_healthy_metrics_have_no_anomaly(seed):
+    """Learning, noise with heavy tails, waves, a lower learning rate that helps at once, evaluations now and then."""
+    draw, at = np.random.default_rng(seed), np.arange(2500)
+    learned = 0.9 * (1 - np.exp(-at / 500))
+    step = np.where(at > 1500, 0.04, 0.0)
+    for values in (
+        learned + step + draw.normal(0, 0.02, 2500),
+        learned * draw.gamma(2.0, 0.5, 2500),
+        np.sin(at / 80) + draw.normal(0, 0.3, 2500),
+        draw.standard_t(3, 2500),
+        np.where(at % 100 == 99, 3.0, 1.0) + draw.normal(0, 0.1, 2500),
+        np.cumsum(draw.normal(0, 0.01, 2500)),
+    ):
+        assert fired(rig_of("anomaly").values("my_metric", *values.tolist())) == []
+
+
+@pytest.mark.promise("S2-062")
+@pytest.mark.parametrize("spelling", ["watcher.analysis.anomaly", "monitoring.analysis.anomaly_detection"])
+def test_anomaly_detection_can_be_turned_off(spelling):
+    """By the documents' switch as by ours; it is on by default."""
+    for wanted in (True, False):
+        config = load(settings={spelling: wanted})
+        values = {path: config.values[path] for path in config.sources}
+        assert ("anomaly" in {rule.name for rule in rules_of(values)[0]}) == wanted
+        assert config.notices == ()
+    assert "anomaly" in {rule.name for rule in rules_of({})[0]}
+
+
 def test_training_speed():
     """Half of the speed for 20 steps is told with what a step takes now; the end of it, too."""
     rig = rig_of("training_speed")

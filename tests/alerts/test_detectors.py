@@ -19,6 +19,14 @@ def test_an_anomaly_is_told_where_it_is():
     assert told_by({"detect": "anomaly"}, noise(600, 5, 0.1), noise(100, 5, 0.1, 1)) == []
 
 
+def test_an_anomaly_that_goes_on_is_told_once():
+    """A new level is told when it is reached, and not at every look; what keeps coming back is no news."""
+    batches = [noise(600, 5, 0.1), *[noise(20, 9, 0.1, seed) for seed in range(10)]]
+    assert len(told_by({"detect": "anomaly"}, *batches)) == 1
+    bursts = [part for seed in range(8) for part in (noise(400, 5, 0.1, seed), [9.0, 9.1, *noise(98, 5, 0.1, seed)])]
+    assert len(told_by({"detect": "anomaly"}, *bursts)) <= 3
+
+
 def test_a_lasting_change_is_told_once():
     """A change of level is told after some points, and not again."""
     batches = [noise(200, 5, 0.05), *[noise(40, 6, 0.05, seed) for seed in range(5)]]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import nab
-from stepscope.analysis.anomalies import FEWEST, JUMP, anomalies, plain, scores, stretches, z_scores
+from stepscope.analysis.anomalies import FEWEST, JUMP, anomalies, newest, plain, scores, stretches, z_scores
 from stepscope.analysis.rolling import EXACT, quantile_before, quantiles_before
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -162,3 +162,18 @@ def test_labelled_anomalies_are_found_better_than_by_a_gaussian():
         nab.score(files, [np.flatnonzero(each >= 1 - 10.0**-digits) for each in likely]) for digits in range(2, 16)
     )
     assert ours > best + 10
+
+
+def test_the_newest_points_are_judged_as_the_whole_series_is():
+    """A cheap look at the end has the score that the whole has, for a value and for a level."""
+    values = np.random.default_rng(0).normal(5, 0.3, 1000)
+    values[900] = 9.0
+    (whole,) = anomalies(values[:901]).anomalies
+    found = newest(values[:901], 1)
+    assert found is not None
+    assert (found.index, found.kind, found.value) == (900, "value", 9.0)
+    assert found.score == pytest.approx(whole.score)
+    later = newest(values[:990], 50)
+    assert later is None or later.score < 1
+    assert newest(values[:200], 10) is None
+    assert newest(np.full(500, np.nan), 10) is None

@@ -67,6 +67,7 @@ def rules(limits: Mapping[str, float] | None = None) -> list[Rule]:
         *_loss(given),
         *_gradients(given),
         *_learning_rate(given),
+        *_own_metrics(),
         *_speed(given),
         *_gpu(given),
         *_load(given),
@@ -197,6 +198,21 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             cooldown=HOUR,
             message="the learning rate stands at {shown}, below a hundredth of its highest, for 1 000 points",
             help="The learning rate no longer moves and is below a hundredth of its highest value.",
+        ),
+    ]
+
+
+def _own_metrics() -> list[Rule]:
+    return [
+        Rule(
+            "anomaly",
+            detect="anomaly",
+            metric=("own",),
+            over="mean",
+            severity=INFO,
+            options={"score": 2.0},
+            cooldown=HOUR,
+            help="A metric of the program's own, such as a reward, has a value or a level that it has not had before.",
         ),
     ]
 

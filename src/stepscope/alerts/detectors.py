@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 LOSS_POINTS = 2600
 """Points of a loss that are kept: what `spikes` looks back to, its memory of 2 000 points and the windows before."""
+ODD_LOOK = 10.0
+"""Seconds between two looks for an anomaly at least."""
+ANOMALIES = 50
+"""Anomalies of a series that are remembered, so that what comes back is not told again."""
 RISE_LOOK = 25
 """Points between two looks for a lasting rise: it has lasted for more anyhow."""
 FLAT_LOOK = 10.0
@@ -222,21 +226,30 @@ def disk_full(scene: Scene) -> list[Sign]:
 
 
 def anomaly(scene: Scene) -> list[Sign]:
-    """Tell a value or a stretch that the series has not had before."""
-    from stepscope.analysis.anomalies import anomalies
+    """Tell a value or a level that the series has not had before, once until it is usual again."""
+    from stepscope.analysis.anomalies import LEVEL, REST, SHORT, is_known, newest
 
     window, memory = scene.window, scene.memory
-    if not scene.is_due(points=10, seconds=5.0):
+    before = memory.get("looked", 0)
+    if not scene.is_due(points=10, seconds=ODD_LOOK):
         return []
+    fresh = min(window.total - before, len(window))
+    found = newest(window.value, fresh, window.total)
     gone = window.total - len(window)
-    new = [each for each in anomalies(window.value).anomalies if each.index + gone > memory.get("last", gone)]
-    memory["last"] = window.total - 1
-    found = []
-    for each in new:
-        text = f"{scene.name} stands out: {each.value:.4g}, usually {each.low:.4g} to {each.high:.4g}"
-        evidence = {"value": each.value, "low": each.low, "high": each.high, "score": each.score}
-        found.append(Sign(each.index, holds=True, finding=Finding("anomaly", text, INFO, "", evidence)))
-    return found or [Sign(len(window) - 1, holds=False)]
+    if found is None or found.score < scene.options["score"]:
+        over = memory.get("until", -1) < window.total
+        return [Sign(len(window) - 1, holds=False)] if over else []
+    told: list[Any] = memory.setdefault("told", [])
+    goes_on = memory.get("until", -1) >= found.index + gone
+    memory["until"] = found.index + gone + REST
+    if goes_on or is_known(found, told):
+        return []
+    memory["told"] = [*told, found][-ANOMALIES:]
+    what = "averages" if found.kind == LEVEL else "is"
+    span = f" over {SHORT} points" if found.kind == LEVEL else ""
+    text = f"{scene.name} {what} {found.value:.4g}{span}; before, it was between {found.low:.4g} and {found.high:.4g}"
+    evidence = {"value": found.value, "low": found.low, "high": found.high, "score": found.score, "of": found.kind}
+    return [Sign(found.index, holds=True, finding=Finding("anomaly", text, INFO, "", evidence))]
 
 
 def change(scene: Scene) -> list[Sign]:
@@ -344,7 +357,7 @@ DETECTORS: dict[str, Detector] = {
     "disk_full": Detector(
         "a disk fills up", disk_full, Need(240, seconds=2 * HOURS), {"seconds": 600.0}, ("disk/free_bytes",)
     ),
-    "anomaly": Detector("a value that the series has not had before", anomaly, Need(4000)),
+    "anomaly": Detector("a value or a level that the series has not had before", anomaly, Need(2000), {"score": 1.0}),
     "change": Detector("a lasting change of level", change, Need(1000), {"share": 0.1, "after": 20}),
     "straggler": Detector(
         "one rank that the others wait for",

@@ -79,8 +79,9 @@ SWITCHES = {
     "alerting.gpu_underutilization": ("gpu_underused",),
     "alerting.memory_pressure": ("memory_pressure",),
     "alerting.io_bottleneck": ("io_wait", "io_pressure"),
+    "watcher.analysis.anomaly": ("anomaly",),
 }
-"""Settings that turn rules off, as the resource callback has them."""
+"""Settings that turn rules off, as the documents have them."""
 
 
 def profile(name: str = "default", limits: Mapping[str, float] | None = None) -> list[Rule]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +18,7 @@ from stepscope.alerts.held import patience_of
 from stepscope.alerts.intake import Part, merged
 from stepscope.alerts.rule import EACH, VALUE
 from stepscope.alerts.window import Need, SeriesWindow
-from stepscope.core.vocabulary import aliases
+from stepscope.core.vocabulary import aliases, metric_of, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,6 +31,21 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
+OWN = "own"
+"""Stands, as a pattern, for the metrics of a program's own that a general rule can judge: see `is_own`."""
+MOST_OWN = 64
+"""Metrics that such a rule looks at, the first that come: each costs 48 KiB."""
+WORD = re.compile(r"[a-z]+")
+COURSES = frozenset({"accuracy", "acc", "reward", "rewards", "score"})
+PLANNED = frozenset(
+    WORD.findall(
+        "loss lr rate epoch step steps iteration iterations batch batches samples tokens time times runtime seconds "
+        "sec ms throughput speed memory mem bytes total count interval elapsed eta progress beta alpha temperature "
+        "momentum decay scale weight tflops tflop mfu size length num seed norm grad optimizer params zeros"
+    )
+)
+"""Words in names of losses, schedules, counters, sizes and times."""
+MACHINE = ("cpu/", "gpu/", "memory/", "disk/", "network/", "process/", "pressure/", "cgroup/", "swap/", "stepscope/")
 SILENT = 60.0
 """Seconds after which a rank that no longer logs a metric is not waited for."""
 Name = tuple[int, str]
@@ -36,12 +53,28 @@ Name = tuple[int, str]
 
 def bind(pattern: str, name: str) -> tuple[str, ...] | None:
     """Return what the parts with a `*` stand for in a name; None if it is not one of the pattern's."""
+    if pattern == OWN:
+        return () if is_own(name) else None
     if "*" not in pattern:
         return () if pattern == name else None
     parts, given = pattern.split("/"), name.split("/")
     if len(parts) != len(given) or not all(fnmatchcase(own, part) for part, own in zip(parts, given, strict=True)):
         return None
     return tuple(own for part, own in zip(parts, given, strict=True) if "*" in part)
+
+
+@lru_cache(maxsize=4096)
+def is_own(name: str) -> bool:
+    """Say whether a metric is one of the program's own whose course nobody knows: no loss, time, rate or counter.
+
+    What the vocabulary knows has rules of its own, accuracy and reward aside; so have losses. Times, memory and
+    throughput are the machine's as much as the program's; schedules and counters do what they were told to do.
+    """
+    words = set(WORD.findall(name.lower()))
+    if words & COURSES:
+        return True
+    known = metric_of(name) is not None or name.startswith(MACHINE)
+    return not (known or unit_of(name) or words & PLANNED)
 
 
 def fill_in(pattern: str, binding: tuple[str, ...]) -> str:
@@ -191,6 +224,7 @@ class Store:
         self._targets: dict[Name, list[tuple[SeriesWindow, float]]] = {}
         self._together: dict[tuple[str, str], Together] = {}
         self._logged: set[str] = set()
+        self._own: set[str] = set()
         self._machine: list[int] = []
         """Numbers under which watchers write their own rows."""
         self.version = 0
@@ -214,7 +248,7 @@ class Store:
     def _meet(self, rank: int, name: str) -> list[tuple[SeriesWindow, float]]:
         found = []
         for spelling, factor in _spellings(name):
-            wanted = [need for pattern, need in self._needs if bind(pattern, spelling) is not None]
+            wanted = [need for pattern, need in self._needs if self._binds(pattern, spelling)]
             taken = self.windows.get((rank, spelling))
             if not wanted or (taken is not None and spelling != name):  # of two other spellings the first one counts
                 continue
@@ -235,6 +269,14 @@ class Store:
         if found:
             self._logged.add(name)
         return found
+
+    def _binds(self, pattern: str, name: str) -> bool:
+        """Say whether a pattern wants a metric; the general rule has only so many series."""
+        if bind(pattern, name) is None:
+            return False
+        if pattern == OWN and len(self._own) < MOST_OWN:
+            self._own.add(name)
+        return pattern != OWN or name in self._own
 
     def _forget(self, window: SeriesWindow) -> None:
         """Fill a window no more."""

@@ -141,6 +141,45 @@ def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
     return Anomalies(f"{len(news)} anomalies in {count} points", count, news)
 
 
+def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | None:
+    """Judge the newest points by those before them; return the one that stands out most, whatever its score.
+
+    A cheap look for whoever follows a series as it grows: values and levels as `anomalies` sees them, but no jumps, and
+    all new points by the same past.
+
+    Args:
+        value: the values; those that are not finite are left out.
+        count: how many at the end are new.
+        seen: points that the series has had, where more than these are known of; their number if omitted.
+    """
+    given = np.asarray(value, dtype=np.float64).ravel()
+    place = np.flatnonzero(np.isfinite(given))
+    fresh = int(np.count_nonzero(place >= len(given) - count))
+    if not fresh or len(place) - fresh < YOUNG:
+        return None
+    values, scale = _scaled(given[place])
+    found = None
+    for kind, series in ((VALUE, values), (LEVEL, mean_until(values, SHORT))):
+        past = np.sort(series[:-fresh][-MEMORY:])
+        ends = [past[round(share * (len(past) - 1))] for share in (1 - EXTREME, 0.1, 0.9, EXTREME)]
+        table = Past(np.repeat(np.array(ends)[:, None], fresh, axis=1), np.arange(fresh))
+        number = float(seen if seen is not None else len(values))
+        score = _beyond(series[-fresh:], table, BEYOND[kind], seen=number)
+        peak = int(np.argmax(score))
+        if found is None or score[peak] > found.score:
+            at = int(place[len(place) - fresh + peak])
+            low, high = (float(end) * scale for end in (ends[0], ends[-1]))
+            found = Anomaly(
+                at, at, at, kind, float(series[len(values) - fresh + peak]) * scale, low, high, float(score[peak])
+            )
+    return found
+
+
+def is_known(one: Anomaly, earlier: list[Anomaly]) -> bool:
+    """Return whether the like has come several times among the last: nothing to tell again."""
+    return _known(one, earlier[-LAST:])
+
+
 def _known(one: Anomaly, earlier: list[Anomaly]) -> bool:
     """Return whether the like has come several times: on the same side, and about as far out or further."""
     like = 0
@@ -216,8 +255,11 @@ def _past(values: Numbers) -> Past:
     return quantiles_before(values, MEMORY, (1 - EXTREME, 0.1, 0.9, EXTREME))
 
 
-def _beyond(values: Numbers, past: Past, beyond: float, *, signed: bool = False) -> Numbers:
-    """Return how far each value lies beyond the ends of others, relative to their spread; 0 inside."""
+def _beyond(values: Numbers, past: Past, beyond: float, *, signed: bool = False, seen: float | None = None) -> Numbers:
+    """Return how far each value lies beyond the ends of others, relative to their spread; 0 inside.
+
+    `seen` is how many points the series has had by now; a value is the so-manieth of these if omitted.
+    """
     score = np.zeros(len(values))
     outside = np.flatnonzero((values < past.row(0)) | (values > past.row(-1)))
     low, lower, upper, high = past.before(outside)
@@ -226,7 +268,8 @@ def _beyond(values: Numbers, past: Past, beyond: float, *, signed: bool = False)
     span = 2 * np.abs(np.where(above, high, low)) if signed else high - low
     spread = np.maximum(np.maximum(upper - lower, RANGE_SHARE * span), least)
     out = np.where(above, values[outside] - high, low - values[outside])
-    score[outside] = out / (spread * beyond * _caution(outside.astype(np.float64) + 1))
+    number = outside.astype(np.float64) + 1 if seen is None else np.full(len(outside), float(seen))
+    score[outside] = out / (spread * beyond * _caution(number))
     return score
 
 

@@ -29,7 +29,7 @@ def alert_settings(config_file: str | None) -> dict[str, Any]:
         UsageError: the configuration cannot be read.
     """
     config = load(discover(Path.cwd(), os.environ, config_file), environ=os.environ)
-    return {path: config.get(path) for path in config.sources if path.startswith("alerting.")}
+    return {path: config.get(path) for path in config.sources if path.startswith(("alerting.", "watcher.analysis."))}
 
 
 def check(options: argparse.Namespace) -> int:

@@ -301,6 +301,10 @@ REMEDIES: dict[str, str] = {
 
 
 ALARMS: dict[str, str] = {
+    "anomaly": (
+        "look at what else changed at {at}: the data, the learning rate, the gradient norm; if nothing is wrong, "
+        "`watcher.analysis.anomaly: false` turns the rule off"
+    ),
     "training_speed": (
         "`stepscope diagnose RUN` tells which phase grew; look for other jobs on the machine, throttled GPUs and a "
         "slow file system"

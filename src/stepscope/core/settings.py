@@ -114,6 +114,13 @@ BUILT = (
         minimum=0.1,
         maximum=10.0,
     ),
+    Key(
+        "watcher.analysis.anomaly",
+        SWITCH,
+        True,
+        "",
+        "tell values that a metric of your own has never had: the rule `anomaly`",
+    ),
     Key("watcher.batch", SWITCH, True, "", "rows always travel in batches; false makes the batches smaller"),
     Key(
         "watcher.stacks", SWITCH, True, "", "take the stacks of a training that stands still (one handler of a signal)"
@@ -303,7 +310,6 @@ def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -
 
 PLANNED = (
     planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
-    planned("watcher.analysis.anomaly", SWITCH, True, "look for anomalies while the run goes on"),
     planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
     planned("exporters.grafana.enabled", SWITCH, False, "write a Grafana dashboard"),
     planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),

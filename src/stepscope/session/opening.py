@@ -297,7 +297,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
 
 def _leave_alerting(path: Path, config: Settings) -> None:
     """Leave what was set of the alerts beside the ring, for the watcher: a command line would show its secrets."""
-    given = {key: config.get(key) for key in config.shown() if key.startswith("alerting.")}
+    given = {key: config.get(key) for key in config.shown() if key.startswith(("alerting.", "watcher.analysis."))}
     if not given:
         return
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
