@@ -42,6 +42,7 @@ def real_runs(options: Options) -> list[Figure]:
         "compare_wrong": f"real differences above {REAL * 100:g} %: not told, or the wrong way",
         "compare_false": "random halves of one program's repeats: called different",
         "compare_unmixed": "  groups half of another program: not noticed",
+        "compare_lengths": "programs of other lengths: loss or total time off the published one by over 0.1 %",
         "gate_real": f"real runs, one against one, gate {GATE}: equal ones fail",
         "gate_real_3": "  3 % added to every step: missed",
     }
@@ -58,6 +59,7 @@ def real_runs(options: Options) -> list[Figure]:
         Figure("compare_wrong", texts["compare_wrong"], wrong, "", 0.0, told),
         Figure("compare_false", texts["compare_false"], 100 * false / halves, "%", 5.0, f"of {halves}; {kinds}"),
         Figure("compare_unmixed", texts["compare_unmixed"], unnoticed, "", 0.0, f"of {mixes}; {pure}"),
+        Figure("compare_lengths", texts["compare_lengths"], *_lengths(groups)),
         Figure("gate_real", texts["gate_real"], 100 * failed[0] / singles, "%", 2.5, f"of {singles}"),
         Figure("gate_real_3", texts["gate_real_3"], 100 - 100 * failed[1] / singles, "%", 10.0, f"of {singles}"),
     ]
@@ -83,6 +85,23 @@ def _directions(groups: dict[str, tuple[Recording, ...]], pairs: list[tuple[str,
         if real < 0:
             told.append(f"{real:+.2%} as {found.ratio:+.2%} [{found.low:+.2%}, {found.high:+.2%}]")
     return wrong, ", ".join(told)
+
+
+def _lengths(groups: dict[str, tuple[Recording, ...]]) -> tuple[float, str, float, str]:
+    """Return how often runs of other lengths differ otherwise than published, with unit, limit and count."""
+    truth = json.loads((DATA / "ground_truth.json").read_text())
+    facts = {"val_loss@end": "val_loss_mean", "total_seconds": "train_time_s_mean"}
+    pairs = [(a, b) for a, b in itertools.permutations(groups, 2) if _steps(groups[a]) != _steps(groups[b])]
+    wrong = 0
+    for (a, b), (quantity, fact) in itertools.product(pairs, facts.items()):
+        real = truth[b][fact] / truth[a][fact] - 1
+        found = _step(groups[a], groups[b], quantity)
+        wrong += found.ratio is None or abs(found.ratio - real) > 0.001
+    return float(wrong), "", 0.0, f"of {len(facts) * len(pairs)}"
+
+
+def _steps(runs: tuple[Recording, ...]) -> int:
+    return int(runs[0].curves["step_seconds"].step[-1])
 
 
 def _step(a: tuple[Recording, ...], b: tuple[Recording, ...], quantity: str = "step_seconds"):

@@ -114,7 +114,9 @@ def test_losses_of_other_steps_are_compared_at_the_last_that_both_have():
     """Losses that two runs logged at steps of their own, some of them the same, are compared at the last of these."""
     value = np.linspace(3, 2, 100)
     curves = [Curve(np.arange(100) * every, np.arange(100.0), value) for every in (6, 7)]
-    a, b = (group(name, Recording(name, {"loss": curve})) for name, curve in zip("ab", curves, strict=True))
+    a, b = (
+        group(name, Recording(name, {"loss": curve}, planned=1000)) for name, curve in zip("ab", curves, strict=True)
+    )
     seen = compare(a, b).quantity("loss@588")
     assert seen.found.verdict != "not comparable"
 

@@ -118,6 +118,7 @@ def _run(run: Recording) -> dict[str, Any]:
     return {
         "label": run.label,
         "span": run.span,
+        "planned": run.planned,
         "facts": run.facts,
         "curves": {name: _curve(curve) for name, curve in kept.items()},
     }
@@ -127,7 +128,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
     peak = int(np.argmax(curve.value)) if len(curve) else 0
     kept = np.union1d(np.arange(max(0, len(curve) - MOST_STEPS), len(curve)), [peak] if len(curve) else [])
     kept = kept.astype(np.int64)
-    elapsed = [None if math.isnan(value) else round(value, 6) for value in curve.elapsed[kept].tolist()]
+    elapsed = [None if math.isnan(value) else round(value, 9) for value in curve.elapsed[kept].tolist()]
     return {"step": curve.step[kept].tolist(), "elapsed": elapsed, "value": curve.value[kept].tolist()}
 
 
@@ -142,4 +143,6 @@ def _recording(facts: dict[str, Any]) -> Recording:
         curves[str(name)] = Curve(step, elapsed, value)
     span = facts.get("span")
     known = (float(span[0]), float(span[1])) if span is not None else None
-    return Recording(str(facts["label"]), curves, dict(facts["facts"]), known)
+    planned = facts.get("planned")
+    steps = int(planned) if isinstance(planned, (int, float)) else None
+    return Recording(str(facts["label"]), curves, dict(facts["facts"]), known, steps)

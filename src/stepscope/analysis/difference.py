@@ -34,6 +34,8 @@ CONFIDENCE = 0.95
 SAME = "no difference"
 NOT_COMPARABLE = "not comparable"
 TOO_LARGE = "its values are too large to be compared"
+TOLD_FREEDOM = 4.0
+"""Degrees of freedom of the deviation of equal runs that follows from what the steps tell."""
 BIG = 700.0
 """Logarithm of what is still a float."""
 
@@ -143,19 +145,36 @@ def spread(
     kind: Kind,
 ) -> tuple[float, float, float]:
     """Return the deviation of equal runs, the standard error of the difference of means, and its degrees of freedom."""
-    prior = _prior(errors, kind)
     sums = [float(np.sum((group - group.mean()) ** 2)) for group in (a, b)]
-    freedom = kind.freedom + len(a) + len(b) - 2
-    noise = (kind.freedom * prior + sum(sums)) / freedom
+    noise, freedom, prior = _pooled(_prior(errors, kind), kind, sum(sums), len(a) + len(b) - 2)
     error = math.sqrt(noise * (1 / len(a) + 1 / len(b)))
     own = [
-        (kind.freedom * noise + total) / (kind.freedom + len(group) - 1) / len(group)
+        (prior * noise + total) / (prior + len(group) - 1) / len(group)
         for group, total in zip((a, b), sums, strict=True)
+        if prior + len(group) > 1
     ]
-    if sum(own) > error**2:  # the smaller group is the noisier one: Welch
-        shares = [part**2 / (kind.freedom + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
+    if len(own) == 2 and sum(own) > error**2:  # the smaller group is the noisier one: Welch
+        shares = [part**2 / (prior + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
         return math.sqrt(noise), math.sqrt(sum(own)), sum(own) ** 2 / sum(shares)
     return math.sqrt(noise), error, freedom
+
+
+def _pooled(known: tuple[float, float], kind: Kind, squares: float, repeats: int) -> tuple[float, float, float]:
+    """Return the variance of equal runs, its degrees of freedom, and how many of these are known beforehand.
+
+    Where the noise is a matter of the program, repeats that lie farther apart than it is known are believed alone.
+
+    Args:
+        known: the variance as it is known beforehand, and its degrees of freedom.
+        kind: of the quantity.
+        squares: sum of squares of the repeats around the mean of their group.
+        repeats: degrees of freedom of these.
+    """
+    variance, before = known
+    if kind.varies and repeats > 0 and squares > variance * repeats:
+        return squares / repeats, float(repeats), 0.0
+    freedom = before + repeats
+    return (before * variance + squares) / freedom, freedom, before
 
 
 def paired(
@@ -163,16 +182,22 @@ def paired(
 ) -> tuple[float, float, float]:
     """Return the same as `spread` of runs that took turns, from how far the pairs lie apart in their difference."""
     gaps = np.array([b[there] - a[here] for here, there in pairs])
-    freedom = kind.freedom + len(gaps) - 1
     # The difference of a pair has the noise of two runs.
-    noise = (kind.freedom * _prior(errors, kind) + float(np.sum((gaps - gaps.mean()) ** 2)) / 2) / freedom
+    squares = float(np.sum((gaps - gaps.mean()) ** 2)) / 2
+    noise, freedom, _ = _pooled(_prior(errors, kind), kind, squares, len(gaps) - 1)
     return math.sqrt(noise), math.sqrt(2 * noise / len(gaps)), freedom
 
 
-def _prior(errors: Sequence[float], kind: Kind) -> float:
-    """Return the variance of equal runs as it is known beforehand."""
+def _prior(errors: Sequence[float], kind: Kind, scale: float = 1.0) -> tuple[float, float]:
+    """Return the variance of equal runs as it is known beforehand, and its degrees of freedom.
+
+    The noise of a program that nobody has repeated is a guess; what the steps tell is known better.
+    """
     told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
-    return kind.noise**2 + kind.run_over_steps**2 * told
+    guess, told = (kind.noise * scale) ** 2, kind.run_over_steps**2 * told
+    if not kind.varies or guess + told == 0:
+        return guess + told, kind.freedom
+    return guess + told, (guess + told) ** 2 / (guess**2 / kind.freedom + told**2 / TOLD_FREEDOM)
 
 
 def one_more_run(levels: Sequence[Level], kind: Kind) -> tuple[float, float, float]:
@@ -181,10 +206,9 @@ def one_more_run(levels: Sequence[Level], kind: Kind) -> tuple[float, float, flo
     scale = float(np.abs(values).max()) or 1.0
     values, errors = values / scale, errors / scale
     mean = float(values.mean())
-    prior = (kind.noise * mean) ** 2 + kind.run_over_steps**2 * float(np.mean(errors**2))
-    freedom = kind.freedom + len(values) - 1
-    deviation = math.sqrt((kind.freedom * prior + float(np.sum((values - mean) ** 2))) / freedom)
-    return mean * scale, deviation * scale, freedom
+    prior = _prior(errors.tolist(), kind, mean)
+    variance, freedom, _ = _pooled(prior, kind, float(np.sum((values - mean) ** 2)), len(values) - 1)
+    return mean * scale, math.sqrt(variance) * scale, freedom
 
 
 @functools.lru_cache(maxsize=256)

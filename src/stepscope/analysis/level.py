@@ -8,7 +8,7 @@ is called noise. *Peaks* (memory) are the highest value. A curve at an equal *ti
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,6 +55,8 @@ WINDOW_SHARE = 0.05
 """Part of a curve's points that its value is a mean of; an evaluation's few points are taken one by one."""
 WINDOW_LEAST, WINDOW_MOST = 12, 2000
 """Points in that part, at least and at most; a curve of less than four times the least is read point by point."""
+JITTER_POINTS, JITTER_LEAST = 6, 4
+"""Points up to a single one, at most and at least, that tell how far it lies from its neighbours by chance."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +109,21 @@ QUIET = View(
 QUIET_RATE = View(QUIET.text, lambda table: -_lowest(-table), TRIMMED, falls=True)
 
 
-def flow(groups: Curves, quiet: View | None = QUIET, over: float = 1.0) -> Levels:
+def flow(groups: Curves, quiet: View | None = QUIET, over: float = 1.0, parts: int = 0) -> Levels:
     """Return the value a step of each run.
 
     Args:
         groups: the runs' curves.
         quiet: how to look at the quiet steps alone, where the machine disturbed the others; None: always at all.
         over: how many times farther equal runs lie apart than their steps tell; the floor tells it itself.
+        parts: parts that a run has if the steps of the curves are parts of it; 0 if they are steps.
     """
     curves = _flat(groups)
     steps = _judged(common_steps(curves))
     if len(steps) < FEWEST:
         return Levels((), f"the runs have {len(steps)} steps in common after their beginning; {FEWEST} are needed")
     table = _table(curves, steps)
-    which = f"steps {steps[0]} to {steps[-1]}"
+    which = _which(steps, parts)
     found = [(_aligned(table, MEAN), f"{MEAN.text} of {which}", False)]
     if quiet is not None and len(steps) >= FEWEST * STRETCH:
         found.append((_aligned(table, quiet), f"{quiet.text}; {which}", False))
@@ -159,20 +162,55 @@ def profiles(curves: Sequence[Curve]) -> Numbers | None:
     return np.asarray(reduced / middle - 1.0) if (middle > 0).all() else None
 
 
-def at_step(groups: Curves, step: int | None = None) -> Levels:
-    """Return the value of curves at one step, or at the last that all have: the mean of the points around it."""
+def at_step(groups: Curves, step: int | None = None, parts: int = 0) -> Levels:
+    """Return the value of curves at one step, or at the last that all have: the mean of the points around it.
+
+    Args:
+        groups: the runs' curves.
+        step: the step; None: the last that all have.
+        parts: as in `flow`.
+    """
     curves = _flat(groups)
     steps = common_steps(curves)
     if not len(steps):
         return Levels((), "the runs have no step in common")
     target = int(steps[-1]) if step is None else step
     if target > steps[-1] + _spacing(steps) or target < steps[0] - _spacing(steps):
-        return Levels((), f"the runs have steps {steps[0]} to {steps[-1]} in common, not {target}")
+        wanted = f"{target / parts:.0%}" if parts else str(target)
+        return Levels((), f"the runs have {_which(steps, parts)} in common, not {wanted}")
     size = _window(int(np.searchsorted(steps, target, side="right")))
     nearest = np.sort(np.argsort(np.abs(steps - target), kind="stable")[:size])
     chosen = steps[nearest]
-    text = f"step {chosen[0]}" if size == 1 else f"mean of steps {chosen[0]} to {chosen[-1]}"
-    return Levels(_regroup(_aligned(_table(curves, chosen), MEAN), groups), text)
+    if size > 1:
+        return Levels(_regroup(_aligned(_table(curves, chosen), MEAN), groups), f"mean of {_which(chosen, parts)}")
+    values, errors = _table(curves, chosen)[:, 0], _jitter(groups, steps[: nearest[0] + 1])
+    levels = [Level(float(value), error) for value, error in zip(values, errors, strict=True)]
+    return Levels(_regroup(levels, groups), _which(chosen, parts))
+
+
+def _which(steps: Steps, parts: int) -> str:
+    """Return steps, or shares of a run, in words."""
+    if parts:
+        shares = [f"{step / parts:.0%}" for step in (steps[0], steps[-1])]
+        return " to ".join(dict.fromkeys(shares)) + " of each run"
+    return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
+
+
+def _jitter(groups: Curves, steps: Steps) -> list[float]:
+    """Return how far single points of each run lie from their neighbours by chance: what all runs do is none.
+
+    Args:
+        groups: the runs' curves; repeats tell their noise themselves.
+        steps: those that all have, up to the one that is judged.
+    """
+    curves, steps = _flat(groups), steps[-JITTER_POINTS:]
+    if len(curves) < 2 or len(steps) < JITTER_LEAST or any(len(group) > 1 for group in groups):
+        return [0.0] * len(curves)
+    table = _table(curves, steps)
+    apart = table - np.median(table, axis=0)
+    # Differences of neighbours: runs that drift apart lie apart, but not by chance.
+    change = np.diff(apart, axis=1)
+    return [float(each) for each in np.sqrt(np.mean(change**2, axis=1) / 2 * len(curves) / (len(curves) - 1))]
 
 
 def at_time(groups: Curves, seconds: float | None = None) -> Levels:
@@ -187,7 +225,15 @@ def at_time(groups: Curves, seconds: float | None = None) -> Levels:
     found = [_before(curve, target) for curve in curves]
     if any(level is None for level in found):
         return Levels((), f"not every run has a value by {target:.6g} s")
-    return Levels(_regroup([level for level in found if level is not None], groups), f"after {target:.6g} s")
+    steps = common_steps(curves)
+    passed = [curve.elapsed[np.searchsorted(curve.step, steps)] <= target for curve in curves]
+    errors = _jitter(groups, steps[np.all(passed, axis=0)])
+    levels = [
+        replace(level, error=error) if level.points == 1 else level
+        for level, error in zip(found, errors, strict=True)
+        if level is not None
+    ]
+    return Levels(_regroup(levels, groups), f"after {target:.6g} s")
 
 
 def peak(groups: Curves) -> Levels:
@@ -275,13 +321,16 @@ def _window(points: int) -> int:
 
 
 def _before(curve: Curve, seconds: float) -> Level | None:
-    """Return the mean of the last points up to a time; None without any."""
+    """Return the mean of the last points up to a time, of few points what lies between two; None without any."""
     reached = np.flatnonzero(curve.elapsed <= seconds * (1 + 1e-9))
     if not len(reached):
         return None
-    value = curve.value[reached[-_window(len(reached)) :]]
-    mean = Mean(float(value[-1]), 0.0, 1.0, 1) if len(value) == 1 else mean_error(_straightened(value))
-    return Level(float(value.mean()), mean.error, len(value))
+    size = _window(len(reached))
+    if size == 1:  # between two evaluations a run is on its way from one to the next
+        known = np.isfinite(curve.elapsed)
+        return Level(float(np.interp(seconds, curve.elapsed[known], curve.value[known])))
+    value = curve.value[reached[-size:]]
+    return Level(float(value.mean()), mean_error(_straightened(value)).error, len(value))
 
 
 def _straightened(value: Numbers) -> Numbers:

@@ -34,10 +34,15 @@ programs 0.5 and 1.1 % apart have 3.7 and more, those of two 0.2 % apart 1.6 to 
 equal torch loops gets there: a busy hour is another machine."""
 ALONE = 3.0
 """The same for one run beside all others; in those 174 subsets 2.3 at most."""
+LEAST_APART = 0.003
+"""Ratio that clusters, or a run and all others, must lie apart to be told: equal programs are 0.2 % apart from one day
+to the next, and nobody can do anything about it."""
 FEWEST_RUNS = 4
 """Runs of a group below which clusters are not looked for."""
 MOST_SHOWN = 4
-_VARIES = re.compile(r"seed|name|dir|path|file|port|host|id$|date|time|output|log", re.IGNORECASE)
+_VARIES = re.compile(
+    r"seed|name|dir|path|file|port|host|id$|date|time|output|log|seconds$|status$|train_samples$", re.IGNORECASE
+)
 """Settings, and results among them, that differ between repeats by nature."""
 
 
@@ -138,11 +143,11 @@ def mixture(profiles: Numbers | None) -> Mixture | None:
         between = float(distances[np.ix_(few, many)].mean())
         inside = max(_inner(distances, few), _inner(distances, many))
         reach = between / inside if inside > 0 else np.inf if between > 0 else 0.0
-        ratio = float(profiles[left[few]].mean() - profiles[left[many]].mean())
+        ratio = float(np.median(profiles[left[few]].mean(axis=0) - profiles[left[many]].mean(axis=0)))
         found = Mixture(tuple(left[few].tolist()), ratio, float(reach))
         if len(few) > 1:
-            return found if reach >= APART else alone
-        if reach >= ALONE:
+            return found if reach >= APART and abs(ratio) >= LEAST_APART else alone
+        if reach >= ALONE and abs(ratio) >= LEAST_APART:
             alone = alone or found
         left = left[many]
     return alone

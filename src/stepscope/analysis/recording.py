@@ -73,6 +73,8 @@ class Recording:
     """What it ran on and with, by short names, as plain values."""
     span: tuple[float, float] | None = None
     """When it began and ended, in seconds since 1970; None if nobody knows."""
+    planned: int | None = None
+    """Steps that it was to do, by its settings or because it is finished; None if nobody knows."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from stepscope.cli.named_run import open_run
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.store.catalog import runs_root
 from stepscope.store.layout import RUN_FILE
-from stepscope.views.recordings import category_of, curves_of, flat, of_past, span_of, wanted
+from stepscope.views.recordings import category_of, curves_of, flat, of_past, planned_in, span_of, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -143,7 +143,7 @@ def of_imported(run: Imported, asked: Collection[str] = ()) -> Recording:
     """Return a run of another tool."""
     series: dict[str, Points] = {name: run.series(name) for name in run.names() if wanted(name, asked)}
     facts = {category_of(key): value for key, value in flat(run.facts) if value is not None}
-    return Recording(_file_label(run.path), curves_of(series), facts, span_of(series))
+    return Recording(_file_label(run.path), curves_of(series), facts, span_of(series), planned_in(facts))
 
 
 def _file_label(path: str) -> str:

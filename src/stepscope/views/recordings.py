@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepscope.analysis.quantity import PHASE, STEP, is_loss, is_score
 from stepscope.analysis.recording import MEAN, MOST, SUM, Curve, Points, Recording, curve_of
+from stepscope.analysis.schedule import LEARNING_RATE, last_step
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, canonical, matches
 from stepscope.store.layout import RunFolder
@@ -35,6 +37,12 @@ BATCH = re.compile(r"batch|accum|world_size|num_gpus|devices|sequence_length|seq
 BUILD = re.compile(r"version|commit|python|torch|cuda|triton|jax|numpy", re.IGNORECASE)
 HARDWARE = re.compile(r"gpu|device|cpu|hardware|machine|accelerator", re.IGNORECASE)
 MOST_SETTINGS = 300
+PLANNED = re.compile(
+    r"(?:steps|iterations|train_iters|max_iters|max_updates|(?:num|max|total|train|training)(?:_train|_training)?"
+    r"_(?:steps|iterations))",
+    re.IGNORECASE,
+)
+"""Settings that say how many steps a run is to do."""
 
 
 def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
@@ -48,13 +56,32 @@ def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
         return _coarse(past.series(name, points=COARSE_POINTS))
 
     series = {name: read(name) for name in names}
-    return Recording(past.id, curves_of(series), past_facts(past, series), span_of(series))
+    curves, facts = curves_of(series), past_facts(past, series)
+    found = Recording(past.id, curves, facts, span_of(series), planned_in(facts))
+    if found.planned is None and past.state == "finished":
+        return replace(found, planned=last_step(found))
+    return found
+
+
+def planned_in(facts: dict[str, Any]) -> int | None:
+    """Return how many steps a run was to do by its settings; None if they do not say, or say several things."""
+    found = {
+        int(value)
+        for name, value in facts.items()
+        if PLANNED.fullmatch(re.split(r"[/.]", name)[-1])
+        and isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 1 <= value < 2**53
+    }
+    return found.pop() if len(found) == 1 else None
 
 
 def wanted(name: str, asked: Collection[str]) -> bool:
     """Say whether a metric is compared, of those that nobody asked for the usual ones."""
     main = canonical(name)
-    known = main in SUMS or main in {STEP, PEAK} or main.startswith(PHASE) or main in asked or name in asked
+    known = (
+        main in SUMS or main in {STEP, PEAK, LEARNING_RATE} or main.startswith(PHASE) or main in asked or name in asked
+    )
     return known or is_loss(main) or is_score(main) or any(matches(pattern, main) for pattern in PEAKS)
 
 
