@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from stepscope.core import ring
+from stepscope.core.grouping import groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,15 +61,15 @@ class Intake:
         rows: dict[tuple[int, int], tuple[Schema, list[Places]]] = {}
         for piece in pieces:
             by_schema: dict[int, list[int]] = {}
-            for offset, number, _ in ring.records(piece.data):
-                if number == ring.SCHEMA_PAIRS:
-                    self._pairs(piece, offset, found)
-                elif number != ring.SCHEMA_EVENT:
-                    by_schema.setdefault(number, []).append(offset)
+            for group in groups(piece.data):
+                by_schema.setdefault(group.schema, []).extend(group.offsets())
+            by_schema.pop(ring.SCHEMA_EVENT, None)
+            for offset in sorted(by_schema.pop(ring.SCHEMA_PAIRS, ())):
+                self._pairs(piece, offset, found)
             for number, places in by_schema.items():
                 schema = piece.table.schemas.get(number)
                 if schema is not None and len(schema.kinds) == len(schema.names):
-                    rows.setdefault((piece.rank, id(schema)), (schema, []))[1].append((piece.data, places))
+                    rows.setdefault((piece.rank, id(schema)), (schema, []))[1].append((piece.data, sorted(places)))
         for (rank, _), (schema, batches) in rows.items():
             columns = self._columns_of(rank, schema)
             if columns:

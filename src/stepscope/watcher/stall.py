@@ -7,6 +7,7 @@ well, and it neither computes nor reads nor writes; or it has been stalled for m
 from __future__ import annotations
 
 from collections import deque
+from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.watcher.progress import Progress, moved
@@ -108,9 +109,10 @@ class Vigil:
         """Take in the moments of rows of numbers: in a run that has no steps they stand for steps."""
         if not times or self._over or self._steps:
             return []
-        for moment in times:
-            apart = self._row is None or moment - self._row >= ROWS_APART * _NS
-            self._row, self._rows = moment, self._rows + apart
+        if self._rows < FIRST_ROWS:
+            gaps = map(sub, times, (times[0] if self._row is None else self._row, *times))
+            self._rows += (self._row is None) + sum(gap >= ROWS_APART * _NS for gap in gaps)
+        self._row = times[-1]
         events = self._count(times)
         if self._rows < FIRST_ROWS:  # a few facts logged at the start are no training yet
             self.state = IDLE
@@ -118,14 +120,20 @@ class Vigil:
 
     def _count(self, times: Sequence[int]) -> list[dict[str, Any]]:
         events = self._recover(times[0], "a step ended") if self.state in (STALLED, HUNG) else []
-        for moment in times:
-            if self._last is not None and moment > self._last:
-                seconds = max(0, moment - self._last - self._excused) / _NS
-                self._durations.append(seconds)
-                self._longest = max(self._longest, seconds)
-            self._last, self._excused = moment, 0
+        if self._last is not None and times[0] > self._last:
+            self._pause(max(0, times[0] - self._last - self._excused) / _NS)
+        gaps = list(map(sub, times[1:], times))  # of a burst there may be a million
+        for gap in gaps[-RECENT:]:
+            if gap > 0:
+                self._pause(gap / _NS)
+        self._longest = max(self._longest, max(gaps, default=0) / _NS)
+        self._last, self._excused = times[-1], 0
         self.state, self._suspected, self._same, self._idle_since = ARMED, None, [], None
         return events
+
+    def _pause(self, seconds: float) -> None:
+        self._durations.append(seconds)
+        self._longest = max(self._longest, seconds)
 
     def look(self, now: int, *, long_phase: bool = False) -> list[dict[str, Any]]:
         """Let time pass until `now`; return what that means.

@@ -8,6 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core import ring
+from stepscope.core.grouping import HEAD_WORDS, WORD_STEP, WORD_TIME, Group, groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,46 +48,56 @@ class Steps:
 
     def take(self, pieces: Iterable[bytes]) -> None:
         """Look through records that were drained."""
-        unpack, head = ring.RECORD.unpack_from, ring.RECORD.size
-        found: list[tuple[bytes, int, int]] = []
         for data in pieces:
-            at, size = 0, len(data)
-            while at + head <= size:
-                length, schema, _, moment, step = unpack(data, at)
-                end = at + length
-                if length < head or end > size:
-                    break
-                if schema != ring.SCHEMA_EVENT:
-                    self._note(data, at + head, schema, moment)
-                    found.append((data, at, end))
-                if step != ring.NO_STEP:
-                    self.newest = step
-                at = end
-        self._last.extend(data[at:end] for data, at, end in found[-LAST_ROWS:])
+            found = groups(data)
+            rows = [group for group in found if group.schema != ring.SCHEMA_EVENT]
+            self._note(data, rows)
+            with_step = [last for group in found if (last := _last_with_step(data, group))]
+            if with_step:
+                self.newest = max(with_step)[1]
+            ends = sorted((at, group.length) for group in rows for at in group.offsets()[-LAST_ROWS:])
+            self._last.extend(data[at : at + length] for at, length in ends[-LAST_ROWS:])
 
-    def _note(self, data: bytes, offset: int, schema: int, moment: int) -> None:
-        """Take in a row whose values begin at `offset`."""
-        seconds = self._step_seconds(data, offset, schema)
-        if seconds is None:
-            self._moments.rows.append(moment)
+    def _note(self, data: bytes, rows: list[Group]) -> None:
+        """Take in when the rows of a piece were logged, and how long those took that end a step."""
+        steps: list[tuple[int, float]] = []
+        others: list[int] = []
+        for group in rows:
+            moments = group.column(data, WORD_TIME)
+            if group.length < ring.RECORD.size + 8:  # damaged: a row without a value
+                others += moments
+            elif group.schema == ring.SCHEMA_PAIRS:  # each may hold other names
+                for at, moment in zip(group.offsets(), moments, strict=True):
+                    seconds = self._pair_seconds(data, at + ring.RECORD.size)
+                    others.append(moment) if seconds is None else steps.append((moment, seconds))
+            elif self._ends_steps(group.schema):
+                steps += zip(moments, (ns / 1e9 for ns in group.column(data, HEAD_WORDS)), strict=True)
+            else:
+                others += moments
+        self._moments.rows.extend(sorted(others))
+        if not steps:
             return
+        steps.sort()
         if not self._moments.steps:
+            moment, seconds = steps[0]
             self._moments = self._moments._replace(began=moment - round(seconds * 1e9))
-        self._moments.steps.append(moment)
-        self.count += 1
-        self.seconds += seconds
+        self._moments.steps.extend(moment for moment, _ in steps)
+        self.count += len(steps)
+        self.seconds += sum(seconds for _, seconds in steps)
 
-    def _step_seconds(self, data: bytes, offset: int, schema: int) -> float | None:
-        """Return how long the step took whose row's values begin at `offset`; None if the row ends no step."""
-        if schema == ring.SCHEMA_PAIRS:  # of a run with very many names
-            number, value = _PAIR.unpack_from(data, offset)
-            names = self._table.names
-            seconds: float = value if 0 <= value < LONGEST else 0.0
-            return seconds if number < len(names) and names[number] == STEP else None
-        declared = self._table.schemas.get(schema)
-        if declared is None or STEP not in declared.names[:1] or declared.kinds[0] != "q":  # a float: the user's own
+    def _pair_seconds(self, data: bytes, offset: int) -> float | None:
+        """Return how long the step took whose pairs, as of a run with very many names, begin at `offset`; else None."""
+        if offset + _PAIR.size > len(data):
             return None
-        return int.from_bytes(data[offset : offset + 8], "little", signed=True) / 1e9
+        number, value = _PAIR.unpack_from(data, offset)
+        names = self._table.names
+        seconds: float = value if 0 <= value < LONGEST else 0.0
+        return seconds if number < len(names) and names[number] == STEP else None
+
+    def _ends_steps(self, schema: int) -> bool:
+        """Say whether rows of a schema end a step; one whose duration is a float is the user's own."""
+        declared = self._table.schemas.get(schema)
+        return declared is not None and STEP in declared.names[:1] and declared.kinds[0] == "q"
 
     def moments(self) -> Moments:
         """Return when steps ended and rows were logged since the last call."""
@@ -111,3 +122,13 @@ class Steps:
                 {"step": None if step == ring.NO_STEP else step, **dict(zip(declared.names, shown, strict=True))}
             )
         return rows
+
+
+def _last_with_step(data: bytes, group: Group) -> tuple[int, int] | None:
+    """Return the offset and the step of the last record of a group that belongs to a step."""
+    at = group.offsets()[-1]
+    step = ring.RECORD.unpack_from(data, at)[4]
+    if step != ring.NO_STEP:  # as almost always
+        return at, step
+    found = zip(group.offsets(), group.column(data, WORD_STEP), strict=True)
+    return max(((at, step) for at, step in found if step != ring.NO_STEP), default=None)
