@@ -10,7 +10,7 @@ from stepscope.core import ring, status
 from stepscope.core.places import Places
 from stepscope.core.spawn import SpawnError
 from stepscope.session.draining import DrainThread
-from stepscope.session.watching import STALE_SECONDS, Watch
+from stepscope.session.watching import LONGEST_PAUSE, STALE_SECONDS, Watch
 from stepscope.store.reader import Past
 from tests.recorder.rig import Rig, identity_of
 from tests.store.faults import Disk
@@ -33,8 +33,8 @@ class Scene:
         self.rig = Rig(path, identity=identity_of(path), ring_bytes=1 << 18)
         self.calls = []
 
-    def watch(self, start=None):
-        return Watch(self.folder.path, ("{}",), start or (lambda *values: self.calls.append(values)))
+    def watch(self, start=None, **more):
+        return Watch(self.folder.path, ("{}",), start or (lambda *values: self.calls.append(values)), **more)
 
     def thread(self, interval=0.001):
         return DrainThread(self.folder.path, self.rig.path, self.places, interval)
@@ -61,16 +61,58 @@ def test_watcher_is_started(scene):
     assert scene.calls == [("stepscope.watcher.process", str(scene.folder.path), "{}", str(os.getpid()))]
 
 
-def test_stale_watcher_is_started_anew_once(scene):
-    """A watcher that was not heard of for ten seconds is started anew, once and no more."""
-    watch = scene.watch()
-    watch.look(heartbeat=0, born=0, now=9 * SECOND)
-    watch.look(heartbeat=50 * SECOND, born=0, now=59 * SECOND)
-    assert scene.calls == []
-    for now in (61, 62, 200):
-        watch.look(heartbeat=50 * SECOND, born=0, now=now * SECOND)
+def beat(watch, scene, heartbeat, seconds):
+    """Look at these seconds; return at which of them a watcher was started."""
+    starts = []
+    for now in seconds:
+        before = len(scene.calls)
+        watch.look(heartbeat=round(heartbeat * SECOND), born=0, now=now * SECOND)
         joined()
-    assert len(scene.calls) == 1
+        starts += [now] * (len(scene.calls) - before)
+    return starts
+
+
+def test_stale_watcher_is_started_anew(scene):
+    """A watcher that was not heard of for ten seconds is started anew, again and again, with growing pauses."""
+    watch = scene.watch()
+    assert beat(watch, scene, 0, [9]) == []
+    assert beat(watch, scene, 50, [59]) == []
+    starts = beat(watch, scene, 50, range(60, 400))
+    assert starts[:6] == [61, 66, 76, 96, 136, 196]
+    assert starts[-1] - starts[-2] == LONGEST_PAUSE
+
+
+def test_watcher_that_has_let_go_of_the_ring(scene):
+    """One whose process has ended need not be waited for so long."""
+    watch = scene.watch(is_drained=lambda: False)
+    assert beat(watch, scene, 0, [3, 9]) == []  # it has not come yet
+    assert beat(watch, scene, 50, [51, 52, 53]) == [53]
+
+
+def test_a_watcher_that_lives_ends_the_growing(scene):
+    """After one that lived for a minute the next is started as soon as the first was."""
+    watch = scene.watch()
+    assert beat(watch, scene, 10, range(10, 60)) == [21, 26, 36, 56]
+    assert beat(watch, scene, 200, [201]) == []
+    assert beat(watch, scene, 200, range(205, 230)) == [211, 216, 226]
+
+
+def test_the_gap_is_told(scene, capsys):
+    """The loss of a watcher is told, and when the next has come: after how long, and how many rows were lost."""
+    lost = [7]
+    watch = scene.watch(count_lost=lambda: lost[0])
+    beat(watch, scene, 10, range(10, 30))
+    lost[0] = 12
+    beat(watch, scene, 29.5, [30, 31])
+    lost[0] = 20
+    beat(watch, scene, 31, range(31, 50))
+    beat(watch, scene, 49, [50])
+    assert [line.removeprefix("stepscope: ") for line in capsys.readouterr().err.splitlines()] == [
+        "the watcher of this run was not heard of for 11 s; a new one is started, rows wait for it",
+        "the watcher is back after 20 s; 5 rows were lost",
+        "the watcher of this run was not heard of for 11 s; a new one is started, rows wait for it",
+        "the watcher is back after 18 s; no row was lost",
+    ]
 
 
 def test_watcher_that_never_came(scene):

@@ -212,7 +212,7 @@ def locker(ring_file):
 
 def test_the_holder_of_a_lock_is_found_by_its_byte(ring_file, locker):
     """The writer's byte names its process; the reader's byte is free."""
-    assert holder(ring_file[1]) == locker.pid
+    assert holder(ring_file[1], ring.LOCK_WRITER) == locker.pid
     assert holder(ring_file[1], ring.LOCK_READER) is None
 
 

@@ -17,18 +17,40 @@ if TYPE_CHECKING:
     from stepscope.session.draining import DrainThread
 
 STALE_SECONDS = 10.0
-"""A watcher that has not been heard of for so long is started anew, once."""
+"""A watcher that has not been heard of for so long is started anew."""
+GONE_SECONDS = 2.0
+"""The same for one that has let go of the ring as well: its process has ended."""
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
+"""Seconds between two starts: at first, and at most; each pause is twice the one before."""
+STEADY_SECONDS = 60.0
+"""A watcher that has lived for so long is no reason to be slow with the next one."""
 START = "stepscope.watcher.process"
+_NS = 1_000_000_000
 
 
 class Watch:
     """Keep somebody draining the ring of this process."""
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...], start: Callable[..., None] = start_detached) -> None:
-        """Watch the run in `folder`; `arguments` is the watcher's pace."""
+    def __init__(
+        self,
+        folder: Path,
+        arguments: tuple[str, ...],
+        start: Callable[..., None] = start_detached,
+        is_drained: Callable[[], bool] = lambda: True,
+        count_lost: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Watch the run in `folder`; `arguments` is the watcher's pace.
+
+        `is_drained` says whether somebody holds the consumer's lock of the ring, `count_lost` how many rows are lost.
+        """
         self._folder, self._arguments, self._start = folder, arguments, start
-        self._restarted = False
+        self._is_drained, self._count_lost = is_drained, count_lost
         self._thread: DrainThread | None = None
+        self._pause, self._not_before = FIRST_PAUSE, 0
+        self._started = 0
+        """When the last one was started anew (monotonic ns); 0 if none was."""
+        self._gone_since: int | None = None
+        self._lost_before = 0
 
     def begin(self, ring_path: Path, places: Places) -> None:
         """Start the watcher; where that is impossible drain in a thread and say so."""
@@ -47,15 +69,39 @@ class Watch:
             self._thread = thread
 
     def look(self, heartbeat: int, born: int, now: int) -> None:
-        """Start a new watcher, once, if the heartbeat in the ring (monotonic ns, 0 for none yet) is stale."""
-        if self._restarted or self._thread is not None:
+        """Start a new watcher if the heartbeat in the ring (monotonic ns, 0 for none yet) is stale, as often as needed.
+
+        Say so, and say when it is back. Cheap while all is well; a pause that grows lies between two starts.
+        """
+        if self._thread is not None:
             return
-        if (now - (heartbeat or born)) / 1e9 > STALE_SECONDS:
-            self._restarted = True
-            try:
-                threading.Thread(target=self._again, name="stepscope-restart", daemon=True).start()
-            except RuntimeError as error:  # the interpreter is ending, or there may be no more threads
-                tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
+        last = heartbeat or born
+        silent = (now - last) / _NS
+        if silent <= GONE_SECONDS or (silent <= STALE_SECONDS and (not heartbeat or self._is_drained())):
+            self._welcome(heartbeat)
+            return
+        if now < self._not_before:
+            return
+        if self._gone_since is None:
+            self._gone_since, self._lost_before = last, self._count_lost()
+            tell(f"the watcher of this run was not heard of for {silent:.0f} s; a new one is started, rows wait for it")
+        if self._started and last - self._started > STEADY_SECONDS * _NS:
+            self._pause = FIRST_PAUSE
+        self._started, self._not_before = now, now + round(self._pause * _NS)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        try:
+            threading.Thread(target=self._again, name="stepscope-restart", daemon=True).start()
+        except RuntimeError as error:  # the interpreter is ending, or there may be no more threads
+            tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
+
+    def _welcome(self, heartbeat: int) -> None:
+        """Say that a watcher is back, if one was gone."""
+        if self._gone_since is None or heartbeat <= self._gone_since:
+            return
+        seconds, lost = (heartbeat - self._gone_since) / _NS, self._count_lost() - self._lost_before
+        self._gone_since = None
+        rows = f"{lost} rows were lost" if lost > 0 else "no row was lost"
+        tell(f"the watcher is back after {seconds:.0f} s; {rows}")
 
     def _again(self) -> None:
         try:
@@ -63,7 +109,6 @@ class Watch:
         except SpawnError as error:
             tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
 
-    def stop(self) -> None:
-        """End the thread, if there is one."""
-        if self._thread is not None:
-            self._thread.stop()
+    def stop(self) -> bool:
+        """End the thread, if there is one; say whether none is left that reads the ring."""
+        return self._thread is None or self._thread.stop()

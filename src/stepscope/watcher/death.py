@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core import ring
 from stepscope.core.endings import BY_HAND, INTERRUPTED, end_by_error
+from stepscope.core.locks import holder
 from stepscope.store.states import KILLED
 from stepscope.watcher.proc import PROC, read_stat
 
@@ -20,24 +21,12 @@ if TYPE_CHECKING:
 
     from stepscope.watcher.oom import Oom
 
-_LOCK = struct.Struct("hhqqi4x")
-"""struct flock: type, whence, start, length, pid."""
 _INFO = struct.Struct("QQ11Ii")
 """struct pidfd_info in its first version: mask, cgroup, ids, and the wait status at the end."""
 _GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _INFO_EXIT = 1 << 3
 _WARNINGS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers send before they take a job away."""
-
-
-def holder(descriptor: int, byte: int = ring.LOCK_WRITER) -> int | None:
-    """Return the pid, in our namespace, of the process that holds the lock on one byte of a file.
-
-    None if nobody does, or we do; 0 if the holder lives in a pid namespace that we cannot see.
-    """
-    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-    kind, _, _, _, pid = _LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
-    return None if kind == fcntl.F_UNLCK else max(0, pid)
 
 
 class Trainee:
@@ -56,14 +45,14 @@ class Trainee:
         The lock is asked for again behind the pidfd: whoever held it before and after is what the pidfd stands for.
         """
         try:
-            pid = holder(descriptor)
+            pid = holder(descriptor, ring.LOCK_WRITER)
             if not pid or not hasattr(os, "pidfd_open"):
                 return None
             handle = os.pidfd_open(pid)
         except (OSError, OverflowError):
             return None
         stat = read_stat(pid, proc)
-        if stat is None or holder(descriptor) != pid:
+        if stat is None or holder(descriptor, ring.LOCK_WRITER) != pid:
             os.close(handle)
             return None
         return cls(pid, handle, stat.started, may_look=stat.start_of_stack != 0, proc=proc)
