@@ -215,7 +215,7 @@ def test_truncated_ring_is_an_error(small, size):
     ("word", "value"),
     [
         (ring.WORD_MAGIC, 1),
-        (ring.WORD_VERSION, 2),
+        (ring.WORD_VERSION, 3),
         (ring.WORD_SEGMENT_BYTES, 8),
         (ring.WORD_SEGMENT_BYTES, 1 << 40),
         (ring.WORD_SEGMENT_BYTES, SEGMENT + 1),

@@ -103,7 +103,7 @@ LAPPED = """
     import stepscope, stepscope.session.watching as watching
     from tests.integration.pace import Calls
     watching.STALE_SECONDS = 600.0  # a stopped watcher stays the only one
-    run = stepscope.init(project="lapped", recorder__ring_bytes=256 << 10)
+    run = stepscope.init(project="lapped", recorder__ring_bytes=256 << 10, recorder__spill_bytes=0)
     print(run.path, flush=True)
     sys.stdin.readline()
     calls = Calls()

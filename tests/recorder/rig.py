@@ -10,10 +10,12 @@ import struct
 
 from stepscope.core import ring
 from stepscope.core.columns import SchemaTable, decode_entries
+from stepscope.core.spill import SpillReader
 from stepscope.recorder.complaints import Complaints
 from stepscope.recorder.declarations import Declarations
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import create
+from stepscope.recorder.overflow import Overflow
 from stepscope.session.run import Run
 
 RING_BYTES = ring.HEADER_BYTES + 64 * 1024
@@ -48,7 +50,9 @@ def peek(path):
 class Rig:
     """A run that records into `folder`; `rows()` is what its ring holds."""
 
-    def __init__(self, folder, ring_bytes=RING_BYTES, machine="x86_64", max_names=10**6, identity=None, **intake):
+    def __init__(
+        self, folder, ring_bytes=RING_BYTES, machine="x86_64", max_names=10**6, identity=None, spill=None, **intake
+    ):
         self.path = folder / f"{os.urandom(4).hex()}.ring"
         self.mapping = create(self.path, ring_bytes, identity or identity_of(folder), machine)
         self.schema = self.path.with_suffix(".schema")
@@ -59,6 +63,10 @@ class Rig:
         self.run = Run(self.mapping, self.intake)
         self.descriptor = os.open(self.path, os.O_RDWR)
         self.reader = ring.RingReader(self.descriptor)
+        self.spill = self.path.with_suffix(".spill")
+        if spill is not None:
+            self.run.overflow = Overflow(self.mapping, spill, lambda: [self.spill], self.path.with_suffix(".wake"))
+            self.reader.spill = SpillReader([self.spill])
 
     def close(self):
         """Close everything; once is enough."""

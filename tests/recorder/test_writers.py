@@ -138,15 +138,31 @@ class Stuck:
         self.thread.join()
 
 
-def test_another_threads_write(rig):
-    """A row that another thread keeps from the ring is dropped after a moment and counted; the next one is taken."""
+def test_another_threads_write(rig, monkeypatch):
+    """A row that another thread keeps from the ring is left to it after a moment; too many are dropped and counted."""
+    monkeypatch.setattr(position, "PATIENCE", 0.0)
+    rig.run.log({"a": 0.0})
+    stuck = Stuck(rig)
+    for number in range(1, position.SIDE_ROWS + 4):
+        rig.run.log({"a": float(number)})
+    stuck.end()
+    rig.run.log({"a": -1.0})
+    kept = [{"a": float(number)} for number in range(1, position.SIDE_ROWS + 1)]
+    assert [row for _, row in rig.rows()] == [{"a": 0.0}, {"outer": 0.0}, {"outer": 1.0}, *kept, {"a": -1.0}]
+    assert rig.refused == 3
+
+
+def test_rows_that_waited_come_before_later_ones(rig, monkeypatch):
+    """A row that was left to another thread's write stands before the next one of its own thread."""
+    monkeypatch.setattr(position, "PATIENCE", 0.0)
     rig.run.log({"a": 0.0})
     stuck = Stuck(rig)
     rig.run.log({"a": 1.0})
-    stuck.end()
+    rig.run._tokens.append(True)  # that write ends, and was too early to see the row
     rig.run.log({"a": 2.0})
-    assert [row for _, row in rig.rows()] == [{"a": 0.0}, {"outer": 0.0}, {"outer": 1.0}, {"a": 2.0}]
-    assert rig.refused == 1
+    found = [row["a"] for _, row in rig.rows() if "a" in row]
+    stuck.end()
+    assert found == [0.0, 1.0, 2.0]
 
 
 def test_waiting_pays(rig, monkeypatch):

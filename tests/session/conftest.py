@@ -19,8 +19,8 @@ def started(monkeypatch):
     calls = Started()
 
     class QuietWatch(Watch):
-        def __init__(self, folder, arguments):
-            super().__init__(folder, arguments, start=lambda *values: calls.append(values))
+        def __init__(self, folder, arguments, **more):
+            super().__init__(folder, arguments, start=lambda *values: calls.append(values), **more)
 
     monkeypatch.setattr(opening, "Watch", QuietWatch)
     monkeypatch.setattr("stepscope.store.salvage.GRACE_SECONDS", 0.0)  # nobody comes, so nobody is waited for

@@ -47,7 +47,9 @@ def test_ring_says_whose_it_is(started, tmp_path):
     path = run._mapping.path
     _, identity = peek(path)
     assert (identity.run_path, identity.rank, identity.attempt, identity.pid) == (str(run.path), 0, 0, os.getpid())
-    assert identity.extra == {"created": meta_of(run)["created"], "visible": None, "at_prompt": False}
+    spill = str(find_places().disk / path.parent.name / path.with_suffix(".spill").name)
+    facts = {"created": meta_of(run)["created"], "visible": None, "at_prompt": False, "spill": spill}
+    assert identity.extra == facts
     assert path in HELD
     run.finish()
     assert path not in HELD

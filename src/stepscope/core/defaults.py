@@ -29,6 +29,7 @@ class Settings(Protocol):
 VALUES: dict[str, Any] = {
     "recorder.enabled": True,
     "recorder.ring_bytes": 4 << 20,
+    "recorder.spill_bytes": 128 << 20,
     "recorder.memory_map": True,
     "recorder.track_rank_0_only": False,
     "recorder.max_names": 200_000,

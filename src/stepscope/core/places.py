@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
+SPILL_SUFFIX, WAKE_SUFFIX = ".spill", ".wake"
 ALERTING_SUFFIX = ".alerting"
 """What was set of the alerts, addresses with their secrets among it: for the watcher alone, and gone with the ring."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
@@ -119,7 +120,8 @@ def choose_root(places: Places, ring_bytes: int) -> Path:
         return places.disk
     try:
         space = os.statvfs(places.shared)
-        ours = ring_bytes + sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}*"))
+        files = (path for suffix in (f"{RING_SUFFIX}*", SPILL_SUFFIX) for path in places.shared.glob(f"*/*{suffix}"))
+        ours = ring_bytes + sum(path.stat().st_size for path in files)
     except OSError:  # a ring went while it was counted: this one is the guest of the disk
         return places.disk
     total, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize

@@ -1,7 +1,8 @@
 """The ring between a trainer and its watcher: the layout of the file, and how to read it from outside.
 
 A ring is a file of fixed size in shared memory with one writer (a rank of the training) and one reader
-(its watcher, or a salvager when both are gone). docs/format.md describes it for people.
+(its watcher, or a salvager when both are gone). docs/format.md describes it for people. What does not fit during a
+burst goes to a spill file beside it, segment by segment (`core.spill`).
 
 Positions are absolute: they count bytes since the ring was made and never go back. The byte at position
 p lies at ``HEADER_BYTES + p % capacity``. A record never straddles two segments.
@@ -13,10 +14,17 @@ import json
 import os
 import struct
 import zlib
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.core.grouping import whole_records
+
+if TYPE_CHECKING:
+    from stepscope.core.spill import SpillReader
 
 MAGIC = int.from_bytes(b"STEPRING", "little")
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""Versions that this program reads; a ring of version 1 never has a spill file."""
 HEADER_BYTES = 4096
 SEGMENTS = 64
 
@@ -24,11 +32,15 @@ SEGMENTS = 64
 WORD_MAGIC, WORD_VERSION, WORD_SEGMENT_BYTES, WORD_CHECKED = 0, 1, 2, 3
 WORD_HEAD, WORD_OLDEST, WORD_STATE, WORD_REFUSED = 4, 5, 6, 7
 WORD_CALLS, WORD_CALL_NS, WORD_PHASE = 8, 9, 10
+WORD_SPILL_FROM, WORD_SPILL_END, WORD_SPILL_FILE, WORD_SPILL_BYTES = 11, 12, 13, 14
 WORD_STATUS, WORD_CURSOR, WORD_EXPECTED, WORD_LOST = 16, 17, 18, 19
 WORD_HEARTBEAT, WORD_ENDED, WORD_STOP = 20, 21, 22
 WORDS = 23
 IDENTITY_OFFSET = 256
 """Offset in bytes of the identity: length, crc32, JSON."""
+
+TRIES = 3
+"""How often a read that the writer lapped is tried again before the next call does."""
 
 LOCK_WRITER, LOCK_READER = 0, 1
 """Bytes of the file on which the trainer and the one consumer hold their locks."""
@@ -100,8 +112,10 @@ class RingReader:
     def __init__(self, descriptor: int) -> None:
         """Read the fixed part of the header; raise ValueError if this is no ring that we know."""
         self._descriptor = descriptor
+        self.spill: SpillReader | None = None
+        """What reads the rows that the writer moved out of the ring; None: they count as lost."""
         head = self.words()
-        if head[WORD_MAGIC] != MAGIC or head[WORD_VERSION] != VERSION:
+        if head[WORD_MAGIC] != MAGIC or head[WORD_VERSION] not in READABLE:
             raise ValueError("not a ring of this version")
         self.segment_bytes = head[WORD_SEGMENT_BYTES]
         if not 64 <= self.segment_bytes <= 1 << 30 or self.segment_bytes % 8:
@@ -135,12 +149,29 @@ class RingReader:
         Raises:
             ValueError: the ring was truncated, or its header is damaged.
         """
-        words = self.words()
-        if words[WORD_HEAD] - words[WORD_OLDEST] > self.capacity:
-            words = self.words()  # the writer may have moved on between the two words
-        head, position = words[WORD_HEAD], max(cursor, words[WORD_OLDEST])
-        if head - words[WORD_OLDEST] > self.capacity:
-            raise ValueError("the header of the ring is damaged")
+        for _ in range(TRIES):
+            words = self.words()
+            if words[WORD_HEAD] - words[WORD_OLDEST] > self.capacity:
+                words = self.words()  # the writer may have moved on between the two words
+            if words[WORD_HEAD] - words[WORD_OLDEST] > self.capacity:
+                raise ValueError("the header of the ring is damaged")
+            if cursor < words[WORD_OLDEST] and self.spill is not None:
+                pieces, cursor = self.spill.read(self, cursor, limit)
+                if pieces:
+                    return pieces, cursor
+            if self.spill is not None:
+                self.spill.close_if_old(words[WORD_SPILL_FILE])
+            first = max(cursor, words[WORD_OLDEST])
+            pieces, position = self._read_ring(first, words[WORD_HEAD], limit)
+            words = self.words()
+            oldest = words[WORD_OLDEST]
+            if first >= oldest or words[WORD_SPILL_END] <= first or self.spill is None:
+                return [piece for piece in pieces if piece.position >= oldest and piece.data], max(position, oldest)
+            cursor = first  # what was lapped meanwhile lies in the spill file now
+        return [], cursor
+
+    def _read_ring(self, position: int, head: int, limit: int) -> tuple[list[Piece], int]:
+        """Copy records from `position` up to `head`, about `limit` bytes; return them and where to go on."""
         pieces: list[Piece] = []
         taken = 0
         while position < head and taken < limit:
@@ -148,29 +179,27 @@ class RingReader:
             data = os.pread(self._descriptor, end - position, HEADER_BYTES + position % self.capacity)
             if len(data) < end - position:
                 raise ValueError("the ring was truncated")
-            whole, complete = self._whole_records(data)
+            whole, complete = self.whole_records(data)
             pieces.append(Piece(position, whole))
             taken += len(data)
             if not complete and end == head:
                 position += len(whole)  # not visible yet on this processor: the next call finds it
                 break
             position = end
-        oldest = self.words()[WORD_OLDEST]
-        return [piece for piece in pieces if piece.position >= oldest and piece.data], max(position, oldest)
+        return pieces, position
 
-    def _whole_records(self, data: bytes) -> tuple[bytes, bool]:
+    def whole_records(self, data: bytes) -> tuple[bytes, bool]:
         """Cut the padding at a segment's end and what does not look like a record; say if all was understood."""
+        end, complete = whole_records(data)
+        if not self.checked:
+            return data[:end], complete
         position = 0
-        while position + RECORD.size <= len(data):
-            length, schema = PAD.unpack_from(data, position)
-            if length == 0 and schema == SCHEMA_PAD:
-                return data[:position], True
-            if length < RECORD.size or length % 8 or position + length > len(data):
-                return data[:position], False
-            if self.checked and not self._checksum_holds(data, position, length):
+        while position < end:
+            length = PAD.unpack_from(data, position)[0]
+            if not self._checksum_holds(data, position, length):
                 return data[:position], False
             position += length
-        return data[:position], True
+        return data[:position], complete
 
     @staticmethod
     def _checksum_holds(data: bytes, position: int, length: int) -> bool:

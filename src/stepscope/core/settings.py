@@ -40,6 +40,15 @@ BUILT = (
         maximum=64 * MIB,
     ),
     Key(
+        "recorder.spill_bytes",
+        SIZE,
+        128 * MIB,
+        "bytes",
+        "room of each rank for a burst that fills its ring, used while needed; 0: none",
+        minimum=0,
+        maximum=1024 * MIB,
+    ),
+    Key(
         "recorder.memory_map",
         SWITCH,
         True,

@@ -7,6 +7,8 @@ import errno
 OK = 0
 DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS = 1, 2, 3, 4, 5
 RECOVERED, UNTOLD, CUT, REPLACED = 6, 7, 8, 9
+FAILURES = frozenset((DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS))
+"""The run cannot be written."""
 
 MESSAGES = {
     DISK_FULL: "cannot write the run: the disk is full; free some space, the newest rows wait in memory until then",

@@ -1,8 +1,8 @@
 """Everything that a training step executes: log, step, phase, data.
 
-No I/O, JSON, import, log line or device synchronisation happens here, no lock is held across any, and nothing
-grows. What is not plain numbers under known names goes to `intake`, once per kind. Where it could be built, `native`
-puts a twin in C (`_hot.c`) in place, which does the same to the byte. Measured by bench/hotpath.py.
+No I/O, JSON, import, log line or device synchronisation happens here, no lock is held across any, and nothing grows.
+What is not plain numbers under known names goes to `intake`, a full ring to `overflow`. `native` puts a twin in C in
+place (`_hot.c`) where it could be built, the same to the byte. Measured by bench/hotpath.py.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Recorder(RingPosition):
         else:
             self._intake.take(self, values, step, now)
         if self._awaiting:
-            self._awaiting = self._intake.settle(self)
+            self._awaiting = self._intake.settle(self) or bool(self._side)
 
     def step(self, samples: float | None = None, index: int | None = None) -> Step:
         """Return the context of one training step; `samples` is how many examples it takes in."""
@@ -78,6 +78,8 @@ class Recorder(RingPosition):
         return Data(self, source)
 
     def _write(self, layout: Layout, now: int, step: int | None, row: Iterable[Any]) -> None:
+        if self._side and self._tokens:
+            self._write_deferred()
         tokens = self._tokens  # a list of one is the lock: pop and append are atomic, and cheaper than an RLock
         try:
             token = tokens.pop()
@@ -86,8 +88,7 @@ class Recorder(RingPosition):
             if token is None:
                 return
         try:
-            pack, size, schema, _, _ = layout
-            head = self._head
+            head, (pack, size, schema, _, _) = self._head, layout
             if head + size > self._limit:
                 head = self._turn()
             at = self._index if step is None else step
@@ -106,8 +107,8 @@ class Recorder(RingPosition):
             self._intake.refuse(error)
         finally:
             tokens.append(token)
-        if self._side:
-            self._write_deferred()
+        if self._side or self._waiting:
+            self._let_others()
         if now > self._due:
             self._due = self._intake.look(self._words, now)
 

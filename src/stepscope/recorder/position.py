@@ -8,50 +8,73 @@ from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.ring import PAD, SEGMENTS, WORD_OLDEST, WORD_REFUSED
+from stepscope.core.ring import PAD, SEGMENTS, WORD_CURSOR, WORD_OLDEST, WORD_REFUSED
 from stepscope.recorder.state import State
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from stepscope.recorder.mapping import Mapping
+    from stepscope.recorder.overflow import Overflow
 
-PATIENCE = 0.02
-"""Seconds that a thread waits for another one's write before it drops its row."""
+PATIENCE = 0.04
+"""Seconds that a thread waits for another one's write before it leaves its row to it."""
+NAP = 0.0002
 LEAST_LOOKS = 20
 """How often it looks at least: on a machine that stood still the other one had no time to go on either."""
 SIDE_ROWS = 256
-"""Rows logged inside a write of the same thread that can wait for its end."""
+"""Rows that can wait for the end of a write: of the same thread, or of one that takes too long."""
 
 
 class RingPosition(State):
     """The writer's state in its ring; the hot path reads and moves it."""
 
     # Past thirty attributes a plain object finds them by hash: the rest of what a step reads is in slots as well.
-    __slots__ = ("_base", "_buffer", "_is_plain", "_segment")
+    __slots__ = ("_base", "_buffer", "_is_plain", "_segment", "_waiting", "overflow")
 
     def __init__(self, mapping: Mapping) -> None:
         """Stand at the start of an empty ring; without a ring there is no token, and nobody ever writes."""
         self.recording = mapping.path is not None
         self._tokens: list[Any] = [True] if self.recording else []
         self._side: deque[tuple[Any, ...]] = deque()
+        self._waiting: list[bool] = []
         self._buffer, self._words, self._segment = mapping.buffer, mapping.words, mapping.segment_bytes
         self._base = mapping.base
         self._head, self._limit, self._shift, self._sequence = 0, self._segment, mapping.base, 0
         self._thread, self._shared = 0, False
+        self.overflow: Overflow | None = None
+        """What makes room in a ring that fills up; without it the oldest rows give way."""
         self._hold(mapping.buffer if self.recording and not mapping.checked else None)
 
     def _turn(self) -> int:
         """Go to the next segment; its old rows are declared gone before the first byte is overwritten."""
-        start = self._limit
+        start, overflow = self._limit, self.overflow
         if start > self._head:
             PAD.pack_into(self._buffer, self._head + self._shift, 0, 0)
         oldest = start - (SEGMENTS - 1) * self._segment
+        if overflow is not None:
+            if start - self._words[WORD_CURSOR] > SEGMENTS // 4 * self._segment:
+                overflow.make_room(oldest)
+            elif overflow.is_open:
+                overflow.release()
         if oldest > 0:
             self._words[WORD_OLDEST] = oldest
         self._head, self._limit = start, start + self._segment
         self._shift = self._base + start % (SEGMENTS * self._segment) - start
         return start
+
+    def give_back(self) -> None:
+        """Delete a spill file that was drained, unless somebody is writing."""
+        if self.overflow is None or not self.overflow.is_open:
+            return
+        try:
+            token = self._tokens.pop()
+        except IndexError:  # the end of that write will do it
+            return
+        try:
+            self.overflow.release()
+        finally:
+            self._tokens.append(token)
 
     def _contend(self, item: tuple[Any, ...]) -> Any:
         """Return the token when the writer before us is done; None if the row must wait for it, or is dropped."""
@@ -59,24 +82,47 @@ class RingPosition(State):
         if not self.recording:
             return None
         if self._writes_in(sys._getframe(1).f_back):
-            if len(self._side) < SIDE_ROWS:
-                self._side.append((*item[:3], tuple(item[3])))
-            else:
-                self._words[WORD_REFUSED] += 1
+            self._defer(item)
             return None
-        deadline, looks = time.monotonic() + PATIENCE, 0
-        while time.monotonic() < deadline or looks < LEAST_LOOKS:
-            looks += 1
-            time.sleep(0.0002)
-            try:
-                return tokens.pop()
-            except IndexError:  # still busy
-                continue
+        self._waiting.append(True)  # who writes lets us have the token: else we would only be awake when it is gone
+        try:
+            began, looks = time.monotonic(), 0
+            while time.monotonic() < began + PATIENCE or looks < LEAST_LOOKS:
+                looks += 1
+                time.sleep(NAP)
+                if tokens and self._side:  # rows that came before ours
+                    self._write_deferred()
+                try:
+                    return tokens.pop()
+                except IndexError:  # still busy
+                    continue
+        finally:
+            self._waiting.pop()
         others = {ident: frame for ident, frame in sys._current_frames().items() if ident != get_ident()}
         if not any(map(self._writes_in, others.values())):
             return True  # an interrupt took the token with it: nobody writes
-        self._words[WORD_REFUSED] += 1
+        self._defer(item)
+        if tokens:  # that write ended meanwhile, and may not have seen our row
+            self._write_deferred()
         return None
+
+    def _defer(self, item: tuple[Any, ...]) -> None:
+        """Leave a row to the write that is going on; count it if too many wait there already."""
+        if len(self._side) < SIDE_ROWS:
+            self._side.append((*item[:3], tuple(item[3])))
+            self._awaiting = True  # the next row of any thread is left to Python, which writes these first
+            return
+        self._words[WORD_REFUSED] += 1
+        if self.overflow is not None:
+            self.overflow.dropped += 1
+            self.overflow.lose()
+
+    def _let_others(self) -> None:
+        """Write the rows that were left to us, and let another thread write that waits for the token."""
+        if self._side:
+            self._write_deferred()
+        if self._waiting:
+            time.sleep(NAP)
 
     def _writes_in(self, frame: FrameType | None) -> bool:
         """Say whether a stack of calls is inside a write to this ring."""

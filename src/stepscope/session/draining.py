@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import SystemClock, read_pair
+from stepscope.core.places import HELD
 from stepscope.recorder.complaints import tell
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
@@ -70,8 +71,10 @@ class DrainThread(threading.Thread):
             return
         stream.reader.set_word(ring.WORD_ENDED, 1)
         stream.remove()
+        HELD.discard(self._ring_path)
 
-    def stop(self) -> None:
-        """Ask for the end, and wait for it a moment."""
+    def stop(self) -> bool:
+        """Ask for the end, and wait for it a moment; say whether it has come."""
         self._ending.set()
         self.join(0.2)
+        return not self.is_alive()

@@ -12,19 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core import ring
+from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.context import describe
 from stepscope.core.defaults import VALUES, Defaults, Settings
 from stepscope.core.environment import ours
 from stepscope.core.identity import Distributed, Identity, Process, identify
+from stepscope.core.locks import holder
 from stepscope.core.places import (
     ALERTING_SUFFIX,
     HELD,
     REQUEST_SUFFIX,
     RING_SUFFIX,
     SCHEMA_SUFFIX,
+    SPILL_SUFFIX,
     STACKS_SUFFIX,
+    WAKE_SUFFIX,
     Places,
     choose_root,
     find_places,
@@ -37,6 +40,7 @@ from stepscope.recorder.device import DeviceValues
 from stepscope.recorder.intake import Intake
 from stepscope.recorder.mapping import Mapping, create
 from stepscope.recorder.native import settle as settle_hot_path
+from stepscope.recorder.overflow import Overflow
 from stepscope.session.current import CURRENT
 from stepscope.session.requests import Requests
 from stepscope.session.run import Run
@@ -214,15 +218,25 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
     declarations = Declarations(mapping, descriptor, config.get("recorder.max_names"))
     devices = DeviceValues() if config.get("recorder.device_values") else DeviceValues(0)
     intake = Intake(declarations, Complaints(), config.get("recorder.max_events_per_second"), devices)
-    watch = Watch(folder.path, (_watcher_settings(config),))
+    overflow = _overflow(mapping, places, config.get("recorder.spill_bytes"))
+    watch = Watch(
+        folder.path,
+        (_watcher_settings(config),),
+        is_drained=partial(_is_drained, mapping),
+        count_lost=overflow.lost,
+    )
     assert mapping.path is not None  # noqa: S101 - just made
     requests = Requests(mapping.path.with_suffix(REQUEST_SUFFIX))
     run = Run(
         mapping, intake, run_id=identity.run_id, path=folder.path, rank=identity.rank, attempt=attempt, watch=watch
     )
 
+    run.overflow = overflow
+
     def look(heartbeat: int, now: int) -> None:
-        watch.look(heartbeat, born, now)
+        if mapping.words[ring.WORD_STATUS] != status.GONE:  # else nobody can write the run any more
+            watch.look(heartbeat, born, now)
+        run.give_back()
         requests.look(run)
 
     intake.on_look = look
@@ -248,12 +262,35 @@ def _make_ring(
     for root in (first, places.disk, places.disk):  # twice: the last watcher of this run may be removing the folder
         try:
             place = private_directory(places.of_run(str(folder.path), root))
-            facts = partial(_ring_identity, folder, identity, attempt)
+            facts = partial(_ring_identity, folder, identity, attempt, places.disk / place.name)
             welcome = partial(_is_welcome, places) if root == places.shared else lambda: True
             return _ring_in(place, size, f"{attempt}.{identity.rank}", facts, welcome)
         except OSError as error:
             problem = error
     raise problem or OSError("no place for the ring")
+
+
+def _overflow(mapping: Mapping, places: Places, spill_bytes: int) -> Overflow:
+    """Return what makes room in the ring: it spills into shared memory if we stay a small guest there, else to disk."""
+    path = mapping.path
+    assert path is not None  # noqa: S101 - just made
+
+    def candidates() -> list[Path]:
+        beside = path.with_suffix(SPILL_SUFFIX)
+        if places.shared is None or places.shared not in path.parents:
+            return [beside]
+        other = private_directory(places.disk / path.parent.name) / beside.name
+        return [beside, other] if choose_root(places, spill_bytes) == places.shared else [other]
+
+    return Overflow(mapping, spill_bytes, candidates, path.with_suffix(WAKE_SUFFIX))
+
+
+def _is_drained(mapping: Mapping) -> bool:
+    """Say whether somebody holds the consumer's lock of the ring, as far as that can be told here."""
+    try:
+        return sys.platform != "linux" or holder(mapping.descriptor, ring.LOCK_READER) is not None
+    except OSError:  # a file system without such locks
+        return True
 
 
 def _is_welcome(places: Places) -> bool:
@@ -276,7 +313,7 @@ def _ring_in(
         raise
 
 
-def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: Path) -> ring.Identity:
+def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, disk: Path, schema: Path) -> ring.Identity:
     return ring.Identity(
         run_path=str(folder.path),
         rank=identity.rank,
@@ -291,6 +328,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, schema: 
             "created": folder.created(),
             "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "at_prompt": hasattr(sys, "ps1"),
+            "spill": str(disk / schema.with_suffix(SPILL_SUFFIX).name),
         },
     )
 

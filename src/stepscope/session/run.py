@@ -203,16 +203,27 @@ class Run(Recorder):
         while not self._mapping.words[ring.WORD_ENDED] and time.monotonic() < deadline:
             time.sleep(0.002)
         self._intake.hear(self._mapping.words)
-        if self._mapping.path is not None:
+        self._tell_losses()
+        is_read = self._watch is not None and not self._watch.stop()
+        if self._mapping.path is not None and not is_read:  # else to open it again would end the reader's lock
             HELD.discard(self._mapping.path)
-        if self._watch is not None:
-            self._watch.stop()
         if self.stacks is not None:
             self.stacks.unregister()
         self._mapping.close()
 
+    def _tell_losses(self) -> None:
+        overflow, self.overflow = self.overflow, None
+        if overflow is None or self._mapping.path is None:
+            return
+        lost = overflow.lost()
+        if lost:
+            tell(overflow.loss(lost))
+        overflow.close()
+
     def _retire(self, state: int) -> None:
         """Stop recording: a thread that is writing now ends its row, later calls do nothing."""
+        if self.overflow is not None:
+            self.overflow.is_closing = True
         deadline = time.monotonic() + RETIRE_SECONDS
         while not self._tokens and time.monotonic() < deadline:
             time.sleep(0.0002)
@@ -229,6 +240,9 @@ class Run(Recorder):
         self.recording, self._tokens = False, []
         self.followers, self._step = (), make_step(self, ())
         self._intake.disarm()
+        overflow, self.overflow = self.overflow, None
+        if overflow is not None:
+            overflow.close()
         if self.stacks is not None:
             self.stacks.forget()
         self._leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from stepscope.core.places import find_places
 from stepscope.store.known_roots import known_roots, reachable
 from stepscope.store.layout import RUN_FILE, RunFolder
 from stepscope.store.meta import read_meta
-from stepscope.store.salvage import salvage
+from stepscope.store.salvage import await_rows, salvage
 from stepscope.store.states import overall, read_nodes
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = N
     from stepscope.store.reader import Past
 
     path = find_run(run, dir)
+    _await_quietly(path)
     salvage_quietly()  # all of them: when it was recorded, this run's path may have been spelt in another way
     return Past(RunFolder(path))
 
@@ -185,6 +187,11 @@ def salvage_quietly(run_path: str | None = None) -> int:
         return salvage(find_places(), run_path)
     except OSError:
         return 0
+
+
+def _await_quietly(path: Path) -> None:
+    with contextlib.suppress(OSError):  # no folder of ours on this machine: no ring either
+        await_rows(find_places(), str(path))
 
 
 def run_folders(root: Path) -> list[Path]:

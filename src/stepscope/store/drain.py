@@ -6,13 +6,16 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 import struct
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
-from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX
+from stepscope.core.grouping import WORD_SEQUENCE, groups
+from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, WAKE_SUFFIX
+from stepscope.core.spill import SpillReader, spill_paths
 from stepscope.store import tail
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ RESERVED = frozenset(("time", "rank", "attempt", "step", "sequence", "monotonic_
 """What every event says in our words; a user's field of such a name gets an underscore behind it."""
 MOST_OWN_ROWS = 4096
 """Rows of the watcher that wait for a disk which takes nothing; beyond, the oldest go."""
+SEAL_BYTES = 4 << 20
 MOST_DECLARED = 1 << 26
 """Bytes of declarations that are read at once."""
 MOST_OWN_SCHEMAS = 1000
@@ -65,6 +69,8 @@ class Stream:
         self.path, self.number = path, number
         self._descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._schema_descriptor = -1
+        self._spill: SpillReader | None = None
+        self._wake: int | None = None
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_READER)
             self.reader = ring.RingReader(self._descriptor)
@@ -77,6 +83,7 @@ class Stream:
             self.close()
             raise
         self.identity = self.reader.identity
+        self.reader.spill = self._spill = SpillReader(spill_paths(path, self.identity))
         words = self.reader.words()
         self.cursor, self.expected, self.lost = (
             words[word] for word in (ring.WORD_CURSOR, ring.WORD_EXPECTED, ring.WORD_LOST)
@@ -97,17 +104,31 @@ class Stream:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, ring.LOCK_WRITER)
         return False
 
+    def waker(self) -> int:
+        """Return a descriptor that becomes readable when the trainer wants its ring drained; -1 if there is none."""
+        if self._wake is None:
+            self._wake = _open_fifo(self.path.with_suffix(WAKE_SUFFIX))
+        return self._wake
+
+    def heed(self) -> None:
+        """Take notice of what made the waker readable."""
+        if self._wake is not None and self._wake >= 0:
+            with contextlib.suppress(BlockingIOError):  # nothing there: another one's was
+                os.read(self._wake, 1 << 16)
+
     def take(self, limit: int = 1 << 20) -> Batch:
         """Read what is new, without giving it up: `commit` does, when it is on disk."""
         pieces, cursor = self.reader.read(self.cursor, limit)
         batch = Batch([piece.data for piece in pieces], [], cursor, self.expected, 0, 0)
         for data in batch.pieces:
-            for offset, schema, sequence in ring.records(data):
-                batch.lost += max(0, sequence - batch.expected)
-                batch.expected = max(batch.expected, sequence + 1)
-                batch.rows += 1
-                if schema == ring.SCHEMA_EVENT:
-                    batch.events.append(_event(data, offset, self.reader.checked))
+            found = groups(data)
+            rows = sum(group.size for group in found)
+            last = max(group.column(data, WORD_SEQUENCE)[-1] for group in found)
+            batch.lost += max(0, last + 1 - batch.expected - rows)
+            batch.expected = max(batch.expected, last + 1)
+            batch.rows += rows
+            events = sorted(at for group in found if group.schema == ring.SCHEMA_EVENT for at in group.offsets())
+            batch.events += [_event(data, at, self.reader.checked) for at in events]
         return batch
 
     def new_declarations(self) -> list[dict[str, Any]]:
@@ -134,16 +155,33 @@ class Stream:
 
     def remove(self) -> None:
         """Delete the ring and the files beside it: its rows are in the run."""
-        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX)
-        for path in (self.path, *map(self.path.with_suffix, suffixes)):
+        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, WAKE_SUFFIX)
+        spills = spill_paths(self.path, self.identity)  # first: without its ring nobody would find it any more
+        for path in (*spills, self.path, *map(self.path.with_suffix, suffixes)):
             with contextlib.suppress(FileNotFoundError):  # not every ring has them all
                 path.unlink()
 
     def close(self) -> None:
         """Stop being the consumer."""
-        for descriptor in (self._descriptor, self._schema_descriptor):
-            if descriptor >= 0:
+        if self._spill is not None:
+            self._spill.close()
+        for descriptor in (self._descriptor, self._schema_descriptor, self._wake):
+            if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
+
+
+def _open_fifo(path: Path) -> int:
+    """Return an open FIFO, made if it is not there; -1 where there can be none: then it is looked for rows by time."""
+    try:
+        with contextlib.suppress(FileExistsError):  # of the consumer before us
+            os.mkfifo(path, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return -1
 
 
 def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: FBT001 - private
@@ -218,6 +256,10 @@ class Drain:
         self._open_tail = open_tail
         self._declared: set[int] = set()
         self._told: dict[int, int] = {}
+        self.seal_bytes = SEAL_BYTES
+        """Bytes of records after which a file is closed: whoever seals it holds it in memory."""
+        self.closed: Callable[[int], None] | None = None
+        """Who is told the number of a file that was closed because it was long enough."""
         self.heard: Callable[[list[dict[str, Any]], int, int], None] | None = None
         """Who is told of every event that was written: the events, the rank, the moment (monotonic ns) of writing."""
 
@@ -238,6 +280,10 @@ class Drain:
         return batch
 
     def _move(self, stream: Stream, batch: Batch, entries: list[dict[str, Any]], pair: ClockPair) -> None:
+        if self.record_bytes >= self.seal_bytes:
+            number = self.rotate()
+            if number is not None and self.closed is not None:
+                self.closed(number)
         file = self._writable(pair)
         frames: list[bytes] = []
         if stream.number not in self._declared:
@@ -297,7 +343,7 @@ class Drain:
             return None
         self.sync()
         self.file.close()
-        self.file = None
+        self.file, self.record_bytes = None, 0
         return self.number
 
     def sync(self) -> None:

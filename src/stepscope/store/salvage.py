@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 import threading
 import time
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ _ONE_AT_A_TIME = threading.Lock()
 STALE_DAYS = 7
 GRACE_SECONDS = 3.0
 """Age from which on a ring whose trainer is dead and that nobody drains is salvaged."""
+AWAIT_SECONDS = 20.0
+"""How long a reader waits for rows that a watcher is still writing."""
+_SAID = frozenset((ring.STATE_FINISHED, ring.STATE_FAILED, ring.STATE_EXITED))
 UNMADE_SECONDS = 600.0
 """A ring is made within milliseconds: what is unfinished for so long was given up."""
 
@@ -106,6 +110,36 @@ def _bring_home(stream: Stream, places: Places) -> None:
     drain.rotate()
     end_rank(folder, writer, stream, ending)
     stream.remove()
+
+
+def await_rows(places: Places, run_path: str, sleep: Callable[[float], None] = time.sleep) -> bool:
+    """Wait while the rows of a run that has ended are still on their way to its folder; say whether all have come.
+
+    For AWAIT_SECONDS at most, and no longer than somebody drains them: `finish` returns before that after a burst.
+    """
+    began = moved = time.monotonic()
+    before = -1
+    while (left := _undrained(places, run_path)) and time.monotonic() - began < AWAIT_SECONDS:
+        if left != before:
+            before, moved = left, time.monotonic()
+        elif time.monotonic() - moved > GRACE_SECONDS:
+            break
+        sleep(0.01)
+    return not left
+
+
+def _undrained(places: Places, run_path: str) -> int:
+    """Return how many bytes wait in the rings of trainers that have said that they ended."""
+    waiting = 0
+    for path in places.rings(run_path):
+        try:
+            with path.open("rb") as file:
+                words = struct.unpack(f"<{ring.WORDS}Q", file.read(ring.WORDS * 8))
+        except (OSError, struct.error):  # taken away meanwhile, or no ring
+            continue
+        if words[ring.WORD_STATE] in _SAID and not words[ring.WORD_ENDED]:
+            waiting += max(0, words[ring.WORD_HEAD] - words[ring.WORD_CURSOR])
+    return waiting
 
 
 @dataclass

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.boot import boot_id
-from stepscope.store.drain import Drain, OwnRows
+from stepscope.store.drain import SEAL_BYTES, Drain, OwnRows
 from stepscope.store.layout import Writer
 from stepscope.store.states import NodeState
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 class Attempts:
     """A drain and a node's state for each attempt that this watcher has met."""
 
-    def __init__(self, folder: RunFolder, node: str, sealing: Sealing) -> None:
-        """Open nothing yet."""
-        self._folder, self._node, self._sealing = folder, node, sealing
+    def __init__(self, folder: RunFolder, node: str, sealing: Sealing, seal_bytes: int = SEAL_BYTES) -> None:
+        """Open nothing yet; a tail of `seal_bytes` is sealed, also in the middle of a burst."""
+        self._folder, self._node, self._sealing, self._seal_bytes = folder, node, sealing, seal_bytes
         self._found: dict[int, tuple[Drain, NodeState]] = {}
         self._opened: dict[tuple[int, int], float] = {}
 
@@ -47,7 +48,8 @@ class Attempts:
                 node = NodeState(self._node, attempt)
             node.ended = False
             drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, now))
-            drain.heard = heard
+            drain.heard, drain.closed = heard, partial(self._sealing.add, writer)
+            drain.seal_bytes = self._seal_bytes
             self._found[attempt] = drain, node
         return self._found[attempt]
 

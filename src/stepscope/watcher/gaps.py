@@ -13,14 +13,16 @@ if TYPE_CHECKING:
 class Gap:
     """What a new watcher finds of the one before it in a ring."""
 
-    def __init__(self, stream: Stream, now: int) -> None:
-        """Look at the ring before anything is drained; `now` is monotonic, in ns."""
-        last = stream.reader.words()[ring.WORD_HEARTBEAT]
-        self._seconds = max(0, now - last) / 1e9 if last else None
-        self._lost = stream.lost
+    def __init__(self, stream: Stream) -> None:
+        """Look at the ring before anything is drained, and before it gets a sign of life."""
+        self._last, self._lost = stream.reader.words()[ring.WORD_HEARTBEAT], stream.lost
 
-    def event(self, stream: Stream) -> dict[str, Any] | None:
-        """Return the event of this gap, now that the first rows were drained; None if there was none."""
-        if self._seconds is None:
+    def event(self, stream: Stream, now: int) -> dict[str, Any] | None:
+        """Return the event of this gap, now that the first rows were drained; None if nobody was there before us.
+
+        `now` is monotonic, in ns.
+        """
+        if not self._last:
             return None
-        return {"kind": "watcher_restarted", "seconds": round(self._seconds, 3), "lost_rows": stream.lost - self._lost}
+        seconds = round(max(0, now - self._last) / 1e9, 3)
+        return {"kind": "watcher_restarted", "seconds": seconds, "lost_rows": stream.lost - self._lost}

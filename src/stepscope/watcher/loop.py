@@ -98,7 +98,7 @@ class Watcher:
         self._sealing, self._journal = sealing, journal
         self.node = node_name(places.disk, boot_id())
         self._ranks: dict[Path, Rank] = {}
-        self._attempts = Attempts(folder, self.node, sealing)
+        self._attempts = Attempts(folder, self.node, sealing, pace.seal_bytes)
         self.bad: set[Path] = set()
         """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
@@ -112,7 +112,7 @@ class Watcher:
         self.sampling = Sampling([], Plan(), journal)
         """The sources of the machine; none until somebody gives some."""
         self.woken = False
-        """A trainer has ended since the last tick."""
+        """A trainer has ended, or its ring fills up, since the last tick."""
         self.feed: Feed = NoFeed()
         """Who else wants the numbers as they come."""
         self.alerting: Alerting | NoAlerting = NoAlerting()
@@ -187,9 +187,9 @@ class Watcher:
             self._streams += 1
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
             guard = Guard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
-            stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.hear)
             self._ranks[path] = Rank(stream, *files, guard)
+            stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self.sampling.meet(stream.identity.extra)
             self.alerting.meet(path, read_pair(self._clock))
             self._trouble.greet(stream)

@@ -28,6 +28,7 @@ from stepscope.watcher.guard import Job
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
 from stepscope.watcher.sealing import Sealing, lower_priority
+from stepscope.watcher.waking import heed, wakers
 
 NICE = 10
 MOST_FAILURES, LAST_FAILURES = 1000, 100
@@ -134,7 +135,7 @@ def _watch(watcher: Watcher, journal: Journal) -> bool:
             if not watcher.tick():
                 return True
             failures = 0
-            wake = [trainee.fileno() for trainee in watcher.trainees()]
+            wake = wakers(watcher.trainees(), watcher.streams())
         except Exception as error:  # noqa: BLE001 - the loop must outlive any one fault; it is counted and written down
             failures += 1
             journal.note(f"cannot finish a tick: {in_words(error)}; going on")
@@ -143,6 +144,8 @@ def _watch(watcher: Watcher, journal: Journal) -> bool:
                 journal.note(f"giving up after {failures} ticks that failed; `stepscope show` saves what is left")
                 return False
         watcher.woken = watcher.feed.wait(watcher.rest() - (time.monotonic() - started), wake)
+        if watcher.woken:
+            heed(watcher.streams())
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.grouping import last_sequence
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
+from stepscope.watcher.gaps import Gap
 from stepscope.watcher.steps import Steps
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class Rank:
     """A stream, and what is known of the trainer behind it."""
 
     def __init__(self, stream: Stream, drain: Drain, node: NodeState, guard: Guard) -> None:
-        """Begin with a rank that runs."""
+        """Begin with a rank that runs, before it gets our first sign of life."""
+        self._gap: Gap | None = Gap(stream)
         self.stream, self.drain, self.node, self.guard = stream, drain, node, guard
         identity = stream.identity
         guard.at_prompt = bool(identity.extra.get("at_prompt"))
@@ -104,13 +107,14 @@ class Rank:
             except OSError:
                 self._look_on(feed)
                 raise
+            self._tell_gap(pair)
             self.state.rows = self.stream.expected - self.stream.lost
             size = sum(map(len, batch.pieces))
             if batch.pieces:
                 self.bytes += size
                 self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
                 self._hear(batch.pieces, batch.expected, feed)
-            if not batch.rows or size < BATCH_BYTES // 2:  # a read that stops early has brought more
+            if not batch.rows or (size < BATCH_BYTES // 2 and self.stream.empty()):  # else more has come meanwhile
                 return True
         return False
 
@@ -121,8 +125,7 @@ class Rank:
             pieces, position = self.stream.reader.read(position, BATCH_BYTES)
             if not pieces:
                 break
-            last = max((number for _, _, number in ring.records(pieces[-1].data)), default=-1)
-            self._hear([piece.data for piece in pieces], last + 1, feed)
+            self._hear([piece.data for piece in pieces], last_sequence(pieces[-1].data) + 1, feed)
         self._heard = position
 
     def _hear(self, pieces: list[bytes], following: int, feed: Feed) -> None:
@@ -135,6 +138,13 @@ class Rank:
             self.state.steps = self.steps.count if self._saw_all else None
             self.state.step_seconds = self.steps.seconds if self._saw_all else None
             feed.rows(self.number, fresh, self.stream.table, checked=self.stream.reader.checked)
+
+    def _tell_gap(self, pair: Pair) -> None:
+        """Write down, once, that nobody watched it before us."""
+        event = None if self._gap is None else self._gap.event(self.stream, pair.monotonic_ns)
+        if event is not None:
+            self.drain.write_events([event], self.number, pair)
+        self._gap = None
 
     def watch(self, pair: Pair, *, gpu_busy: bool) -> list[dict[str, Any]]:
         """Look whether its steps go on; return what happened."""
