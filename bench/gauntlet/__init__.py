@@ -138,7 +138,7 @@ def figures(rows: Sequence[Row], options: Options) -> list[Figure]:
     healthy = [row for row in ran if row.case.is_healthy]
     false = [f"{row.case.name}: {', '.join(row.ours.false())}" for row in healthy if row.ours.false()]
     errors = [row.error for row in ran if row.error is not None]
-    what = f"  false findings on {len(healthy)} healthy scripts"
+    what = f"  healthy scripts with a false finding or alert, of {len(healthy)}"
     return [
         _wrong(ran),
         Figure("gauntlet_false", what, float(len(false)), "", LIMITS["false"], "; ".join(false)),
@@ -189,6 +189,7 @@ def line(row: Row) -> str:
     expected, measured = row.expected, row.measured
     doubt = "?" if measured is not None and not row.is_fair else ""
     also = ", ".join(f"{one['kind']}" for one in ours.findings if one["kind"] != ours.primary)
+    also = ", ".join(filter(None, [also, *(f"alert {rule}" for rule in ours.alerts)]))
     if row.loaded is not None:
         also = f"[loaded: {row.loaded.primary or row.loaded.trouble}] {also}"
     cells = [

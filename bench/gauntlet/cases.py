@@ -128,6 +128,11 @@ HEALTHY = (
             ("frozen body", "frozen_body"),
             ("teacher and student", "teacher"),
             ("a short try", "short"),
+            ("batches of four", "noisy_batches"),
+            ("curriculum", "curriculum"),
+            ("fine-tuning on few labels", "finetune"),
+            ("policy gradient", "policy"),
+            ("cyclic learning rate", "cycles"),
         )
     ),
     Case("healthy: plain regression", "regression.py"),

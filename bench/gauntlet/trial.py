@@ -33,6 +33,8 @@ DEADLINE = 150.0
 GROUPS = Path("/sys/fs/cgroup/cpu")
 """Control groups of version 1, whose quota a test may set here; elsewhere the case is left out."""
 SERIOUS = {"warning", "critical"}
+MACHINE = {"cpu_usage", "memory_pressure", "io_wait", "io_pressure", "disk_usage", "disk_filling", "training_speed"}
+"""Rules on the machine, or on what others on it do to the steps."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Verdict:
     trouble: str = ""
     others: float | None = None
     """Processors that other programs took meanwhile; None if nobody knows."""
+    alerts: list[str] = field(default_factory=list)
+    """Rules that fired during the run, but for those on the machine, which is not the script's."""
 
     def is_right(self, case: Case) -> bool:
         """Say whether the primary verdict is one that is right, and names the rank."""
@@ -57,8 +61,9 @@ class Verdict:
         )
 
     def false(self) -> list[str]:
-        """Return the serious findings, all of which are false where nothing was planted."""
-        return [one["kind"] for one in self.findings if one.get("severity") in SERIOUS]
+        """Return the serious findings and the alerts, all of which are false where nothing was planted."""
+        told = [one["kind"] for one in self.findings if one.get("severity") in SERIOUS]
+        return told + [f"alert {rule}" for rule in self.alerts]
 
     def gain(self, case: Case) -> float | None:
         """Return the share of a step that the removal of the cause is expected to save."""
@@ -120,6 +125,7 @@ def _command(case: Case, root: Path) -> list[str]:
 
 def _judge(root: Path, started: float, *, alive: bool) -> Verdict:
     import stepscope
+    from stepscope.alerts.history import alerts_of
 
     seconds = time.monotonic() - started
     found = stepscope.runs(root / "runs")
@@ -133,10 +139,12 @@ def _judge(root: Path, started: float, *, alive: bool) -> Verdict:
     if done.returncode:
         return Verdict("", trouble=done.stderr[-300:])
     told = json.loads(done.stdout)
-    steps = stepscope.open(path).series("step_seconds")
+    past = stepscope.open(path)
+    steps = past.series("step_seconds")
     kept = steps.value[steps.step >= WARM]
     step = float(np.mean(kept)) if len(kept) else None
-    return Verdict(told["primary"], told["findings"], step, seconds, others=_others(path))
+    fired = sorted({row["rule"] for row in alerts_of(past.events())} - MACHINE)
+    return Verdict(told["primary"], told["findings"], step, seconds, others=_others(path), alerts=fired)
 
 
 def _others(path: str | os.PathLike[str]) -> float | None:

@@ -88,18 +88,20 @@ def test_removing_a_cause_undoes_what_planted_it():
 
 
 def test_false_findings_are_counted_on_healthy_scripts_only(tmp_path):
-    """A warning on a healthy script is false, a remark is not; a wrong verdict shows in the figures and the table."""
+    """A warning or an alert on a healthy script is false, a remark is not; wrong verdicts show in figures and table."""
     from bench.figure import Options
 
     healthy, sick = Case("healthy: a", "a.py"), Case("b", "b.py", ("gc_pauses",))
     rows = [
         Row(healthy, Verdict("none", [found("compute_bound", "info")])),
         Row(healthy, Verdict("plateau", [found("plateau")])),
+        Row(healthy, Verdict("none", alerts=["loss_increase"])),
         Row(sick, Verdict("gc_pauses", [found("gc_pauses")]), loaded=Verdict("none")),
     ]
     told = {figure.key: figure for figure in figures(rows, Options(tmp_path, loaded=True))}
-    assert told["gauntlet_false"].value == 1.0
-    assert told["gauntlet_wrong"].value == pytest.approx(100 / 3)
+    assert told["gauntlet_false"].value == 2.0
+    assert "alert loss_increase" in told["gauntlet_false"].beside
+    assert told["gauntlet_wrong"].value == pytest.approx(100 / 4)
     assert told["gauntlet_loaded"].beside == "b"
     assert "**" in line(rows[1])
     assert "**" not in line(rows[0])
