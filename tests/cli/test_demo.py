@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import stepscope
+from stepscope.analysis.forecast import total_steps
 from stepscope.cli import demo
 from stepscope.cli.screen import SHOW
 from stepscope.store.states import read_nodes
@@ -136,6 +137,7 @@ def test_demo_ends_by_itself_in_a_pipe(tmp_path, spelling):
     assert str(past.path) in done.stdout
     assert f"stepscope show {past.id}" in done.stdout
     assert (past.state, past.project, len(past.series("loss"))) == ("finished", "demo", 30)
+    assert total_steps(past.config) == 30  # so that the page says how far it is
 
 
 def test_demo_leaves_no_process(tmp_path):

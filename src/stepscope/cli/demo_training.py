@@ -293,8 +293,10 @@ def main(arguments: list[str]) -> int:
     settings, stop = Settings(**json.loads(arguments[0])), Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.ask)
-    sys.argv = ["stepscope", "demo", *arguments]  # what the run says it was started as
-    config = {**asdict(settings), "batch": BATCH, "width": WIDTH, "peak_rate": PEAK_RATE, "classes": CLASSES}
+    given = {"--steps": settings.steps, "--seed": settings.seed, "--speed": settings.speed}
+    sys.argv = ["stepscope", "demo", *(str(word) for pair in given.items() for word in pair)]  # what started the run
+    config: dict[str, float] = {"max_steps": settings.steps, "seed": settings.seed, "batch": BATCH}
+    config |= {"width": WIDTH, "peak_rate": PEAK_RATE, "classes": CLASSES}
     with init(project=settings.project, name="demo", config=config, dir=settings.dir) as run:
         if not run.recording:
             return 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.forecast import total_steps
 from stepscope.core.vocabulary import phase_place
 from stepscope.views.rates import Rates, Totals, rates
 
@@ -148,15 +149,13 @@ class View:
 
 def read(past: Past) -> Recorded:
     """Read what a live run holds now."""
-    config = past.config if isinstance(past.config, dict) else {}
-    total = config.get("steps")
     return Recorded(
         id=past.id,
         project=past.project,
         state=past.state,
         columns=columns_of(past.points()),
         events=past.events(),
-        total=total if isinstance(total, int) else None,
+        total=total_steps(past.config),
     )
 
 
