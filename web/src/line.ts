@@ -46,6 +46,11 @@ export function nearest(x: Float64Array, at: number): number {
   return at - (x[place] ?? 0) <= (x[place + 1] ?? 0) - at ? place : place + 1;
 }
 
+/** Return the value of a line at x; where there is no x, the last one in view, which ends at `end`. */
+export function valueAt(line: Line, x: number | null, end: number): number | null {
+  return (x === null ? line.last[Math.max(0, placeOf(line.x, end))] : line.mean[nearest(line.x, x)]) ?? null;
+}
+
 /**
  * Smooth by an exponential mean over about `points` recorded points, from its first value without bias.
  *

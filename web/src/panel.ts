@@ -6,12 +6,12 @@ import type { Curve, Curves } from "./curves.ts";
 import { fill, h, setText, show } from "./dom.ts";
 import { moment, number, value, clock } from "./format.ts";
 import type { Held } from "./held.ts";
-import { extent, nearest, smooth, type Extent, type Line } from "./line.ts";
+import { extent, nearest, smooth, valueAt, type Extent, type Line } from "./line.ts";
 import { acrossOf, metricLines } from "./lines.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
 import type { Drawn, Limit, MarkLine } from "./paint.ts";
-import { Readings, at } from "./readings.ts";
+import { Readings } from "./readings.ts";
 import { colour, lineColour, onTheme } from "./theme.ts";
 import { hideTip, showTip, type TipRow } from "./tip.ts";
 import { nextFrame, watchSight, watchSize } from "./view.ts";
@@ -328,9 +328,10 @@ export class Panel {
   private follow(x: number | null): void {
     if (!this.inView || !this.chart) return;
     this.chart.point(x);
-    if (this.readings) return this.readings.show(this.lines, x, this.spec.unit ?? "");
+    const end = this.source.link.range?.[1] ?? Infinity;
+    if (this.readings) return this.readings.show(this.lines, x, end, this.spec.unit ?? "");
     const main = this.main();
-    setText(this.read, main ? value(at(main, x), this.spec.unit) : "");
+    setText(this.read, main ? value(valueAt(main, x, end), this.spec.unit) : "");
   }
 
   /** The line whose value the head shows: the band of the ranks, else the first. */

@@ -2,13 +2,8 @@
 
 import { fill, h, setText } from "./dom.ts";
 import { brief } from "./format.ts";
-import { nearest, type Line } from "./line.ts";
+import { valueAt, type Line } from "./line.ts";
 import { colour, lineColour } from "./theme.ts";
-
-/** Return the value of a line at x; its last one where there is no x. */
-export function at(line: Line, x: number | null): number | null {
-  return (x === null ? line.last[line.x.length - 1] : line.mean[nearest(line.x, x)]) ?? null;
-}
 
 /** A row of values; `named` says whose each is. */
 export class Readings {
@@ -18,7 +13,7 @@ export class Readings {
 
   constructor(private readonly named: boolean) {}
 
-  show(lines: readonly Line[], x: number | null, unit: string): void {
+  show(lines: readonly Line[], x: number | null, end: number, unit: string): void {
     const main = lines.filter((line) => !line.faint);
     const paint = main.map((line) => (typeof line.colour === "number" ? lineColour(line.colour) : colour(line.colour)));
     const key = JSON.stringify([main.map((line) => line.label), paint]);
@@ -30,7 +25,7 @@ export class Readings {
     }
     main.forEach((line, place) => {
       const text = this.texts[place];
-      if (text) setText(text, brief(at(line, x), unit));
+      if (text) setText(text, brief(valueAt(line, x, end), unit));
     });
   }
 }

@@ -36,10 +36,10 @@ test("the usual axis has at least two ticks, and they are round", () => {
   assert.deepEqual(linearTicks([0, 1.06], MOST), [0, 0.5, 1]);
   assert.deepEqual(linearTicks([2.11, 2.94], MOST), [2.2, 2.4, 2.6, 2.8]);
   assert.deepEqual(linearTicks([0, 5.2 * 2 ** 30], MOST, true), [0, 2 ** 31, 2 ** 32]);
-  assert.deepEqual(logTicks([0.097, 3.05], MOST), [0.1, 0.3, 1, 3]);
+  assert.deepEqual(logTicks([0.097, 3.05], MOST), [0.1, 0.2, 0.5, 1, 2]);
   assert.deepEqual(logTicks([1e-9, 1e9], MOST), [1e-8, 1e-4, 1, 1e4, 1e8]);
   assert.deepEqual(logTicks([0.21, 0.6], MOST), [0.3, 0.4, 0.5, 0.6]);
-  assert.deepEqual(logTicks([0.0012, 0.055], MOST), [0.003, 0.01, 0.03]);
+  assert.deepEqual(logTicks([0.0012, 0.055], MOST), [0.002, 0.005, 0.01, 0.02, 0.05]);
   assert.deepEqual(logTicks([40 * 2 ** 20, 90 * 2 ** 20], MOST, true), [48 * 2 ** 20, 64 * 2 ** 20, 80 * 2 ** 20]);
 });
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { padded } from "../src/axis.ts";
-import { extent, fold, nearest, placeOf, smooth, type Line } from "../src/line.ts";
+import { extent, fold, nearest, placeOf, smooth, valueAt, type Line } from "../src/line.ts";
 
 function line(values: number[], counts?: number[]): Line {
   const column = Float64Array.from(values);
@@ -92,4 +92,14 @@ test("buckets of noise have no outliers", () => {
   const noise: Line = { ...line(wave), min: Float64Array.from(wave, (at) => at - 1.4), max: Float64Array.from(wave, (at) => at + 1.4) };
   const found = extent([noise], 0, 199, true, false);
   assert.deepEqual([found?.above, found?.below], [0, 0]);
+});
+
+const values = Float64Array.of(3, 2, 1);
+const three: Line = { key: "", label: "", colour: 0, x: Float64Array.of(10, 20, 30), mean: values, min: values, max: values, last: values, count: Float64Array.of(1, 1, 1) };
+
+test("the head of a chart shows the value under the cursor, else the last in view", () => {
+  assert.equal(valueAt(three, 11, Infinity), 3);
+  assert.equal(valueAt(three, null, Infinity), 1);
+  assert.equal(valueAt(three, null, 25), 2);
+  assert.equal(valueAt({ ...three, x: new Float64Array(0), last: new Float64Array(0) }, null, 25), null);
 });
