@@ -95,8 +95,10 @@ export class Picker {
 
   private line(row: Row): HTMLElement {
     const box = h("input", { attrs: { type: "checkbox", checked: this.keys.includes(row.key) }, on: { change: () => this.toggle(row.key) } });
-    const loss = row.card?.loss ? `${row.card.loss.name} ${number(row.card.loss.last)}` : ABSENT;
-    return h("li", {}, h("label", { class: "picker-line" }, box, h("span", { class: "picker-name", title: row.name || row.id }, row.name || row.id),
+    const loss = row.card?.loss ? `${row.card.loss.name} ${row.card.loss.last === null ? "NaN" : number(row.card.loss.last)}` : ABSENT;
+    // runs are often called the same: their ids tell them apart
+    const id = row.name && row.name !== row.id ? h("small", { class: "soft" }, ` ${row.id}`) : null;
+    return h("li", {}, h("label", { class: "picker-line" }, box, h("span", { class: "picker-name", title: `${row.name}\n${row.id}` }, row.name || row.id, id),
       h("span", { class: "soft picker-project" }, row.project), stateMark(row.state), h("span", { class: "num soft" }, loss)));
   }
 }
