@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 from hypothesis import given, settings
@@ -123,3 +124,5 @@ def test_no_numbers_break_a_diagnosis(
         told = [one.facts() for one in found], changes(whole), slow_steps(whole), missing(whole), summary(found, whole)
     assert {one.kind for one in found} <= set(KINDS)
     json.dumps(told)
+    sentences = [told[4], *(one.text + one.remedy + one.expected_gain for one in found)]
+    assert not [text for text in sentences if re.search(r"\bnan\b|\binf\b|None|\{", text)]

@@ -119,3 +119,23 @@ def test_a_pause_that_an_error_ended_is_no_hang() -> None:
     hung = {**paused, "kind": "hung"}
     told = findings(evidence(steps(), events=[paused, hung, error], state="failed", cause="RuntimeError: timeout"))
     assert [one.kind for one in told if one.severity != "info"] == ["hang", "crash"]
+
+
+def test_ranks_of_one_machine_fill_its_memory_together() -> None:
+    """Two equal leaks are full in half the time, and what the other ranks hold is not free; two machines are two."""
+    count, gib = 200, 2.0**30
+    grows = 4 * gib + np.arange(count) * 0.01 * gib
+    left = {}
+    for nodes, second in ((1, grows), (1, np.full(count, 4 * gib)), (2, grows)):
+        series = {
+            "process/0/tree_memory_bytes": {-1: track(grows)},
+            "process/1/tree_memory_bytes": {-nodes: track(second)},
+            "memory/total_bytes": {-1: track(np.full(count, 32 * gib))},
+        }
+        found = [one for one in findings(evidence(steps(), steps(rank=1), series=series)) if one.kind == "memory_leak"]
+        left[nodes, len(found)] = found[0].evidence["left"]
+        assert ("with the other ranks" in found[0].text) is ((nodes, len(found)) == (1, 2))
+    alone = (32 - 6) / 0.01
+    assert left[2, 2] == pytest.approx(alone, rel=0.05)
+    assert left[1, 1] == pytest.approx(alone - 400, rel=0.05)
+    assert left[1, 2] == pytest.approx((32 - 12) / 0.02, rel=0.05)

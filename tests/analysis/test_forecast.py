@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.forecast import FEWEST_STEPS, disk_full, end_of_run, memory_leak, spell, total_steps
+from stepscope.analysis.forecast import (
+    FEWEST_STEPS,
+    disk_full,
+    end_of_run,
+    memory_leak,
+    shared_leaks,
+    spell,
+    total_steps,
+)
 
 GIB = 2.0**30
 TIME = np.arange(0.0, 3600.0, 10.0)
@@ -95,3 +103,14 @@ def test_total_steps_of_a_configuration():
 def test_durations_are_spelt_in_one_unit():
     """A duration has one unit, the one that people think in."""
     assert [spell(seconds) for seconds in (5, 600, 20_000, 500_000)] == ["5 s", "10 min", "5.56 h", "5.79 d"]
+
+
+def test_processes_of_one_machine_are_forecast_together():
+    """Two equal leaks fill the memory in half the time; what a third process holds is not free."""
+    time, gib = np.arange(300.0), 2.0**30
+    grows, still = 4 * gib + time * 0.01 * gib, np.full(300, 6 * gib)
+    found = shared_leaks({"rank 0": (time, grows), "rank 1": (time, grows), "rank 2": (time, still)}, 32 * gib)
+    room = 32 - 2 * 7 - 6
+    assert [one.evidence["left"] for one in found] == pytest.approx([room / 0.02] * 2, rel=0.03)
+    (alone,) = shared_leaks({"rank 0": (time, grows)}, 32 * gib)
+    assert alone.evidence["left"] == pytest.approx((32 - 7) / 0.01, rel=0.03)

@@ -87,3 +87,22 @@ def test_scaling_by_amdahl():
     assert scaling([(1, 10.0), (2, 20.0)])["most_gpus"] is None
     assert set(scaling([(1, 10.0), (1, 11.0), (0, 5.0), (4, math.nan)]).values()) == {None}
     assert scaling([(1, 10.0), (4, 5.0)])["serial_ratio"] == 1.0
+
+
+def test_processors_that_others_use_are_said_to_be_theirs():
+    """Less work in the data workers does not help where another program takes the machine."""
+    for own, said in (
+        (0.4, "3.6 of them by other programs"),
+        (3.5, "in use all the time"),
+        (None, "in use all the time"),
+    ):
+        usage = Usage(seconds=7200, processors=4, processors_used=4.0, processors_own=own)
+        (found,) = [one for one in advise(usage) if one.kind == "processors_full"]
+        assert found.text.endswith(said)
+
+
+def test_nobody_is_told_to_take_a_batch_64_times_as_big():
+    """What fits into memory is not what learns well."""
+    usage = Usage(seconds=7200, gpus=1, memory_peak=2**30, memory_total=80 * 2**30, utilization=0.3)
+    (found,) = [one for one in advise(usage) if one.kind == "bigger_batch"]
+    assert "2 to 8 times as big" in found.remedy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     Numbers = NDArray[np.float64]
@@ -67,7 +69,47 @@ def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | Non
         value: bytes.
         limit: bytes at which it ends.
     """
-    trend = assess(time, value, limit=limit)
+    return _leak(name, assess(time, value, limit=limit))
+
+
+def shared_leaks(readings: Mapping[str, tuple[ArrayLike, ArrayLike]], limit: float | None = None) -> list[Finding]:
+    """Return what is wrong with the memory of processes that share one machine, by what each is called.
+
+    They fill it together: all that grow are forecast to the same end, and what the others hold is not free.
+    """
+    trends = {name: assess(time, value, limit=limit) for name, (time, value) in readings.items()}
+    held = sum(_held(value) for _, value in readings.values())
+    joined = together(list(trends.values()), held, limit)
+    told = [_leak(name, trend) for name, trend in zip(trends, joined, strict=True)]
+    return [one for one in told if one is not None]
+
+
+def _held(value: ArrayLike) -> float:
+    """Return the last finite reading; 0 if there is none."""
+    known = np.asarray(value, np.float64)
+    known = known[np.isfinite(known)]
+    return float(known[-1]) if len(known) else 0.0
+
+
+def together(trends: Sequence[Trend], held: float, limit: float | None) -> list[Trend]:
+    """Return the trends of processes that share one memory with the time left until they have filled it together.
+
+    Args:
+        trends: of each process.
+        held: bytes that all of them hold by now.
+        limit: bytes at which the memory ends; None if nobody knows.
+    """
+    growing = [one for one in trends if one.growing and one.rate is not None]
+    if limit is None or len(trends) < 2 or not growing:
+        return list(trends)
+    rate, low, high = (sum(getattr(one, key) or 0.0 for one in growing) for key in ("rate", "rate_low", "rate_high"))
+    room = max(0.0, limit - held)
+    left, soonest = room / rate if rate > 0 else None, room / high if high > 0 else None
+    latest = room / low if low > 0 else None
+    return [replace(one, left=left, left_low=soonest, left_high=latest) if one.growing else one for one in trends]
+
+
+def _leak(name: str, trend: Trend) -> Finding | None:
     if not trend.growing or trend.rate is None or trend.rate_low is None or trend.rate_high is None:
         return None
     soon = exhaustion(trend, name)

@@ -53,6 +53,8 @@ class Usage:
     goodput_ratio: float | None = None
     processors_used: float | None = None
     """Processors in use on average."""
+    processors_own: float | None = None
+    """Processors of these that the run's own processes use; None if nobody knows."""
     processors: float | None = None
     """Processors that there are."""
     workers: float | None = None
@@ -62,6 +64,10 @@ class Usage:
     """Price of one GPU and hour."""
     provider: str = ""
     """Whose price that is: other cards are then compared at that provider's prices; empty: at the median."""
+
+
+MOST_TIMES = 8
+"""Times its size that a batch is advised to have at most: what learns well is not what fits."""
 
 
 def advise(usage: Usage, table: Table | None = None) -> list[Finding]:
@@ -74,6 +80,10 @@ def advise(usage: Usage, table: Table | None = None) -> list[Finding]:
 
 def _percent(share: float) -> str:
     return f"{share * 100:.0f} %"
+
+
+def _up_to(times: int) -> str:
+    return f"2 to {times}" if times > 2 else "2"
 
 
 def _gpus(number: int) -> str:
@@ -109,7 +119,7 @@ def _batch(usage: Usage) -> list[Finding]:
     if share < LOW_MEMORY and not waits and (usage.utilization is None or usage.utilization < 0.95):
         times = 2 ** int(math.log2(1 / max(share, 1 / 64)))
         text = f"the fullest GPU used {_percent(share)} of its memory at its peak"
-        remedy = f"a batch {times} times as big fits; scale the learning rate with it"
+        remedy = f"try a batch {_up_to(min(times, MOST_TIMES))} times as big, with a learning rate that suits it"
         unused = 1 - usage.utilization if usage.utilization is not None else None
         return [Finding("bigger_batch", text, INFO, remedy, evidence, unused)]
     return []
@@ -123,7 +133,8 @@ def _fewer(usage: Usage) -> Finding | None:
     if waiting is not None and waiting >= WAITING:
         # Half the GPUs do the same work in twice the computing time, and wait less: that time is saved, of all of them.
         half = usage.gpus // 2
-        text = f"{_percent(waiting)} of the time GPUs wait for each other: {half} cost up to that much less"
+        text = f"{_percent(waiting)} of the time GPUs wait for each other: on {_gpus(half)} the same work may cost "
+        text += "up to that much less"
         remedy = f"try {_gpus(half)}, or overlap communication, bigger batches, a faster interconnect"
         return Finding("fewer_gpus", text, INFO, remedy, {"communication_ratio": waiting, "gpus": usage.gpus}, waiting)
     use = usage.utilization
@@ -140,7 +151,9 @@ def _fewer(usage: Usage) -> Finding | None:
             f"{usage.gpus} GPUs are busy {_percent(use)} of the time and wait {_percent(waiting)} of it for each other"
         )
         evidence = {"utilization_ratio": use, "communication_ratio": waiting}
-        return Finding("more_gpus", text, INFO, f"{2 * usage.gpus} GPUs would take about half as long", evidence)
+        return Finding(
+            "more_gpus", text, INFO, f"{2 * usage.gpus} GPUs may take little more than half as long", evidence
+        )
     return None
 
 
@@ -177,6 +190,9 @@ def _processors(usage: Usage) -> Finding | None:
         return None
     text = f"{used:.1f} of {there:.0f} processors are in use all the time"
     remedy = "a machine with more processors for each GPU, or less work in the data workers"
+    if usage.processors_own is not None and usage.processors_own < used / 2:
+        text += f", {used - usage.processors_own:.1f} of them by other programs"
+        remedy = "end or move the other programs on this machine, or take one of your own"
     return Finding("processors_full", text, WARNING, remedy, {"processors_used": used, "processors": there})
 
 

@@ -308,6 +308,12 @@ def _advice(
     return [*_exhaustion(past, sampled), *sizing.advise(_usage(ledger, attempts, sampled, question), question.table)]
 
 
+def _sum_of(sampled: _Sampled, group: str, last: str) -> float | None:
+    """Return the sum of the means of some metrics; None if there are none."""
+    values = [value for name, value in sampled.mean.items() if name.startswith(group) and name.endswith(last)]
+    return float(sum(values)) if values else None
+
+
 def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: Question) -> sizing.Usage:
     def mean_of(group: str, last: str) -> float | None:
         values = [value for name, value in sampled.mean.items() if name.startswith(group) and name.endswith(last)]
@@ -331,6 +337,7 @@ def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, quest
         communication_ratio=waited / stepped if stepped > 0 else None,
         goodput_ratio=ledger.goodput_ratio,
         processors_used=None if usage is None or processors is None else usage * processors,
+        processors_own=_sum_of(sampled, "process/", "/tree_cpu_ratio"),
         processors=processors,
         workers=most_of("process/", "/workers"),
         card=question.price.card if question.price else None,
@@ -343,13 +350,15 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
     """Yield leaks and disks that fill up, in the last attempt."""
     host = sampled.most.get("cgroup/memory_limit_bytes") or sampled.most.get("memory/total_bytes")
     last = max(past.attempts, default=0)
+    machines: dict[int, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     for name in sampled.names:
         parts = name.split("/")
         series = past.series(name, attempt=last, points=MOST_READINGS) if _is_memory(parts) else None
-        if series is None:
+        if series is None or not len(series.rank):
             continue
         blocks = series.buckets
         time, value = (series.time, series.value) if blocks is None else (blocks.last_time / 1e6, blocks.mean)
+        finding = None
         if name == "disk/free_bytes":
             # Others write to it too: a minute of theirs says nothing about the next hours.
             finding = forecast.disk_full(time, value) if len(time) and time[-1] - time[0] >= DISK_SECONDS else None
@@ -357,9 +366,11 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
             limit = sampled.most.get(f"gpu/{parts[1]}/memory_total_bytes")
             finding = forecast.memory_leak(f"memory of GPU {parts[1]}", time, value, limit)
         else:
-            finding = forecast.memory_leak(f"memory of rank {parts[1]}", time, value, host)
+            machines.setdefault(int(series.rank[0]), {})[f"memory of rank {parts[1]}"] = time, value
         if finding is not None:
             yield finding
+    for readings in machines.values():  # the ranks of one machine fill its memory together
+        yield from forecast.shared_leaks(readings, host)
 
 
 def _is_memory(parts: Sequence[str]) -> bool:

@@ -107,7 +107,8 @@ def _workers(evidence: Evidence) -> list[Finding]:
         for one in (dead if isinstance(dead, list) else [])
         if isinstance(one, dict)
     )
-    text = f"a data loader worker died at step {event.get('step', '?')}{': ' + codes if codes else ''}"
+    at = f" at step {event['step']}" if isinstance(event.get("step"), int) else ""
+    text = f"a data loader worker died{at}{': ' + codes if codes else ''}"
     facts = {"workers": dead, "error": event.get("error"), "step": event.get("step"), "times": len(found)}
     return [_ended("dead_worker", text, facts, rank=_rank(event))]
 
@@ -138,7 +139,8 @@ def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
     phase = event.get("phase")
     where = f" in {phase}" if phase else ""
     step = event.get("step")
-    text = f"the training stood still for {format_value(lasted, 'seconds')} after step {step}{where}"
+    after = f" after step {step}" if isinstance(step, int) else ""
+    text = f"the training stood still for {format_value(lasted, 'seconds')}{after}{where}"
     text += ", then went on" if over else ", and did not go on"
     facts = {
         "seconds": lasted,

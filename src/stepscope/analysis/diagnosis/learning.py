@@ -241,7 +241,9 @@ def _spikes(loss: Track) -> Iterator[Finding]:
         return
     steps = [int(loss.step[one.index]) for one in found]
     one = found[0]
-    many = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    many = (
+        f"; {len(found) - 1} more such rises" if len(found) > 2 else "; one more such rise" if len(found) == 2 else ""
+    )
     falls = not one.recovered and comes_down(loss.value[one.peak :], one.top - one.level)
     back = "and came back" if one.recovered else "and is coming down again" if falls else "and has not come back"
     text = f"the loss rose at once from {one.level:.4g} to {one.top:.4g} at step {steps[0]}, {back}{many}"

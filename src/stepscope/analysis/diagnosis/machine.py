@@ -9,8 +9,8 @@ from stepscope.analysis.diagnosis.cards import cards
 from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, others_use
 from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
-from stepscope.analysis.forecast import HOUR, SOON, disk_full, spell
-from stepscope.analysis.leak import assess
+from stepscope.analysis.forecast import HOUR, SOON, disk_full, spell, together
+from stepscope.analysis.leak import STEADY, Trend, assess
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
 
@@ -28,6 +28,8 @@ all memory that must go there if nobody knows how long it was waited for."""
 LEAST_RISE, LEAST_RISE_SHARE = 24 * 2**20, 0.05
 """Growth of memory that is worth a finding: bytes, and share of its level."""
 FEWEST_READINGS = 16
+STILL = Trend(STEADY, "nothing grows")
+"""Trend of a process that does not grow."""
 FIRST_STEPS = 3
 """Steps before which memory is still being taken."""
 OWN_WRITES = 0.5
@@ -109,54 +111,84 @@ def _swap(evidence: Evidence) -> Iterator[Finding]:
 
 def leaks(evidence: Evidence) -> Iterator[Finding]:
     """Yield memory that grows and does not stop: of each rank, and of each GPU."""
-    host = evidence.mean("cgroup/memory_limit_bytes") or evidence.mean("memory/total_bytes")
     told: set[int] = set()
-    # What is imported, loaded and compiled is kept: memory that grows before the steps go on is none that is lost.
-    since = max((float(event["time"]) for event in evidence.of_kind("compile")), default=-math.inf)
-    since = max(
-        [since, *(float(steps.end[min(FIRST_STEPS, len(steps) - 1)]) for steps in evidence.ranks if len(steps))]
-    )
-    for rank, track in evidence.series.get("memory/resident_bytes", {}).items():
-        finding = _leak(f"memory of rank {rank}", track.within(since, math.inf), host, rank)
-        if finding is not None:
-            told.add(rank)
-            yield finding
-    for name, by_rank in evidence.matching("process/", "/tree_memory_bytes").items():
-        rank = int(name.split("/")[1])
-        for track in by_rank.values():
-            what, later = f"memory of rank {rank} and its workers", track.within(since, math.inf)
-            finding = _leak(what, later, host, rank) if rank not in told else None
-            if finding is not None:
-                told.add(rank)
-                yield finding
+    for rank, finding in _host_leaks(evidence):
+        told.add(rank)
+        yield finding
     for what in ("memory_allocated_bytes", "memory_used_bytes"):
         for name, by_rank in evidence.matching("gpu/", f"/{what}").items():
             card = name.split("/")[1]
             limit = evidence.mean(f"gpu/{card}/memory_total_bytes")
             for rank, track in by_rank.items():
-                finding = _leak(f"memory of GPU {card}", track, limit, rank) if rank not in told else None
-                if finding is not None:
+                trend = _grown(track, limit) if rank not in told else None
+                if trend is not None:
                     told.add(rank)
-                    yield finding
+                    yield _leak(f"memory of GPU {card}", track, trend, rank)
 
 
-def _leak(name: str, track: Track, limit: float | None, rank: int) -> Finding | None:
-    """Return growth of memory as a finding, with its rate and when memory ends."""
+def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
+    """Yield the ranks whose memory on the host grows; those of one machine fill it together."""
+    limit = evidence.mean("cgroup/memory_limit_bytes") or evidence.mean("memory/total_bytes")
+    for tracks in _machines(evidence).values():
+        found = {rank: told for rank, track in tracks.items() if (told := _of_rank(evidence, rank, track, limit))}
+        others = [STILL] * (len(tracks) - len(found))
+        held = sum(float(track.value[-1]) for track in tracks.values())
+        joined = together([*(trend for _, _, trend in found.values()), *others], held, limit)
+        for (rank, (name, track, _)), trend in zip(found.items(), joined, strict=False):
+            yield rank, _leak(name, track, trend, rank, shared=len(found) > 1)
+
+
+def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
+    """Return by machine and rank the memory of its processes, or of itself alone where nobody knows those."""
+    found: dict[int, dict[int, Track]] = {}
+    for name, by_node in evidence.matching("process/", "/tree_memory_bytes").items():
+        for node, track in by_node.items():
+            found.setdefault(node, {})[int(name.split("/")[1])] = track.finite()
+    known = {rank for tracks in found.values() for rank in tracks}
+    for rank, track in evidence.series.get("memory/resident_bytes", {}).items():
+        if rank not in known:
+            found.setdefault(min(found, default=-1), {})[rank] = track.finite()
+    return {node: {rank: track for rank, track in sorted(of.items()) if len(track)} for node, of in found.items()}
+
+
+def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) -> tuple[str, Track, Trend] | None:
+    """Return what of a rank grows, itself or with its workers, and its trend; None if nothing does."""
+    # What is imported, loaded and compiled is kept: memory that grows before the steps go on is none that is lost.
+    since = [float(event["time"]) for event in evidence.of_kind("compile")]
+    since += [float(steps.end[min(FIRST_STEPS, len(steps) - 1)]) for steps in evidence.ranks if len(steps)]
+    workers = " and its workers" if (evidence.mean(f"process/{rank}/workers") or 0.0) >= 1 else ""
+    own = evidence.track("memory/resident_bytes", rank)
+    for name, track in ((f"memory of rank {rank}", own), (f"memory of rank {rank}{workers}", tree)):
+        later = track.within(max(since, default=-math.inf), math.inf) if track is not None else None
+        trend = _grown(later, limit) if later is not None else None
+        if later is not None and trend is not None:
+            return name, later, trend
+    return None
+
+
+def _grown(track: Track, limit: float | None) -> Trend | None:
+    """Return the trend of memory that grows and does not stop; None if it does not."""
     if len(track) < FEWEST_READINGS:
         return None
     trend = assess(track.time, track.value, limit=limit)
     risen, level = trend.risen or 0.0, trend.level or 0.0
     if not trend.growing or trend.rate is None or risen < max(LEAST_RISE, LEAST_RISE_SHARE * level):
         return None
-    hourly = format_value(trend.rate * HOUR, "bytes")
-    text = f"{name} grows by {hourly} an hour"
+    return trend
+
+
+def _leak(name: str, track: Track, trend: Trend, rank: int, *, shared: bool = False) -> Finding:
+    """Return growth of memory as a finding, with its rate and when memory ends."""
+    rate = trend.rate or 0.0
+    text = f"{name} grows by {format_value(rate * HOUR, 'bytes')} an hour"
     steps = track.step[-1] - track.step[0]
     if steps > 0:
-        each = trend.rate * float(track.time[-1] - track.time[0]) / float(steps)
+        each = rate * float(track.time[-1] - track.time[0]) / float(steps)
         text += f", {format_value(each, 'bytes')} a step"
     severity = WARNING
     if trend.left is not None:
-        text += f"; at this rate it is full in {spell(trend.left)}"
+        how = "with the other ranks that grow it fills the machine in" if shared else "at this rate memory is full in"
+        text += f"; {how} {spell(trend.left)}"
         severity = CRITICAL if (trend.left_low or trend.left) < SOON else WARNING
     facts = {**trend.facts(), "of": name}
     return Finding(

@@ -194,7 +194,7 @@ def communication(evidence: Evidence) -> Iterator[Finding]:
     if share < COMMUNICATES or cost / steps.count < (floor / 2 if share >= SURE else floor):
         return
     inside = f", {time(hidden / steps.count)} of it inside the backward pass" if hidden else ""
-    text = f"{cost / case.total:.0%} of the time goes into talking to other ranks: {time(cost / steps.count)}"
+    text = f"{cost / case.total:.0%} of the time goes into communication with other ranks: {time(cost / steps.count)}"
     text += f" of a step of {time(case.step)}{inside}"
     facts = {"phase": "communication", "phase_seconds": total, "inside_backward_seconds": hidden}
     yield slow(

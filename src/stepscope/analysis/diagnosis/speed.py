@@ -114,7 +114,7 @@ def _stretch(case: Case, phase: str) -> Iterator[Finding]:
     if share < LEAST_STRETCH or found.during < FLOOR:
         return
     kind, what = STRETCHES[phase]
-    more = f" (and in {found.others} more stretches)" if found.others else ""
+    more = f" (and in {found.others} more stretch{'es' if found.others > 1 else ''})" if found.others else ""
     text = f"from step {found.first} to {found.last}{more} {what} took {time(found.during)} a step, elsewhere "
     text += f"{time(found.before)}: {share:.0%} of the time of all steps"
     facts = {"phase": phase, "phase_seconds": case.spent(phase), "during_seconds": found.during}
@@ -181,11 +181,13 @@ def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
     happened = max(1, int((case.steps.phase(phase) > 0).sum()))
     cost = total * (1 - 1 / happened) if happened > 1 else total
     every = case.steps.count / happened
-    text = (
-        f"{share:.0%} of the time goes into {what}: {happened} times {time(total / happened)}, every {every:.0f} steps"
+    text = f"{share:.0%} of the time goes into {what}: "
+    text += (
+        f"{happened} times {time(total / happened)}, every {every:.0f} steps" if happened > 1 else f"once {time(total)}"
     )
     facts = {"phase": phase, "phase_seconds": total, "times": happened, "every_steps": every}
-    yield slow(kind, case, cost, text, threshold=SHARES[phase], condition="if it happens once", evidence=facts)
+    condition = "if it happens once" if happened > 1 else "without it"
+    yield slow(kind, case, cost, text, threshold=SHARES[phase], condition=condition, evidence=facts)
 
 
 def _logging(case: Case) -> Iterator[Finding]:
@@ -200,8 +202,9 @@ def _garbage(case: Case) -> Iterator[Finding]:
         return
     pauses = case.steps.phase("gc")
     some = pauses[pauses > 0]
-    text = f"{case.share('gc'):.0%} of the time goes into garbage collection: {len(some)} pauses of "
-    text += time(float(some.mean()))
+    text = f"{case.share('gc'):.0%} of the time goes into garbage collection: {len(some)} "
+    each = case.spent("gc") / case.steps.count * len(pauses) / max(1, len(some))  # as long as in the share
+    text += f"pause{'s' if len(some) > 1 else ''} of {time(each)}"
     yield _plain("gc_pauses", case, "gc", text, "without them")
 
 
