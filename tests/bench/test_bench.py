@@ -18,6 +18,7 @@ from bench.standing import slowed
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
+    "bursts": {"mean_1", "lost_1", "mean_10", "lost_10"},
     "hotpath": {"log", "step", "log_over_tensorboard", "log_over_wandb"},
     "loop": {"loop", "loop_aa", "loop_empty"},
     "start": {"import", "modules", "init", "exit", "pipe"},
