@@ -111,7 +111,7 @@ class FakeWatcher:
     """Ticks as it is told: a value to return, or an exception to raise."""
 
     def __init__(self, *ticks, needed=True):
-        self.ticks, self.feed, self.needed = list(ticks), self, needed
+        self.ticks, self.feed, self.needed, self.is_behind = list(ticks), self, needed, False
 
     def wait(self, seconds, wake):
         """Lose no time."""
@@ -121,6 +121,12 @@ class FakeWatcher:
 
     def streams(self):
         return [self]
+
+    def waker(self):
+        return -1
+
+    def heed(self):
+        """Nothing was heard."""
 
     def writer_alive(self):
         return self.needed

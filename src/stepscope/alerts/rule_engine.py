@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 EVALUATE_EVERY = 1.0
 """Seconds between two evaluations that serve well: a spike is told by its step, not by the second."""
-MOST_BYTES = 16 << 20
+MOST_BYTES = 4 << 20
 """Rows that wait for an evaluation; of more the oldest are not judged."""
 MOST_EVENTS = 10_000
 MOMENT = 600.0

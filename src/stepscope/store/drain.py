@@ -71,6 +71,8 @@ class Stream:
         self._schema_descriptor = -1
         self._spill: SpillReader | None = None
         self._wake: int | None = None
+        self.is_behind = False
+        """Whether more was there than its consumer took at once."""
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_READER)
             self.reader = ring.RingReader(self._descriptor)

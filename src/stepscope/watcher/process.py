@@ -28,7 +28,7 @@ from stepscope.watcher.guard import Job
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
 from stepscope.watcher.sealing import Sealing, lower_priority
-from stepscope.watcher.waking import heed, wakers
+from stepscope.watcher.waking import heed, pause, wakers
 
 NICE = 10
 MOST_FAILURES, LAST_FAILURES = 1000, 100
@@ -143,7 +143,8 @@ def _watch(watcher: Watcher, journal: Journal) -> bool:
             if failures > (MOST_FAILURES if is_needed else LAST_FAILURES):
                 journal.note(f"giving up after {failures} ticks that failed; `stepscope show` saves what is left")
                 return False
-        watcher.woken = watcher.feed.wait(watcher.rest() - (time.monotonic() - started), wake)
+        left = pause(watcher.rest(), time.monotonic() - started, watcher.streams())
+        watcher.woken = watcher.feed.wait(left, wake)
         if watcher.woken:
             heed(watcher.streams())
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from stepscope.watcher.death import End
     from stepscope.watcher.guard import Guard
 
-BATCHES, BATCH_BYTES = 64, 1 << 20
-"""Reads of one ring in one tick at most, so that one fast rank cannot starve the others; bytes of each."""
+BATCHES, BATCH_BYTES = 8, 1 << 20
+"""Reads of one ring in one tick at most, so that one fast rank neither starves the others nor fills our memory."""
 CALM = 256
 """A ring of which less than one part in so many was written between two looks is looked at half as often."""
 WRITTEN = (ring.WORD_PHASE + 1) * 8
@@ -100,7 +100,7 @@ class Rank:
 
     def move(self, pair: Pair, feed: Feed) -> bool:
         """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
-        self._seen = b""
+        self._seen, self.stream.is_behind = b"", False
         for _ in range(BATCHES):
             try:
                 batch = self.drain.once(self.stream, pair, BATCH_BYTES)
@@ -116,6 +116,7 @@ class Rank:
                 self._hear(batch.pieces, batch.expected, feed)
             if not batch.rows or (size < BATCH_BYTES // 2 and self.stream.empty()):  # else more has come meanwhile
                 return True
+        self.stream.is_behind = True
         return False
 
     def _look_on(self, feed: Feed) -> None:

@@ -17,6 +17,17 @@ def wakers(trainees: Iterable[Trainee], streams: Iterable[Stream]) -> list[int]:
     return [trainee.fileno() for trainee in trainees] + [descriptor for descriptor in rings if descriptor >= 0]
 
 
+def pause(usual: float, spent: float, streams: Iterable[Stream]) -> float:
+    """Return the seconds to wait for the next tick: none while a ring has more than one tick takes.
+
+    Args:
+        usual: seconds from the beginning of a tick to the next.
+        spent: seconds that this one took.
+        streams: the rings.
+    """
+    return 0.0 if any(stream.is_behind for stream in streams) else usual - spent
+
+
 def heed(streams: Iterable[Stream]) -> None:
     """Take notice that one was readable."""
     for stream in streams:
