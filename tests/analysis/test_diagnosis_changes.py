@@ -79,6 +79,15 @@ def test_a_slow_step_is_told_with_what_it_did() -> None:
     assert "2.9 s in checkpoint while disks were waited for" in found[0]["text"]
 
 
+def test_a_busy_machine_stops_steps_that_are_not_told_as_slow() -> None:
+    """Only a step with a cause of its own, or one that costs 1 % of the run, is worth a line there."""
+    save, forward = np.full(800, np.nan), np.full(800, 0.01)
+    save[300], forward[[50, 90, 200]] = 0.4, 0.2
+    run = steps(HEALTHY | {"checkpoint": save, "forward": forward}, count=800)
+    assert [one["step"] for one in slow_steps(evidence(run, series=busy()))] == [300]
+    assert len(slow_steps(evidence(run))) == 4
+
+
 def test_what_is_not_known_is_named_with_how_to_know_it() -> None:
     """An empty run misses everything, and finds nothing."""
     empty = Evidence()

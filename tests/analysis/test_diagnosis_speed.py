@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepscope.analysis.diagnosis.changes import changes
 from stepscope.analysis.diagnosis.evidence import Steps, Track
 from stepscope.analysis.diagnosis.verdict import findings, primary, summary
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps, track
@@ -19,6 +20,8 @@ PLANTED = {
     "gc_pauses": {"gc": 0.02},
 }
 COUNT = 200
+MODEST = (("gc", 10, 0.04), ("logging", 5, 0.02), ("checkpoint", 100, 0.05))
+"""Phases that a healthy run has now and then: how often, and their share of the time."""
 
 
 def rare(seconds: float, every: int, count: int = COUNT) -> np.ndarray:
@@ -162,6 +165,24 @@ def test_a_busy_machine_makes_no_garbage_collection() -> None:
     worse = evidence(steps(alike | {"gc": 3 * pauses}, count=count), series=busy())
     (found,) = [one for one in findings(worse) if one.kind == "gc_pauses"]
     assert found.evidence["share"] == pytest.approx(0.0075 / (0.0075 + sum(HEALTHY.values())), abs=0.06)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_busy_machine_makes_no_cause_of_what_is_modest(seed: int) -> None:
+    """Other programs come and go; collections, checkpoints, logging and recompilations of a few per cent stay that."""
+    chance = np.random.default_rng(seed)
+    count, usual = 400, sum(HEALTHY.values())
+    here = np.repeat(chance.random(count // 20) < 0.6, 20)
+    slower = 1 + here * chance.gamma(2, chance.choice([2, 5, 10]), count)
+    lesser = 1 + (slower - 1) * chance.uniform(0.1, 0.6, count)
+    made = {name: HEALTHY[name] * (lesser if name in ("data", "other") else slower) for name in HEALTHY}
+    for name, every, share in MODEST:
+        now = np.arange(count) % every == every - 1
+        made[name] = np.where(now, share * usual * every * lesser, np.nan if name == "checkpoint" else 0.0)
+    compiled = [{"kind": "compile", "time": 1.7e9, "recompiled": True, "seconds": 0.15 * float(slower.mean())}] * 4
+    run = evidence(steps(made, count=count), series=busy(), events=compiled)
+    assert [one.kind for one in findings(run) if one.severity != "info"] == []
+    assert changes(run) == []
 
 
 def test_a_summary_reckons_as_its_note_says() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from stepscope.analysis.change_points import LEVEL, change_points
 from stepscope.analysis.diagnosis.composition import PASSES, is_disturbed
+from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.tell import time
 from stepscope.core.vocabulary import format_value, unit_of
 
@@ -37,6 +38,8 @@ WINDOW = 40
 """Rows before and after a change that are compared."""
 SPREADS = 4.0
 """Usual spreads by which a sample of the machine must have moved to be named."""
+WAITED = 0.2
+"""Share of the time for which disks were waited for from which on that is said of a slow step."""
 SLOW, MOST_SLOW = 5.0, 5
 """A step that takes so many usual ones is told by itself; the slowest few are."""
 SAMPLED = (
@@ -279,8 +282,18 @@ def slow_steps(evidence: Evidence) -> list[dict[str, Any]]:
     if steps is None or len(steps) < 2 * MOST_SLOW or steps.weight is not None:
         return []
     usual = float(np.median(steps.seconds))
-    order = np.argsort(-np.nan_to_num(steps.seconds))[:MOST_SLOW]
-    return [_slow(steps, int(at), usual, evidence) for at in order if steps.seconds[at] > SLOW * usual]
+    order = np.argsort(-np.nan_to_num(steps.seconds))
+    worst = order[: 4 * MOST_SLOW if is_disturbed(evidence) else MOST_SLOW]
+    told = [_slow(steps, int(at), usual, evidence) for at in worst if steps.seconds[at] > SLOW * usual]
+    if is_disturbed(evidence):  # by which any step is stopped: its own is what has a name, or cost much
+        told = [one for one in told if _has_a_name(one) or one["seconds"] - usual > LEAST_COST * steps.total]
+    return told[:MOST_SLOW]
+
+
+def _has_a_name(told: dict[str, Any]) -> bool:
+    """Say whether something is known to have made a step slow: what happens now and then, an event, or the disk."""
+    rare = sum(told["phases"].get(name, 0.0) for name in RARE)
+    return bool(told["events"]) or rare > 0.5 * told["seconds"] or (told["io_waiting_ratio"] or 0.0) >= WAITED
 
 
 def _slow(steps: Steps, at: int, usual: float, evidence: Evidence) -> dict[str, Any]:
@@ -291,7 +304,7 @@ def _slow(steps: Steps, at: int, usual: float, evidence: Evidence) -> dict[str, 
     if most:
         text += f": {time(phases[most])} in {most}"
     waited = _then(evidence.track("pressure/io_some_stalled_ratio"), end - seconds, end)
-    if waited is not None and waited >= 0.2:
+    if waited is not None and waited >= WAITED:
         text += f" while disks were waited for {waited:.0%} of the time"
     happened = _events(evidence, end - seconds, end, step)
     if happened:

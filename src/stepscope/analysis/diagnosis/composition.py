@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
-from stepscope.analysis.diagnosis.rhythm import FEWEST as FEWEST_BEATS
 from stepscope.analysis.diagnosis.stretches import stretch_of
 
 if TYPE_CHECKING:
@@ -43,6 +42,8 @@ SURE = 0.5
 OTHERS, PRESSED = 0.25, 0.15
 """Share of the processors that other programs must take, or of the time in which something must wait for a processor,
 for a run to count as disturbed."""
+FEW = 4
+"""Checkpoints from which on the shortest was hardly disturbed."""
 FEWEST = 20
 """Measured steps without which nothing is corrected."""
 NOW_AND_THEN, USUALLY = ("evaluation", "checkpoint"), 0.9
@@ -64,6 +65,8 @@ class Composition:
     """Seconds of a disturbed run's phases that come on top of the usual in a rhythm."""
     stretches: dict[str, Stretch] = field(default_factory=dict)
     """Where phases take several times as long for many steps in a row."""
+    slowed: float = 1.0
+    """Times that others made the passes of a disturbed run longer."""
 
     def share(self, phase: str) -> float:
         """Return the share of a phase."""
@@ -146,7 +149,7 @@ def _undisturbed(steps: Steps, name: str) -> tuple[float, float]:
 
 def calm_sum(lengths: Numbers) -> float:
     """Return the seconds of things that a busy machine made longer, had it left them all as it left the shortest."""
-    return float(np.quantile(lengths, CALM)) * len(lengths) if len(lengths) >= FEWEST_BEATS else float(lengths.sum())
+    return float(np.quantile(lengths, CALM)) * len(lengths) if len(lengths) else 0.0
 
 
 def composition(steps: Steps, evidence: Evidence) -> Composition:
@@ -167,12 +170,26 @@ def composition(steps: Steps, evidence: Evidence) -> Composition:
             usual, bursts[name] = _undisturbed(steps, name)
             more = max(bursts[name], stretches[name].seconds if name in stretches else 0.0)
             calm[name] = min(seconds, usual + more)
-        elif name == "checkpoint":
-            calm[name] = min(seconds, calm_sum(steps.phase(name)[steps.phase(name) > 0]))
+    slowed = _slowed(spent, calm)
+    if "checkpoint" in spent:
+        calm["checkpoint"] = _checkpoints(steps, spent["checkpoint"], slowed)
     if "evaluation" in spent:
         calm["evaluation"] = _evaluation(spent, calm, steps.total)
     total = sum(calm.values())
-    return Composition(calm, total, max(0.0, steps.total - total), bursts, stretches)
+    return Composition(calm, total, max(0.0, steps.total - total), bursts, stretches, slowed)
+
+
+def _slowed(spent: dict[str, float], calm: dict[str, float]) -> float:
+    """Return how many times longer others made the passes: what computes in one thread is made longer by less."""
+    usual = sum(calm.get(name, 0.0) for name in PASSES)
+    return max(1.0, sum(spent.get(name, 0.0) for name in PASSES) / usual) if usual > 0 else 1.0
+
+
+def _checkpoints(steps: Steps, seconds: float, slowed: float) -> float:
+    """Return the seconds of a disturbed run's checkpoints; of few, all of which may be disturbed, what is sure."""
+    lengths = steps.phase("checkpoint")
+    lengths = lengths[lengths > 0]
+    return min(seconds, calm_sum(lengths)) if len(lengths) >= FEW else seconds / slowed
 
 
 def _stretches(steps: Steps, among: tuple[str, ...]) -> dict[str, Stretch]:
