@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import math
 from collections import defaultdict
 from types import SimpleNamespace
@@ -37,14 +38,19 @@ def test_a_monitor_without_arguments_starts_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.promise("S0-002")
 def test_metrics_behave_as_a_defaultdict_of_lists(monitor):
-    """Unknown names read as empty lists, and lists can be appended to, indexed, summed and compared."""
+    """Unknown names read as empty lists, and lists are lists: they take text, are added to, and written as JSON."""
     assert isinstance(monitor.metrics, defaultdict)
+    assert isinstance(monitor.metrics["unknown"], list)
     assert monitor.start_time == 1000.0
     assert not monitor.metrics["unknown"]
     monitor.metrics["mine"].append(2)
     monitor.metrics["mine"].extend([3, 4])
     mine = monitor.metrics["mine"]
     assert (mine == [2, 3, 4], mine[-1], mine[:2], sum(mine), max(mine), len(mine)) == (True, 4, [2, 3], 9, 4, 3)
+    monitor.metrics["notes"].append("warm-up")
+    monitor.record_metrics(5, 0.5, 1e-3, 32)
+    assert monitor.metrics["loss"] + [0.25] == [0.5, 0.25]
+    assert json.loads(json.dumps(monitor.metrics))["notes"] == ["warm-up"]
 
 
 @pytest.mark.promise("S0-003")

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import copy
+import json
 import math
+import pickle
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,12 +38,37 @@ def test_newest_takes_from_the_end(values, capacity, count):
     assert Series(values, capacity=capacity).newest(count) == (kept[-count:] if count > 0 else [])
 
 
-def test_integers_stay_integers_until_another_number_comes():
-    """A series of steps reads back as ints, a mixed one as floats."""
-    series = Series([1, 2])
-    assert repr(series) == "[1, 2]"
-    series.append(2.5)
-    assert repr(series) == "[1.0, 2.0, 2.5]"
+@given(NUMBERS, st.integers(1, 12))
+def test_is_a_list_for_whoever_takes_lists(values, capacity):
+    """It is written as JSON, added to a list, copied, sorted and turned into an array as a list is."""
+    series, kept = Series(values, capacity=capacity), values[-capacity:]
+    assert isinstance(series, list)
+    assert (json.dumps(series), series + [1.0], series.copy()) == (json.dumps(kept), kept + [1.0], kept)  # noqa: RUF005
+    assert (type(copy.deepcopy(series)), pickle.loads(pickle.dumps(series)), sorted(series)) == (
+        list,
+        kept,
+        sorted(kept),
+    )
+    assert np.array(series).tolist() == np.array(kept).tolist()
+    series += values
+    assert (series, series.recorded) == ((kept + values)[-capacity:], 2 * len(values))
+
+
+def test_what_is_no_number_is_kept_and_in_no_statistic():
+    """A list of a user's own takes text as any list does."""
+    series = Series([1, "warm-up", None, 3])
+    assert (series, series.statistics.count, series.statistics.mean) == ([1, "warm-up", None, 3], 2, 2.0)
+
+
+def test_a_changed_list_takes_further_values_at_its_end():
+    """Values taken out, put in or set stay so, and those of a device still find their places."""
+    gpu = Gpu()
+    series = Series([1, 2, 3], capacity=3)
+    assert series.pop(0) == 1
+    series[0] = 7
+    series.append(gpu.tensor(4.0))
+    series.append(5)
+    assert series == [3, 4.0, 5]
 
 
 @pytest.mark.promise("S0-009")
@@ -47,7 +76,6 @@ def test_statistics_cover_what_is_no_longer_kept():
     """Memory is bounded by the capacity; mean, minimum and maximum are over all values."""
     series = Series(range(1000), capacity=10)
     assert (len(series), series.statistics.count, series.statistics.minimum) == (10, 1000, 0)
-    assert len(series._slots) == 10
 
 
 def test_device_values_are_read_in_their_places_when_somebody_looks():
@@ -72,7 +100,7 @@ def test_ready_values_are_read_by_the_next_append():
 def test_a_value_that_the_device_cannot_give_is_counted():
     """A failing read loses that value alone."""
     series = Series([Gpu().tensor("broken"), 2])
-    assert (series.statistics.count, series.refused) == (1, 1)
+    assert (series.statistics.count, series.unreadable) == (1, 1)
     assert series[-1] == 2
 
 
@@ -123,7 +151,7 @@ def test_a_call_from_within_the_lock_ends():
     """A signal handler that interrupts an append can neither hang nor corrupt: its value is dropped and counted."""
     series = Series([1])
     with series._lock:
-        assert series.append(2) is False
+        assert series.push(2) is False
         assert list(series) == [1]
     assert series.dropped == 1
 

@@ -1,49 +1,50 @@
-"""The values of one metric kept in process: the newest ones, and exact statistics over all of them."""
+"""The values of one metric kept in process: a list of the newest ones, and exact statistics over all of them."""
 
 from __future__ import annotations
 
 import math
 import threading
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import overload
+from typing import TYPE_CHECKING, Any
 
 from stepscope.trackers.device_queue import DeviceQueue
 from stepscope.trackers.scalar import DeviceScalar, take
 from stepscope.trackers.statistics import Statistics
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Self
+
 WAIT_SECONDS = 0.02
 """How long a thread waits for another one; past that a value is dropped and counted."""
-_LARGEST_EXACT = 2**53
 
 
-class Series(Sequence[float]):
-    """A list of numbers that keeps the newest `capacity` values and forgets none in its statistics.
+class Series(list[Any]):
+    """A list that keeps the newest `capacity` values and forgets none of its numbers in its statistics.
 
-    Behaves as a list for reading, `append`, `extend` and `clear`. A series of integers reads back as integers; once it
-    got another number all read as floats. `len()` counts what is kept, `recorded` what was ever appended. A device
-    tensor is read when somebody looks, not when it is appended.
+    `append` and `extend` drop the oldest values when the list is full. `len()` counts what is kept, `recorded` what was
+    ever appended. What is no number is kept as any list keeps it, and is in no statistic. A device tensor is read when
+    somebody looks, not when it is appended; until then NaN stands in its place. A copy is a plain list.
     """
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, values: Iterable[object] = (), *, capacity: int = 10_000) -> None:
         """Start with the given values and keep at most `capacity` of them."""
+        super().__init__()
         self.capacity = max(1, int(capacity))
         self._lock = threading.Lock()
         self._reset()
-        self.refused = 0
-        """Values in which there was no single number."""
+        self.unreadable = 0
+        """Device tensors that could not be read."""
         self.dropped_busy = 0
         """Values dropped because another thread held the series for too long."""
         self.extend(values)
 
     def _reset(self) -> None:
-        self._slots = array("d")
+        super().clear()
+        self._gone = 0  # places before that of the first value that is kept
         self._queue = DeviceQueue()
-        self._integral = True
         self._statistics = Statistics()
         self.recorded = 0
 
@@ -57,28 +58,28 @@ class Series(Sequence[float]):
             if held:
                 self._lock.release()
 
-    def append(self, value: object) -> bool:
-        """Add one number: Python, numpy, or a one-element tensor. False if it was refused or dropped."""
+    def append(self, value: object) -> None:
+        """Add one value; a number may be Python's, numpy's, or a tensor of one element."""
         number = take(value)
-        if number is None:
-            self.refused += 1
-            return False
-        return self.push(number)
+        self.push(value if number is None else number)
 
-    def push(self, number: float | DeviceScalar) -> bool:
-        """Add what `take` returned. False if another thread held the series for too long."""
+    def push(self, value: Any) -> bool:
+        """Add what `take` returned, or anything else. False if another thread held the series for too long."""
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             self.dropped_busy += 1
             return False
         try:
-            place = self.recorded
-            self.recorded = place + 1
-            if isinstance(number, DeviceScalar):
-                self._place(place, math.nan)
-                self._queue.add(place, number)
+            self.recorded += 1
+            pending = isinstance(value, DeviceScalar)
+            super().append(math.nan if pending else value)
+            if len(self) > self.capacity:
+                super().__delitem__(0)
+                self._gone += 1
+            if pending:
+                self._queue.add(self._gone + len(self) - 1, value)
                 self._settle_ready()
-            else:
-                self._enter(place, number)
+            elif isinstance(value, (int, float)):
+                self._statistics.add(_as_float(value))
         finally:
             self._lock.release()
         return True
@@ -88,31 +89,24 @@ class Series(Sequence[float]):
         for value in values:
             self.append(value)
 
+    def __iadd__(self, values: Iterable[object]) -> Self:  # type: ignore[misc] # a list's own takes no other type
+        """Append each value."""
+        self.extend(values)
+        return self
+
     def clear(self) -> None:
         """Forget values and statistics."""
         with self._held():
             self._reset()
 
-    def _place(self, place: int, value: float) -> None:
-        """Put a value at its place, unless newer values have taken the slot."""
-        if place == len(self._slots) and place < self.capacity:
-            self._slots.append(value)
-        elif self.recorded - place <= self.capacity:
-            self._slots[place % self.capacity] = value
-
     def _enter(self, place: int, number: float | None) -> None:
-        """Count a number whose value is known."""
+        """Put a number that a device has given in its place, unless that is gone, and count it."""
         if number is None:
-            self.refused += 1
+            self.unreadable += 1
             return
-        try:
-            value = float(number)
-        except OverflowError:
-            value = math.copysign(math.inf, number)
-        if self._integral:
-            self._integral = isinstance(number, int) and abs(number) <= _LARGEST_EXACT
-        self._place(place, value)
-        self._statistics.add(value)
+        if place >= self._gone:
+            super().__setitem__(place - self._gone, number)
+        self._statistics.add(_as_float(number))
 
     def _settle_ready(self) -> None:
         """Enter the device scalars that can be read without waiting."""
@@ -132,7 +126,7 @@ class Series(Sequence[float]):
 
     @property
     def statistics(self) -> Statistics:
-        """Exact running statistics of every value appended so far, as a copy."""
+        """Exact running statistics of every number appended so far, as a copy."""
         self.settle()
         with self._held():
             return copy(self._statistics)
@@ -142,43 +136,38 @@ class Series(Sequence[float]):
         """Values that are in no statistic: another thread was in the way, or a device scalar was never read."""
         return self.dropped_busy + self._queue.dropped
 
-    def newest(self, count: int | None = None) -> list[float]:
+    def newest(self, count: int | None = None) -> list[Any]:
         """Return the newest `count` values that are kept (all without one), oldest first."""
-        known = self.recorded
         self.settle()
-        with self._held():
-            size = len(self._slots)
-            start = self.recorded % self.capacity if size == self.capacity else 0
-            values = (self._slots[start:] + self._slots[:start])[: max(0, size - (self.recorded - known))]
-            integral = self._integral
-        wanted = len(values) if count is None else max(0, min(count, len(values)))
-        newest = values[len(values) - wanted :]
-        return [value if math.isnan(value) else int(value) for value in newest] if integral else newest.tolist()
+        return super().__getitem__(slice(None if count is None else max(0, len(self) - max(0, count)), None))
 
-    def __len__(self) -> int:
-        """Count the values that are kept."""
-        return len(self._slots)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be a plain list in a copy or in another process."""
+        return list, (self.newest(),)
 
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[float]: ...
-    def __getitem__(self, index: int | slice) -> float | list[float]:
-        """Return a kept value or a list of them."""
-        if index == -1:
-            return self.newest(1)[0]
-        return self.newest()[index]
 
-    def __iter__(self) -> Iterator[float]:
-        """Go through the kept values as they are now."""
-        return iter(self.newest())
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.copysign(math.inf, number)
 
-    def __eq__(self, other: object) -> bool:
-        """Compare the kept values with a list or another series."""
-        if isinstance(other, (list, Series)):
-            return self.newest() == list(other)
-        return NotImplemented
 
-    def __repr__(self) -> str:
-        """Show the kept values as a list does."""
-        return repr(self.newest())
+def _settled(name: str) -> Callable[..., Any]:
+    """Return a list's own method that first reads what is still on a device."""
+    original = getattr(list, name)
+
+    def method(series: Series, /, *args: Any, **kwargs: Any) -> Any:
+        series.settle()
+        return original(series, *args, **kwargs)
+
+    method.__name__, method.__doc__ = name, original.__doc__
+    return method
+
+
+for _name in (
+    *("__getitem__", "__iter__", "__reversed__", "__contains__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__"),
+    *("__ge__", "__add__", "__mul__", "__rmul__", "__repr__", "copy", "count", "index", "pop", "remove", "insert"),
+    *("sort", "reverse", "__setitem__", "__delitem__", "__imul__"),
+):
+    setattr(Series, _name, _settled(_name))

@@ -65,8 +65,7 @@ class TrainingMonitor:
             clock: both clocks.
         """
         self.notices = Complaints()
-        self.metrics: defaultdict[str, Series] = defaultdict(Series)
-        """The newest 10 000 values of each metric, as lists; their statistics cover all values."""
+        self._metrics: defaultdict[str, Series] = defaultdict(Series)
         self._clock = clock or SystemClock()
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
@@ -100,6 +99,13 @@ class TrainingMonitor:
     @system_monitor.setter
     def system_monitor(self, part: Any) -> None:
         self._system.put(part, start=self._run is not None)
+
+    @property
+    def metrics(self) -> defaultdict[str, Series]:
+        """The newest 10 000 values of each metric, as lists. Waits for values that are still on a device."""
+        for series in list(self._metrics.values()):
+            series.settle()
+        return self._metrics
 
     @property
     def start_time(self) -> float:
@@ -258,12 +264,12 @@ class TrainingMonitor:
 
     def _keep(self, name: str, value: float | DeviceScalar) -> None:
         """Keep a number in process."""
-        if name in self.metrics:
-            self.metrics[name].push(value)
+        if name in self._metrics:
+            self._metrics[name].push(value)
             return
         label, _problem = clean(name)
-        if label and (label in self.metrics or len(self.metrics) < MAX_NAMES):
-            self.metrics[label].push(value)
+        if label and (label in self._metrics or len(self._metrics) < MAX_NAMES):
+            self._metrics[label].push(value)
         else:
             cause = f"{MAX_NAMES} names are kept; read further ones from the run"
             self.notices.say("names", f"cannot keep metric {label!r} in process: {cause}")
