@@ -329,3 +329,24 @@ def test_a_device_value_is_read_when_the_dictionary_is_made():
     """to_dict gives plain numbers, whatever they came as."""
     gpu = Gpu()
     assert TrainingMetrics(loss=gpu.tensor(2.0)).to_dict() == {"loss": 2.0}
+
+
+@pytest.mark.promise("S1-076")
+@pytest.mark.parametrize(
+    ("config", "rank", "told"),
+    [
+        ({"track_rank_0_only": True}, 0, 1),
+        ({"track_rank_0_only": True}, 1, 0),
+        ({"distributed_monitoring": False}, 1, 0),
+        ({}, 1, 1),
+    ],
+)
+def test_a_rank_that_is_not_tracked_tells_no_alert(config, rank, told, monkeypatch, capsys):
+    """With `track_rank_0_only` one rank tells what all of them see; without, each tells of its own."""
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monitor = TrainingMonitor(config, run=FakeRun())
+    monitor.alert_system.add_alert_rule("high", lambda metrics: metrics.loss > 1, message="loss {loss}")
+    monitor.record_metrics(0, 5.0, 1e-3, 32)
+    monitor.stop_monitoring()
+    assert capsys.readouterr().err.count("ALERT") == told

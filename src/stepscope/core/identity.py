@@ -140,7 +140,7 @@ def identify(
         UsageError: the project or the id cannot be a folder name, or there is no run to resume.
     """
     check_project(project)
-    place = _place(environ, distributed)
+    place = place_of(environ, distributed)
     key = _job_key(environ, place, parent)
     given = run_id if run_id is not None else environ.get(RUN_ID_VARIABLE) or None
     warnings: tuple[str, ...] = ()
@@ -203,8 +203,8 @@ def _count(environ: Mapping[str, str], *names: str) -> int | None:
     return None
 
 
-def _place(environ: Mapping[str, str], distributed: Distributed | None) -> Place:
-    """Return where the process stands: the process group knows best, then torchrun, then SLURM, then MPI."""
+def place_of(environ: Mapping[str, str], distributed: Distributed | None = None) -> Place:
+    """Return where a process stands: the process group knows best, then torchrun, then SLURM, then MPI."""
     local = _count(environ, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
     node = _count(environ, "GROUP_RANK", "NODE_RANK")
     in_step = _slurm_step(environ) is not None

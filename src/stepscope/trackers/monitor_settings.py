@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from stepscope.core.config import Config, load, load_or_default
 from stepscope.core.errors import UsageError
+from stepscope.core.identity import Distributed, place_of
 
 if TYPE_CHECKING:
     from stepscope.recorder.complaints import Complaints
@@ -41,6 +42,11 @@ class MonitorSettings:
     def tensorboard_dir(self) -> str | None:
         """Folder for TensorBoard files, if one was given."""
         return str(self.given.get("exporters.tensorboard.dir") or "") or None
+
+    def leaves_out(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Say whether this process is a rank that is not tracked: with `track_rank_0_only` every one but the first."""
+        first_only = self.given.get("recorder.track_rank_0_only") or self.given.get("recorder.distributed") is False
+        return bool(first_only) and place_of(environ, Distributed.current()).rank != 0
 
     def start_run(self) -> MonitoredRun:
         """Begin a run with these settings; it becomes the current one of the process."""

