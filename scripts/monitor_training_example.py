@@ -1,7 +1,8 @@
-"""Show what monitoring does: `python scripts/monitor_training_example.py --mode monitor|train`.
+"""Show what monitoring does: `python scripts/monitor_training_example.py --mode monitor|dashboard|train`.
 
-`monitor` watches this machine until Ctrl-C; `train` runs a simulated training with the callback of the documents. Both
-write JSON lines to `gpu_logs`. Neither needs a GPU.
+`monitor` watches this machine until Ctrl-C; `dashboard` shows the newest run and the machine in the terminal until q;
+`train` runs a simulated training with the callback of the documents. The first and the last write JSON lines to
+`gpu_logs`. None needs a GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Show what monitoring does.", allow_abbrev=False)
-    parser.add_argument("--mode", choices=["monitor", "train"], default="monitor", help="what to show")
+    parser.add_argument("--mode", choices=["monitor", "dashboard", "train"], default="monitor", help="what to show")
     parser.add_argument("--gpu", type=int, default=0, metavar="N", help="which GPU (default: 0)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between samples (default: 1)")
     parser.add_argument("--log-dir", default="gpu_logs", metavar="D", help="folder of the files (default: gpu_logs)")
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None, *, command: Callable[[list[str]
     options = parse(arguments)
     if options.mode == "train":
         return train(options)
+    if options.mode == "dashboard":
+        return command(["top"])
     words = ["monitor", "--gpu", str(options.gpu), "--interval", str(options.interval), "--jsonl-dir", options.log_dir]
     return command([*words, "--count", str(options.count)] if options.count else words)
 

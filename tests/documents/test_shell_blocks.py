@@ -32,7 +32,6 @@ PYTHON, ROOT = sys.executable, str(seeds.ROOT)
 EQUIVALENTS = {
     "python -m monitoring.gpu_monitor": [PYTHON, "-m", "monitoring.gpu_monitor"],
     "python -m monitoring.gpu_dashboard": [PYTHON, "-m", "monitoring.gpu_dashboard"],
-    "python scripts/monitor_training_example.py --mode dashboard": [PYTHON, "-m", "stepscope", "top"],
     "python scripts/monitor_training_example.py": [PYTHON, f"{ROOT}/scripts/monitor_training_example.py"],
     "python scripts/monitor_training.py": [PYTHON, f"{ROOT}/scripts/monitor_training.py"],
     # Only collected: the suite that this test belongs to runs them itself.
@@ -42,7 +41,7 @@ EQUIVALENTS = {
 """Commands of the documents, and what is run for them: the same names where we have them, else what does the same."""
 OWN_WORDS = ("data=", "project_name=", "exp_name=")
 """Overrides of the author's own program; the project is told by ours, too."""
-ENDLESS = ("gpu_monitor", "gpu_dashboard", "stepscope top", "mode monitor")
+ENDLESS = ("gpu_monitor", "gpu_dashboard", "mode dashboard", "mode monitor")
 """Commands that go on until Ctrl-C, which they get when they have said something."""
 SERVING = ("--dashboard_port",)
 """Commands that serve a page until Ctrl-C, which they get when it was answered."""

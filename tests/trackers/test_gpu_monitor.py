@@ -247,13 +247,15 @@ def test_the_documents_module_is_the_command(monkeypatch):
     assert module.TrainingMonitorCallback is stepscope.monitor.TrainingMonitorCallback
 
 
-def test_the_example_monitors_and_trains(monkeypatch, tmp_path, capsys):
-    """Mode monitor is the command; mode train simulates a training and prints what was seen."""
+@pytest.mark.promise("S2-015")
+def test_the_example_monitors_shows_and_trains(monkeypatch, tmp_path, capsys):
+    """Modes monitor and dashboard are commands; mode train simulates a training and prints what was seen."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     script = importlib.import_module("monitor_training_example")
     called = []
     assert script.main(["--mode", "monitor"], command=lambda words: called.append(words) or 0) == 0
-    assert called == [["monitor", "--gpu", "0", "--interval", "1.0", "--jsonl-dir", "gpu_logs"]]
+    assert script.main(["--mode", "dashboard"], command=lambda words: called.append(words) or 0) == 0
+    assert called == [["monitor", "--gpu", "0", "--interval", "1.0", "--jsonl-dir", "gpu_logs"], ["top"]]
     options = script.parse(["--mode", "train", "--steps", "5", "--log-dir", str(tmp_path)])
     assert script.train(options, sleep=lambda seconds: None) == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 5

@@ -6,6 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.vocabulary import canonical
 from stepscope.exporters.jsonl_files import JsonLines
 from stepscope.exporters.jsonl_rows import training_row
 from stepscope.recorder.device import DeviceError, DeviceValues, on_device
@@ -114,13 +115,13 @@ class TrainingMonitorCallback:
     def _record(self, step: int, values: dict[str, Any]) -> None:
         if self._run is None:
             return
-        known = dict(values)
+        known = {canonical(name) if name in FIELDS.values() else name: value for name, value in values.items()}
         metrics = TrainingMetrics(
             step=step,
             epoch=known.pop("epoch", None),
             loss=known.pop("loss", None),
             learning_rate=known.pop("learning_rate", None),
-            grad_norm=known.pop("gradient_norm", None),
+            grad_norm=known.pop("grad_norm", None),
             batch_time=self.step_seconds,
             custom=known,
         )
