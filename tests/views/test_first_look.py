@@ -90,3 +90,32 @@ def test_a_loss_that_is_not_finite_is_among_the_key_numbers(tmp_path):
     values = {"loss": np.where(AT > 200, np.nan, FALLING)}
     head = run_head(Past(RunFolder(write(tmp_path / "p" / "run", Drawn("run", steps=STEPS, values=values)))))
     assert [(one["label"], one["text"]) for one in head["numbers"]][1] == ("loss", "NaN")
+
+
+SAMPLED = ("cpu/usage_ratio", "gpu/0/memory_used_bytes")
+SPELLED = ["accuracy", "cpu/usage_ratio", "grad_norm", "gpu/0/memory_used_bytes", "loss", "lr", "step_seconds", "zeta"]
+
+
+@pytest.mark.promise("S0-075")
+@pytest.mark.parametrize(
+    ("word", "metric"),
+    [
+        ("training_loss", "loss"),
+        ("gpu_memory", "gpu/0/memory_used_bytes"),
+        ("cpu_usage", "cpu/usage_ratio"),
+        ("training_speed", "step_seconds"),
+        ("gradient_norms", "grad_norm"),
+        ("learning_rate", "lr"),
+        ("zeta", "zeta"),
+    ],
+)
+def test_every_word_of_the_settings_puts_its_metric_first(word, metric):
+    """Each word that `monitoring.metrics` may list brings what it means to the first place."""
+    assert candidates(SPELLED, SAMPLED, (word,))[0] == metric
+    assert metric in candidates(SPELLED, SAMPLED, ("loss", word))[:2]
+
+
+def test_a_speed_is_told_in_samples_where_they_are_known():
+    """Of the metrics that a word may mean the first that the run has is shown."""
+    assert candidates([*SPELLED, "samples_per_second"], SAMPLED, ("training_speed",))[0] == "samples_per_second"
+    assert candidates(["loss"], (), ("gpu_memory", "training_speed")) == ["loss"]

@@ -15,7 +15,7 @@ from stepscope.views.pace import SAMPLES, STEP
 from stepscope.views.run_card import headline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from stepscope.store.reader import Past
 
@@ -27,6 +27,14 @@ POINTS = 64
 """Buckets that each is looked at in."""
 RATES = ("samples_per_second", "tokens_per_second", "mfu_ratio")
 MACHINE = ("gpu/mean_utilization_ratio", "cpu/usage_ratio", "memory/used_bytes")
+TOPICS = {
+    "gpu_memory": ("gpu/0/memory_used_bytes", "memory/peak_bytes"),
+    "cpu_usage": ("cpu/usage_ratio",),
+    "memory_usage": ("memory/used_bytes",),
+    "training_speed": ("samples_per_second", "tokens_per_second", STEP),
+    "gradient_norms": ("grad_norm",),
+}
+"""What a word of `web.metrics` that names no metric stands for: the first of these that the run has."""
 LINE = 0.05
 """Share of its height by which what only rises may leave a straight line and still be a counter."""
 _WORDS = re.compile(r"[/_.\-]+")
@@ -60,7 +68,7 @@ def candidates(names: Collection[str], machine: Collection[str], first: tuple[st
     losses = [name for name in own if is_loss(canonical(name)) or is_score(canonical(name))]
     quality = beside([*([best] if best else []), *(name for name in losses if name != best)])
     wanted = [
-        *(known.get(canonical(name)) for name in first),
+        *(_chosen(name, known) for name in first),
         *quality,
         *(name for name in own if name not in losses),
         *(known.get(name) for name in (STEP, *RATES)),
@@ -70,6 +78,12 @@ def candidates(names: Collection[str], machine: Collection[str], first: tuple[st
     late = [name for name in ordered if name == STEP or name in machine]
     # a run of a thousand metrics still has a step time to fall back on
     return list(dict.fromkeys([*ordered[: CANDIDATES - len(late)], *late]))
+
+
+def _chosen(wanted: str, known: Mapping[str, str]) -> str | None:
+    """Return the recorded metric that a word of the settings means: by its name, a spelling of it, or its topic."""
+    meant = (canonical(wanted), *TOPICS.get(wanted, ()))
+    return next((known[name] for name in meant if name in known), None)
 
 
 def beside(names: Sequence[str]) -> list[str]:
