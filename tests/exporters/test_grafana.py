@@ -12,9 +12,10 @@ import yaml
 from stepscope.core.vocabulary import METRICS
 from stepscope.exporters.exposition import COUNTER, HISTOGRAM
 from stepscope.exporters.formats import FORMATS
-from stepscope.exporters.grafana import HEIGHT, OWN_PANELS, dashboard, expressions, own_panels, to_json
+from stepscope.exporters.grafana import HEIGHT, OWN_PANELS, dashboard, expressions, own_panels, to_json, write_for
 from stepscope.exporters.grafana_panels import ROWS, VARIABLES, WIDTH
 from stepscope.exporters.prometheus import DROPPED, DURATION, PHASE, SERIES, STEPS, Names
+from stepscope.exporters.prometheus_feed import Subject
 from stepscope.exporters.selection import Metric
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,3 +158,28 @@ def test_rows_are_headed():
     made = [panel for panel in dashboard()["panels"] if panel["type"] == "row"]
     assert [panel["title"] for panel in made] == [row.title for row in ROWS]
     assert HEIGHT > 1
+
+
+def subject(tmp_path):
+    return Subject("run-1", "mnist", "node", tmp_path / "run")
+
+
+@pytest.mark.promise("S0-076")
+def test_the_switch_writes_the_dashboard_where_the_setting_says(tmp_path):
+    """A run that begins has its dashboard in the file that was named, made anew each time, or in its own folder."""
+    target = tmp_path / "new" / "board.json"
+    for _ in range(2):
+        write_for(subject(tmp_path), {"exporters.grafana.path": str(target)}, pytest.fail)
+    made = json.loads(target.read_text())
+    assert (made["title"], made["uid"]) == ("Stepscope: mnist run-1", "stepscope-run-1")
+    (tmp_path / "run").mkdir()
+    write_for(subject(tmp_path), {}, pytest.fail)
+    assert json.loads((tmp_path / "run" / "grafana.json").read_text()) == made
+
+
+def test_a_dashboard_that_cannot_be_written_is_noted(tmp_path):
+    """The watcher goes on, and its log says why."""
+    (tmp_path / "file").touch()
+    notes = []
+    write_for(subject(tmp_path), {"exporters.grafana.path": str(tmp_path / "file" / "board.json")}, notes.append)
+    assert notes[0].startswith("cannot write the Grafana dashboard: ")

@@ -259,6 +259,8 @@ PROMETHEUS = (
 TENSORBOARD = (
     Key("exporters.tensorboard.enabled", SWITCH, False, "", "write TensorBoard event files while the run goes on"),
     Key("exporters.tensorboard.dir", TEXT, "", "", "folder of the event files, one a run in it; empty: tensorboard"),
+    Key("exporters.grafana.enabled", SWITCH, False, "", "write a Grafana dashboard of the run when it begins"),
+    Key("exporters.grafana.path", TEXT, "", "", "file of the dashboard; empty: grafana.json in the run's folder"),
 )
 
 LEDGER = (
@@ -320,7 +322,6 @@ def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -
 PLANNED = (
     planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
     planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
-    planned("exporters.grafana.enabled", SWITCH, False, "write a Grafana dashboard"),
     planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),
     planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
     planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
@@ -351,6 +352,8 @@ IMPLICATIONS = (
     Implication("watcher.batch", lambda value: not value, {"watcher.drain_interval": 0.02}, "when false"),
     Implication("recorder.distributed", lambda value: not value, {"recorder.track_rank_0_only": True}, "when false"),
     Implication("exporters.tensorboard.dir", bool, {"exporters.tensorboard.enabled": True}, "when set"),
+    Implication("exporters.grafana.path", bool, {"exporters.grafana.enabled": True}, "when set"),
+    Implication("exporters.grafana.enabled", bool, {"exporters.prometheus.enabled": True}, "when true"),
     Implication(
         "web.metrics",
         lambda value: isinstance(value, tuple) and "gradient_norms" in value,

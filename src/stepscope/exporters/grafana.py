@@ -7,15 +7,19 @@ one; `stepscope export --format grafana` chooses a run in it and adds a panel fo
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.vocabulary import unit_of
 from stepscope.exporters.grafana_panels import ROWS, TRAINER, VARIABLES, WIDTH, Panel, Query, Row
+from stepscope.exporters.output import new_file
 from stepscope.exporters.prometheus import Names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from stepscope.exporters.prometheus_feed import Subject
     from stepscope.exporters.selection import Metric
     from stepscope.store.reader import Past
 
@@ -89,6 +93,26 @@ def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
     rows = (*ROWS, Row("Metrics of this run", own)) if own else ROWS
     made = dashboard(rows, run=past.id, title=f"Stepscope: {past.project} {past.id}")
     stream.write(to_json(made).encode("utf-8", "replace"))
+
+
+def write_for(subject: Subject, settings: Mapping[str, Any], note: Callable[[str], None]) -> None:
+    """Write the dashboard of a run that begins, where `exporters.grafana.path` says, or into the run's folder.
+
+    Args:
+        subject: what is watched.
+        settings: the configuration by key.
+        note: where to say why it was not written.
+    """
+    target = Path(settings.get("exporters.grafana.path") or subject.folder / "grafana.json")
+    made = dashboard(run=subject.run, title=f"Stepscope: {subject.project} {subject.run}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(target, force=True) as path:
+            path.write_text(to_json(made), encoding="utf-8")
+    except (OSError, StepscopeError) as error:
+        note(
+            f"cannot write the Grafana dashboard: {in_words(error)}; `stepscope export --format grafana` does it later"
+        )
 
 
 def own_panels(names: Iterable[str]) -> tuple[Panel, ...]:

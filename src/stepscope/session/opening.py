@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 DEFAULT_PROJECT = "default"
 WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
 """What `recorder.watch` of the configuration chooses."""
-EVENT_FILES = "exporters.tensorboard.dir"
+EVENT_FILES, BOARD = "exporters.tensorboard.dir", "exporters.grafana.path"
 
 
 def init(
@@ -351,4 +351,5 @@ def _watcher_settings(config: Settings) -> str:
     sections = ("watcher.", "samplers.", "store.", "exporters.")
     chosen = {key: config.get(key) for key in VALUES if key.startswith(sections)}
     chosen[EVENT_FILES] = os.path.abspath(chosen[EVENT_FILES] or "tensorboard")  # the watcher may be started elsewhere
+    chosen[BOARD] = os.path.abspath(chosen[BOARD]) if chosen[BOARD] else ""
     return json.dumps(chosen)

@@ -65,6 +65,10 @@ def main(arguments: list[str]) -> int:
             from stepscope.exporters.tensorboard_feed import with_tensorboard
 
             feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
+        if settings.get("exporters.grafana.enabled"):
+            from stepscope.exporters.grafana import write_for
+
+            write_for(watcher.subject(), settings, journal.note)
         watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
         gc.freeze()  # what is loaded stays: to look through it for garbage was a tenth of all that the watcher does
         gave_up = not _watch(watcher, journal)
