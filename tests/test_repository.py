@@ -91,6 +91,8 @@ def test_python_floor_is_stated_and_one(metadata):
     assert metadata["Requires-Python"] == ">=3.10"
     assert 'target-version = "py310"' in read("pyproject.toml")
     assert "Python 3.10 or newer" in read("README.md")
+    assert "Python 3.10 and torch 2.1 are the oldest that work" in read("docs/torch.md")
+    assert 'torch = ["torch>=2.1"]' in read("pyproject.toml")
 
 
 def test_metadata_is_right(metadata, wheel):
@@ -119,6 +121,22 @@ def test_dependencies_are_those_that_are_imported(metadata):
     foreign = imported - set(sys.stdlib_module_names) - {"stepscope"}
     assert declared <= foreign
     assert foreign - declared <= OPTIONAL
+
+
+@pytest.mark.promise("S1-017")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "scripts/monitor_training.py",
+        "configs/monitoring_config.yaml",
+        "examples/integration_example.py",
+        "tests/test_performance_monitor.py",
+        "tests/test_metrics_collector.py",
+    ],
+)
+def test_files_of_the_documents_are_there(path):
+    """Every file that a document tells people to look at exists, and says something."""
+    assert len(read(path).splitlines()) > 10
 
 
 @pytest.mark.promise("S1-016")

@@ -75,7 +75,7 @@ def test_not_finite(value):
     assert told[0].text.endswith(" since step 1")
 
 
-@pytest.mark.promise("S2-056")
+@pytest.mark.promise("S2-056", "S4-051")
 def test_loss_plateau():
     """A loss that no longer falls is told; one that falls slowly through its noise is not."""
     rig = rig_of("loss_plateau")
@@ -227,6 +227,7 @@ def test_anomaly_detection_can_be_turned_off(spelling):
     assert "anomaly" in {rule.name for rule in rules_of({})[0]}
 
 
+@pytest.mark.promise("S4-051")
 def test_training_speed():
     """Half of the speed for 20 steps is told with what a step takes now; the end of it, too."""
     rig = rig_of("training_speed")
@@ -341,6 +342,7 @@ def test_disks():
     assert told == ["disk_filling"]
 
 
+@pytest.mark.promise("S1-003", "S4-051")
 def test_memory_that_leaks_is_told_with_the_time_left():
     """A process that grows without end is told with the time until its limit; a steady one is not."""
     rig = rig_of("memory_leak", "gpu_memory_leak")

@@ -15,7 +15,6 @@ def kinds(**facts):
     return [one.kind for one in advise(Usage(seconds=HOUR, **facts), load())]
 
 
-@pytest.mark.promise("S1-083")
 def test_machine_that_fits_gets_no_advice():
     """A run that uses its machine well is left alone, and so is one of which nothing is known."""
     assert kinds(gpus=1, utilization=0.97, memory_peak=60 * GIB, memory_total=80 * GIB, data_ratio=0.02) == []
@@ -37,6 +36,7 @@ def test_data_comes_before_everything_else():
     assert found[0].gain_ratio == 0.6
 
 
+@pytest.mark.promise("S1-083")
 def test_batch_grows_into_free_memory():
     """Memory that is mostly free holds a bigger batch, by a factor that surely fits; full memory is a risk."""
     found = advise(Usage(HOUR, 1, 0.8, 18 * GIB, 80 * GIB))
@@ -45,6 +45,7 @@ def test_batch_grows_into_free_memory():
     assert kinds(gpus=1, memory_peak=79 * GIB, memory_total=80 * GIB) == ["memory_full"]
 
 
+@pytest.mark.promise("S0-086", "S1-083")
 def test_fewer_gpus_where_they_wait():
     """GPUs that wait for each other, or idle, could be fewer; busy ones that scale could be more."""
     assert "fewer_gpus" in kinds(gpus=8, communication_ratio=0.4, utilization=0.99)
@@ -73,7 +74,6 @@ def test_short_runs_say_nothing():
     assert advise(Usage(5.0, 1, 0.01, GIB, 80 * GIB)) == []
 
 
-@pytest.mark.promise("S0-086")
 def test_scaling_by_amdahl():
     """From throughputs at several sizes come the serial share, the efficiency, and where more GPUs stop paying."""
 

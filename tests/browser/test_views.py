@@ -179,7 +179,6 @@ def test_export_gives_code_and_pictures(page, server, keys):
     assert waiting.value.path().read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.promise("S0-086")
 def test_the_ledger_accounts_for_all_time(page, server, keys):
     """The ledger's classes sum to the wall clock, each says what is in it, and waste says what to do."""
     visit(page, server, "ledger", keys[SICK])

@@ -61,7 +61,7 @@ def test_table_fits_and_has_no_colour(compare):
     assert max(map(width_of, text.splitlines())) <= 80
 
 
-@pytest.mark.promise("S0-079", "S0-085")
+@pytest.mark.promise("S0-085")
 def test_json_has_values_difference_interval_verdict_and_why(compare):
     """Per quantity JSON has the two values, the difference, its interval, the verdict and why."""
     code, text = compare(A, B, "--json")

@@ -94,7 +94,7 @@ def test_the_monitoring_root_loads_as_written(tmp_path):
     assert [set_by(block, tmp_path) for block in seed_blocks("000")] == [BASIC, ADVANCED]
 
 
-@pytest.mark.promise("S1-056", "S1-057", "S1-058", "S1-059", "S1-060", "X-08")
+@pytest.mark.promise("S1-056", "S1-059", "S1-060", "X-08")
 def test_the_flat_sections_load_as_written(tmp_path):
     """Every example of the second document sets these keys, and no others."""
     assert [set_by(block, tmp_path) for block in seed_blocks("001")] == FLAT

@@ -174,6 +174,7 @@ def test_parquet_has_the_columns_of_the_view(past, tmp_path):
 
 
 @pytest.mark.promise("S2-047", "X-03")
+@pytest.mark.promise("S1-013")
 @pytest.mark.parametrize("spelling", ["recorded", "documents"])
 def test_the_same_number_everywhere(past, tmp_path, spelling):
     """A metric has the same numbers, bit by bit, in Python, SQL, CSV, JSONL and Parquet."""

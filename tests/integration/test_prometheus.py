@@ -92,7 +92,7 @@ def scraped(tmp_path_factory):
 
 @needs_prometheus
 @pytest.mark.slow
-@pytest.mark.promise("S2-005", "S2-043")
+@pytest.mark.promise("S2-005", "S2-035", "S2-043")
 def test_every_query_of_the_dashboard_has_data(scraped):
     """Every query of the Grafana dashboard answers with data from a real Prometheus that scrapes a live endpoint."""
     asked = [plain(expression) for expression in expressions(dashboard())]

@@ -263,7 +263,7 @@ TRAIN = """
 """
 
 
-@pytest.mark.promise("S1-004", "X-06")
+@pytest.mark.promise("S1-004")
 def test_the_steps_of_a_plain_script_are_recorded(bench):
     """Without a line in the script every step is there with duration, samples and phases; the result is the same."""
     pytest.importorskip("torch", reason="needs torch, which is instrumented")

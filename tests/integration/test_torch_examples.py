@@ -45,7 +45,7 @@ def unexplained(past, rank=0):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.promise("S1-004", "X-06")
+@pytest.mark.promise("S1-004")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_the_plain_example_is_explained(workers):
     """A script with nothing of ours in it: 96 steps, phases, evaluation and checkpoints; `other` is at most 5 %."""

@@ -196,6 +196,56 @@ def test_callback_that_fails_does_not_stop_the_training(tmp_path, monkeypatch, c
     assert told.count("cannot go on in ThroughputMonitorCallback.on_train_batch_end: RuntimeError: broken") == 1
 
 
+@pytest.mark.promise("S3-017", "X-06")
+@pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize("timing", [True, False])
+def test_throughput_reports_every_so_many_epochs_what_is_wanted(tmp_path, capsys, memory, timing):
+    """`log_interval` counts epochs, the last one is always told; `track_memory` and `track_timing` are switches."""
+    callback = ThroughputMonitorCallback(log_interval=2, track_memory=memory, track_timing=timing)
+    trainer(tmp_path, [callback], max_epochs=5).fit(Model(), loader(4, 4))
+    told = re.findall(r"^ThroughputMonitor: Epoch (\d+) - (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert [epoch for epoch, _ in told] == ["1", "3", "4"]
+    assert all(("memory_peak" in line) is memory for _, line in told)
+    names = set(last_run().names())
+    assert ("memory_peak_mb" in names, "batch_load_time_ms/p95" in names) == (memory, timing)
+    assert "samples_per_second" in names
+
+
+@pytest.mark.promise("S3-039", "X-06")
+@pytest.mark.parametrize("kind", ["gpu", "cpu", "io"])
+def test_resources_are_reported_every_so_many_batches(tmp_path, capsys, monkeypatch, kind):
+    """`log_interval` counts batches; each of the three kinds of monitoring can be switched off, and is then absent."""
+    monkeypatch.setattr("stepscope.integrations.lightning_resources.SECONDS", 0.001)
+    asked = {}
+
+    def sources(**wanted):
+        asked.update(wanted)
+        return [Source({**HOST, **GPU})]
+
+    monkeypatch.setattr("stepscope.integrations.lightning_resources.chosen_sources", sources)
+    callback = ResourceMonitorCallback(log_interval=3, **{f"{kind}_monitoring": False})
+    trainer(tmp_path, [callback], max_epochs=1).fit(Model({"forward": 0.05}), loader(9, 1))
+    assert 1 <= capsys.readouterr().out.count("ResourceMonitor: GPU 0") <= 3
+    assert {name: wanted for name, wanted in asked.items() if name != "rank"} == {
+        name: name != kind for name in ("gpu", "cpu", "io")
+    }
+
+
+@pytest.mark.promise("S3-027")
+@pytest.mark.parametrize("is_on", [True, False])
+def test_profiler_records_shapes_and_stacks_as_it_is_told(tmp_path, is_on):
+    """`record_shapes` and `with_stack` decide what is in the trace; `cuda` is passed over where there is none."""
+    callback = ProfilerCallback(
+        enabled=True, profile_epochs=[0], profile_steps=2, warmup_steps=1, record_shapes=is_on, with_stack=is_on,
+        activities=["cpu", "cuda"],
+    )  # fmt: skip
+    trainer(tmp_path, [callback], max_epochs=1).fit(Model(), loader(12, 4))
+    trace = json.loads((tmp_path / "profiler_traces" / "chrome_trace_epoch_0.json").read_text())
+    told = [event.get("args", {}) for event in trace["traceEvents"]]
+    assert any("Input Dims" in args for args in told) is is_on
+    assert any("Python parent id" in args or "Call stack" in args for args in told) is is_on
+
+
 @pytest.mark.promise("S3-029")
 def test_profiler_that_fails_does_not_stop_the_training(tmp_path, monkeypatch, capsys):
     """An error of torch's profiler ends the profile only."""
@@ -218,7 +268,7 @@ def test_profiler_says_if_no_epoch_is_profiled(tmp_path, capsys):
     assert "Profiler: no epoch of [5] is trained: they are 0 to 1" in capsys.readouterr().out
 
 
-@pytest.mark.promise("S3-017", "S3-026", "S3-027", "S3-028", "S3-039", "S3-040", "S3-041", "S3-042")
+@pytest.mark.promise("S3-026", "S3-028", "S3-040", "S3-041", "S3-042")
 def test_options_have_the_documents_defaults():
     """Every option of the documents exists, with their default."""
     throughput, profiler, resources = ThroughputMonitorCallback(), ProfilerCallback(), ResourceMonitorCallback()

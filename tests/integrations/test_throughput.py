@@ -36,7 +36,6 @@ def counted(clock):
     return Throughput(FakeRun(), clock=clock)
 
 
-@pytest.mark.promise("S3-021")
 def test_accumulation(counted, clock):
     """Batches that are accumulated belong to one step: samples add up, the time is that of the whole step."""
     counted.step_end()
@@ -47,7 +46,6 @@ def test_accumulation(counted, clock):
     assert row == {"steps_per_second": 0.5, "microbatches_per_second": 2.0, "samples_per_second": 16.0}
 
 
-@pytest.mark.promise("S3-021")
 def test_short_last_batch(counted, clock):
     """A short last batch counts by its size and its time, not as a full one or as a rate of its own."""
     counted.step_end()

@@ -8,7 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
+from stepscope.integrations.torch import Instrument  # noqa: E402 - it needs torch
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
+from tests.recorder.rig import Rig  # noqa: E402 - it needs torch
 
 
 @pytest.fixture
@@ -278,3 +280,18 @@ def test_training_in_another_thread_is_followed(rig, clock):
     found = tr.steps_of(rig)
     assert len(found) >= 5
     assert found[-1]["forward"] == 1
+
+
+@pytest.mark.promise("S1-014")
+@pytest.mark.parametrize(("version", "watched"), [("2.0.1", False), ("1.13.1+cu117", False), ("2.1.0a0", True)])
+def test_a_torch_that_is_too_old_is_not_watched_and_that_is_said(tmp_path, monkeypatch, capsys, version, watched):
+    """Below the floor that the documentation states no hook is put on, and one line says what to do."""
+    monkeypatch.setattr(torch, "__version__", version)
+    original = torch.nn.Module.__init__
+    instrument = Instrument(Rig(tmp_path).run)
+    instrument.attach()
+    try:
+        assert (torch.nn.Module.__init__ is not original) is watched
+        assert capsys.readouterr().err.count(f"cannot watch torch {version}: ") == (not watched)
+    finally:
+        instrument.detach()

@@ -57,14 +57,13 @@ def test_high_frequency_mode_gives_room_and_drains_more_often(start, tmp_path):
     assert watcher_settings(text, tmp_path)["watcher.drain_interval"] == 0.05
 
 
-@pytest.mark.promise("S1-057", "S1-060", "S1-061")
+@pytest.mark.promise("S1-060")
 def test_the_flush_interval_is_that_of_the_sync_to_disk(tmp_path):
     """`flush_interval` reaches the watcher; of two sections that set it, metrics_collection wins."""
     text = "performance_tuning:\n  flush_interval: 10.0\nmetrics_collection:\n  flush_interval: 5.0\n"
     assert watcher_settings(text, tmp_path)["watcher.sync_interval"] == 5.0
 
 
-@pytest.mark.promise("S1-058", "S1-061")
 def test_batches_are_smaller_when_they_are_not_wanted(tmp_path):
     """`batch_metrics_collection: false` makes the watcher drain more often."""
     on, off = (f"performance_tuning:\n  batch_metrics_collection: {word}\n" for word in ("true", "false"))

@@ -4,6 +4,8 @@ import json
 import math
 import subprocess
 import sys
+import time
+import timeit
 from datetime import datetime
 from pathlib import Path
 
@@ -70,16 +72,23 @@ def test_it_detects_leaks(loop):
 
 @pytest.mark.promise("S4-050")
 def test_own_cost_is_measured_and_reported(tmp_path):
-    """The export says what the profiler itself costs: in all, by iteration, and as a share of the time."""
-    profiler = ComprehensiveProfiler(device="cpu")
-    for _ in range(20):
-        profiler.start_iteration()
-        sum(range(20_000))
-        profiler.end_iteration(num_samples=1)
-    overhead = profiler.get_summary()["overhead"]
-    assert 0 < overhead["per_iteration_sec"] < 0.05
-    assert overhead["total_sec"] == pytest.approx(20 * overhead["per_iteration_sec"])
-    assert 0 < overhead["ratio"] < 1
+    """The export says what the profiler costs, in all, by iteration and as a share; that is a few looks at /proc."""
+
+    def read():
+        with open("/proc/self/status", "rb", buffering=0) as file:
+            file.read()
+
+    found, plain = [], []
+    for _ in range(10):  # in turn: what a busy machine does to one it does to the other
+        profiler = ComprehensiveProfiler(device="cpu", clock=time.thread_time)
+        for _ in range(50):
+            profiler.start_iteration()
+            profiler.end_iteration(num_samples=1)
+        found.append(profiler.get_summary()["overhead"])
+        plain.append(timeit.timeit(read, timer=time.thread_time, number=50) / 50)
+    assert all(one["total_sec"] == pytest.approx(50 * one["per_iteration_sec"]) for one in found)
+    assert all(0 < one["ratio"] < 1 for one in found)
+    assert min(one["per_iteration_sec"] for one in found) < 10 * min(plain)
 
 
 def test_end_without_start_counts_what_was_taken_in(loop, capsys):

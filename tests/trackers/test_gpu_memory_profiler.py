@@ -164,12 +164,20 @@ def test_unknown_label_has_no_verdict(profiler):
 
 @pytest.mark.promise("S4-050")
 def test_cost_of_a_measurement_of_this_process():
-    """A measurement takes far less than a millisecond: its median is printed by the documentation's example."""
+    """A measurement costs little more than to read the process's memory once: below 0.1 ms here, and 1 % of 10 ms."""
     profiler = GPUMemoryProfiler(modules={})
-    profiler.measure("x")
-    costs = []
-    for _ in range(200):
+
+    def seconds(call):
         began = time.perf_counter()
-        profiler.measure("x")
-        costs.append(time.perf_counter() - began)
-    assert min(costs) < 0.01  # what a busy machine adds to some of them is not ours
+        call()
+        return time.perf_counter() - began
+
+    def read():
+        with open("/proc/self/status", "rb", buffering=0) as file:
+            file.read()
+
+    measured, plain = [], []
+    for _ in range(300):  # in turn: what a busy machine does to one it does to the other
+        measured.append(seconds(lambda: profiler.measure("x")))
+        plain.append(seconds(read))
+    assert min(measured) < 10 * min(plain)

@@ -73,7 +73,7 @@ def test_a_long_run_read_in_blocks_has_the_same_verdict(run: Path, monkeypatch: 
     assert coarse["evidence"]["steps"] == pytest.approx(exact["evidence"]["steps"], abs=2)
 
 
-@pytest.mark.promise("S0-086", "S4-051")
+@pytest.mark.promise("S0-086")
 def test_a_run_that_is_still_young_is_judged_by_what_it_has(tmp_path: Path) -> None:
     """A loss that breaks is told while the run goes on."""
     with stepscope.init(project="early", dir=str(tmp_path)) as live:

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from stepscope.core import ring, status
+from stepscope.core.config import load
 from stepscope.core.vocabulary import metric_of, unit_of
 from stepscope.store.states import KILLED
 from stepscope.watcher import metering, ranks
@@ -229,6 +230,41 @@ def test_disk_is_asked_once_a_second(stage, monkeypatch):
         trainer.run.log({"a": 1.0})
         stage.tick()
     assert 5 <= len(asked) <= 6
+
+
+@pytest.mark.promise("S1-057", "S1-061")
+def test_flush_interval_decides_how_often_the_disk_is_asked(tmp_path, monkeypatch):
+    """With `flush_interval: 10.0` five seconds of rows ask the disk once, and twenty ask it three times at most."""
+    asked = []
+    monkeypatch.setattr("stepscope.store.tail._sync", asked.append)
+    settings = load(settings={"performance_tuning": {"flush_interval": 10.0}})
+    stage = Stage(
+        tmp_path, monkeypatch, sync=Pace.of({"watcher.sync_interval": settings.get("watcher.sync_interval")}).sync
+    )
+    trainer = stage.trainer()
+    counts = []
+    for _ in range(4):
+        for _ in range(50):
+            trainer.run.log({"a": 1.0})
+            stage.tick()
+        counts.append(len(asked))
+    assert counts[0] <= 1
+    assert 2 <= counts[-1] <= 3
+
+
+@pytest.mark.promise("S1-058", "S1-061")
+def test_without_batches_the_watcher_rests_for_a_shorter_time(tmp_path, monkeypatch):
+    """`batch_metrics_collection: false` has rows fetched at least five times as often."""
+    rests = []
+    for number, batched in enumerate((True, False)):
+        settings = load(settings={"performance_tuning": {"batch_metrics_collection": batched}})
+        (tmp_path / str(number)).mkdir()
+        stage = Stage(tmp_path / str(number), monkeypatch, drain=settings.get("watcher.drain_interval"))
+        trainer = stage.trainer()
+        trainer.run.log({"a": 1.0})
+        stage.tick()
+        rests.append(stage.watcher.rest())
+    assert rests[1] * 5 <= rests[0]
 
 
 def test_sealing_by_bytes(tmp_path, monkeypatch):

@@ -71,6 +71,7 @@ def machine(request, tmp_path):
     return Machine(tmp_path, request.param)
 
 
+@pytest.mark.promise("S4-051")
 def test_a_kill_in_the_cgroup_after_we_looked_is_evidence(machine):
     """The counter must have grown since the process was found; limit and last memory are told with it."""
     machine.set(2)

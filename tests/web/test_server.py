@@ -46,6 +46,7 @@ def test_an_address_that_is_not_ours(tmp_path, monkeypatch, host, port, kind):
 
 
 @pytest.mark.promise("S1-054", "X-02")
+@pytest.mark.promise("S1-043")
 def test_the_configuration_says_where(tmp_path, monkeypatch):
     """`dashboard.host`, `.port` and `.refresh_interval` are taken; without them it is 127.0.0.1:8080."""
     assert (serving(str(tmp_path)).host, serving(str(tmp_path)).port) == ("127.0.0.1", 8080)

@@ -7,6 +7,7 @@ raises into the training, or is seen by a compiled region. docs/torch.md says wh
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ class Instrument:
 
     def attach(self) -> None:
         """Put all hooks on."""
-        if self._is_attached:
+        if self._is_attached or not _is_new_enough(torch.__version__):
             return
         self._is_attached = True
         self._loaders.look = self._optimizers.made = self.roots.look
@@ -192,6 +193,16 @@ class Instrument:
                 tell(f"cannot go on measuring: {in_words(error, 300)}; the training goes on")
 
         return call
+
+
+def _is_new_enough(version: str) -> bool:
+    """Say whether this torch has the hooks that are used; one that has not is told."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found >= OLDEST:
+        return True
+    oldest = ".".join(map(str, OLDEST))
+    tell(f"cannot watch torch {version}: its hooks are older than {oldest}; update it, or use run.step and run.phase")
+    return False
 
 
 def _disarm_in_children(instrument: Instrument) -> None:
