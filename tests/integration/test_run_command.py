@@ -12,12 +12,15 @@ from tests.integration.processes import free_port, the_run
 from tests.integration.test_launchers import QUIET
 
 RUN = ["-m", "stepscope", "run"]
+WHERE = "stepscope: this run is in "
 
 
 def both(bench, code, *arguments, **options):
-    """Run a script plainly and under `stepscope run`; return both."""
+    """Run a script plainly and under `stepscope run`; return both, without the line that says where the run is."""
     plain = bench.run(code, *arguments, **options)
-    return plain, bench.run(code, *arguments, interpreter=RUN, **options)
+    run = bench.run(code, *arguments, interpreter=RUN, **options)
+    run.err = "".join(line for line in run.err.splitlines(keepends=True) if not line.startswith(WHERE))
+    return plain, run
 
 
 FACTS = """
@@ -333,3 +336,54 @@ def test_an_unbuffered_interactive_read_works(bench):
     trainer = bench.start(code, interpreter=RUN, stdin=subprocess.PIPE)
     out, err = trainer.process.communicate("ab\n", timeout=240)
     assert (trainer.process.returncode, out) == (0, "abab\n"), err
+
+
+ARGUMENTS = """
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--password", default="hunter2")
+    print(parser.parse_args().lr)
+"""
+
+
+def test_arguments_of_a_script_are_the_configuration_of_its_run(bench):
+    """What argparse made of the command line stands in the run, without secrets, and a pipe is told where that is."""
+    trainer = bench.run(ARGUMENTS, "--lr", "0.5", interpreter=RUN)
+    past = the_run()
+    assert trainer.out == "0.5\n"
+    assert past.config == {"lr": 0.5, "password": "[redacted]"}
+    [line] = trainer.err.splitlines()
+    assert line.startswith(WHERE)
+    assert past.id in line
+
+
+NAMED = """
+    import stepscope
+    with stepscope.init(name="my own", config={"depth": 3}) as run:
+        run.log(x=1.0)
+"""
+
+
+def test_what_a_script_says_of_its_run_counts(bench):
+    """A script that begins a run itself names it, and gives its configuration."""
+    assert bench.run(NAMED, interpreter=RUN).process.returncode == 0
+    past = the_run()
+    assert (past.name, past.config) == ("my own", {"depth": 3})
+
+
+COMPOSED = """
+    import hydra
+    @hydra.main(version_base=None)
+    def main(cfg):
+        print(dict(cfg))
+    main()
+"""
+
+
+def test_what_hydra_composes_is_the_configuration(bench):
+    """Overrides on the command line are kept; Hydra's own options are not."""
+    pytest.importorskip("hydra", reason="composes the configuration")
+    trainer = bench.run(COMPOSED, "+lr=0.5", "hydra.run.dir=.", interpreter=RUN)
+    assert trainer.out == "{'lr': 0.5}\n", trainer.err
+    assert the_run().config == {"lr": 0.5}

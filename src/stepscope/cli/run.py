@@ -18,6 +18,7 @@ from stepscope.core.identity import RUN_ID_VARIABLE
 from stepscope.session import program
 from stepscope.session.current import CURRENT
 from stepscope.session.opening import init
+from stepscope.session.script_config import follow_argparse, follow_hydra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,9 +53,12 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
         resume=options.run_id is not None,
     )
     if begun.recording:
-        CURRENT.launched = begun
+        CURRENT.launch(begun)
         os.environ[RUN_ID_VARIABLE] = begun.id
-        AfterImport().call("torch", _watch)
+        imports = AfterImport()
+        imports.call("torch", _watch)
+        imports.call("hydra.core.hydra_config", lambda module: follow_hydra(module, CURRENT.later))
+        follow_argparse(CURRENT.later)
     return lambda: _execute(found, module)
 
 

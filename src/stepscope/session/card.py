@@ -36,7 +36,16 @@ LABEL = 9
 WIDEST = 100
 
 
-def show(path: Path, name: str, steps: int, end: str = "", *, rank: int = 0, stream: TextIO | None = None) -> None:
+def show(
+    path: Path,
+    name: str,
+    steps: int,
+    end: str = "",
+    *,
+    rank: int = 0,
+    launched: bool = False,
+    stream: TextIO | None = None,
+) -> None:
     """Print the card of a run that has ended: on its first rank, on a terminal, and never raising.
 
     Args:
@@ -45,11 +54,16 @@ def show(path: Path, name: str, steps: int, end: str = "", *, rank: int = 0, str
         steps: that it made.
         end: how it ended, in words; empty where that is not known before the process is gone.
         rank: of this process.
+        launched: by `stepscope run`: where there is no terminal, one line says where the run is.
         stream: standard error by default.
     """
     stream = sys.stderr if stream is None else stream
     try:
-        if rank or not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        if rank:
+            return
+        if not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+            if launched:
+                tell(f"this run is in {_shell(path)}; look with: {typed()} diagnose {_shell(path)}", stream)
             return
         width = min(WIDEST, shutil.get_terminal_size((80, 24)).columns)
         colour = not os.environ.get("NO_COLOR")

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.endings import end_of
+from stepscope.core.redact import jsonable
 from stepscope.recorder.complaints import tell
+from stepscope.session.later_facts import LaterFacts
 from stepscope.session.run import END_SECONDS, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from stepscope.recorder.hotpath import Data, Phase, Step
 
@@ -27,6 +29,7 @@ class Current:
         self.run = Run.off()
         self.launched: Run | None = None
         """The run that `stepscope run` began: what the script itself begins is this one."""
+        self._facts: LaterFacts | None = None
         self._runs: list[Run] = []
         self.end = ""
         """How the program of `stepscope run` has ended, in words; nobody else here sees what sys.exit was given."""
@@ -64,10 +67,26 @@ class Current:
         self.run = run
         if config is not None or name is not None:
             run.event("config", config=config, name=name)
+            found = jsonable(config)
+            self.later(found if isinstance(found, dict) else {}, name)
         return run
 
+    def launch(self, run: Run) -> None:
+        """Take `run` for the one that `stepscope run` began."""
+        self.launched, run.is_launched = run, True
+
+    def later(self, config: Mapping[str, Any], name: str | None = None) -> None:
+        """Keep what the script says of the run that `stepscope run` began: settings, and a name if it has none."""
+        if self.launched is None:
+            return
+        if self._facts is None:
+            self._facts = LaterFacts(self.launched)
+        if name is not None and self.launched.name in {"", self.launched.id}:
+            self.launched.name = str(name)
+        self._facts.add(config, name)
+
     def _after_fork(self) -> None:
-        self.launched = None
+        self.launched = self._facts = None
         for run in self._runs:
             run.disarm()
         self._runs = []
@@ -83,6 +102,8 @@ class Current:
         for run in runs:
             run.let_go(deadline)
             run.say_farewell(end)
+        if self._facts is not None:
+            self._facts.settle(max(0.0, deadline - time.monotonic()))
 
 
 CURRENT = Current()

@@ -69,6 +69,8 @@ class Run(Recorder):
         self.overhead_budget = OVERHEAD_BUDGET
         self.watched: dict[str, Any] = {}
         """Which numbers `watch` measures; see `integrations.numerics`."""
+        self.is_launched = False
+        """Whether `stepscope run` began it."""
         self._pid = os.getpid()
         self._ends = [True]
         self.followers: tuple[Follower, ...] = ()
@@ -233,7 +235,8 @@ class Run(Recorder):
 
     def say_farewell(self, end: str) -> None:
         """Print the card of the run, where a person sees it; `end` says how it ended, empty where nobody knows yet."""
-        card.show(self.path, self.name or self.id, self._now_step() + 1, end, rank=self.rank)
+        name, steps = self.name or self.id, self._now_step() + 1
+        card.show(self.path, name, steps, end, rank=self.rank, launched=self.is_launched)
 
     def disarm(self) -> None:
         """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""

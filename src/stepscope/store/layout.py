@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
+LATER_FILE = "later.json"
 FOLDERS = ("nodes", "events", "tail", "metrics", "claims")
 _TAIL = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<number>\d+)\.log")
 _UNIT = re.compile(r"(?P<node>.+)-(?P<attempt>\d+)-(?P<first>\d+)-(?P<last>\d+)\.parquet")
@@ -81,6 +82,11 @@ class RunFolder:
     def run_file(self) -> Path:
         """Identity and configuration, written once."""
         return self.path / RUN_FILE
+
+    @property
+    def later_file(self) -> Path:
+        """What became known of the run after it began; not every run has one."""
+        return self.path / LATER_FILE
 
     def node_file(self, writer: Writer) -> Path:
         """One watcher's heartbeat, the states of its ranks, their ends."""

@@ -11,6 +11,9 @@ from stepscope.store.layout import FORMAT_VERSION
 if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
 
+MOST_LATER = 1 << 20
+"""Bytes of the file that holds what became known later."""
+
 
 def read_meta(folder: RunFolder) -> dict[str, Any]:
     """Return what run.json says.
@@ -29,6 +32,24 @@ def read_meta(folder: RunFolder) -> dict[str, Any]:
         raise StepscopeError(what, "run.json does not describe a run", "restore that file from a copy")
     if not isinstance(meta.get("format"), int) or meta["format"] > FORMAT_VERSION:
         raise StepscopeError(what, f"it has format {meta.get('format')}, newer than ours", "upgrade stepscope")
+    return _with_later(folder, meta)
+
+
+def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:
+    """Return what run.json says with what became known later; a file that holds something else adds nothing."""
+    try:
+        with folder.later_file.open("rb") as file:
+            text = file.read(MOST_LATER + 1)
+        later = json.loads(text) if len(text) <= MOST_LATER else None
+    except (OSError, ValueError, RecursionError):  # most runs have none
+        return meta
+    if not isinstance(later, dict):
+        return meta
+    before, config, name = meta.get("config"), later.get("config"), later.get("name")
+    if isinstance(config, dict) and (before is None or isinstance(before, dict)):
+        meta["config"] = {**(before or {}), **config}
+    if isinstance(name, str) and meta.get("name") in {None, "", meta["id"]}:
+        meta["name"] = name
     return meta
 
 
