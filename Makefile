@@ -74,7 +74,7 @@ $(BIN)/python:
 NATIVE := hatch_build.py $(wildcard src/stepscope/recorder/_*.[ch])
 
 $(BASE): pyproject.toml $(NATIVE) | $(BIN)/python
-	@echo "installing stepscope into $(VENV): numpy, DuckDB and the page's server, about 150 MB; a minute or two, once"
+	@echo "installing stepscope into $(VENV): numpy, DuckDB and the page's server, about 360 MB; a minute or two, once"
 	@$(PIP) --editable .
 	@touch $@
 
