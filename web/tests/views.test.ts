@@ -100,6 +100,8 @@ test("what says how good a run is is told from what says how fast, and counters 
 test("a quantity at a step or after a time is said in words", () => {
   assert.equal(quantity("eval/loss@1999"), "eval/loss at step 1999");
   assert.equal(quantity("loss@2.5s").replace("\u202f", " "), "loss after 2.5 s");
+  assert.equal(quantity("loss@50%").replace("\u202f", " "), "loss at 50 % of the run");
+  assert.equal(quantity("loss@end"), "loss at the end");
   assert.equal(quantity("user@host"), "user@host");
 });
 

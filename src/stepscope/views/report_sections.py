@@ -324,5 +324,7 @@ def difference(ratio: float) -> str:
 
 
 def quantity(name: str) -> str:
-    """Return a quantity in words: `loss@1999` is the loss at step 1999, `loss@500s` that after 500 seconds."""
-    return re.sub(r"@(\d+)$", r" at step \1", re.sub(r"@([\d.]+)s$", r" after \1 s", name))
+    """Return a quantity in words: `loss@1999` at step 1999, `loss@500s` after 500 seconds, `loss@50%` half way."""
+    words = {r"@(\d+)$": r" at step \1", r"@([\d.]+)s$": r" after \1 s", r"@([\d.]+)%$": r" at \1 % of the run"}
+    words[r"@end$"] = " at the end"
+    return next((re.sub(pattern, text, name) for pattern, text in words.items() if re.search(pattern, name)), name)
