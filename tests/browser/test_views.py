@@ -45,12 +45,13 @@ def test_overview_says_how_a_run_ended(page, server, keys):
 def test_the_verdict_says_what_it_rests_on(page, server, keys):
     """A note of the diagnosis, as that others used the machine, stands below the verdict."""
     told = {"run": "r", "primary": None, "summary": "", "findings": [], "missing": [], "changes": []}
-    told["notes"] = ["other programs took 1.0 of 2 processors"]
+    told["notes"] = ["other programs took 1.0 of 2 processors", "run the script with `stepscope run`"]
     page.route("**/api/diagnosis*", lambda route: route.fulfill(json=told))
     visit(page, server, "overview", keys[HEALTHY])
     note = page.locator(".verdict").get_by_text("Other programs took 1.0 of 2 processors")
     note.wait_for()
     assert note.is_visible()
+    assert page.locator(".verdict code").inner_text() == "stepscope run"
 
 
 @pytest.mark.promise("S1-001", "S1-045")

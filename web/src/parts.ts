@@ -95,6 +95,11 @@ export function phaseBar(phases: readonly Pick<Phase, "phase" | "share" | "mean"
   return h("div", { class: "phases-box" }, bar, h("ul", { class: "phase-keys" }, keys));
 }
 
+/** Return a sentence with what stands between backquotes set as code. */
+export function coded(text: string): Child {
+  return text.split("`").map((part, place, all) => (place % 2 && place < all.length - 1 ? h("code", {}, part) : place % 2 ? `\`${part}` : part));
+}
+
 /** Say that there is nothing, why, and what to do. */
 export function empty(title: string, text: string, ...children: Child[]): HTMLElement {
   return h("div", { class: "nothing" }, h("h2", {}, title), h("p", { class: "soft" }, text), ...children);

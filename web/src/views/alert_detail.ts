@@ -6,7 +6,7 @@ import { fill, h } from "../dom.ts";
 import { ABSENT, duration, moment, number, value } from "../format.ts";
 import { Link } from "../link.ts";
 import { Panel } from "../panel.ts";
-import { empty, severityMark } from "../parts.ts";
+import { coded, empty, severityMark } from "../parts.ts";
 import type { RunModel } from "../run.ts";
 import { stateWord } from "./alert_order.ts";
 
@@ -59,7 +59,7 @@ export class Detail {
     fill(this.element,
       h("header", { class: "alert-title" }, severityMark(alert.severity), h("h2", {}, alert.rule), h("span", { class: `chip state-${alert.state}` }, stateWord(alert, !this.ended()))),
       h("p", { class: "alert-said" }, alert.text),
-      alert.remedy ? h("p", { class: "alert-remedy" }, h("strong", {}, "What to do: "), alert.remedy) : null,
+      alert.remedy ? h("p", { class: "alert-remedy" }, h("strong", {}, "What to do: "), coded(alert.remedy)) : null,
       this.buttons(alert), this.chart(alert), this.facts(alert));
   }
 

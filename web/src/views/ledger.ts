@@ -6,7 +6,7 @@ import { fill, h, type Child } from "../dom.ts";
 import { amount, capital, clock, duration, number, value } from "../format.ts";
 import { Fresh } from "../fresh.ts";
 import { runOf, type Mounted, type Page, type View } from "../page.ts";
-import { card, empty, failure, severityMark, skeleton, stateMark, table, type Column } from "../parts.ts";
+import { card, coded, empty, failure, severityMark, skeleton, stateMark, table, type Column } from "../parts.ts";
 import { redraw } from "../redraw.ts";
 import { classColour, shares, spoken, type Share } from "./ledger_classes.ts";
 
@@ -107,7 +107,7 @@ function wasted(found: Ledger): Child {
   if (!rows.length) return card("Wasted most on", h("p", { class: "soft" }, found.steps ? "Nothing that takes 1 % of the time." : "Nobody can say: no step is known. Use run.step(), or stepscope run."));
   return card("Wasted most on", h("ul", { class: "ledger-list" }, rows.map((one) => h("li", {},
     h("div", { class: "ledger-line" }, h("b", {}, spoken(one.class)), h("span", { class: "num soft" }, [duration(one.seconds), share(one.share ?? 0), ...(money ? [`${amount(money.classes[one.class])} ${money.currency}`] : [])].join(" · "))),
-    h("p", { class: "next" }, capital(one.remedy))))));
+    h("p", { class: "next" }, coded(capital(one.remedy)))))));
 }
 
 function advice(found: Ledger): Child {
@@ -115,7 +115,7 @@ function advice(found: Ledger): Child {
   return card("Advice", h("ul", { class: "ledger-list" }, found.advice.slice(0, 6).map((one) => h("li", {},
     one.severity === "info" ? null : severityMark(one.severity as Severity),
     h("p", {}, capital(one.text)),
-    h("p", { class: "next" }, capital(one.remedy), one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "")))));
+    h("p", { class: "next" }, coded(capital(one.remedy)), one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "")))));
 }
 
 function attempts(found: Ledger): Child {

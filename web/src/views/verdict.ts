@@ -3,7 +3,7 @@
 import type { Diagnosis, Finding, Severity, Status } from "../api.ts";
 import { h, type Child } from "../dom.ts";
 import { capital, clock, number } from "../format.ts";
-import { severityMark, stateMark, toneOf } from "../parts.ts";
+import { coded, severityMark, stateMark, toneOf } from "../parts.ts";
 import type { Range } from "../link.ts";
 
 const GRAVE: Record<string, Severity> = { critical: "critical", error: "critical", warning: "warning" };
@@ -32,8 +32,8 @@ export function verdict(status: Status, found: Diagnosis | null, waiting: boolea
     waiting ? h("p", { class: "soft" }, "Looking for what slows it down or goes wrong…") : null,
     rest.length ? h("ul", { class: "also" }, rest.slice(0, MOST).map((one) => also(one, link))) : null,
     rest.length > MOST ? h("p", { class: "soft" }, `and ${rest.length - MOST} more: stepscope diagnose`) : null,
-    (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, capital(one))),
-    missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, `Not known: ${one.why}; ${one.remedy}`)),
+    (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, coded(capital(one)))),
+    missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, coded(`Not known: ${one.why}; ${one.remedy}`))),
   ];
 }
 
@@ -46,14 +46,14 @@ function said(status: Status): string {
 function main(one: Finding, link: (range: Range) => string): Child {
   const facts = [one.expected_gain ?? "", one.cost_seconds ? `has cost ${clock(one.cost_seconds)}` : "", one.confidence ? `confidence ${number(one.confidence * 100, 2)} %` : ""].filter(Boolean);
   return [
-    h("h2", {}, capital(one.text)),
-    one.remedy ? h("p", { class: "next" }, capital(one.remedy)) : null,
+    h("h2", {}, coded(capital(one.text))),
+    one.remedy ? h("p", { class: "next" }, coded(capital(one.remedy))) : null,
     facts.length || rangeOf(one) ? h("p", { class: "soft num" }, facts.join(" · "), facts.length && rangeOf(one) ? " · " : null, evidence(one, link)) : null,
   ];
 }
 
 function also(one: Finding, link: (range: Range) => string): HTMLElement {
-  return h("li", {}, severityMark(GRAVE[one.severity] ?? "info"), h("details", {}, h("summary", {}, one.text), h("p", { class: "next" }, one.remedy || "No remedy is known.", " ", evidence(one, link))));
+  return h("li", {}, severityMark(GRAVE[one.severity] ?? "info"), h("details", {}, h("summary", {}, coded(one.text)), h("p", { class: "next" }, coded(one.remedy || "No remedy is known."), " ", evidence(one, link))));
 }
 
 function rangeOf(one: Finding): Range | null {
