@@ -14,7 +14,7 @@ import numpy as np
 
 from bench import nab
 from bench.figure import Figure, Options
-from bench.marked import f_score, marked, planted
+from bench.marked import cover, f_score, marked, planted, restless
 from stepscope.analysis import anomalies as detector
 from stepscope.analysis.anomalies import anomalies
 from stepscope.analysis.change_points import change_points
@@ -52,7 +52,7 @@ def _changes(options: Options) -> list[Figure]:
     """Return where we are worse than BINSEG, and whether we are better on planted shifts."""
     what, key = "series with changes found worse than by BINSEG", "changes_worse"
     if not DATA.is_dir():
-        return [Figure(key, what, None, "", 0, ABSENT), _planted(options)]
+        return [Figure(key, what, None, "", 0, ABSENT), _planted(options), _restless(options)]
     found = []
     for name, (values, marks) in marked(DATA).items():
         if options.quick and len(values) > 1000:
@@ -62,7 +62,19 @@ def _changes(options: Options) -> list[Figure]:
     worse = float(sum(theirs > ours + 1e-9 for _, ours, theirs in found if not math.isnan(theirs)))
     beside = ", ".join(f"{name} {ours:.2f}/{theirs:.2f}" for name, ours, theirs in found)
     value = None if any(math.isnan(theirs) for *_, theirs in found) else worse
-    return [Figure(key, what, value, "", 0, f"F ours/BINSEG: {beside}" + _missing("ruptures")), _planted(options)]
+    figure = Figure(key, what, value, "", 0, f"F ours/BINSEG: {beside}" + _missing("ruptures"))
+    return [figure, _planted(options), _restless(options)]
+
+
+def _restless(options: Options) -> Figure:
+    """Return what is missing to a full cover of series with seasons or noise that lasts."""
+    series = [restless(seed) for seed in range(options.seed, options.seed + (12 if options.quick else 200))]
+    found = [change_points(values).indices for values, _ in series]
+    pairs = list(zip(series, found, strict=True))
+    score = float(np.mean([f_score(marks, one) for (_, marks), one in pairs]))
+    covered = float(np.mean([cover(marks, one, len(values)) for (values, marks), one in pairs]))
+    what = "seasons and lasting noise with planted shifts: cover missing"
+    return Figure("changes_restless", what, 100 * (1 - covered), "%", 10.0, f"mean F of {len(series)}: {score:.3f}")
 
 
 def _planted(options: Options) -> Figure:

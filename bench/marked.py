@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,61 @@ def planted(seed: int) -> Marked:
         noise[out] += random.choice([-1, 1], out.sum()) * random.uniform(6, 20, out.sum())
     level = np.concatenate([[0.0], np.cumsum(heights)])[np.searchsorted(places, np.arange(count), side="right")]
     return 1000 + 10 * (level + noise), [[int(at) for at in places]]
+
+
+def restless(seed: int) -> Marked:
+    """Return a series of up to two shifts in noise that is not independent, and where they are.
+
+    In turn it has a season of 7, 12 or 24 points, one that grows with a trend, lasting noise (0.7 to 0.95), or wanders.
+    """
+    random = np.random.default_rng(seed)
+    count, shifts, kind = int(random.integers(120, 400)), int(random.integers(0, 3)), seed % 4
+    places = np.array([], dtype=int)
+    while len(places) < shifts or np.any(np.diff(places) < 20):
+        places = np.sort(random.choice(np.arange(20, count - 20), shifts, replace=False))
+    place, noise = np.arange(count), random.normal(0, 1, count)
+    if kind < 2:
+        period = int(random.choice([7, 12, 24]))
+        season = (
+            np.sin(2 * np.pi * place / period + random.uniform(0, 6)) + random.normal(0, 0.5, period)[place % period]
+        )
+        noise = noise * 0.5 + 2 * season * (1 + 2 * kind * place / count) + 0.05 * kind * place
+    else:
+        share = random.uniform(0.7, 0.95) if kind == 2 else 1.0
+        for at in range(1, count):
+            noise[at] += share * noise[at - 1]
+    heights = random.uniform(3, 8, shifts) * random.choice([-1, 1], shifts) * (1, 3, 3, 6)[kind]
+    level = np.concatenate([[0.0], np.cumsum(heights)])[np.searchsorted(places, place, side="right")]
+    return 1000 + level + noise, [[int(at) for at in places]]
+
+
+def cover(marks: Sequence[Iterable[int]], found: Iterable[int], count: int) -> float:
+    """Return how well segments cover those of the annotators, by the Turing benchmark's rule: 1 is all.
+
+    Args:
+        marks: the changes that each annotator marked.
+        found: the changes that were found.
+        count: points of the series.
+    """
+    ours = _segments(found, count)
+    shares = []
+    for each in marks:
+        best = [
+            (stop - start) * max(_overlap((start, stop), one) for one in ours) for start, stop in _segments(each, count)
+        ]
+        shares.append(sum(best) / count)
+    return sum(shares) / len(shares)
+
+
+def _segments(changes: Iterable[int], count: int) -> list[tuple[int, int]]:
+    edges = [0, *sorted({at for at in changes if 0 < at < count}), count]
+    return list(itertools.pairwise(edges))
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return what two segments share of what they span together."""
+    shared = min(one[1], other[1]) - max(one[0], other[0])
+    return max(0, shared) / (max(one[1], other[1]) - min(one[0], other[0]))
 
 
 def f_score(marks: Sequence[Iterable[int]], found: Iterable[int]) -> float:

@@ -3,17 +3,23 @@
 The series is described by segments, each a constant or a line; what a description costs is its misfit in units of the
 noise plus a price for every change and every line. The cheapest is found by dynamic programming, over every position in
 a short series and over the best splits of intervals of all lengths (half overlapping) in a long one: about O(n log n).
-One or two points that stand out are no change. The noise is that of a point among its neighbours, widened for what they
-have in common, so a series that wanders has few changes and not many.
+One or two points that stand out are no change, nor is a season, which is taken out first. The noise is that of a point
+among its neighbours, widened for what they have in common. A series that wanders looks as if its level changed all the
+time; so the changes are held against a description by fewer of them and noise that lasts: the likelier one is taken. A
+history of 3 to 7 points can tell one step, if it is far larger than everything else in it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from stepscope.analysis.seasons import without_season
+from stepscope.analysis.student import two_sided
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -42,6 +48,18 @@ SHARES = np.linspace(0.0, 0.9, 91)
 """Correlations of neighbours that the noise is widened for."""
 DOUBT = 1.0
 """Standard errors, about 1 / sqrt(n) each, that are taken off a correlation: in a short series it may be chance."""
+LASTING = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+"""Correlations of neighbours in noise that lasts, as an explanation of what looks like many changes."""
+FEWEST = 3
+"""Points of the shortest history in which one step can be told."""
+CHANCE = 0.05
+"""Probability that chance alone gives such a step somewhere in a short history."""
+LEAST_STEP = 0.03
+"""Step that is worth a word in a short history, relative to the level before."""
+LEAST_STEP_NOISE = 0.002
+"""Noise of a short history at least, relative to its level: two equal points do not mean that there is none."""
+MOST_SCORE = 1000.0
+TINY = 1e-300
 MEET = 0.1
 """Share of the shorter segment within which two lines meet if the slope and not the level changed."""
 EXACT = 1200
@@ -111,21 +129,58 @@ def change_points(value: ArrayLike, *, penalty: float = PENALTY) -> Changes:
     given = np.asarray(value, dtype=np.float64).ravel()
     place = np.flatnonzero(np.isfinite(given))
     count = len(place)
-    if count < 2 * SHORTEST:
-        return Changes(f"not enough data: {count} points, of which {2 * SHORTEST} are needed", count)
+    if count < FEWEST:
+        return Changes(f"not enough data: {count} points, of which {FEWEST} are needed", count)
     values = given[place]
     centred, unit = _scaled(values)
     if unit == 0:
         return Changes(f"all {count} points are equal", count, noise=0.0)
-    calm = without_outliers(centred)
+    if count < 2 * SHORTEST:
+        return _one_step(values, place)
+    calm, season = without_season(without_outliers(centred))
+    if season:
+        calm = without_outliers(calm)  # those that the season hid
     sigma = max(noise(calm), LEAST_NOISE * float(np.abs(calm).max()))
     if sigma == 0:
         return Changes(f"all {count} points but a few are equal", count, noise=0.0)
+    splits, wider = _located(calm / sigma, penalty)
+    sigma *= wider
     model = _Model(calm / sigma, penalty)
-    edges = [0, *_located(model, calm / sigma), count]
+    edges = [0, *splits, count]
     origin, scale = float(np.median(values)), sigma * unit
     changes = tuple(_change(model, edges[at : at + 3], place, origin, scale) for at in range(len(edges) - 2))
-    return Changes(f"{len(changes)} changes in {count} points", count, changes, scale)
+    without = f", without a season of {season} points" if season else ""
+    return Changes(f"{len(changes)} changes in {count} points{without}", count, changes, scale)
+
+
+def _one_step(values: Numbers, place: Places) -> Changes:
+    """Return the one step of a short history, if it is far larger than what is left without it (Student's t)."""
+    count = len(values)
+    scale = float(np.abs(values).max())
+    values = values / scale
+    rest, split = min((_left(values[:at]) + _left(values[at:]), at) for at in range(1, count))
+    floor = (LEAST_STEP_NOISE * float(np.abs(values).mean())) ** 2
+    deviation = math.sqrt(max(rest / (count - 2), floor))
+    before, after = float(values[:split].mean()), float(values[split:].mean())
+    t = (after - before) / (deviation * math.sqrt(1 / split + 1 / (count - split)))
+    chance = two_sided(t, count - 2) * (count - 1)
+    drifts = 2 * rest > _left(values, 1)  # a line explains it about as well
+    if chance > CHANCE or drifts or abs(after - before) < LEAST_STEP * abs(before):
+        return Changes(f"no step in {count} points that chance or a drift could not give", count, (), deviation * scale)
+    score = min(CHANCE / max(chance, TINY), MOST_SCORE)
+    step = Change(int(place[split]), LEVEL, before * scale, after * scale, score)
+    size = f"{step.shift:+.3g}" if step.ratio is None else f"{100 * step.ratio:+.3g} %"
+    seen = "once" if split == count - 1 else f"in {count - split} points"
+    return Changes(f"one step of {size} at point {step.index + 1}, seen {seen}", count, (step,), deviation * scale)
+
+
+def _left(values: Numbers, degree: int = 0) -> float:
+    """Return the sum of squares that the mean, or a line, leaves of some values."""
+    rest = values - values.mean()
+    if degree and len(values) > 1:
+        place = np.arange(len(values)) - (len(values) - 1) / 2
+        rest = rest - place * (float(np.dot(place, rest)) / float(np.dot(place, place)))
+    return float(np.dot(rest, rest))
 
 
 def noise(values: Numbers) -> float:
@@ -199,6 +254,14 @@ class _Model:
         slope = self._rise(start, stop, total) * 12 / (size * (size * size - 1.0)) if line < level else 0.0
         return float(total / size), float(slope)
 
+    def fitted(self, splits: list[int]) -> Numbers:
+        """Return the series as segments between splits describe it."""
+        found = np.empty(self.count)
+        for start, stop in itertools.pairwise([0, *splits, self.count]):
+            middle, slope = self.line(start, stop)
+            found[start:stop] = middle + slope * (np.arange(start, stop) - (start + stop - 1) / 2)
+        return found
+
     def gain(self, start: Any, split: Any, stop: Any) -> Any:
         """Return how much less the description costs with a split, but for the split's price."""
         return self.cost(start, stop) - self.cost(start, split) - self.cost(split, stop)
@@ -219,15 +282,55 @@ def _running(values: Numbers) -> Numbers:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-def _located(model: _Model, values: Numbers) -> list[int]:
-    """Return the changes, found in blocks first if the series is long and then placed point by point."""
-    size = -(-model.count // MOST_BLOCKS)
+def _located(values: Numbers, penalty: float) -> tuple[list[int], float]:
+    """Return the changes of a series in units of its noise, and how many times wider its noise is found to be.
+
+    In a long series they are found in blocks first and then placed point by point.
+    """
+    count = len(values)
+    size = -(-count // MOST_BLOCKS)
     if size == 1:
-        return _search(model)
-    blocks = model.count // size
+        return _likeliest(values, penalty)
+    blocks = count // size
     means = values[: blocks * size].reshape(blocks, size).mean(axis=1) * math.sqrt(size)
-    rough = [0, *(split * size for split in _search(_Model(means, model.penalty))), model.count]
-    return [_placed(model, *rough[at : at + 3], reach=size) for at in range(len(rough) - 2)]
+    splits, wider = _likeliest(means, penalty)
+    rough = [0, *(split * size for split in splits), count]
+    model = _Model(values / wider, penalty)
+    return [_placed(model, *rough[at : at + 3], reach=size) for at in range(len(rough) - 2)], wider
+
+
+def _likeliest(values: Numbers, penalty: float) -> tuple[list[int], float]:
+    """Return the splits of the likeliest description, and how many times wider its noise is.
+
+    The cheapest description has noise without memory, but for what is known of neighbours. Against it stand those by
+    fewer of its splits whose noise lasts. What each of them leaves unexplained of a point, given the point before, says
+    which is likelier; every split has its price in all of them.
+    """
+    model = _Model(values, penalty)
+    splits = _search(model, _candidates(model))
+    if not splits:
+        return [], 1.0
+    rest = values - model.fitted(splits)
+    own = min(max(float(np.dot(rest[1:], rest[:-1]) / max(np.dot(rest, rest), TINY)), 0.0), LASTING[-1])
+    best = min(_unlikely(rest, splits, share) for share in (0.0, own)) + model.price * len(splits), splits, 1.0
+    for share in LASTING:
+        new = values[1:] - share * values[:-1]
+        wider = _spread(new - float(np.median(new))) / (1 - share)
+        if wider <= 1:
+            continue
+        other = _Model(values / wider, penalty)
+        fewer = _search(other, np.array(splits))
+        rest = values - wider * other.fitted(fewer)
+        best = min(best, (_unlikely(rest, fewer, share) + model.price * len(fewer), fewer, wider))
+    return best[1], best[2]
+
+
+def _unlikely(rest: Numbers, splits: list[int], share: float) -> float:
+    """Return how unlikely it is what a description leaves, if neighbours have a share in common: -2 ln of that."""
+    new = np.append(rest[0], rest[1:] - share * rest[:-1])
+    first = [0, *splits]
+    new[first] = rest[first] * math.sqrt(1 - share * share)
+    return len(rest) * math.log(max(float(np.mean(new * new)), TINY))
 
 
 def _placed(model: _Model, start: int, split: int, stop: int, *, reach: int) -> int:
@@ -237,9 +340,9 @@ def _placed(model: _Model, start: int, split: int, stop: int, *, reach: int) -> 
     return int(places[np.argmax(model.gain(first, places, last))])
 
 
-def _search(model: _Model) -> list[int]:
+def _search(model: _Model, candidates: Places) -> list[int]:
     """Return the splits of the cheapest description, of all whose splits are candidates."""
-    places = np.concatenate([[0], _candidates(model), [model.count]])
+    places = np.concatenate([[0], candidates, [model.count]])
     cost = np.full(len(places), np.inf)
     cost[0] = 0.0
     came = np.zeros(len(places), dtype=np.int64)

@@ -1,0 +1,137 @@
+"""What a series repeats: a day of 24 hours, a year of 12 months, a validation every 50 steps.
+
+A season is no change, and many of them are not many changes. The period is told by the autocorrelation of what neither
+a trend nor a jump moves much; the pattern is the median of each place in it, which may
+grow and shrink along the series.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+
+SHORTEST, LONGEST = 4, 60
+"""Points of a period. What recurs after more, such as a level that returns, is a change each time."""
+SEASONS = 4
+"""Periods that a series must have."""
+RECURS, SMOOTH = 0.3, 0.5
+"""Autocorrelation after one period at least: of the differences, and of values around a moving mean, where noise that
+lasts has some too. Half of it after two periods."""
+CERTAIN = 4.0
+"""Times 1 / sqrt(n) that it must be as well: one of sixty periods reaches 3 by chance."""
+NEARLY = 0.8
+"""Share of the highest autocorrelation that a half, third or quarter of its period must have to be preferred."""
+NEAR = 2
+"""Points by which the period may be off at first."""
+CLIPPED = 4.0
+"""Differences beyond so many standard deviations count as so many: jumps and outliers are no season."""
+WIDTHS = (16, 32, 64, 128)
+"""Points of the moving means that values are looked at from."""
+MOST_POINTS = 2**16
+"""Points that the period is told by."""
+HEIGHT = 2
+"""Degree of the polynomial by which the height of the pattern changes along the series."""
+
+
+def without_season(values: Numbers) -> tuple[Numbers, int]:
+    """Return a series without its season, and the period in points; the series itself and 0 if it has none.
+
+    Args:
+        values: finite values in their order.
+    """
+    points = period(values)
+    if not points:
+        return values, 0
+    count = len(values)
+    rest = _level(values)
+    rest = rest - _moving(rest, points)
+    table = np.full(-(-count // points) * points, np.nan)
+    table[:count] = rest
+    pattern = np.nanmedian(table.reshape(-1, points), axis=0)
+    pattern = np.tile(pattern - pattern.mean(), -(-count // points))[:count]
+    along = np.linspace(-1.0, 1.0, count)
+    basis = np.stack([pattern * along**power for power in range(HEIGHT + 1)], axis=1)
+    heights = np.linalg.lstsq(basis, rest, rcond=None)[0]
+    return values - basis @ heights, points
+
+
+def period(values: Numbers) -> int:
+    """Return the points after which a series repeats itself; 0 if it does not."""
+    values = _level(values[:MOST_POINTS])
+    longest = min(LONGEST, len(values) // SEASONS)
+    if longest <= SHORTEST:
+        return 0
+    # A rough pattern shows in the differences, a smooth one in what lies above and below a moving mean.
+    heights = _recurrence(np.diff(values), longest, RECURS)
+    for width in WIDTHS:
+        if width <= 2 * longest:
+            smooth = _recurrence(values - _moving(values, width), longest, SMOOTH)
+            smooth[: width // 2] = 0.0  # what is shorter shows in the differences
+            heights = np.maximum(heights, smooth)
+    best = int(np.argmax(heights))
+    for parts in (4, 3, 2):
+        place = round(best / parts)
+        near = heights[max(place - 1, SHORTEST) : place + 2]
+        if len(near) and near.max() > NEARLY * heights[best] > 0:
+            best = max(place - 1, SHORTEST) + int(np.argmax(near))
+            break
+    return _sharpened(values, best) if heights[best] > 0 else 0
+
+
+def _sharpened(values: Numbers, rough: int) -> int:
+    """Return the period near a rough one whose pattern explains most: a smooth one recurs nearly as well beside it."""
+    rest = values - _moving(values, rough)
+
+    def explained(points: int) -> float:
+        place = np.arange(len(rest)) % points
+        sums, counts = np.bincount(place, rest), np.bincount(place)
+        return float(np.sum(sums * sums / counts)) - points * float(rest.var())
+
+    return max(range(max(SHORTEST, rough - NEAR), rough + NEAR + 1), key=explained)
+
+
+def _recurrence(rest: Numbers, longest: int, least: float) -> Numbers:
+    """Return the autocorrelation at each lag up to the longest period; 0 where the series does not repeat itself.
+
+    Args:
+        rest: values without trend and level.
+        longest: the longest lag.
+        least: autocorrelation after one period at least; half of it after two.
+    """
+    reach = CLIPPED * 1.4826 * float(np.median(np.abs(rest)))
+    rest = np.clip(rest, -reach, reach)
+    common = _autocorrelation(rest - rest.mean(), 2 * longest + 1)
+    lags = np.arange(SHORTEST, longest + 1)
+    peak = (common[lags] >= common[lags - 1]) & (common[lags] >= common[lags + 1])
+    certain = common[lags] > max(least, CERTAIN / math.sqrt(len(rest)))
+    again = common[2 * lags] > least / 2
+    return np.concatenate([np.zeros(SHORTEST), np.where(peak & certain & again, common[lags], 0.0)])
+
+
+def _autocorrelation(rest: Numbers, longest: int) -> Numbers:
+    """Return the autocorrelation of values around zero at lags from 0 to the longest; 0 where there is none."""
+    size = 1 << (len(rest) + longest).bit_length()
+    spectrum = np.fft.rfft(rest, size)
+    common = np.fft.irfft(spectrum * spectrum.conj(), size)[: longest + 1]
+    return np.asarray(common / common[0] if common[0] > 0 else np.zeros(longest + 1))
+
+
+def _level(values: Numbers) -> Numbers:
+    """Return values without their straight trend: a moving mean lags behind it at the ends."""
+    along = np.linspace(-1.0, 1.0, len(values))
+    return np.asarray(values - along * (float(np.dot(along, values)) / max(float(np.dot(along, along)), 1.0)))
+
+
+def _moving(values: Numbers, width: int) -> Numbers:
+    """Return the mean around each point, of so many points everywhere: at the ends of the first or last of them."""
+    width = min(width, len(values))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.clip(np.arange(len(values)) - width // 2, 0, len(values) - width)
+    return np.asarray((sums[first + width] - sums[first]) / width)
