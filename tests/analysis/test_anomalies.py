@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import nab
-from stepscope.analysis.anomalies import FEWEST, JUMP, anomalies, newest, plain, scores, stretches, z_scores
+from stepscope.analysis.anomalies import FEWEST, JUMP, LONG, anomalies, newest, plain, scores, stretches, z_scores
 from stepscope.analysis.rolling import EXACT, quantile_before, quantiles_before
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -67,6 +67,18 @@ def test_what_comes_seldom_is_known_after_a_while():
     values = 1 + 0.02 * noise(20_000)
     values[1000::1000] = 5
     assert anomalies(values).indices == [1000, 2000, 3000]
+
+
+def test_a_wave_that_stays_up_is_seen():
+    """By the mean of many points: no value, nor the mean of a few, is unlike what the wave has had before."""
+    at = np.arange(4000)
+    values = np.sin(at * 2 * np.pi / 288) + 0.05 * np.random.default_rng(0).normal(size=4000)
+    assert anomalies(values).indices == []
+    stays = values.copy()
+    stays[2664:2900] = 1 + 0.05 * np.random.default_rng(1).normal(size=236)  # from the top of a wave on
+    (found,) = anomalies(stays).anomalies
+    assert found.kind == LONG
+    assert 2664 < found.index < 2900
 
 
 def test_jump_in_a_trend_is_seen():

@@ -1,10 +1,11 @@
 """What stands out in a series: the plain z-score of the documents, and a robust detector that knows the past.
 
-The robust one calls a point an anomaly if nothing like it has been seen: its value, the mean of the last few points or
-its jump from them lies beyond all but a few of the last thousands, by a share of their spread. What comes back, such
-as an evaluation every thousand steps or a daily wave, has been seen and is none; neither is a trend, which leaves the
-range of the past a little at a time. Each point is judged by the points before it. While the series is young, its
-points are judged by those before and after, and only single values: the start of a training is no anomaly.
+The robust one calls a point an anomaly if nothing like it has been seen: its value, the mean of the last few points,
+that of more of them, or its jump from them lies beyond all but a few of the last thousands, by a share of their spread.
+What comes back, such as an evaluation every thousand steps or a daily wave, has been seen and is none; neither is a
+trend, which leaves the range of the past a little at a time. Each point is judged by the points before it. While the
+series is young, its points are judged by those before and after, and only single values: the start of a training is no
+anomaly.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
-VALUE, LEVEL, JUMP = "value", "level", "jump"
-"""What stands out: the point, the mean of the last points, or the difference from their median."""
+VALUE, LEVEL, LONG, JUMP = "value", "level", "long level", "jump"
+"""What stands out: the point, the mean of the last points, of many more, or the difference from their median."""
 
 PLAIN_LIMIT = 2.0
 """Standard deviations beyond which the plain score calls a point an anomaly: the documents' (S0-070)."""
@@ -37,13 +38,16 @@ MEMORY = 4000
 """Points before that a point is judged by. This and what follows was chosen on half the files of nab-subset."""
 SHORT = 20
 """Points that a level is the mean of, and a jump is measured from."""
+LONG_POINTS = 300
+"""Points that a long level is the mean of: a wave that stays up, or a day without one, has only values that were there
+before. It is judged once the series has had three times as many."""
 EXTREME = 0.998
 """Share of the past below its upper end, and above its lower."""
 RANGE_SHARE = 0.5
 """Spread at least, as a share of the distance from the middle to the end: bursts of the past make it wide."""
 LEAST_SPREAD = 1e-3
 """Spread at least, relative to the ends: a past that never moved would make an anomaly of a rounding."""
-BEYOND = {VALUE: 0.35, LEVEL: 0.2, JUMP: 0.5}
+BEYOND = {VALUE: 0.35, LEVEL: 0.2, LONG: 0.2, JUMP: 0.5}
 """Spreads beyond the ends of the past where a score of 1 is reached."""
 DOUBT = 1000
 """Past points with which that is doubled; with more it falls to once: the ends of a short past are not sure."""
@@ -66,12 +70,12 @@ class Anomaly:
     peak: int
     """Point that stands out most."""
     kind: str
-    """value, level or jump."""
+    """value, level, long level or jump."""
     value: float
     """Value at the peak."""
     low: float
     high: float
-    """What was usual for value, level or jump before the peak."""
+    """What was usual for that before the peak."""
     score: float
     """1 is the least."""
 
@@ -228,9 +232,12 @@ def _views(values: Numbers) -> dict[str, _View]:
     """Look at the values, their level and their jumps; at the values of both sides only while they are young."""
     middle = quantile_before(values, SHORT, 0.5)
     middle[0] = values[0]
+    long = mean_until(values, LONG_POINTS)
+    long[: LONG_POINTS - 1] = long[min(LONG_POINTS, len(long)) - 1]  # means of fewer points reach further
     views = {
         VALUE: _view(values, BEYOND[VALUE]),
         LEVEL: _view(mean_until(values, SHORT), BEYOND[LEVEL]),
+        LONG: _view(long, BEYOND[LONG]),
         JUMP: _view(values - middle, BEYOND[JUMP], signed=True),
     }
     young = values[:YOUNG]
@@ -239,8 +246,8 @@ def _views(values: Numbers) -> dict[str, _View]:
     first = views[VALUE].score[: len(young)]
     first[:] = np.minimum(first, _beyond(young, later, BEYOND[VALUE]))
     first[:SHORT] = 0.0
-    for kind in (LEVEL, JUMP):
-        views[kind].score[: len(young)] = 0.0
+    for kind, first_judged in ((LEVEL, YOUNG), (LONG, 3 * LONG_POINTS), (JUMP, YOUNG)):
+        views[kind].score[:first_judged] = 0.0
     return views
 
 
