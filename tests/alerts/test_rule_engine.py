@@ -292,14 +292,45 @@ def test_faults_of_gpus_are_told_by_gpu():
 
 
 def test_the_end_of_a_rank_and_of_the_run():
-    """What hung on a rank's rows resolves quietly when it goes, the rest when the run is over; its death stays."""
+    """What still holds of a rank's rows or of the run when it ends stays, marked once and quietly; so does a death."""
     rig = Rig(HIGH, *profile())
     rig.values("loss", 11, rank=1)
     rig.event("ended", 1, state="failed", cause="ValueError")
     over = rig.engine.end(1, rig.nanoseconds)
-    assert [(change.rule, change.state, change.tells) for change in over] == [("high", "resolved", False)]
+    assert [(change.rule, change.state, change.tells) for change in over] == [("high", "firing", False)]
+    assert over[0].text.endswith("; still so at the end")
+    assert rig.engine.close(rig.nanoseconds) == []
+    assert sorted(row["rule"] for row in rig.engine.active()) == ["death", "high"]
+
+
+def test_what_is_wrong_at_the_end_is_what_is_critical_and_lasts():
+    """Warnings, events and deaths are not what is wrong with the values of a run."""
+    grave = {"name": "grave", "when": "loss > 10", "severity": "critical"}
+    rig = Rig(HIGH, grave, *profile())
+    assert rig.engine.wrong() == ""
+    rig.event("ended", 1, state="failed", cause="ValueError")
+    assert rig.engine.wrong() == ""
+    rig.values("loss", 11)
     rig.engine.close(rig.nanoseconds)
-    assert [row["rule"] for row in rig.engine.active()] == ["death"]
+    assert rig.engine.wrong().endswith("; still so at the end")
+
+
+def test_an_event_that_nothing_ends_resolves_with_the_run():
+    """An event is no condition that could still hold."""
+    rig = Rig({"name": "odd", "event": "odd"})
+    rig.event("odd", 0)
+    (over,) = rig.engine.close(rig.nanoseconds)
+    assert (over.rule, over.state, over.tells) == ("odd", "resolved", False)
+
+
+def test_a_run_that_goes_on_is_not_at_its_end():
+    """What is restored for a further attempt of a run has lost the mark of the end."""
+    rig = Rig(HIGH)
+    rig.values("loss", 11)
+    told = [change.event() for change in rig.engine.close(rig.nanoseconds)]
+    again = Rig(HIGH)
+    again.engine.restore(told)
+    assert [row["text"] for row in again.engine.active()] == [told[0]["text"].removesuffix("; still so at the end")]
 
 
 def test_a_rule_that_fails_is_put_off(monkeypatch):

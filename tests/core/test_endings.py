@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.core.endings import crash_kind, end_by_error, end_of, end_words
+from stepscope.core.endings import crash_kind, end_by_error, end_of, end_words, is_bad
 from stepscope.core.remedies import crash_remedy
 
 
@@ -38,6 +38,21 @@ def test_a_state_and_its_cause_are_one_sentence(state, cause, words):
 def test_a_program_ends_as_its_last_exception_says(error, words):
     """The card of a run says of an exception and of an exit code what the watcher will say."""
     assert end_of(error) == words
+
+
+@pytest.mark.parametrize(
+    ("state", "cause", "bad"),
+    [
+        ("running", "", False),
+        ("finished", "", False),
+        ("finished", "loss is NaN", True),
+        ("failed", "", True),
+        ("interrupted", "Ctrl-C", False),
+    ],
+)
+def test_what_ended_badly(state, cause, bad):
+    """A run that finished with something wrong is as bad as one that failed."""
+    assert is_bad(state, cause) == bad
 
 
 def test_an_exception_without_a_word():

@@ -78,6 +78,30 @@ def test_an_end_by_hand_is_no_alarm(bench, end):
     assert past.events("alert") == []
 
 
+NAN = """
+    import math, time
+    import stepscope
+    run = stepscope.init(project="ends", run_id="nan")
+    for step in range(100):
+        with run.step():
+            run.log({"loss": math.nan if step > 50 else 1.0 / (step + 1)})
+            time.sleep(0.02)
+    run.finish()
+    print(run.path)
+"""
+
+
+def test_a_run_that_ended_with_nan_is_not_simply_finished(bench):
+    """Its state is finished, what was wrong is its cause, and the alert says that it was so to the end."""
+    trainer = bench.run(NAN)
+    bench.quiet()
+    past = stepscope.open(trainer.out.split()[0])
+    assert past.state == "finished"
+    assert past.cause.endswith("still so at the end")
+    told = past.events("alert")
+    assert [event["state"] for event in told if event["rule"] == "not_finite"] == ["firing", "firing"]
+
+
 def test_ctrl_c_in_a_group_of_ranks_interrupts_the_run(bench):
     """All ranks of a launcher get the SIGINT of the terminal, some a SIGTERM as well: the run is interrupted."""
     trainer = bench.start(GROUP, start_new_session=True)

@@ -116,6 +116,16 @@ def test_earliest_abnormal_end(ranks, expected):
     assert overall(nodes) == expected
 
 
+def test_a_finished_run_says_what_was_wrong(folder):
+    """What was critical at the end of the last attempt is the cause of a run that finished, and of no other."""
+    ranks = {0: RankState("finished", ended=1)}
+    first = NodeState("n", 0, ended=True, wrong="old", ranks=ranks)
+    assert overall([first]) == ("finished", "old")
+    assert overall([first, NodeState("n", 1, ended=True, ranks=ranks)]) == ("finished", "")
+    failed = NodeState("n", 2, ended=True, wrong="loss is NaN", ranks={0: RankState("failed", "exit code 3", ended=1)})
+    assert overall([first, failed]) == ("failed", "exit code 3")
+
+
 def test_last_attempt_decides():
     """What became of earlier attempts does not matter."""
     first = NodeState("n", 0, ranks={0: rank("failed", 1)})

@@ -194,7 +194,7 @@ class Shell implements Page {
     if (text === this.crumbText) return;
     this.crumbText = text;
     show(this.crumb, run !== null);
-    fill(this.crumb, h("span", { class: "crumb-name cut", title: head ? `${head.project} / ${head.id}` : name }, name), status ? stateMark(status.state) : null);
+    fill(this.crumb, h("span", { class: "crumb-name cut", title: head ? `${head.project} / ${head.id}` : name }, name), status ? stateMark(status.state, status.cause) : null);
   }
 
   private freshness(status: Status | null): [string, string] {

@@ -23,15 +23,15 @@ export function icon(path: string, tone = "", filled = false): SVGSVGElement {
     s("path", { attrs: { d: path, fill: filled ? "currentColor" : "none", stroke: filled ? "none" : "currentColor" } }));
 }
 
-/** Show a state as icon and word: never by colour alone. */
-export function stateMark(state: RunState | string): HTMLElement {
-  const known = STATE[state] ?? { tone: "soft", icon: "M3 8h10" };
+/** Show a state as icon and word: never by colour alone. What finished has a cause where something was wrong then. */
+export function stateMark(state: RunState | string, cause = ""): HTMLElement {
+  const known = STATE[state === "finished" && cause ? "failed" : state] ?? { tone: "soft", icon: "M3 8h10" };
   return h("span", { class: `mark ${known.tone}` }, icon(known.icon, "", state === "running"), h("span", {}, state));
 }
 
 /** Return the tone of a state: go, good, warn, bad or soft. */
-export function toneOf(state: string): string {
-  return STATE[state]?.tone ?? "soft";
+export function toneOf(state: string, cause = ""): string {
+  return state === "finished" && cause ? "bad" : STATE[state]?.tone ?? "soft";
 }
 
 const SEVERITY: Record<Severity, { tone: string; icon: string }> = {

@@ -6,7 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.history import alerts_of
-from stepscope.alerts.state import ACKNOWLEDGED, ACTIVE, FIRING, RESOLVED, SILENCED, Alert, Point, Silence, Words
+from stepscope.alerts.state import (
+    ACKNOWLEDGED,
+    ACTIVE,
+    AT_END,
+    FIRING,
+    RESOLVED,
+    SILENCED,
+    Alert,
+    Point,
+    Silence,
+    Words,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -108,6 +119,14 @@ class Book:
                 alert.restore(row)
             else:
                 alert.fired = max(alert.fired or 0.0, row["since"])
+
+    def cut_off(self, alerts: Iterable[Alert], now: float) -> list[Transition]:
+        """Say of alerts that are active that they were so to the end; nobody is told again."""
+        return [
+            alert.turn(alert.state, now, alert.told._replace(text=alert.told.text + AT_END), quiet=True)
+            for alert in alerts
+            if alert.is_active and not alert.told.text.endswith(AT_END)
+        ]
 
     def resolve(self, alerts: Iterable[Alert], now: float, why: str, *, quiet: bool = False) -> list[Transition]:
         """End alerts that are active, whatever their condition says."""

@@ -14,6 +14,7 @@ from stepscope.alerts import words
 from stepscope.alerts.book import Book
 from stepscope.alerts.history import ACTIVE
 from stepscope.alerts.piece import Piece
+from stepscope.alerts.rule import CRITICAL
 from stepscope.alerts.state import Point, Silence, Transition
 
 if TYPE_CHECKING:
@@ -199,20 +200,28 @@ class Engine:
         return self._book.resolve(over, now, "it has not happened again", quiet=True)
 
     def end(self, rank: int, monotonic_ns: int | None = None) -> list[Transition]:
-        """Let go of a rank that is gone; what was judged by its rows resolves, its death does not."""
+        """Let go of a rank that is gone; what still held of its rows stays, marked as such."""
         found = [] if monotonic_ns is None else self.evaluate(monotonic_ns, every=True)
         if self._judge is not None:
             now = (monotonic_ns or 0) / 1e9 + self._offset
             alerts = self._judge.forget(rank)
-            found += self._book.resolve(alerts, now, f"rank {rank} has ended", quiet=True)
+            found += self._book.cut_off(alerts, now)
         return found
 
     def close(self, monotonic_ns: int) -> list[Transition]:
-        """Resolve what fires when the run is over, quietly; ends of ranks stay as they are."""
+        """Mark what still holds when the run is over, and resolve what was an event; ends of ranks stay."""
         found = self.evaluate(monotonic_ns, every=True)
         now = monotonic_ns / 1e9 + self._offset
-        still = [alert for alert in self._book.alerts.values() if "ended" not in alert.rule.event]
-        return found + self._book.resolve(still, now, "the run is over", quiet=True)
+        alerts = list(self._book.alerts.values())
+        found += self._book.cut_off([alert for alert in alerts if not alert.rule.event], now)
+        events = [alert for alert in alerts if alert.rule.event and "ended" not in alert.rule.event]
+        return found + self._book.resolve(events, now, "the run is over", quiet=True)
+
+    def wrong(self) -> str:
+        """Return the text of the newest critical alert on values that fires; "" for none."""
+        active = [alert for alert in self._book.alerts.values() if alert.is_active and not alert.rule.event]
+        grave = [alert for alert in active if alert.told.severity == CRITICAL]
+        return max(grave, key=lambda alert: alert.fired or 0.0).told.text if grave else ""
 
     def acknowledge(self, which: str, by: str = "", *, now: int) -> list[Transition]:
         """Take note that somebody cares for an alert (by its id) or all of a rule; `now` is monotonic, in ns."""

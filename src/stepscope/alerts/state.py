@@ -18,6 +18,8 @@ INACTIVE, PENDING, FIRING, ACKNOWLEDGED, SILENCED, RESOLVED = (
     *("inactive", "pending", "firing", "acknowledged", "silenced", "resolved"),
 )
 ACTIVE = (FIRING, ACKNOWLEDGED, SILENCED)
+AT_END = "; still so at the end"
+"""What is added to the words of an alert that held until the run, or its rank, ended."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,8 @@ class Alert:
     def restore(self, row: Mapping[str, Any]) -> None:
         """Go on as a row of the history has it."""
         self.state, self.id, self.fired, self.step = row["state"], row["alert"], row["since"], row.get("step")
-        self.told = Words(str(row["text"]), str(row["remedy"]), str(row["severity"]), row["evidence"])
+        text = str(row["text"]).removesuffix(AT_END)  # it goes on
+        self.told = Words(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
 
 
 def lasted(span: Window, since: Point, now: Point, count: int) -> bool:

@@ -15,6 +15,7 @@ from stepscope.cli.number import whole
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, columns, count, cut, duration, plain
 from stepscope.core.command_line import typed
+from stepscope.core.endings import is_bad
 from stepscope.store.catalog import RunInfo, chosen_root, elsewhere, runs
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ COLUMNS = (
     Column("duration", right=True, optional=True),
     Column("age", right=True),
 )
+
+
+def style_of(state: str, cause: str = "") -> str:
+    """Return the colour of a run's state."""
+    return "red" if is_bad(state, cause) else STYLES.get(state, "")
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +105,7 @@ def _row(info: RunInfo, now: float) -> list[Cell | str]:
         Cell(plain(info.id), "bold"),
         name,
         plain(info.project),
-        Cell(plain(info.state), STYLES.get(info.state, "")),
+        Cell(plain(info.state), style_of(info.state, info.cause)),
         count(info.step),
         duration(info.duration),
         age(now - info.created),

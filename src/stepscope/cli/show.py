@@ -16,7 +16,7 @@ from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.machine_lines import end_lines, machine_lines
 from stepscope.cli.named_run import open_run
 from stepscope.cli.progress import add_quiet, progress
-from stepscope.cli.runs import STYLES
+from stepscope.cli.runs import STYLES, style_of
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, bar, columns, count, cut, duration, plain, sparkline
 from stepscope.core.vocabulary import format_value
@@ -101,10 +101,11 @@ class Page:
     def _head(self) -> Iterator[str]:
         facts, about = self._facts, self._facts["run"]
         named = plain(about["name"] or about["id"])
-        style = f"bold {STYLES.get(facts['state'], '')}".strip()
+        style = f"bold {style_of(facts['state'], facts['cause'])}".strip()
         yield f"{self._paint(cut(named, self._width - 14), 'bold')}  {self._paint(facts['state'], style)}"
         if facts["cause"]:
-            yield from self._wrapped("cause", plain(facts["cause"]), 3)
+            label = "wrong" if facts["state"] == "finished" else "cause"
+            yield from self._wrapped(label, plain(facts["cause"]), 3)
         if self._quiet is not None:
             yield self._fact("silent", f"its watcher has said nothing for {duration(self._quiet)}", "yellow")
         yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")

@@ -7,6 +7,7 @@ from stepscope.core.errors import in_words
 INTERRUPTED = "interrupted"
 """The state of a run that a person ended: with Ctrl-C, or by closing the notebook that it ran in."""
 BY_HAND = "Ctrl-C"
+BAD = ("failed", "killed", "oom-killed", "broken")
 NATIVE = ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL")
 """Signals of a fault in native code."""
 
@@ -16,6 +17,11 @@ def end_words(state: str, cause: str = "") -> str:
     if not cause:
         return state
     return cause if cause.startswith(state) else f"{state}: {cause}"
+
+
+def is_bad(state: str, cause: str = "") -> bool:
+    """Say whether a run ended badly: also one that finished while something critical held, which is its cause then."""
+    return bool(cause) if state == "finished" else state in BAD
 
 
 def end_by_error(error: str) -> tuple[str, str]:

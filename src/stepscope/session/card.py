@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from stepscope.core.command_line import typed
+from stepscope.core.endings import is_bad
 from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.vocabulary import by_canonical, format_value
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.store.points import Points
+    from stepscope.views.event_count import EventCount
 
 RECENT = 50
 """Steps over which the parts of the step are averaged."""
@@ -67,16 +69,17 @@ def show(
             return
         width = min(WIDEST, shutil.get_terminal_size((80, 24)).columns)
         colour = not os.environ.get("NO_COLOR")
-        stream.write("\n".join(drawn(list(lines(path, name, steps, end)), width, colour=colour)) + "\n")
+        bad = is_bad(end.partition(":")[0].partition(" ")[0]) or "critical" in _events(path).firing.values()
+        stream.write("\n".join(drawn(list(lines(path, name, steps, end)), width, colour=colour, bad=bad)) + "\n")
         stream.flush()
     except Exception as problem:  # noqa: BLE001 - a card is a courtesy: whatever is wrong with it, the program goes on
         tell(f"cannot show the card of the run: {in_words(problem)}; `stepscope show` has all of it")
 
 
-def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool) -> Iterator[str]:
-    """Yield rows of label and text in a frame; the first is the title."""
+def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool, bad: bool = False) -> Iterator[str]:
+    """Yield rows of label and text in a frame; the first is the title, red if it is `bad`."""
     title = f" {rows[0][0]} {rows[0][1]} "[: width - 6]
-    dim, bold, off = ("\x1b[2m", "\x1b[1m", "\x1b[0m") if colour else ("", "", "")
+    dim, bold, off = ("\x1b[2m", "\x1b[1;31m" if bad else "\x1b[1m", "\x1b[0m") if colour else ("", "", "")
     yield f"{dim}╭─{off}{bold}{title}{off}{dim}{'─' * (width - 4 - len(title))}─╮{off}"
     for label, text in rows[1:]:
         room = width - LABEL - 5
@@ -141,12 +144,17 @@ def _span(seconds: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {whole % 60} s"
 
 
-def _alerts(path: Path) -> Iterator[tuple[str, str]]:
+def _events(path: Path) -> EventCount:
     from stepscope.store.layout import RunFolder
     from stepscope.views.event_count import EventCount
 
     events = EventCount(RunFolder(path))
     events.look()
+    return events
+
+
+def _alerts(path: Path) -> Iterator[tuple[str, str]]:
+    events = _events(path)
     if events.last is not None:
         firing = f"{len(events.firing)} firing; " if events.firing else ""
         yield "alerts", f"{firing}last: {_plain(events.last.get('text') or events.last.get('rule', ''))}"

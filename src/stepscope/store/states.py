@@ -65,6 +65,8 @@ class NodeState:
     boot_id: str = ""
     ended: bool = False
     ranks: dict[int, RankState] = field(default_factory=dict)
+    wrong: str = ""
+    """What was critical when the last rank ended, as its alert says; empty if nothing was."""
 
     def save(self, folder: RunFolder) -> None:
         """Write the node's file anew; raise OSError if that fails."""
@@ -152,22 +154,28 @@ def _mark_lost(ranks: Iterable[RankState]) -> None:
             rank.inferred = True
 
 
-def _soon_after(first: RankState, then: RankState) -> bool:
-    return first.ended is not None and then.ended is not None and then.ended - first.ended < INTERRUPT_SECONDS * 1e6
-
-
 def overall(nodes: list[NodeState]) -> tuple[str, str]:
-    """Return state and cause of a run: those of its last attempt, by its earliest abnormal end."""
-    if not nodes:
-        return "running", ""
-    last = max(node.attempt for node in nodes)
-    ranks = [rank for node in nodes if node.attempt == last for rank in node.ranks.values()]
+    """Return state and cause of a run: those of its last attempt, by its earliest abnormal end.
+
+    The cause of a run that finished is what was still wrong with it then, such as a loss that is NaN.
+    """
+    last = max((node.attempt for node in nodes), default=0)
+    current = [node for node in nodes if node.attempt == last]
+    ranks = [rank for node in current for rank in node.ranks.values()]
     bad = [rank for rank in ranks if rank.state in ABNORMAL]
     if bad:
-        first = min(bad, key=lambda rank: rank.ended or 2**62)
-        by_hand = [rank for rank in bad if rank.state == INTERRUPTED and _soon_after(first, rank)]
-        shown = by_hand[0] if by_hand and first.cause.startswith("killed by SIGTERM") else first
+        shown = _telling(bad)
         return shown.state, shown.cause
     if ranks and all(rank.state == "finished" for rank in ranks):
-        return "finished", ""
+        return "finished", next((node.wrong for node in current if node.wrong), "")
     return "running", ""
+
+
+def _telling(bad: list[RankState]) -> RankState:
+    """Return the rank whose end tells how the run ended: the first, unless a launcher ended that one after Ctrl-C."""
+    first = min(bad, key=lambda rank: rank.ended or 2**62)
+    if first.ended is None or not first.cause.startswith("killed by SIGTERM"):
+        return first
+    until = first.ended + INTERRUPT_SECONDS * 1e6
+    by_hand = (rank for rank in bad if rank.state == INTERRUPTED and rank.ended is not None and rank.ended < until)
+    return next(by_hand, first)

@@ -52,7 +52,8 @@ def title(scene: Scene, look: Look, width: int) -> Line:
         start.append((f"  {plain(scene.project, 60)}", "dim"))
     if scene.id != scene.title and width >= 100:
         start.append((f"  {plain(scene.id, 60)}", "dim"))
-    mark: Line = [("● ", state_style(scene.state)), (scene.state or "reading", state_style(scene.state)), ("  ", "")]
+    style = state_style(scene.state, str(scene.status.get("cause") or ""))
+    mark: Line = [("● ", style), (scene.state or "reading", style), ("  ", "")]
     quiet = silence(scene)
     if quiet is not None:
         mark = [(f"● silent for {format_value(quiet, 'seconds')}  ", "warn")]

@@ -31,7 +31,7 @@ def overview(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
     lines: list[Line] = [progress(scene, width)]
     cause = scene.status.get("cause")
     if cause:
-        lines.append([(f" {plain(end_words(scene.state, cause))}", state_style(scene.state))])
+        lines.append([(f" {plain(end_words(scene.state, cause))}", state_style(scene.state, cause))])
     beneath = news_box(scene, width, 6 if height >= 45 else 5) if height >= TALL else _news_line(scene, width)
     middle = _middle(scene, width, height - len(lines) - len(beneath), look)
     room = height - len(lines) - len(beneath) - len(middle)

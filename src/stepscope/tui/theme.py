@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.style import Style
 
+from stepscope.core.endings import is_bad
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -80,6 +82,6 @@ def phase_style(name: str) -> str:
     return PHASE_STYLES.get(name, "bright_green")
 
 
-def state_style(state: str) -> str:
-    """Return the style of a run's state: anything but running and finished is bad."""
-    return STATES.get(state, "bad")
+def state_style(state: str, cause: str = "") -> str:
+    """Return the style of a run's state: anything but running, finished well and interrupted is bad."""
+    return "bad" if is_bad(state, cause) else STATES.get(state, "bad")

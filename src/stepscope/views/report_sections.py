@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.difference import SAME
+from stepscope.core.endings import is_bad
 from stepscope.core.vocabulary import PHASES, format_value, matches
 from stepscope.views.markup import Markup, named, table, tag
 
@@ -31,7 +32,7 @@ def head(facts: Mapping[str, Any]) -> list[Any]:
     took = "" if status["duration"] is None else f", {format_value(status['duration'], 'seconds')}"
     verdict = facts["diagnosis"]
     numbers = [tag("div", tag("b", one["text"]), tag("span", one["label"]), class_="fact") for one in facts["numbers"]]
-    tone = TONES.get(status["state"], "bad")
+    tone = "bad" if is_bad(status["state"], status["cause"]) else TONES.get(status["state"], "bad")
     return [
         tag("div", tag("h1", name), tag("span", status["state"], class_=f"state {tone}"), class_="report-head"),
         tag("p", f"Run {about['id']} of project {about['project'] or '-'}, {when}{took}", class_="soft"),

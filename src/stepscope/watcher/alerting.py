@@ -329,6 +329,10 @@ class Alerting:
         is_idle = (self._notifying is None or self._notifying.idle()) and (self._acting is None or self._acting.idle())
         return (is_urgent or not is_idle or bool(self._events)) and now - self._alone_since < FAREWELL
 
+    def wrong(self) -> str:
+        """Return what is critical now, in words; "" for nothing."""
+        return "" if self._engine is None else self._engine.wrong()
+
     def close(self) -> None:
         """Let go; a notifier that has something to tell goes on."""
         if self._notifying is not None:
@@ -367,6 +371,10 @@ class NoAlerting:
         """Have nothing to do."""
         del now, alone
         return False
+
+    def wrong(self) -> str:
+        """Know of nothing."""
+        return ""
 
 
 class AlertFeed:

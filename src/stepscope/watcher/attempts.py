@@ -11,7 +11,8 @@ from stepscope.store.layout import Writer
 from stepscope.store.states import NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from stepscope.core.clock import Pair
     from stepscope.store.drain import Stream
@@ -23,9 +24,25 @@ if TYPE_CHECKING:
 class Attempts:
     """A drain and a node's state for each attempt that this watcher has met."""
 
-    def __init__(self, folder: RunFolder, node: str, sealing: Sealing, seal_bytes: int = SEAL_BYTES) -> None:
-        """Open nothing yet; a tail of `seal_bytes` is sealed, also in the middle of a burst."""
-        self._folder, self._node, self._sealing, self._seal_bytes = folder, node, sealing, seal_bytes
+    def __init__(
+        self,
+        folder: RunFolder,
+        node: str,
+        sealing: Sealing,
+        ranks: Mapping[Path, Rank],
+        seal_bytes: int = SEAL_BYTES,
+    ) -> None:
+        """Open nothing yet.
+
+        Args:
+            folder: of the run.
+            node: name of this one.
+            sealing: who seals tails.
+            ranks: those that live, now and later.
+            seal_bytes: size of a tail that is sealed, also in the middle of a burst.
+        """
+        self._folder, self._node, self._sealing, self._ranks = folder, node, sealing, ranks
+        self._seal_bytes = seal_bytes
         self._found: dict[int, tuple[Drain, NodeState]] = {}
         self._opened: dict[tuple[int, int], float] = {}
 
@@ -46,7 +63,7 @@ class Attempts:
                 node = NodeState.load(self._folder.node_file(writer))
             except (OSError, ValueError, TypeError):
                 node = NodeState(self._node, attempt)
-            node.ended = False
+            node.ended, node.wrong = False, ""
             drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, now))
             drain.heard, drain.closed = heard, partial(self._sealing.add, writer)
             drain.seal_bytes = self._seal_bytes
@@ -57,9 +74,9 @@ class Attempts:
         """Return all tails, in the order of their attempts."""
         return [drain for _, (drain, _) in sorted(self._found.items())]
 
-    def live(self, ranks: Iterable[Rank]) -> list[Drain]:
-        """Return the tails of attempts that have one of `ranks`."""
-        attempts = {rank.stream.identity.attempt for rank in ranks}
+    def live(self) -> list[Drain]:
+        """Return the tails of attempts of which a rank lives."""
+        attempts = {rank.stream.identity.attempt for rank in self._ranks.values()}
         return [drain for attempt, (drain, _) in self._found.items() if attempt in attempts]
 
     def seal(self, drain: Drain) -> None:
@@ -68,9 +85,9 @@ class Attempts:
         if number is not None:
             self._sealing.add(drain.writer, number)
 
-    def seal_full(self, drains: Iterable[Drain], now: float, most_bytes: int, most_seconds: float) -> None:
-        """Have those tails sealed that have `most_bytes` or are open for `most_seconds`; `now` is monotonic."""
-        for drain in drains:
+    def seal_full(self, now: float, most_bytes: int, most_seconds: float) -> None:
+        """Have live tails sealed that have `most_bytes` or are open for `most_seconds`; `now` is monotonic."""
+        for drain in self.live():
             if drain.file is None:
                 continue
             opened = self._opened.setdefault((drain.writer.attempt, drain.number), now)
@@ -88,6 +105,17 @@ class Attempts:
         for _, node in self._found.values():
             if not node.ended:
                 self.beat(node, pair)
+
+    def conclude(self, wrong: str, pair: Pair, note: Callable[[str], None]) -> None:
+        """Write down what was wrong when the last attempt ended, if anything was."""
+        _, node = self._found[max(self._found)] if self._found else (None, None)
+        if node is None or node.wrong == wrong:
+            return
+        node.wrong = wrong
+        try:
+            self.beat(node, pair)
+        except OSError as error:
+            note(f"cannot write down what was wrong at the end: {error}; the alerts of the run tell it")
 
     def let_go_of_lost_tails(self) -> tuple[bool, bool]:
         """Close tails that were deleted or replaced under us; say whether there were any, and if one is in place."""

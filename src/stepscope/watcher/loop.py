@@ -98,7 +98,7 @@ class Watcher:
         self._sealing, self._journal = sealing, journal
         self.node = node_name(places.disk, boot_id())
         self._ranks: dict[Path, Rank] = {}
-        self._attempts = Attempts(folder, self.node, sealing, pace.seal_bytes)
+        self._attempts = Attempts(folder, self.node, sealing, self._ranks, pace.seal_bytes)
         self.bad: set[Path] = set()
         """Rings that are not for us: unreadable, of another version, or of a run that is gone."""
         self._due = dict.fromkeys(("beat", "describe", "discover", "meter", "sync", "heartbeat"), 0.0)
@@ -130,7 +130,7 @@ class Watcher:
         is_time = self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0)
         if is_time and (self._rings.may_have_new(now) or not self._ranks):
             self._discover()
-        self._jumps.look(pair, self._live_drains)
+        self._jumps.look(pair, self._attempts.live)
         self._write(pair, now)
         for drain in self._attempts.drains()[-1:]:
             self.alerting.look(pair, drain)
@@ -161,7 +161,10 @@ class Watcher:
         if not self._ranks:
             self._discover()
         is_busy = self.alerting.busy(now, alone=not self._ranks) and not self._abandoned
-        return bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
+        alive = bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
+        if not alive:
+            self._attempts.conclude(self.alerting.wrong(), pair, self._journal.note)
+        return alive
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
         if now < self._due[what]:
@@ -289,21 +292,21 @@ class Watcher:
         if self._is_due("meter", now, METER_EVERY):
             for rank in self._ranks.values():
                 self._meter(rank, pair)
-            for drain in self._live_drains():
+            for drain in self._attempts.live():
                 self._add_own(drain, self._cost.read(drain, now), pair)
 
     def _describe(self, pair: Pair) -> None:
         if self._is_due("describe", pair.monotonic_ns / 1e9, DESCRIBE_EVERY):
-            self._description.renew(self.sampling, self._live_drains())
+            self._description.renew(self.sampling, self._attempts.live())
 
     def _sync(self, pair: Pair) -> None:
         if self._is_due("sync", pair.monotonic_ns / 1e9, self._pace.sync):
-            for drain in self._live_drains():
+            for drain in self._attempts.live():
                 drain.sync()
 
     def _seal_full(self, pair: Pair) -> None:
         limits = self._pace.seal_bytes, self._pace.seal_interval
-        self._attempts.seal_full(self._live_drains(), pair.monotonic_ns / 1e9, *limits)
+        self._attempts.seal_full(pair.monotonic_ns / 1e9, *limits)
 
     def _heartbeat(self, pair: Pair) -> None:
         if not self._is_due("heartbeat", pair.monotonic_ns / 1e9, self._pace.heartbeat):
@@ -321,16 +324,13 @@ class Watcher:
             sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
         if sample.rows:
             self._ends.sampled()
-        for drain in self._live_drains():
+        for drain in self._attempts.live():
             for row in sample.rows:
                 self._add_own(drain, row, pair)
             if drain.own.waiting():
                 drain.write_own(pair)
             if sample.events:
                 drain.write_events([dict(event) for event in sample.events], drain.own.rank, pair)
-
-    def _live_drains(self) -> list[Drain]:
-        return self._attempts.live(self._ranks.values())
 
     def _meter(self, rank: Rank, pair: Pair) -> None:
         self._add_own(rank.drain, recorder_cost(rank), pair)

@@ -68,7 +68,7 @@ export const COLUMNS: readonly Column[] = [
       h("a", { class: "cut", title: row.name, attrs: { href: context.href } }, row.name),
       h("span", { class: "cut soft", title: [row.project, row.id, row.cause].filter(Boolean).join("\n") }, whence(row))),
   },
-  { key: "state", title: "State", help: "How it is, or how it ended", class: "", sort: (row) => row.state, cell: (row) => h("span", { title: row.cause }, stateMark(row.state)) },
+  { key: "state", title: "State", help: "How it is, or how it ended", class: "", sort: (row) => row.state, cell: (row) => h("span", { title: row.cause }, stateMark(row.state, row.cause)) },
   {
     key: "step", title: "Step", help: "Last step, and how far that is", class: "num far", down: true,
     sort: (row) => row.step,

@@ -99,6 +99,6 @@ export class Picker {
     // runs are often called the same: their ids tell them apart
     const id = row.name && row.name !== row.id ? h("small", { class: "soft" }, ` ${row.id}`) : null;
     return h("li", {}, h("label", { class: "picker-line" }, box, h("span", { class: "picker-name", title: `${row.name}\n${row.id}` }, row.name || row.id, id),
-      h("span", { class: "soft picker-project" }, row.project), stateMark(row.state), h("span", { class: "num soft" }, loss)));
+      h("span", { class: "soft picker-project" }, row.project), stateMark(row.state, row.cause), h("span", { class: "num soft" }, loss)));
   }
 }

@@ -14,7 +14,7 @@ export function toneOfVerdict(status: Status, found: Diagnosis | null): string {
   const ended = status.state !== "running" && status.state !== "finished";
   if (ended) return toneOf(status.state);
   const grave = GRAVE[primaryOf(found)?.severity ?? ""];
-  return grave === "critical" ? "bad" : grave === "warning" ? "warn" : toneOf(status.state);
+  return grave === "critical" ? "bad" : grave === "warning" && !status.cause ? "warn" : toneOf(status.state, status.cause);
 }
 
 function primaryOf(found: Diagnosis | null): Finding | null {
@@ -27,7 +27,7 @@ export function verdict(status: Status, found: Diagnosis | null, waiting: boolea
   const rest = (found?.findings ?? []).filter((one) => one !== primary);
   const missing = found?.missing ?? [];
   return [
-    h("div", { class: "verdict-state" }, stateMark(status.state), primary?.text.includes(status.cause) ? null : h("span", { class: "soft" }, status.cause)),
+    h("div", { class: "verdict-state" }, stateMark(status.state, status.cause), primary?.text.includes(status.cause) ? null : h("span", { class: "soft" }, status.cause)),
     primary ? main(primary, link) : h("h2", {}, found ? capital(found.summary) || "Nothing that slows it down or goes wrong was found." : said(status)),
     waiting ? h("p", { class: "soft" }, "Looking for what slows it down or goes wrong…") : null,
     rest.length ? h("ul", { class: "also" }, rest.slice(0, MOST).map((one) => also(one, link))) : null,
@@ -39,7 +39,7 @@ export function verdict(status: Status, found: Diagnosis | null, waiting: boolea
 
 function said(status: Status): string {
   if (status.state === "running") return "It runs.";
-  if (status.state === "finished") return "It has finished.";
+  if (status.state === "finished") return status.cause ? `It has finished, but ${status.cause}` : "It has finished.";
   return status.cause || `It has ended: ${status.state}.`;
 }
 
