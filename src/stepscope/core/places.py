@@ -84,6 +84,17 @@ def shared_root(override: str = "", shared_memory: Path = SHARED_MEMORY) -> Path
     return shared_memory / f"stepscope-{os.getuid()}{suffix}"
 
 
+def other_shared_roots(shared: Path) -> list[Path]:
+    """Return this user's roots in shared memory but `shared`: each STEPSCOPE_RUNTIME_DIR has had its own."""
+    prefix = f"stepscope-{os.getuid()}"
+    try:
+        names = [entry.name for entry in os.scandir(shared.parent) if entry.name.startswith(prefix)]
+    except OSError:
+        return []
+    ours = [name for name in names if name == prefix or name.startswith(f"{prefix}-")]
+    return [shared.parent / name for name in sorted(ours) if name != shared.name]
+
+
 def _digest(text: str) -> str:
     """Return eight hexadecimal digits; hashlib would load OpenSSL, at 3 ms of every start."""
     return f"{zlib.crc32(os.fsencode(text)):08x}"

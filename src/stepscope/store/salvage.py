@@ -19,6 +19,7 @@ from stepscope.core.endings import end_by_error
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
+from stepscope.store.leftovers import sweep_folders
 from stepscope.store.states import NodeState, RankState, unseen_end
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def salvage(
         return 0
     try:
         _sweep(places)
+        sweep_folders(places, {path.parent.name for path in besides})
         rings = [path for path in places.rings(run_path) if path not in besides]
         if run_path is not None and not rings and places.of_run(run_path, places.disk).is_dir():
             _tidy(places, run_path)  # its watcher was killed in its last moment

@@ -1,0 +1,95 @@
+"""Folders that killed processes left in the runtime directories: swept by whoever comes next."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from stepscope.core.places import RING_SUFFIX, SEAL_LOCK, WATCHER_LOCK, Places, other_shared_roots
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+IDLE_SECONDS = 60.0
+"""Age of an empty folder from which on nobody is about to make a ring in it, which takes milliseconds."""
+ORPHAN_SECONDS = 600.0
+"""The same for files that belong to a ring where there is none."""
+LOCKS = (WATCHER_LOCK, SEAL_LOCK)
+
+
+def sweep_folders(places: Places, besides: Collection[str] = (), now: float | None = None) -> None:
+    """Remove the folders of runs that have neither ring nor watcher, and empty roots in shared memory.
+
+    A process that makes its ring in a folder at the very moment that it goes makes the folder again.
+
+    Args:
+        places: the runtime directories of this user.
+        besides: names of folders whose locks this process holds: to look at them would give those up (POSIX).
+        now: seconds since 1970 UTC.
+    """
+    now = time.time() if now is None else now
+    for root in places.roots():
+        for name in _names(root):
+            if name not in besides:
+                _sweep_run(root / name, now)
+    for root in [] if places.shared is None else other_shared_roots(places.shared):
+        for name in _names(root):
+            _sweep_run(root / name, now)
+        _remove_empty(root, now)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # gone meanwhile, or no folder
+        return []
+
+
+def _sweep_run(folder: Path, now: float) -> None:
+    """Remove the folder of one run, if nothing in it can be of use to anybody."""
+    if not _is_ours(folder):
+        return
+    names = _names(folder)
+    if any(RING_SUFFIX in name for name in names):
+        return  # of a trainer that lives, or of a dead one whose rows are salvaged
+    try:
+        is_old = all(now - (folder / name).lstat().st_mtime > ORPHAN_SECONDS for name in names if name not in LOCKS)
+        if is_old and now - folder.lstat().st_mtime > IDLE_SECONDS:
+            _remove_run(folder, names)
+    except OSError:
+        return  # somebody else sweeps, or a new rank has come
+
+
+def _remove_run(folder: Path, names: Collection[str]) -> None:
+    held: list[int] = []
+    try:
+        for name in LOCKS:
+            if name in names:
+                held.append(os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
+                fcntl.lockf(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its watcher or sealer lives
+        for name in names:
+            (folder / name).unlink()
+        folder.rmdir()
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _remove_empty(root: Path, now: float) -> None:
+    with contextlib.suppress(OSError):  # not empty: it is in use
+        if _is_ours(root) and now - root.lstat().st_mtime > IDLE_SECONDS:
+            root.rmdir()
+
+
+def _is_ours(folder: Path) -> bool:
+    """Say whether this is a folder of this user, and no link."""
+    try:
+        facts = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid()
