@@ -215,16 +215,25 @@ def test_healthy_metrics_have_no_anomaly(seed):
         assert fired(rig_of("anomaly").values("my_metric", *values.tolist())) == []
 
 
-@pytest.mark.promise("S2-062")
-@pytest.mark.parametrize("spelling", ["watcher.analysis.anomaly", "monitoring.analysis.anomaly_detection"])
-def test_anomaly_detection_can_be_turned_off(spelling):
-    """By the documents' switch as by ours; it is on by default."""
-    for wanted in (True, False):
-        config = load(settings={spelling: wanted})
-        values = {path: config.values[path] for path in config.sources}
-        assert ("anomaly" in {rule.name for rule in rules_of(values)[0]}) == wanted
-        assert config.notices == ()
-    assert "anomaly" in {rule.name for rule in rules_of({})[0]}
+@pytest.mark.promise("S0-079", "S2-062")
+@pytest.mark.parametrize(
+    ("ours", "theirs", "names"),
+    [
+        ("anomaly", "anomaly_detection", {"anomaly"}),
+        ("trend", "trend_analysis", {"loss_plateau", "memory_leak", "gpu_memory_leak", "disk_filling"}),
+        ("regression", "performance_regression", {"training_speed"}),
+    ],
+)
+def test_analysis_can_be_turned_off(ours, theirs, names):
+    """Each switch, in the documents' spelling as in ours, turns its rules off and no others; they are on by default."""
+    whole = {rule.name for rule in rules_of({})[0]}
+    assert names <= whole
+    for spelling in (f"watcher.analysis.{ours}", f"monitoring.analysis.{theirs}"):
+        for wanted in (True, False):
+            config = load(settings={spelling: wanted})
+            values = {path: config.values[path] for path in config.sources}
+            assert whole - {rule.name for rule in rules_of(values)[0]} == (set() if wanted else names)
+            assert config.notices == ()
 
 
 @pytest.mark.promise("S4-051")

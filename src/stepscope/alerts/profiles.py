@@ -80,6 +80,8 @@ SWITCHES = {
     "alerting.memory_pressure": ("memory_pressure",),
     "alerting.io_bottleneck": ("io_wait", "io_pressure"),
     "watcher.analysis.anomaly": ("anomaly",),
+    "watcher.analysis.trend": ("loss_plateau", "memory_leak", "gpu_memory_leak", "disk_filling"),
+    "watcher.analysis.regression": ("training_speed",),
 }
 """Settings that turn rules off, as the documents have them."""
 

@@ -45,6 +45,7 @@ VALUES: dict[str, Any] = {
     "watcher.drain_interval": 0.1,
     "watcher.sync_interval": 1.0,
     "watcher.heartbeat_interval": 2.0,
+    **dict.fromkeys([f"watcher.analysis.{part}" for part in ("trend", "anomaly", "regression")], True),
     "watcher.stacks": True,
     "watcher.stall_after": 10.0,
     "watcher.hang_after": 300.0,

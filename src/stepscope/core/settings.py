@@ -130,6 +130,20 @@ BUILT = (
         "",
         "tell values that a metric of your own has never had: the rule `anomaly`",
     ),
+    Key(
+        "watcher.analysis.trend",
+        SWITCH,
+        True,
+        "",
+        "tell where trends lead: the rules `loss_plateau`, `memory_leak`, `gpu_memory_leak` and `disk_filling`",
+    ),
+    Key(
+        "watcher.analysis.regression",
+        SWITCH,
+        True,
+        "",
+        "tell when training has become slower than it was: the rule `training_speed`",
+    ),
     Key("watcher.batch", SWITCH, True, "", "rows always travel in batches; false makes the batches smaller"),
     Key(
         "watcher.stacks", SWITCH, True, "", "take the stacks of a training that stands still (one handler of a signal)"
@@ -320,8 +334,6 @@ def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -
 
 
 PLANNED = (
-    planned("watcher.analysis.trend", SWITCH, True, "look for trends while the run goes on"),
-    planned("watcher.analysis.regression", SWITCH, True, "compare the speed with earlier runs"),
     planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),
     planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
     planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
