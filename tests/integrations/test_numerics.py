@@ -82,7 +82,6 @@ def test_values_belong_to_the_step_they_were_taken_in(tmp_path, clips, budget):
     assert len(norms) > 2
 
 
-@pytest.mark.promise("S1-026")
 @pytest.mark.usefixtures("started")
 def test_the_documents_keys_choose_the_layers(tmp_path):
     """`track_gradients` and `gradient_monitoring.track_layers` track the layers whose names hold one of the parts."""

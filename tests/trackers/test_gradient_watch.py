@@ -103,7 +103,7 @@ def test_sharded_gradients_are_not_measured(capsys):
             return [Parameter()]
 
     watch = GradientWatch(Complaints())
-    assert watch.take(Model()) is None
+    assert watch.take(Model()).norm is None
     assert "its parameters are sharded" in watch.unavailable
     assert "log grad_norm yourself" in capsys.readouterr().err
 
@@ -206,3 +206,28 @@ def test_the_explosion_rule_sees_a_clipped_loop():
     steps = range(len(norms))
     source = Imported("", "", {"grad_norm": series_of("grad_norm", steps, norms, [float(step) for step in steps])})
     assert [change.step for change in replay([rule], source)] == [102]
+
+
+@pytest.mark.promise("S1-026", "S1-075")
+@pytest.mark.parametrize("clips", [False, True])
+def test_the_layers_of_the_configuration_are_tracked_one_by_one(clips):
+    """`track_layers` chooses layers by parts of their names; their norms are those before clipping, as the whole is."""
+    model = torch.nn.Sequential()
+    for name in ("encoder", "middle", "head"):
+        model.add_module(name, torch.nn.Linear(2, 2, bias=False))
+    wrapped = torch.nn.parallel.DataParallel(model)  # which puts "module." before every name
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = {"track_gradients": True, "gradient_monitoring": {"track_layers": ["encoder", "head"]}}
+    monitor, run = monitored(config)
+    expected = []
+    for _ in range(2):
+        model(torch.ones(1, 2)).sum().backward()
+        expected.append({name: float(layer.weight.grad.norm()) for name, layer in model.named_children()})
+        if clips:
+            clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+        monitor.log_training_step(model=wrapped, optimizer=optimizer, loss=1.0)
+        optimizer.zero_grad()
+    for (_, row), known in zip(run.rows, expected, strict=True):
+        layers = {name.removeprefix("grad_norm/"): float(value) for name, value in row.items() if "grad_norm/" in name}
+        assert layers == pytest.approx({name: known[name] for name in ("encoder", "head")}, rel=1e-4)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from stepscope.core.parameters import plain_name
 from stepscope.integrations.attention import AttentionView, attention_row, weights_in
 from stepscope.integrations.cadence import Cadence
 from stepscope.integrations.faults import Faults
 from stepscope.integrations.models import Models
-from stepscope.integrations.parameter_names import plain_name
 from stepscope.integrations.torch_timeline import compiling
 
 if TYPE_CHECKING:

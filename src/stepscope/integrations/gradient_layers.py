@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from stepscope.core.parameters import layer_of
 from stepscope.integrations.gradient_norm import moved, norms_of
-from stepscope.integrations.parameter_names import layer_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

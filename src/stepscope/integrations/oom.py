@@ -13,9 +13,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.parameters import plain_name
 from stepscope.core.remedies import remedy
 from stepscope.integrations.models import Models
-from stepscope.integrations.parameter_names import plain_name
 from stepscope.integrations.torch_memory import largest_free
 
 if TYPE_CHECKING:

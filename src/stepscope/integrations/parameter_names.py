@@ -5,24 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from stepscope.core.parameters import plain_name
 from stepscope.integrations.models import Models
-
-WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
-"""What DDP, torch.compile, FSDP, activation checkpointing and DeepSpeed or Fabric put before or into a name."""
-
-
-def plain_name(name: str) -> str:
-    """Return a name as the model's author gave it."""
-    while name.startswith("module."):
-        name = name.removeprefix("module.")
-    for wrapper in WRAPPERS[1:]:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def layer_of(name: str) -> str:
-    """Return the layer of a parameter: its name without the last part."""
-    return name.rpartition(".")[0] or name
 
 
 class ParameterNames:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.errors import in_words
+from stepscope.core.parameters import layer_of, plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from stepscope.recorder.complaints import Complaints
 
@@ -23,6 +24,19 @@ SHARDED = "its parameters are sharded, and the norm of a shard is not that of th
 UNTOLD = "the loop clips it twice, or by another norm: what it was before cannot be told; log grad_norm yourself"
 MOST_CLIPS = 64
 """Clippings of one step that are remembered."""
+MOST_LAYERS = 256
+"""Layers whose norms are taken; further ones are left out."""
+
+
+class Taken(NamedTuple):
+    """The norms of one step, tensors on their device; None where there is none."""
+
+    norm: Any = None
+    """Of all gradients, before clipping."""
+    clipped: Any = None
+    """The same after clipping; None if the loop did not clip."""
+    layers: Mapping[str, Any] = {}
+    """Of each layer that is tracked, before clipping."""
 
 
 class Heard:
@@ -42,43 +56,40 @@ class Heard:
 class GradientWatch:
     """Takes the norms of one training's model."""
 
-    def __init__(self, notices: Complaints, modules: Mapping[str, Any] = sys.modules) -> None:
+    def __init__(
+        self, notices: Complaints, modules: Mapping[str, Any] = sys.modules, layers: Sequence[str] = ()
+    ) -> None:
         """Begin with no model.
 
         Args:
             notices: is told once why a norm is not available.
+            layers: parts of the names of layers whose norms are taken one by one.
             modules: loaded modules by name; torch is taken from there.
         """
         self.unavailable = ""
         """Why the last norm asked for is not available; empty if it is."""
-        self._notices, self._modules = notices, modules
+        self._notices, self._modules, self._parts = notices, modules, tuple(layers)
         self._model: weakref.ref[Any] | None = None
         self._optimizer: weakref.ref[Any] | None = None
-        self._taken: tuple[Any, Any] | None = None
-        self.clipped: Any = None
-        """Norm after clipping of the last norm asked for; None if the loop did not clip."""
+        self._taken: Taken | None = None
         self._heard = Heard()
         self._listens = False
         self._listen()
 
-    def take(self, model: Any, optimizer: Any = None) -> Any:
-        """Return the norm of the step that has just ended, a tensor on its device; None if it is not available.
-
-        It is that before clipping, if the loop clips; the one after it, which the optimizer sees, is then in `clipped`.
-        """
-        self.clipped = None
+    def take(self, model: Any, optimizer: Any = None) -> Taken:
+        """Return the norms of the step that has just ended; empty if they are not available."""
         if model is None or not callable(getattr(model, "parameters", None)):
-            return None
+            return Taken()
         taken, self._taken, self.unavailable = self._taken, None, ""
         self._listen()
         self._follow(model, optimizer)
-        norm, self.clipped = self._both(model) if taken is None else taken
-        if taken is None and norm is not None and _is_zero_on_host(norm):
-            norm, self.clipped, self.unavailable = None, None, GONE
-        if norm is None:
+        found = self._norms(model) if taken is None else taken
+        if taken is None and found.norm is not None and _is_zero_on_host(found.norm):
+            found, self.unavailable = Taken(), GONE
+        if found.norm is None:
             self._notices.say("grad_norm", f"cannot take the gradient norm of the model: {self.unavailable or GONE}")
             self.unavailable = self.unavailable or GONE
-        return norm
+        return found
 
     def _listen(self) -> None:
         """Hear the program's clipping, as soon as torch is there."""
@@ -90,17 +101,31 @@ class GradientWatch:
         self._listens = True
         weakref.finalize(self, ClipWatch(self._heard, torch).close)
 
-    def _both(self, model: Any) -> tuple[Any, Any]:
-        """Return the norm before clipping, and the one after it if the loop clipped."""
+    def _norms(self, model: Any) -> Taken:
+        """Return the norms of the gradients that are there."""
         clips, self._heard.clips = self._heard.clips, []
         try:
             own = {id(one): one for one in model.parameters()}
             clips = [clip for clip in clips if clip[1] & own.keys()]
             after = self._norm(own.values(), model)
-            return (self._before(clips, own, model), after) if clips else (after, None)
+            before = self._before(clips, own, model) if clips else after
+            scale = before / after if clips and before is not None and after is not None else None
+            return Taken(before, after if clips else None, self._by_layer(model, scale))
         except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; training goes on, it is told
             self.unavailable = in_words(error, 200)
-            return None, None
+            return Taken()
+
+    def _by_layer(self, model: Any, scale: Any) -> dict[str, Any]:
+        """Return the norm of each layer that is tracked, times `scale`, which undoes what the clipping did."""
+        groups: dict[str, list[Any]] = {}
+        for given, parameter in model.named_parameters() if self._parts else ():
+            name = plain_name(given)
+            layer = layer_of(name)
+            wanted = parameter.grad is not None and any(part in name for part in self._parts)
+            if wanted and (layer in groups or len(groups) < MOST_LAYERS):
+                groups.setdefault(layer, []).append(parameter)
+        norms = {layer: self._norm(members, model) for layer, members in groups.items()}
+        return {name: norm if scale is None else norm * scale for name, norm in norms.items() if norm is not None}
 
     def _before(self, clips: list[tuple[Any, frozenset[int]]], own: Mapping[int, Any], model: Any) -> Any:
         """Return the norm before clipping, from those of the parts that were clipped and of the rest."""
@@ -137,7 +162,7 @@ class GradientWatch:
         model = None if self._model is None else self._model()
         followed = self._optimizer is not None and self._optimizer() is optimizer
         if model is not None and followed:
-            self._taken = self._both(model)
+            self._taken = self._norms(model)
 
     def _norm(self, parameters: Iterable[Any], model: Any) -> Any:
         """Return the norm of the gradients of a model's parameters; None, and the reason, if it cannot be told."""

@@ -14,7 +14,7 @@ from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.alert_system import AlertSystem
 from stepscope.trackers.custom_metrics import CustomMetrics
 from stepscope.trackers.dashboard_attachment import DashboardAttachment, show_on
-from stepscope.trackers.gradient_watch import GradientWatch
+from stepscope.trackers.gradient_watch import GradientWatch, Taken
 from stepscope.trackers.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.scalar import DeviceScalar, take
 from stepscope.trackers.series import Series
@@ -86,7 +86,8 @@ class TrainingMonitor:
         self.alert_system: Any = AlertSystem(enabled=is_on, notices=self.notices, record=self._alert)
         """Takes rules of the user's own (`add_alert_rule`), evaluated on every step; may be replaced."""
         wanted = self._settings.given.get("recorder.watch.gradients") is not False
-        self._gradients = GradientWatch(self.notices) if wanted else None
+        layers = self._settings.given.get("recorder.watch.layers") or ()
+        self._gradients = GradientWatch(self.notices, layers=layers) if wanted else None  # type: ignore[arg-type]
 
     @property
     def system_monitor(self) -> Any:
@@ -178,7 +179,8 @@ class TrainingMonitor:
 
         Args:
             model: its gradient norm is recorded as `grad_norm`, and as `grad_norm_clipped` after clipping if the loop
-                clips; one that cannot be told, since the gradients are gone, is absent, and the reason is told once.
+                clips; those of the layers that `track_layers` names as `grad_norm/<layer>`. One that cannot be told,
+                since the gradients are gone, is absent, and the reason is told once.
             optimizer: its first group's learning rate is taken when `learning_rate` is omitted. From the second step on
                 the norm is taken right before it steps: then `zero_grad` may come before this call.
             loss: a number or a one-element tensor.
@@ -192,16 +194,17 @@ class TrainingMonitor:
         now = self._clock.monotonic_ns()
         batch_time = None if self._last_end is None else (now - self._last_end) / 1e9
         self._last_end = now
-        norm = None if self._gradients is None else self._gradients.take(model, optimizer)
+        norms = Taken() if self._gradients is None else self._gradients.take(model, optimizer)
+        layers = {f"grad_norm/{name}": norm for name, norm in norms.layers.items()}
         metrics = TrainingMetrics(
             step=step,
             loss=loss,
             accuracy=accuracy,
             learning_rate=_learning_rate(optimizer) if learning_rate is None else learning_rate,
-            grad_norm=norm,
-            grad_norm_clipped=None if self._gradients is None else self._gradients.clipped,
+            grad_norm=norms.norm,
+            grad_norm_clipped=norms.clipped,
             batch_time=batch_time,
-            custom=self._mapping(custom_metrics),
+            custom={**layers, **self._mapping(custom_metrics)},
         )
         return self._record(metrics)
 

@@ -1,0 +1,20 @@
+"""What the parameters of a model are called, whatever a wrapper has made of their names."""
+
+from __future__ import annotations
+
+WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module.")
+"""What DDP, torch.compile, FSDP, activation checkpointing and DeepSpeed or Fabric put before or into a name."""
+
+
+def plain_name(name: str) -> str:
+    """Return a name as the model's author gave it."""
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    for wrapper in WRAPPERS[1:]:
+        name = name.replace(wrapper, "")
+    return name
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of a parameter: its name without the last part."""
+    return name.rpartition(".")[0] or name
