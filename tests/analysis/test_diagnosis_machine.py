@@ -139,3 +139,14 @@ def test_ranks_of_one_machine_fill_its_memory_together() -> None:
     assert left[2, 2] == pytest.approx(alone, rel=0.05)
     assert left[1, 1] == pytest.approx(alone - 400, rel=0.05)
     assert left[1, 2] == pytest.approx((32 - 12) / 0.02, rel=0.05)
+
+
+def test_memory_that_is_full_in_years_is_not_forecast() -> None:
+    """The run will be over, or another."""
+    count, gib = 200, 2.0**30
+    series = {
+        "process/0/tree_memory_bytes": {-1: track(4 * gib + np.arange(count) * 2e-3 * gib)},
+        "memory/total_bytes": {-1: track(np.full(count, 4e4 * gib))},
+    }
+    (found,) = [one for one in findings(evidence(steps(), series=series)) if one.kind == "memory_leak"]
+    assert found.text.endswith("a step")

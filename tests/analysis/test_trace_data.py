@@ -78,7 +78,7 @@ def test_names_of_loading(name, expected):
 def test_what_is_no_waiting_for_data_need_not_be_computing():
     """A device that is idle nearly always computes next to nothing, whatever the loader does."""
     quick = loading(Rig().annotation("ProfilerStep#1", 0, 100).operator(LOADER, 10, 11).trace())
-    for idle, said in ((0.99, "what else the device is idle for takes 99 % of the time"), (0.01, "of the step")):
+    for idle, said in ((0.99, "the device is idle 99 % of the time for other reasons"), (0.01, "of the step")):
         (found,) = findings(quick, idle, 0.0)
         assert found.text.endswith(said)
         assert "computation" not in found.text

@@ -196,10 +196,10 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
     same_way = [part for part in facts["parts"] if part["difference_us"] * facts["difference_us"] > 0]
     main = [part for part in same_way if abs(part["difference_us"]) >= worth][:3]
     why = "; ".join(f"{_words(part)} {part['difference_us'] / 1000:+.2f} ms" for part in main)
-    text = (
-        f"a {facts['per']} takes {facts['after_us'] / 1000:.1f} ms instead of {facts['before_us'] / 1000:.1f} ms "
-        f"({percent:+.1f} %)" + (f": {why}" if why else "")
-    )
+    same = abs(percent) <= 100 * SAME_RATIO
+    text = f"a {facts['per']} takes {'about as long as before: ' if same else ''}{facts['after_us'] / 1000:.1f} ms "
+    text += f"{'against' if same else 'instead of'} {facts['before_us'] / 1000:.1f} ms ({percent:+.1f} %)"
+    text += f": {why}" if why else ""
     severity = WARNING if percent > 100 * SAME_RATIO else INFO
     return [Finding("trace_difference", text, severity, "", {"difference_us": facts["difference_us"], "parts": main})]
 

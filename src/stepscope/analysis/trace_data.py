@@ -94,7 +94,7 @@ def findings(data: Loading, idle_share: float | None, idle_for_data: float | Non
     if data.percent < BOUND_PERCENT:
         text = f"not input-bound: waiting for data takes {data.percent:.1f} % of the {unit}"
         if idle_share is not None and idle_share >= IDLE:
-            text += f"; what else the device is idle for takes {100 * idle_share:.0f} % of the time"
+            text += f"; the device is idle {100 * idle_share:.0f} % of the time for other reasons"
         return [Finding("not_input_bound", text, INFO, evidence=evidence)]
     hidden = idle_for_data is not None and idle_for_data < data.share / 4
     text = f"input-bound: waiting for data takes {data.percent:.1f} % of the {unit}"

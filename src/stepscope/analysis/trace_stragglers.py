@@ -152,11 +152,12 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
     found = []
     for reason in dict.fromkeys(entry["cause"] for entry in facts["stragglers"]):
         slow = [entry for entry in facts["stragglers"] if entry["cause"] == reason]
-        why, remedy = CAUSES.get(reason, ("nothing that the trace shows", ""))
+        why, remedy = CAUSES.get(reason, ("", ""))
         who = ", ".join(str(entry["rank"]) for entry in slow[:MOST_NAMED]) + ("…" if len(slow) > MOST_NAMED else "")
         text = (
             f"{'rank' if len(slow) == 1 else 'ranks'} {who} came late to collectives, up to "
-            f"{slow[0]['late_us'] / 1000:.1f} ms in all ({slow[0]['late_percent']:.0f} % of the window); cause: {why}"
+            f"{slow[0]['late_us'] / 1000:.1f} ms in all ({slow[0]['late_percent']:.0f} % of the window); "
+            + (f"cause: {why}" if why else "the trace does not show why")
         )
         gain = facts["cost_percent"] / 100 if len(slow) == len(facts["stragglers"]) else None
         found.append(Finding("straggler", text, WARNING, remedy, {"ranks": slow}, gain))

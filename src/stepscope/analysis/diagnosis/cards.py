@@ -149,7 +149,7 @@ def _idle(found: list[_Card], evidence: Evidence) -> Iterator[Finding]:
     worst = min(idle, key=lambda card: idle[card])
     steps = evidence.leader
     cost = (1 - idle[worst]) * steps.total if steps is not None and len(steps) else None
-    text = f"{worst.name} computes only {idle[worst]:.0%} of the time"
+    text = f"{worst.name} is busy only {idle[worst]:.0%} of the time"
     text += f", {len(idle)} of {len(used)} below half" if len(idle) > 1 else ""
     facts = {"utilization_ratio": {card.name: share for card, share in used.items()}}
     on_processors = any(one.get("device") == "cpu" for one in evidence.of_kind("torch_setup"))

@@ -9,7 +9,7 @@ from stepscope.analysis.diagnosis.cards import cards
 from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, others_use
 from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
-from stepscope.analysis.forecast import HOUR, SOON, disk_full, spell, together
+from stepscope.analysis.forecast import FAR, HOUR, SOON, disk_full, spell, together
 from stepscope.analysis.leak import STEADY, Trend, assess
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
@@ -186,7 +186,7 @@ def _leak(name: str, track: Track, trend: Trend, rank: int, *, shared: bool = Fa
         each = rate * float(track.time[-1] - track.time[0]) / float(steps)
         text += f", {format_value(each, 'bytes')} a step"
     severity = WARNING
-    if trend.left is not None:
+    if trend.left is not None and trend.left < FAR:
         how = "with the other ranks that grow it fills the machine in" if shared else "at this rate memory is full in"
         text += f"; {how} {spell(trend.left)}"
         severity = CRITICAL if (trend.left_low or trend.left) < SOON else WARNING
