@@ -52,7 +52,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "metric, and how much worse it may get: 'step_seconds +3%%', 'loss@1000 +1%%', 'accuracy@60s -2%%', 'targets'"
     )
     parser.add_argument("--gate", metavar="GATE", action="append", default=[], help=gate)
-    metric = "compare this too; loss@1000 is its value at step 1000, loss@60s after 60 s; may be given several times"
+    metric = (
+        "compare this too; loss@1000 is its value at step 1000, loss@60s after 60 s, loss@end at the end of each run, "
+        "loss@50%% half way; may be given several times"
+    )
     parser.add_argument("--metric", metavar="NAME", action="append", default=[], help=metric)
     confidence = "share of intervals that hold the true difference (default: 0.95)"
     parser.add_argument("--confidence", metavar="P", type=_share, default=0.95, help=confidence)
