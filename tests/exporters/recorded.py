@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.core.events import WATCHERS
 from stepscope.core.ring import NO_STEP
 from stepscope.store.drain import Drain, OwnRows
 from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
@@ -71,6 +72,7 @@ def leave_tail(folder, rows, rank=0, first=0, writer=WRITER):
 
 
 def tell(folder, kind, **fields):
-    """Write an event of rank 0, one millisecond after the start."""
+    """Write an event of rank 0, one millisecond after the start; one of the watcher has no sequence."""
     drain = Drain(folder, WRITER, OwnRows(-1, 0))
-    drain.write_events([{"kind": kind, "step": 3, "sequence": 7, "monotonic_ns": 1_000_000, **fields}], 0, PAIR)
+    own = {} if kind in WATCHERS else {"sequence": 7}
+    drain.write_events([{"kind": kind, "step": 3, **own, "monotonic_ns": 1_000_000, **fields}], 0, PAIR)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.places import Places
-from stepscope.store.layout import FORMAT_VERSION
+from stepscope.store.events import read_events
+from stepscope.store.layout import FORMAT_VERSION, RunFolder
 from stepscope.store.salvage import salvage
 from tests.golden import make
 from tests.golden.reading import bucket_facts, ring_facts, run_facts
@@ -82,3 +83,17 @@ def test_golden_files_are_not_made_again(capsys):
     """The script refuses to touch the files of a released version."""
     assert make.main() == 1
     assert "never made again" in capsys.readouterr().err
+
+
+def test_checked_events_read_as_ever(tmp_path):
+    """Events with a checksum say what they said when they were written, and whose they are."""
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    shutil.copy(HERE / "checked.jsonl", folder.path / "events" / "gold.abc123-0.jsonl")
+    place = {"rank": 0, "attempt": 0}
+    note, mine, stalled = read_events(folder)[0]
+    assert note == {**place, "time": 1767225600.001, "kind": "log", "values": {"note": "µ"}, "step": 0, "sequence": 4}
+    told = {**place, "kind": "stalled", "step": 1}
+    assert mine == {**told, "time": 1767225601.0, "seconds": "about ten", "written_by": "user", "sequence": 5}
+    assert stalled == {**told, "time": 1767225602.0, "seconds": 12.5}
+    assert read_events(folder)[1] == []

@@ -31,7 +31,7 @@ class FakeRun:
     def log(self, values, step=None):
         self.rows.append((self.step_index if step is None else step, dict(values)))
 
-    def event(self, kind, step=None, **fields):
+    def own_event(self, kind, step=None, **fields):
         self.events.append({"kind": kind, "step": self.step_index if step is None else step, **fields})
 
     def histogram(self, name, values, step=None):

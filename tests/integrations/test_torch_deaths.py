@@ -13,7 +13,7 @@ class Told:
     def __init__(self):
         self.events = []
 
-    def event(self, kind, **facts):
+    def own_event(self, kind, **facts):
         self.events.append((kind, facts["workers"]))
 
 

@@ -21,7 +21,7 @@ class Notes:
     def log(self, row, step=None):
         self.rows.append((step, row))
 
-    def event(self, kind, **fields):
+    def own_event(self, kind, **fields):
         self.events.append((kind, fields))
 
 

@@ -18,7 +18,7 @@ class FakeRun:
     def log(self, values, step=None):
         self.rows.append(dict(values))
 
-    def event(self, kind, **fields):
+    def own_event(self, kind, **fields):
         self.events.append(kind)
 
 

@@ -78,7 +78,7 @@ def test_run_answers_a_request(started, monkeypatch):
     run = init(project="asked")
     asked, events = [], []
     monkeypatch.setattr(type(run), "profile", lambda self, **options: asked.append(options))
-    monkeypatch.setattr(type(run), "event", lambda self, kind, **fields: events.append((kind, fields)))
+    monkeypatch.setattr(type(run), "own_event", lambda self, kind, **fields: events.append((kind, fields)))
     place(run._mapping.path.with_suffix(REQUEST_SUFFIX), Request("r1", {"steps": 5}))
     run._due = 0
     run.log(loss=1.0)

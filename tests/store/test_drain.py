@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import zlib
 
 import pytest
 
@@ -60,6 +61,7 @@ def test_events_reach_their_file(recorded):
     [line] = recorded.folder.events_file(recorded.writer).read_text().splitlines()
     event = json.loads(line)
     moment = recorded.rig.records()[0][2]
+    assert event.pop("crc") == f"{zlib.crc32(line.encode()[20:]):08x}"
     assert event == {
         "time": (PAIR[0] + moment) // 1000,
         "rank": 0,

@@ -277,7 +277,7 @@ def test_damage_is_told(tmp_path):
     recorded.end()
     spoil(recorded.folder.all_units()[0].path, 20)
     spoil(recorded.folder.all_tails()[0].path, -200)
-    spoil(recorded.folder.events_file(recorded.writer), 1)
+    spoil(recorded.folder.events_file(recorded.writer), 40)
     (recorded.folder.path / "nodes" / "bad-0.json").write_text("{")
     past = recorded.past()
     problems = past.problems()

@@ -19,7 +19,7 @@ class FakeRun:
     def log(self, values, step=None):
         self.rows.append((step, values))
 
-    def event(self, kind, **fields):
+    def own_event(self, kind, **fields):
         self.events.append({"kind": kind, **fields})
 
     def finish(self, error=None):

@@ -195,7 +195,7 @@ def test_alerts_of_the_trainings_own_rules_are_told_too(scene):
     """As TrainingMonitor.alert_system records them."""
     rig, _ = scene.begin(channels=["https://example.com"])
     fields = {"rule": "mine", "state": "firing", "severity": "warning", "text": "hm", "alert": "mine-1"}
-    rig.run.event("alert", **fields)
+    rig.run.own_event("alert", **fields)
     scene.tick(times=3)
     assert queued(scene) == [("mine", "firing")]
     [event] = alerts(scene)

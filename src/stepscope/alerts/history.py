@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.events import is_users
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -21,7 +23,7 @@ def alerts_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     rows: dict[str, dict[str, Any]] = {}
     for event in events:
-        if event.get("kind") != "alert" or not isinstance(event.get("alert"), str):
+        if event.get("kind") != "alert" or not isinstance(event.get("alert"), str) or is_users(event):
             continue
         row = rows.setdefault(event["alert"], _row(event))
         _update(row, event)

@@ -16,6 +16,7 @@ from stepscope.alerts.history import ACTIVE
 from stepscope.alerts.piece import Piece
 from stepscope.alerts.rule import CRITICAL
 from stepscope.alerts.state import Point, Silence, Transition
+from stepscope.core.events import is_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -241,7 +242,7 @@ class Engine:
         """Go on where an earlier watcher of this run stopped, by the events it wrote."""
         events = list(events)
         self._book.restore(events)
-        self._ended |= {event.get("rank") for event in events if event.get("kind") == "ended"}
+        self._ended |= {event.get("rank") for event in events if event.get("kind") == "ended" and not is_users(event)}
 
     def active(self) -> list[dict[str, Any]]:
         """Return what fires now, the newest first, with the keys of `alerts_of`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from stepscope.cli.named_run import open_run
 from stepscope.cli.table import Cell, Column, table
 from stepscope.cli.text import Paint, age, columns, count, cut, plain
 from stepscope.core.errors import StepscopeError
+from stepscope.store.events import encode_event
 from stepscope.store.layout import write_once
 
 if TYPE_CHECKING:
@@ -146,9 +146,9 @@ def write_answer(past: Past, active: Sequence[dict[str, Any]], by: str) -> None:
             key: row[key] for key in ("alert", "rule", "severity", "text", "remedy", "labels", "rank", "step", "key")
         }
         facts = {"kind": "alert", "state": "acknowledged", "previous": row["state"], "evidence": {"by": by}, **kept}
-        lines.append(json.dumps({"time": now, "attempt": 0, **facts}) + "\n")
+        lines.append(encode_event({"time": now, "attempt": 0, **facts}))
     path = past.path / "events" / f"answers.{os.urandom(4).hex()}-0.jsonl"
-    write_once(path, "".join(lines).encode())
+    write_once(path, b"".join(lines))
 
 
 def silence(options: argparse.Namespace) -> int:

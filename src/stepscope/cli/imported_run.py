@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.identity import check_run_id
+from stepscope.store.events import encode_event
 from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
 from stepscope.store.points import NO_NS, Points
 from stepscope.store.sealed import write_sealed
@@ -240,9 +241,9 @@ def _microseconds(seconds: NDArray[np.float64], base: int) -> NDArray[np.int64]:
 
 
 def _write_events(run: Imported, folder: RunFolder, attempt: int) -> None:
-    lines = []
-    for number, event in enumerate(run.facts.get("events") or []):
-        if isinstance(event, dict) and math.isfinite(event.get("time", math.nan)):
-            kept = {"sequence": number, **event, "time": round(event["time"] * SECOND)}
-            lines.append(json.dumps(kept, separators=(",", ":")) + "\n")
-    folder.events_file(Writer(NODE, attempt)).write_text("".join(lines), encoding="utf-8")
+    lines = [
+        encode_event({**event, "time": round(event["time"] * SECOND)})
+        for event in run.facts.get("events") or []
+        if isinstance(event, dict) and math.isfinite(event.get("time", math.nan))
+    ]
+    folder.events_file(Writer(NODE, attempt)).write_bytes(b"".join(lines))

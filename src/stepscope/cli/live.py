@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.forecast import total_steps
+from stepscope.core.events import typed
 from stepscope.core.vocabulary import phase_place
 from stepscope.views.rates import Rates, Totals, rates
 
@@ -276,7 +277,7 @@ def cost_of(columns: dict[str, Column]) -> Cost:
 def happenings(events: Sequence[dict[str, Any]]) -> list[Happening]:
     """Return the events, those of one kind and subject as one, in the order of their last occurrence."""
     found: dict[str, Happening] = {}
-    for event in events:
+    for event in map(typed, events):
         kind = event.get("kind")
         if kind == "histogram" or (kind == "alert" and event.get("state") != "firing"):
             continue

@@ -19,6 +19,7 @@ from stepscope.cli.named_run import open_run
 from stepscope.cli.number import whole
 from stepscope.cli.text import columns, count, cut, duration, plain
 from stepscope.core.errors import StepscopeError
+from stepscope.core.events import ours
 from stepscope.core.places import REQUEST_SUFFIX, find_places
 from stepscope.core.vocabulary import format_value
 from stepscope.session.requests import STARTED, TAKEN, Request, place
@@ -170,7 +171,7 @@ def wait(
 
 def look(past: Past, request: str) -> Answer:
     """Return what the process has said to a request."""
-    mine = {event.get("kind"): event for event in past.events() if event.get("request") == request}
+    mine = {event.get("kind"): event for event in ours(past.events()) if event.get("request") == request}
     return Answer(TAKEN in mine, STARTED in mine, mine.get(ANSWER))
 
 

@@ -55,7 +55,7 @@ class StepscopeTracker(GeneralTracker):  # type: ignore[misc]
         """Keep what the training was configured with."""
         if self._run is None:
             self._options.setdefault("config", dict(values))
-        self.run.event("hyperparameters", values=dict(values))
+        self.run.own_event("hyperparameters", values=dict(values))
 
     @guarded
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:

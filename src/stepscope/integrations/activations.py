@@ -176,7 +176,7 @@ class Activations:
     def _tell(self, key: str, cause: str, remedy: str) -> None:
         if key not in self._told:
             self._told.add(key)
-            self._run.event("activations_unavailable", cause=cause, remedy=remedy)
+            self._run.own_event("activations_unavailable", cause=cause, remedy=remedy)
 
 
 def is_compiled(module: Any) -> bool:

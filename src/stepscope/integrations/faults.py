@@ -27,7 +27,7 @@ class Faults:
         """Count a failure; the first is told, and so is the last."""
         self.count += 1
         if self.count in {1, MOST}:
-            self._run.event(
+            self._run.own_event(
                 "measurement_failed",
                 what=self._what,
                 given_up=self.over,

@@ -168,12 +168,12 @@ class Flops:
         if self.peak is None:
             self._tell(f"the peak of this device for {dtype} is not known", "give peak= in FLOP/s")
             return
-        self._run.event(
+        self._run.own_event(
             "flops_counted", flops=self.per_unit, peak=self.peak, dtype=dtype, device=str(device), definition=DEFINITION
         )
 
     def _tell(self, cause: str, remedy: str) -> None:
-        self._run.event("mfu_unavailable", cause=cause, remedy=remedy)
+        self._run.own_event("mfu_unavailable", cause=cause, remedy=remedy)
 
 
 def mfu_ratio(flops: float, seconds: float, peak: float) -> float | None:

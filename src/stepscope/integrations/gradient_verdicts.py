@@ -132,4 +132,4 @@ class Verdicts:
         found = self._trends.setdefault(name, Trend()).add(norm, share)
         if found is not None:
             fields = {"value": found.value, "compared": found.compared, "cause": found.cause, "remedy": found.remedy}
-            self._run.event(found.kind, step=step, name=name, **fields)
+            self._run.own_event(found.kind, step=step, name=name, **fields)

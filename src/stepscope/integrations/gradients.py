@@ -261,7 +261,7 @@ class Gradients:
     def _say_absent(self) -> None:
         self._absent += 1
         if self._absent == PATIENCE:
-            self._run.event(
+            self._run.own_event(
                 "gradient_unavailable",
                 cause="no parameter of the optimizer has a gradient at its step: they were cleared, or never computed",
                 remedy="call optimizer.step() after backward() and before zero_grad(set_to_none=True)",

@@ -140,7 +140,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         """Note it; nothing is put into the checkpoint."""
         del pl_module, checkpoint
         if (leading := self._leading()) is not None:
-            leading.run.event("checkpoint", epoch=trainer.current_epoch)
+            leading.run.own_event("checkpoint", epoch=trainer.current_epoch)
 
     @guarded
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -101,7 +101,7 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
     def log_hyperparams(self, params: dict[str, Any] | argparse.Namespace, *_: Any, **__: Any) -> None:
         """Record the parameters as an event."""
         if self._is_first():
-            self.run.event("hyperparameters", values=dict(params if isinstance(params, dict) else vars(params)))
+            self.run.own_event("hyperparameters", values=dict(params if isinstance(params, dict) else vars(params)))
 
     @guarded
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -113,7 +113,7 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
         """Record where the best checkpoint lies."""
         if self._is_first():
-            self.run.event("checkpoint_saved", best=str(getattr(checkpoint_callback, "best_model_path", "")))
+            self.run.own_event("checkpoint_saved", best=str(getattr(checkpoint_callback, "best_model_path", "")))
 
     @guarded
     def finalize(self, status: str) -> None:

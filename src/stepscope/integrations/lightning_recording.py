@@ -177,7 +177,7 @@ class Recording:
         """Close the phase."""
         self.actions.leave(EVALUATION)
         seconds = (self._clock() - self._evaluated_at) / 1e9
-        self.run.event(EVALUATION, seconds=seconds, epoch=trainer.current_epoch)
+        self.run.own_event(EVALUATION, seconds=seconds, epoch=trainer.current_epoch)
 
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the trainer and end the run, if it is ours. May be called again."""

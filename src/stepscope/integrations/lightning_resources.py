@@ -98,7 +98,7 @@ class ResourceMonitorCallback(MonitorCallback):
 
     def fit_begins(self, trainer: Any, recording: Recording) -> None:
         """Start to look at the machine: on one rank of each node."""
-        recording.run.event("alert_options", source="ResourceMonitorCallback", **self.alert_options)
+        recording.run.own_event("alert_options", source="ResourceMonitorCallback", **self.alert_options)
         wanted = self.gpu_monitoring or self.cpu_monitoring or self.io_monitoring
         if trainer.local_rank != 0 or not wanted or self._samples is not None:
             return

@@ -62,7 +62,7 @@ class ThroughputMonitorCallback(MonitorCallback):
     def fit_begins(self, trainer: Any, recording: Recording) -> None:
         """Record what the figures mean."""
         ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
-        recording.run.event("definitions", source="ThroughputMonitorCallback", **DEFINITIONS, **ranks)
+        recording.run.own_event("definitions", source="ThroughputMonitorCallback", **DEFINITIONS, **ranks)
 
     def epoch_ended(self, trainer: Any, recording: Recording) -> None:
         """Report the epoch, if it is due."""

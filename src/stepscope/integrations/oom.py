@@ -78,9 +78,9 @@ class OutOfMemory:
         if not self._run.recording:
             return
         try:
-            self._run.event("out_of_memory", **self._facts(error, trace or error.__traceback__))
+            self._run.own_event("out_of_memory", **self._facts(error, trace or error.__traceback__))
         except Exception as second:  # noqa: BLE001 - there may be no memory left for this; the first error matters
-            self._run.event("out_of_memory", error=type(error).__name__, incomplete=type(second).__name__)
+            self._run.own_event("out_of_memory", error=type(error).__name__, incomplete=type(second).__name__)
 
     def _facts(self, error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
         frames = list(_frames(trace))

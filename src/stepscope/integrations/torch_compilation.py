@@ -96,7 +96,7 @@ class Compilations:
         trigger = getattr(getattr(facts, "callback_trigger", None), "name", "")
         _, slash, attempt = which.partition("/")
         again = bool(slash) and attempt.partition("_")[0] not in ("", "0")
-        self._timeline.run.event("compile", id=which, trigger=trigger, recompiled=again, seconds=seconds)
+        self._timeline.run.own_event("compile", id=which, trigger=trigger, recompiled=again, seconds=seconds)
 
 
 def leave_alone(frames: ModuleType) -> None:

@@ -109,7 +109,7 @@ class Loaders:
         if loader in self._told or len(self._told) >= MOST_TOLD:
             return
         self._told.add(loader)
-        self._timeline.run.event(
+        self._timeline.run.own_event(
             "loader",
             workers=loader.num_workers,
             batch_size=loader.batch_size,

@@ -66,7 +66,7 @@ class WorkerDeaths:
         dead = {pid: code for pid, code in codes.items() if code and code != -signal.SIGTERM} or _told(error)
         if dead:
             said = in_words(error, 500) if error is not None else ""
-            self._run.event("worker_died", workers=dead, error=said)
+            self._run.own_event("worker_died", workers=dead, error=said)
 
 
 def _told(error: BaseException | None) -> dict[str, int]:

@@ -86,8 +86,10 @@ class Losses:
     def _look(self, root: Any) -> None:
         """Tell once how large the graph of a loss is, and how torch is set up."""
         nodes, complete = count_nodes(root.grad_fn)
-        self._run.event("graph", nodes=nodes, complete=complete)
-        self._run.event("torch_setup", threads=torch.get_num_threads(), dtype=str(root.dtype), device=root.device.type)
+        self._run.own_event("graph", nodes=nodes, complete=complete)
+        self._run.own_event(
+            "torch_setup", threads=torch.get_num_threads(), dtype=str(root.dtype), device=root.device.type
+        )
 
     def updating(self, optimizer: Any) -> None:
         """An optimizer is about to step: record the loss that it follows, and its learning rate."""
@@ -107,7 +109,7 @@ class Losses:
             if self._layers.is_due():
                 facts = layer_facts(optimizer, self._roots.modules)
                 if facts is not None:
-                    self._run.event("gradient_layers", **facts)
+                    self._run.own_event("gradient_layers", **facts)
         except Exception as error:  # noqa: BLE001 - an optimizer of any kind may raise anything; it is told
             self.faults.add(error)
 

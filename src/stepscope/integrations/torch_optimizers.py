@@ -114,7 +114,7 @@ class Optimizers:
             self.made()
             if self._updates and self._anew < MOST_ANEW:  # another fold, another stage, the next model of a search
                 self._anew += 1
-                self._timeline.run.event("optimizer_made", optimizer=type(optimizer).__name__)
+                self._timeline.run.own_event("optimizer_made", optimizer=type(optimizer).__name__)
 
         return make
 
@@ -252,7 +252,7 @@ class Optimizers:
                 if begun:
                     timeline.optimizer.end()
             if self._updates == before:  # the gradients were not finite: the step was taken, without an update
-                timeline.run.event("update_skipped", optimizer=type(optimizer).__name__)
+                timeline.run.own_event("update_skipped", optimizer=type(optimizer).__name__)
                 timeline.keeper.updating(id(optimizer))
                 timeline.keeper.updated(id(optimizer))
             return done

@@ -350,7 +350,7 @@ class Profile:
         self._active, self.result = False, result
         try:
             if self._run is not None:
-                self._run.event(KIND, **self._facts(result, self._run), **self._labels)
+                self._run.own_event(KIND, **self._facts(result, self._run), **self._labels)
             if self._show is not None:
                 for line in result.lines():
                     self._show(line)
@@ -430,7 +430,7 @@ class RunProfile(Profile):
             first = self._followed.step_index + 1 + self.options.wait + self.options.warmup
             self._name = f"rank{self._followed.rank}-attempt{self._followed.attempt}-step{first}"
             if self._labels:  # somebody waits for it
-                self._followed.event(STARTED, **self._labels)
+                self._followed.own_event(STARTED, **self._labels)
             self.start()
         else:
             self.step()

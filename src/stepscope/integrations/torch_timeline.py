@@ -252,4 +252,4 @@ class Timeline:
 
     def _thinned(self, every: int, share: float) -> None:
         facts = {"every": every, "cost_ratio": share, "overhead_budget": self.budget.share}
-        self.run.event("instrumentation", **facts, text=f"phases are measured in one step of {every}")
+        self.run.own_event("instrumentation", **facts, text=f"phases are measured in one step of {every}")

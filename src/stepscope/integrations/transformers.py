@@ -184,7 +184,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
         """End an evaluation; its figures came by `on_log`."""
         del args, control, more
         if self.recording is not None:
-            self.recording.run.event("evaluation", step=state.global_step)
+            self.recording.run.own_event("evaluation", step=state.global_step)
             self.recording.done("evaluation")
 
     @guarded
@@ -193,7 +193,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
         del control, more
         if self.recording is not None:
             folder = f"{args.output_dir}/checkpoint-{state.global_step}"
-            self.recording.run.event("checkpoint", step=state.global_step, path=folder)
+            self.recording.run.own_event("checkpoint", step=state.global_step, path=folder)
             self.recording.done("checkpoint")
 
     @guarded

@@ -66,7 +66,7 @@ class Current:
         run = self.launched or self.run
         self.run = run
         if config is not None or name is not None:
-            run.event("config", config=config, name=name)
+            run.own_event("config", config=config, name=name)
             found = jsonable(config)
             self.later(found if isinstance(found, dict) else {}, name)
         return run

@@ -90,5 +90,5 @@ class Requests:
         request = self.due()
         if request is None or not run.recording:
             return
-        run.event(TAKEN, request=request.id)
+        run.own_event(TAKEN, request=request.id)
         run.profile(**{**request.options, "labels": {"request": request.id}, "show": None})

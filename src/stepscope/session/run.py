@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.endings import end_of
 from stepscope.core.errors import in_words
+from stepscope.core.events import USER, WRITTEN_BY
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.followed_step import make_step
@@ -84,7 +85,15 @@ class Run(Recorder):
         return cls(Mapping.scratch(), Intake(None, Complaints()))
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Record something that happened: a kind and any fields that JSON can hold; `step=` says where it belongs."""
+        """Record something that happened: a kind and any fields that JSON can hold; `step=` says where it belongs.
+
+        An event that is called like one of Stepscope's own stays yours: it is listed, and nothing is concluded from it.
+        """
+        own = {f"{key}_" if key == WRITTEN_BY else key: value for key, value in fields.items()}
+        self.own_event(kind, **own, **{WRITTEN_BY: USER})
+
+    def own_event(self, kind: str, **fields: Any) -> None:
+        """Record what Stepscope itself saw; as `event`, for the integrations that come with it."""
         step = self._intake.step(self, fields.pop("step", None))
         at = self._now_step() if step is None else step
         self._intake.event(self, {"kind": kind, **fields}, at, time.monotonic_ns())
@@ -187,7 +196,7 @@ class Run(Recorder):
             follower.run_ended()
         if isinstance(error, BaseException):
             state = ring.STATE_FAILED
-            self.event("exception", error=in_words(error, 2000), traceback=_trace(error))
+            self.own_event("exception", error=in_words(error, 2000), traceback=_trace(error))
         deadline = time.monotonic() + SETTLE_SECONDS
         while self._intake.pending and time.monotonic() < deadline:
             self._intake.settle(self)

@@ -17,6 +17,7 @@ from stepscope.core.grouping import WORD_SEQUENCE, groups
 from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, WAKE_SUFFIX
 from stepscope.core.spill import SpillReader, spill_paths
 from stepscope.store import tail
+from stepscope.store.events import encode_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 OWN_STREAM = 1 << 30
 """Number of the stream of rows that the watcher makes itself."""
-RESERVED = frozenset(("time", "rank", "attempt", "step", "sequence", "monotonic_ns"))
+RESERVED = frozenset(("crc", "time", "rank", "attempt", "step", "sequence", "monotonic_ns"))
 """What every event says in our words; a user's field of such a name gets an underscore behind it."""
 MOST_OWN_ROWS = 4096
 """Rows of the watcher that wait for a disk which takes nothing; beyond, the oldest go."""
@@ -328,12 +329,12 @@ class Drain:
         for event in events:
             moment = event.pop("monotonic_ns", pair[1])
             when = (pair[0] + moment - pair[1]) // 1000
-            lines.append(json.dumps({"time": when, "rank": rank, "attempt": self.writer.attempt, **event}) + "\n")
+            lines.append(encode_event({"time": when, "rank": rank, "attempt": self.writer.attempt, **event}))
         path = self.folder.events_file(self.writer)
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
-            _append_lines(descriptor, "".join(lines).encode())
+            _append_lines(descriptor, b"".join(lines))
             if sync:
                 os.fdatasync(descriptor)
         finally:

@@ -1,28 +1,109 @@
-"""Read the events of a run: one JSON object a line, one file a watcher."""
+"""The events of a run: one JSON object a line, each with a checksum, one file a watcher."""
 
 from __future__ import annotations
 
 import json
+import math
+import re
+import zlib
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.events import USER, WRITTEN_BY, fits, is_users
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from stepscope.store.layout import RunFolder
+
+CHECKED = re.compile(rb'(?s).{9}([0-9a-f]{8}).{3}"time": ')
+"""How a line with a checksum begins, `{"crc": "89abcdef", "time": `; damage to the first bytes costs nothing. Older
+lines have none."""
+HEAD = len('{"crc": "89abcdef", ')
+MOST_BYTES = 1 << 30
+"""Bytes of one file that are read; a run of ours has megabytes."""
+MOST_FILES = 10_000
+"""Files of events that are read; a run of ours has one a node and attempt."""
+MOST_DEPTH = 50
+"""Values within values."""
+MOST_SECONDS = 253_402_300_799.0
+"""The end of the year 9999."""
+NUMBERS = ("rank", "attempt", "step", "sequence")
+SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def encode_event(event: Mapping[str, Any]) -> bytes:
+    """Return the line of an event, whose `time` is in microseconds since 1970."""
+    body = json.dumps({"time": event["time"], **event})[1:].encode()
+    return b'{"crc": "%08x", %s\n' % (zlib.crc32(body), body)
+
+
+def decode_event(line: bytes) -> dict[str, Any] | None:
+    """Return the event of a line, its `time` in seconds; None if the line is damaged or no event.
+
+    Its kind is text, its rank, attempt, step and sequence are whole numbers (other values get an underscore
+    behind the name), and no text in it has half a character.
+    """
+    try:
+        checked = CHECKED.match(line)
+        if checked and zlib.crc32(line[HEAD:]) != int(checked[1], 16):
+            return None
+        event = json.loads(b"{" + line[HEAD:] if checked else line, parse_constant=str)
+        if not checked and next(iter(event)) == "crc":
+            return None
+        time = event["time"] / 1e6
+        if not 0 <= time <= MOST_SECONDS:
+            return None
+        if b"\\ud" in line or b"\\uD" in line or line.count(b"[") + line.count(b"{") > MOST_DEPTH:
+            event = _clean(event)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, StopIteration):
+        return None
+    wrong = [key for key in NUMBERS if event.get(key) is not None and not fits(event[key], (int,))]
+    event |= {f"{key}_": event.pop(key) for key in wrong}
+    kind = event.get("kind", "other")
+    found = {**event, "time": time, "kind": kind if isinstance(kind, str) else str(kind)[:100]}
+    if is_users(found):
+        found[WRITTEN_BY] = USER
+    return found
+
+
+def _clean(value: Any, depth: int = 0) -> Any:
+    """Return a value without halves of characters.
+
+    Raises:
+        ValueError: it is nested too deep.
+    """
+    if isinstance(value, str):
+        return SURROGATE.sub("\ufffd", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if not isinstance(value, (dict, list)):
+        return value
+    if depth > MOST_DEPTH:
+        raise ValueError("nested too deep")
+    if isinstance(value, list):
+        return [_clean(one, depth + 1) for one in value]
+    return {_clean(key): _clean(one, depth + 1) for key, one in value.items()}
 
 
 def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the events in order of time, each once, and what was wrong with their files."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     problems: list[str] = []
-    for path in sorted((folder.path / "events").glob("[!.]*.jsonl")):
+    paths = sorted((folder.path / "events").glob("[!.]*.jsonl"))
+    if len(paths) > MOST_FILES:
+        problems.append(
+            f"events: {len(paths) - MOST_FILES} of {len(paths)} files were passed over: too many for one run"
+        )
+    for path in paths[:MOST_FILES]:
         try:
-            lines = path.read_bytes().split(b"\n")
+            lines = _lines(path, problems)
         except OSError as error:
             problems.append(f"{path.name}: {error}")
             continue
-        torn = lines.pop()  # what follows the last line end is still being written
         damaged = 0
         for number, line in enumerate(lines):
-            event = _parse(line)
+            event = decode_event(line)
             if event is None:
                 damaged += bool(line)
                 continue
@@ -31,13 +112,13 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
             found.setdefault(key, event)
         if damaged:
             problems.append(f"{path.name}: {damaged} damaged lines were passed over")
-        del torn
-    return sorted(found.values(), key=lambda event: (event["time"], event.get("sequence", -1))), problems
+    return sorted(found.values(), key=lambda event: (event["time"], event.get("sequence") or -1)), problems
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(line)
-        return {**event, "time": event["time"] / 1e6}
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+def _lines(path: Path, problems: list[str]) -> list[bytes]:
+    """Return the whole lines of a file: what follows the last line end is still being written."""
+    with path.open("rb") as file:
+        data = file.read(MOST_BYTES)
+        if file.read(1):
+            problems.append(f"{path.name}: only its first {MOST_BYTES} bytes were read: too much for one run")
+    return data.split(b"\n")[:-1]

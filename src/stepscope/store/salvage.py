@@ -16,6 +16,7 @@ from stepscope.core import ring
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import SystemClock, read_pair
 from stepscope.core.endings import end_by_error
+from stepscope.core.events import is_users
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
@@ -160,7 +161,7 @@ class Ending:
             _, _, _, self.moment, step = ring.RECORD.unpack_from(batch.pieces[-1], offset)
             self.step = self.step if step == ring.NO_STEP else step
         for event in batch.events:
-            if event.get("kind") == "exception":
+            if event.get("kind") == "exception" and not is_users(event):
                 self.error = str(event.get("error", ""))
         return bool(batch.rows)
 

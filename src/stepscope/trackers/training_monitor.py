@@ -260,7 +260,7 @@ class TrainingMonitor:
 
     def _alert(self, event: dict[str, Any]) -> None:
         """Record a change of an alert; in the thread of the alert system."""
-        record = getattr(self._run, "event", None)
+        record = getattr(self._run, "own_event", None)
         if record is not None:
             fields = {name: value for name, value in event.items() if name not in {"kind", "time", "rank", "step"}}
             record("alert", step=event.get("step"), **fields)

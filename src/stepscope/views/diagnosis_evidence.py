@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
 from stepscope.analysis.logged_time import Logged, steps_since
+from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
 from stepscope.store.layout import RunFolder
@@ -60,7 +61,7 @@ def evidence_of(past: Past) -> Evidence:
     return Evidence(
         ranks,
         series,
-        [event for event in past.events() if event.get("attempt", last) == last],
+        [event for event in ours(past.events()) if event.get("attempt", last) == last],
         past.state,
         past.cause,
         max(ended) - min(started) if ended else None,

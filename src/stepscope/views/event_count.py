@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
+
+from stepscope.core.events import is_users
+from stepscope.store.events import decode_event
 
 if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
@@ -53,13 +55,10 @@ class EventCount:
                     self._note(line)
 
     def _note(self, line: bytes) -> None:
-        try:
-            event = json.loads(line)
-            if event.get("kind") != "alert":
-                return
-            name, state = str(event.get("alert") or event.get("rule")), event.get("state")
-        except (ValueError, AttributeError, RecursionError):
+        event = decode_event(line)
+        if event is None or event["kind"] != "alert" or is_users(event):
             return  # a damaged line counts as an event and says nothing
+        name, state = str(event.get("alert") or event.get("rule")), event.get("state")
         kept = ("rule", "severity", "state", "text")
         self.last = {key: str(event.get(key) or "")[:TEXT] for key in kept}
         if state == "firing":

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.events import fits, ours
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepscope.store.reader import Past
 
 SHOWN = ("text", "message", "why", "error", "cause", "reason", "name", "path", "detail")
@@ -93,9 +97,15 @@ def _bounded(value: Any) -> Any:
     return value if len(text) <= VALUE * 4 else f"{text[:VALUE]}…"
 
 
+def is_histogram(event: Mapping[str, Any]) -> bool:
+    """Say whether an event has the edges and counts of a histogram."""
+    edges, counts = event.get("edges"), event.get("counts")
+    return all(isinstance(one, list) and all(fits(value, (float,)) for value in one) for one in (edges, counts))
+
+
 def histogram_list(past: Past, name: str | None = None, limit: int = 200) -> dict[str, Any]:
     """Return the histograms of one name, the first by default, thinned out evenly to `limit` rows."""
-    found = [one for one in past.events("histogram") if isinstance(one.get("edges"), list)]
+    found = [one for one in ours(past.events("histogram")) if is_histogram(one)]
     names = sorted({str(one.get("name", "")) for one in found})
     chosen = name if name is not None else next(iter(names), "")
     rows = [one for one in found if str(one.get("name", "")) == chosen]

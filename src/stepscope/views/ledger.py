@@ -13,6 +13,7 @@ from stepscope.analysis import energy, forecast, logged_time, sizing
 from stepscope.analysis.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon, stalls_of
 from stepscope.analysis.logged_time import Logged
 from stepscope.analysis.quantity import is_loss
+from stepscope.core.events import ours
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
 from stepscope.store.layout import RunFolder
@@ -108,7 +109,7 @@ def attempts_of(past: Past) -> list[Attempt]:
     names = past.names()
     rows = past.points([STEP, *(name for name in names if name.startswith(PHASE))]) if STEP in names else None
     steps = {} if rows is None else _by_rank(rows)
-    events = past.events()
+    events = ours(past.events())
     known: dict[tuple[int, int], tuple[NodeState, RankState]] = {
         (number, node.attempt): (node, rank) for node in _nodes(past) for number, rank in node.ranks.items()
     }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.store.machine import declared
 from stepscope.views.event_list import line_of
@@ -71,11 +72,11 @@ def figures(series: Series) -> dict[str, float | None]:
 def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
     """Return how the run ended: of the rank that ended badly first, its last steps, its traceback, what came before."""
     attempt = max((rank["attempt"] for rank in attempts), default=0)
-    ours = [rank for rank in attempts if rank["attempt"] == attempt]
-    bad = [rank for rank in ours if rank["state"] not in {"finished", "running"}]
-    number = min((rank["rank"] for rank in bad or ours), default=0)
+    own = [rank for rank in attempts if rank["attempt"] == attempt]
+    bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
+    number = min((rank["rank"] for rank in bad or own), default=0)
     events = [event for event in past.events() if event.get("kind") not in QUIET]
-    errors = [event for event in events if event.get("kind") == "exception" and event.get("rank") == number]
+    errors = [event for event in ours(events) if event.get("kind") == "exception" and event.get("rank") == number]
     trace = str(errors[-1].get("traceback", "")).rstrip().splitlines() if errors else []
     return {
         "attempt": attempt,

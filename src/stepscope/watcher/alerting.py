@@ -15,6 +15,7 @@ from stepscope.alerts.claims import Claims
 from stepscope.alerts.requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, Request
 from stepscope.core import ring, status
 from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.events import WATCHERS, is_users
 from stepscope.core.places import ALERTING_SUFFIX
 from stepscope.store.events import read_events
 
@@ -61,6 +62,10 @@ def read_settings(path: Path) -> dict[str, Any]:
         return {}
     with os.fdopen(descriptor, "rb") as file:
         return dict(json.loads(file.read(MAX_SETTINGS)))
+
+
+OWN_KINDS = {*WATCHERS, "alert", "alert_options"}
+"""Kinds of events that are heard from Stepscope itself alone."""
 
 
 class Alerting:
@@ -195,6 +200,8 @@ class Alerting:
         if self._waits(lambda: self.hear(events, rank, now)) or self._engine is None:
             return
         for event in events:
+            if is_users(event) and event.get("kind") in OWN_KINDS:
+                continue  # called like one of ours, and none
             if event.get("kind") != "alert":
                 with self._guard():
                     self._engine.event(event, rank, int(event.get("monotonic_ns", now)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.grouping import last_sequence
+from stepscope.core.events import is_users
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
 from stepscope.watcher.gaps import Gap
@@ -178,7 +179,7 @@ class Rank:
             if event.get("rank") == identity.rank and event.get("attempt") == identity.attempt
         ]
         mine += self.stream.take(self.stream.reader.capacity).events  # those that could not be written
-        found = [event for event in mine if event.get("kind") == "exception"]
+        found = [event for event in mine if event.get("kind") == "exception" and not is_users(event)]
         return str(found[-1].get("error", "")) if found else ""
 
 
