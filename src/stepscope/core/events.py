@@ -34,8 +34,8 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("alert", "rule", "state", "severity", "key", "source"), (str,)),
     **dict.fromkeys(("recompiled", "complete", "persistent", "evaluates", "certain"), (bool,)),
     **dict.fromkeys(("labels", "evidence"), (dict,)),
-    **dict.fromkeys(("edges", "counts", "stacks", "tensors"), (list,)),
-    "workers": (int, list),
+    **dict.fromkeys(("edges", "counts", "stacks"), (list,)),
+    **dict.fromkeys(("workers", "tensors"), (int, list)),
 }
 """The types of fields that are read, by name; float stands for any number."""
 

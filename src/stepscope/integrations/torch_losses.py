@@ -98,7 +98,7 @@ class Losses:
         try:
             parts, self._pending = self._pending, []
             if optimizer not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
-                self._run.event("optimizer_setup", **optimizer_facts(optimizer))
+                self._run.own_event("optimizer_setup", **optimizer_facts(optimizer))
             number = self._optimizers.setdefault(optimizer, len(self._optimizers))
             end = f"/optimizer_{number}" if number else ""
             row = {f"{LOSS}{end}": _total(parts)}

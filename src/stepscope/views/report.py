@@ -156,5 +156,5 @@ def markers(facts: dict[str, Any], most: int = 60) -> list[dict[str, Any]]:
     return [
         {"step": one["step"], "time": one["time"], "text": one["text"], "kind": kinds.get(one["kind"], "event")}
         for one in facts["events"]
-        if one["kind"] in MARKED and (one["data"].get("state") in {None, "firing"})
+        if one["kind"] in MARKED and one["data"].get("state") in (None, "firing")
     ][-most:]
