@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from stepscope.core.errors import StepscopeError, UsageError
@@ -119,9 +119,7 @@ class App:
 
     async def _export(self, request: Request) -> Response:
         asked = questions.parse(request.scope["query_string"], questions.Export)
-        name, kind, chunks = await exporting.begin(self._site, asked)
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return StreamingResponse(chunks, media_type=kind, headers=headers)
+        return await exporting.begin(self._site, asked)
 
     async def _alert_action(self, request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:

@@ -11,12 +11,16 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from starlette.responses import StreamingResponse
+
 from stepscope.core.errors import UsageError
 from stepscope.web.answers import NotThereError, encoded
 from stepscope.web.readers import BusyError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
+
+    from starlette.types import Receive, Scope, Send
 
     from stepscope.exporters.selection import Metric
     from stepscope.store.reader import Past
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
 AT_ONCE = 2
 """Downloads under way (rule S28)."""
 CHUNK = 1 << 16
-STALLED = 60.0
-"""Seconds without a byte of a reader after which a download ends."""
 KINDS = {
     "csv": "text/csv; charset=utf-8",
     "jsonl": "application/x-ndjson",
@@ -38,8 +40,44 @@ KINDS = {
 _UNDER_WAY = threading.BoundedSemaphore(AT_ONCE)
 
 
-async def begin(site: Site, asked: Export) -> tuple[str, str, AsyncIterator[bytes]]:
-    """Return file name, media type and content of a download.
+class _Slot:
+    """One of the downloads that may be under way, from `begin` until nobody works for it any more."""
+
+    def __init__(self) -> None:
+        if not _UNDER_WAY.acquire(blocking=False):
+            raise BusyError
+        self._held = threading.Lock()
+        self.is_used = False
+        """Whether a thread writes; it gives the slot back itself."""
+
+    def give_back(self) -> None:
+        """Let another download begin; once."""
+        if self._held.acquire(blocking=False):
+            _UNDER_WAY.release()
+
+
+class Download(StreamingResponse):
+    """The answer with a download; its slot is free again when it ends, also if nobody waited for its first byte."""
+
+    def __init__(self, name: str, kind: str, slot: _Slot, write: Callable[[BinaryIO], None]) -> None:
+        """Answer with what `write` writes, under a file name."""
+        self._slot, self._content = slot, _chunks(write, slot)
+        super().__init__(
+            self._content, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'}
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._content.aclose()
+            if not self._slot.is_used:
+                self._slot.give_back()
+
+
+async def begin(site: Site, asked: Export) -> Download:
+    """Return a download.
 
     Raises:
         BusyError: as many as may be are under way.
@@ -47,15 +85,14 @@ async def begin(site: Site, asked: Export) -> tuple[str, str, AsyncIterator[byte
         StepscopeError: the run cannot be read.
     """
     path = site.folder(asked.run)
-    if not _UNDER_WAY.acquire(blocking=False):
-        raise BusyError
+    slot = _Slot()
     try:
         past, metrics = await asyncio.get_running_loop().run_in_executor(None, _chosen, path, asked.name)
     except BaseException:
-        _UNDER_WAY.release()
+        slot.give_back()
         raise
     name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', past.id)[:80]}.{asked.format}"
-    return name, KINDS[asked.format], _chunks(_writer(past, metrics, asked.format))
+    return Download(name, KINDS[asked.format], slot, _writer(past, metrics, asked.format))
 
 
 def _chosen(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Metric]]:
@@ -122,7 +159,7 @@ def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None
     stream.write(b"}}\n")
 
 
-async def _chunks(write: Callable[[BinaryIO], None]) -> AsyncIterator[bytes]:
+async def _chunks(write: Callable[[BinaryIO], None], slot: _Slot) -> AsyncGenerator[bytes, None]:
     """Yield what a thread writes; when nobody reads any more, its next write fails and it ends."""
     reading, writing = os.pipe()
     failed: list[BaseException] = []
@@ -136,8 +173,9 @@ async def _chunks(write: Callable[[BinaryIO], None]) -> AsyncIterator[bytes]:
         except Exception as error:  # noqa: BLE001 - told to the reader, whose download must not look whole
             failed.append(error)
         finally:
-            _UNDER_WAY.release()
+            slot.give_back()
 
+    slot.is_used = True
     threading.Thread(target=work, name="stepscope-export", daemon=True).start()
     loop = asyncio.get_running_loop()
     stream = asyncio.StreamReader(limit=CHUNK)
