@@ -132,15 +132,22 @@ def test_a_mail_server_that_fails_for_a_while(made, tmp_path, monkeypatch):
     assert len(server.box.mails) == 1
 
 
-def test_rule_s19_private_addresses_are_refused_unless_allowed(made, tmp_path):
-    """The same for our webhook and for everything that apprise sends."""
+def test_rule_s19_servers_that_the_configuration_names_need_no_further_word(made, tmp_path):
+    """A webhook on this machine is told without alerting.private_addresses, by us and by apprise."""
     hook = made(Hook())
     office = made(Office(tmp_path, hook.url, f"json://127.0.0.1:{hook.port}", private_addresses=False))
     office.tell(alert())
-    office.until(lambda: len(office.states()) == 2, "two failures")
-    assert office.states() == ["failed", "failed"]
-    assert any("is refused: it is not public" in report["why"] for report in office.reports)
-    assert hook.requests == []
+    office.deliver()
+    assert office.states() == ["sent", "sent"]
+    assert len(hook.requests) == 2
+
+
+def test_rule_s19_where_clouds_keep_credentials_nothing_is_sent(made, tmp_path):
+    """A metadata address is refused although the configuration names it, and the report says so."""
+    office = made(Office(tmp_path, "http://169.254.169.254/latest", private_addresses=True))
+    office.tell(alert())
+    office.until(lambda: len(office.states()) == 1, "a failure")
+    assert "169.254.169.254 is refused: it is link-local" in office.reports[0]["why"]
 
 
 def test_apprise_honours_redirects_and_retry_after_as_we_do(made, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from stepscope.alerts.outbox import Reading, entries, queue_path
 from stepscope.alerts.requests import ask
 from stepscope.alerts.rule_engine import Engine
-from stepscope.core import ring
+from stepscope.core import ring, status
 from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX
 from stepscope.watcher.alerting import AlertFeed, Alerting, read_settings
 from tests.integration.processes import until
@@ -99,6 +99,21 @@ def test_alerts_can_be_off(scene):
     rig.run.log({"loss": 9.0})
     scene.tick(times=12)
     assert alerts(scene) == []
+
+
+def test_the_terminal_is_told_which_channel_is_refused_and_why(scene):
+    """A channel that would not take a message is named with the reason, in the words that the trainer prints."""
+    rig, path = scene.begin(rules=[HIGH], channels=["https://example.com"])
+    rig.run.log({"loss": 0.1})
+    scene.tick(times=20)
+    alerting = scene.watcher.alerting
+    why = "10.0.0.1 is refused: it is on this machine or a private network, and alerting.channels does not name it"
+    alerting._notifying.reports.append({"channel": "webhook-1", "state": "unreachable", "why": why})
+    scene.tick()
+    assert scene.status(rig) == status.UNTOLD
+    told = status.text_of(status.UNTOLD, path)
+    assert told == f"cannot tell webhook-1 of alerts: {why}; see `stepscope alerts check`"
+    assert status.text_of(status.UNTOLD, path.with_name("other.ring")) == status.MESSAGES[status.UNTOLD]
 
 
 def test_what_is_wrong_with_the_settings_is_said_and_the_rest_goes_on(scene):

@@ -301,10 +301,10 @@ def _probe(notifier: Notifier) -> threading.Thread:
 
 
 def _prepare(brief: Brief) -> None:
-    """Make this process fit for the network: no private addresses, no redirects."""
+    """Make this process fit for the network: no address that nobody named, no redirects."""
     from stepscope.alerts.address import guard_this_process
 
-    guard_this_process(private=bool(brief.settings.get("alerting.private_addresses")))
+    guard_this_process(brief.settings)
     if any(channel.kind == APPRISE for channel in channels_of(brief.settings)[0]):
         from stepscope.alerts.apprise_channel import prepare_this_process
 

@@ -80,7 +80,7 @@ def _probed(channels: list[Channel], settings: dict[str, Any]) -> Iterator[dict[
     from stepscope.alerts.address import guard_this_process
     from stepscope.alerts.probe import insecure, probe
 
-    guard_this_process(private=bool(settings.get("alerting.private_addresses")))
+    guard_this_process(settings)
     for channel in channels:
         yield {**_named(channel), "why": probe(channel, os.environ), "remark": insecure(channel)}
 
@@ -117,7 +117,7 @@ def trial(options: argparse.Namespace) -> int:
     if not channels:
         cause = f"there is no channel {options.channel!r}" if options.channel else "alerting.channels is empty"
         raise StepscopeError("send a test", cause, "add one: see docs/notification.md")
-    guard_this_process(private=bool(settings.get("alerting.private_addresses")))
+    guard_this_process(settings)
     if any(channel.kind == APPRISE for channel in channels):
         from stepscope.alerts.apprise_channel import prepare_this_process
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made private and checked
 RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
 SPILL_SUFFIX, WAKE_SUFFIX = ".spill", ".wake"
-ALERTING_SUFFIX = ".alerting"
+ALERTING_SUFFIX, NOTICE_SUFFIX = ".alerting", ".notice"
 """What was set of the alerts, addresses with their secrets among it: for the watcher alone, and gone with the ring."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
+
+from stepscope.core.places import NOTICE_SUFFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OK = 0
 DISK_FULL, READ_ONLY, GONE, IO_ERROR, NO_ACCESS = 1, 2, 3, 4, 5
@@ -34,6 +40,21 @@ _BY_ERRNO = {
     errno.EACCES: NO_ACCESS,
     errno.EPERM: NO_ACCESS,
 }
+
+
+MOST_WORDS = 2000
+"""Bytes of a notice that are read."""
+
+
+def text_of(status: int, ring: Path | None = None) -> str:
+    """Return what a status means for people; empty if nothing. What the watcher wrote beside the ring says it best."""
+    if status == UNTOLD and ring is not None:
+        try:
+            with ring.with_suffix(NOTICE_SUFFIX).open("rb") as file:
+                return file.read(MOST_WORDS).decode("utf-8", "replace").strip() or MESSAGES[status]
+        except OSError:  # gone, or never written
+            return MESSAGES[status]
+    return MESSAGES.get(status, "")
 
 
 def from_error(error: OSError) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.names import clean
 from stepscope.core.redact import jsonable, redact
 from stepscope.core.ring import WORD_HEARTBEAT, WORD_REFUSED, WORD_STATUS
-from stepscope.core.status import MESSAGES
+from stepscope.core.status import text_of
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import TooManyNamesError
 from stepscope.recorder.device import Arriving, DeviceError, DeviceValues, on_device
@@ -20,6 +20,7 @@ from stepscope.recorder.long_phase import make_phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from stepscope.recorder.declarations import Declarations
     from stepscope.recorder.hotpath import Layout, Recorder
@@ -55,6 +56,8 @@ class Intake:
         self.complaints = complaints
         self._declarations = declarations
         self.on_look: Callable[[int, int], None] | None = None
+        self.ring: Path | None = None
+        """Where the ring lies; the watcher's words are beside it."""
         self._devices = devices or DeviceValues()
         self._told = 0
         self._max_events, self._window, self._events = max_events, 0, 0
@@ -299,8 +302,9 @@ class Intake:
         status = words[WORD_STATUS]
         if status != self._told:
             self._told = status
-            if status in MESSAGES:
-                tell(MESSAGES[status])
+            text = text_of(status, self.ring)
+            if text:
+                tell(text)
 
     def refuse(self, error: Exception) -> None:
         """Complain about a number that does not fit (counted by the caller); a run that has just ended fits nothing."""

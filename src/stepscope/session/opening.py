@@ -239,7 +239,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
         run.give_back()
         requests.look(run)
 
-    intake.on_look = look
+    intake.on_look, intake.ring = look, mapping.path
     run.overhead_budget = config.get("recorder.overhead_budget")
     run.watched = {name: config.get(f"recorder.watch.{name}") for name in WATCHED}
     if config.get("watcher.stacks"):

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
 from stepscope.core.grouping import WORD_SEQUENCE, groups
-from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, WAKE_SUFFIX
+from stepscope.core.places import (
+    ALERTING_SUFFIX,
+    NOTICE_SUFFIX,
+    REQUEST_SUFFIX,
+    SCHEMA_SUFFIX,
+    STACKS_SUFFIX,
+    WAKE_SUFFIX,
+)
 from stepscope.core.spill import SpillReader, spill_paths
 from stepscope.store import tail
 from stepscope.store.events import encode_event
@@ -158,7 +165,7 @@ class Stream:
 
     def remove(self) -> None:
         """Delete the ring and the files beside it: its rows are in the run."""
-        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, WAKE_SUFFIX)
+        suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
         spills = spill_paths(self.path, self.identity)  # first: without its ring nobody would find it any more
         for path in (*spills, self.path, *map(self.path.with_suffix, suffixes)):
             with contextlib.suppress(FileNotFoundError):  # not every ring has them all

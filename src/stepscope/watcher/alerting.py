@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.claims import Claims
 from stepscope.alerts.requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, Request
 from stepscope.core import ring, status
+from stepscope.core.access import write_private
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.events import WATCHERS, is_users
-from stepscope.core.places import ALERTING_SUFFIX
+from stepscope.core.places import ALERTING_SUFFIX, NOTICE_SUFFIX
 from stepscope.store.events import read_events
 
 if TYPE_CHECKING:
@@ -82,8 +83,8 @@ class Alerting:
     ) -> None:
         """Hold nothing yet: a run without a ring has no settings; `notifying` are options of `Notifying`."""
         self._options, self._failures = notifying, 0
-        self._is_wrong = False
-        """Something in the settings is, and nobody was told yet."""
+        self._wrong: list[str] = []
+        """What is wrong with rules and channels, and the person at the terminal was not told yet."""
         self._folder, self._node, self._journal = folder, node, journal
         self._streams, self._sampling = streams, sampling
         self._settings: dict[str, Any] | None = None
@@ -139,9 +140,14 @@ class Alerting:
             self._events.append({"kind": "alerting", "text": text})
         self._journal.note(text)
 
-    def _warn(self) -> None:
-        """Have the person at the terminal told that something is wrong: now, and not when it is needed (F40)."""
+    def _warn(self, problems: list[str]) -> None:
+        """Have the person at the terminal told what is wrong: now, and not when it is needed (F40)."""
+        more = f" (and {len(problems) - 1} more: see `stepscope alerts check`)" if len(problems) > 1 else ""
         for stream in self._streams():
+            try:
+                write_private(stream.path.with_suffix(NOTICE_SUFFIX), f"{problems[0]}{more}")
+            except OSError as error:
+                self._journal.note(f"cannot write a notice for the terminal: {error}", "notice")
             stream.reader.set_word(ring.WORD_STATUS, status.UNTOLD)
 
     def _begin(self, settings: dict[str, Any], pair: Pair) -> None:
@@ -155,7 +161,7 @@ class Alerting:
         commands, others = commands_of(settings)
         for problem in (*problems, *wrong, *others):
             self._note(problem)
-            self._is_wrong = True
+            self._wrong.append(problem)
         self._offset = (pair.wall_ns - pair.monotonic_ns) / 1e9
         self._engine = Engine(rules, offset=self._offset, note=self._journal.note)
         self._engine.restore(read_events(self._folder)[0])
@@ -227,11 +233,11 @@ class Alerting:
             self._due = now + EVALUATE_EVERY
             with self._guard():
                 self._evaluate(self._engine, pair)
-        if self._is_wrong:
-            self._warn()
-            self._is_wrong = False
         if self._notifying is not None:
             self._ask(self._notifying, now)
+        if self._wrong:
+            self._warn(self._wrong)
+            self._wrong = []
         if self._acting is not None:
             self._events += self._acting.poll(now)
         if not self._events:
@@ -249,8 +255,7 @@ class Alerting:
         notifying.poll(now)
         reports, notifying.reports = notifying.reports, []
         self._events += [self._placed({"kind": "notification", **facts}) for facts in reports]
-        if any(facts.get("state") == "unreachable" for facts in reports):
-            self._warn()
+        self._wrong += [_unreachable(facts) for facts in reports if facts.get("state") == "unreachable"]
 
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
         found, self._found = self._found, []
@@ -344,6 +349,13 @@ class Alerting:
         """Let go; a notifier that has something to tell goes on."""
         if self._notifying is not None:
             self._notifying.close()
+
+
+def _unreachable(facts: Mapping[str, Any]) -> str:
+    """Return which channel would not take a message, and why."""
+    why = str(facts.get("why") or "it does not answer")[:500]
+    remedy = "" if "; " in why else "; see `stepscope alerts check`"
+    return f"cannot tell {str(facts.get('channel', 'a channel'))[:60]} of alerts: {why}{remedy}"
 
 
 def _named(event: dict[str, Any], pair: Pair) -> dict[str, Any]:

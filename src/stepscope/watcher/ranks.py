@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
-from stepscope.core.grouping import last_sequence
 from stepscope.core.events import is_users
+from stepscope.core.grouping import last_sequence
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
 from stepscope.watcher.gaps import Gap
