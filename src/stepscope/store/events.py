@@ -45,18 +45,13 @@ def decode_event(line: bytes) -> dict[str, Any] | None:
     behind the name), and no text in it has half a character.
     """
     try:
-        checked = CHECKED.match(line)
-        if checked and zlib.crc32(line[HEAD:]) != int(checked[1], 16):
-            return None
-        event = json.loads(b"{" + line[HEAD:] if checked else line, parse_constant=str)
-        if not checked and next(iter(event)) == "crc":
-            return None
+        event = _loaded(line)
         time = event["time"] / 1e6
         if not 0 <= time <= MOST_SECONDS:
             return None
         if b"\\ud" in line or b"\\uD" in line or line.count(b"[") + line.count(b"{") > MOST_DEPTH:
             event = _clean(event)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, StopIteration):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     wrong = [key for key in NUMBERS if event.get(key) is not None and not fits(event[key], (int,))]
     event |= {f"{key}_": event.pop(key) for key in wrong}
@@ -64,6 +59,21 @@ def decode_event(line: bytes) -> dict[str, Any] | None:
     found = {**event, "time": time, "kind": kind if isinstance(kind, str) else str(kind)[:100]}
     if is_users(found):
         found[WRITTEN_BY] = USER
+    return found
+
+
+def _loaded(line: bytes) -> Any:
+    """Return what a line says.
+
+    Raises:
+        ValueError: it is not what was written.
+    """
+    checked = CHECKED.match(line)
+    if checked and zlib.crc32(line[HEAD:]) != int(checked[1], 16):
+        raise ValueError("its checksum is wrong")
+    found = json.loads(b"{" + line[HEAD:] if checked else line, parse_constant=str)
+    if not checked and next(iter(found), "") == "crc":
+        raise ValueError("its checksum cannot be read")
     return found
 
 
