@@ -21,10 +21,10 @@ from stepscope.views.run_head import run_head
 from stepscope.web.live import Channel
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+@pytest.fixture
+def trained(tmp_path):
     """A short run that took long to set up, sped up in its second half and was busy after its last step."""
-    with stepscope.init(dir=tmp_path_factory.mktemp("runs"), project="p") as run:
+    with stepscope.init(dir=tmp_path, project="p") as run:
         time.sleep(0.2)
         for index in range(60):
             with run.step(samples=16):

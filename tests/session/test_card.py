@@ -47,7 +47,9 @@ def test_a_card_says_what_the_run_did_and_where_to_look(tmp_path):
     assert "forward" in stream.text
     assert " diagnose " in stream.text
     assert " serve " in stream.text
-    assert {len(line) for line in stream.text.splitlines()} == {80}
+    lines = stream.text.splitlines()
+    assert {len(line) for line in lines if line.endswith(("╮", "│", "╯"))} == {80}
+    assert [line for line in lines if " diagnose " in line and line.endswith(run.path.name)]
 
 
 def test_a_card_tells_the_last_alert(tmp_path):

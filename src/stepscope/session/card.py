@@ -35,6 +35,8 @@ MOST_TAIL = 2 << 20
 SHOWN = ("loss", "accuracy")
 PHASE, STEP = "phase/", "step_seconds"
 LABEL = 9
+COMMANDS = ("look", "", "page")
+"""Labels of what is to be typed."""
 WIDEST = 100
 
 
@@ -77,12 +79,15 @@ def show(
 
 
 def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool, bad: bool = False) -> Iterator[str]:
-    """Yield rows of label and text in a frame; the first is the title, red if it is `bad`."""
+    """Yield rows of label and text in a frame; the first is the title, red if `bad`. Long commands are not cut."""
     title = f" {rows[0][0]} {rows[0][1]} "[: width - 6]
     dim, bold, off = ("\x1b[2m", "\x1b[1;31m" if bad else "\x1b[1m", "\x1b[0m") if colour else ("", "", "")
     yield f"{dim}╭─{off}{bold}{title}{off}{dim}{'─' * (width - 4 - len(title))}─╮{off}"
     for label, text in rows[1:]:
         room = width - LABEL - 5
+        if len(text) > room and label in COMMANDS:  # to be copied: it runs out of the frame
+            yield f"{dim}│{off} {dim}{label:<{LABEL}}{off} {text}"
+            continue
         shown = text if len(text) <= room else f"{text[: room - 1]}…"
         yield f"{dim}│{off} {dim}{label:<{LABEL}}{off} {shown:<{room}} {dim}│{off}"
     yield f"{dim}╰{'─' * (width - 2)}╯{off}"
