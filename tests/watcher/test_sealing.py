@@ -8,7 +8,7 @@ import pytest
 from stepscope.store.layout import Writer
 from stepscope.watcher import sealing as sealing_module
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.sealing import RETRIES, RETRY_AFTER, Sealing, lower_priority
+from stepscope.watcher.sealing import RETRIES, RETRY_AFTER, RETRY_AT_END, Sealing, lower_priority
 from tests.store.recorded import Recorded
 
 
@@ -110,6 +110,18 @@ def test_retries(sealing, children):
         assert len(children) == attempt + 1
         now += RETRY_AFTER
     assert sealing.idle()
+
+
+def test_a_seal_that_fails_keeps_a_lonely_watcher_for_seconds_only(sealing, children):
+    """Without a trainer a failed seal is tried again soon, so that the watcher ends within 30 s (C6)."""
+    sealing.add(Writer("node", 0), 0)
+    for attempt in range(RETRIES):
+        sealing.poll(attempt * RETRY_AT_END, alone=True)
+        assert len(children) == attempt + 1
+        children[-1].code = 1
+        sealing.poll(attempt * RETRY_AT_END, alone=True)
+    assert sealing.idle()
+    assert RETRIES * RETRY_AT_END < 30
 
 
 def test_success_forgets_the_failures(sealing, children):
