@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import json
 import os
 import re
 import zlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
@@ -40,6 +44,20 @@ class Span(NamedTuple):
     def covers(self, other: Span) -> bool:
         """Say whether everything in `other` is in here too."""
         return self.writer == other.writer and self.first <= other.first and other.last <= self.last
+
+
+def uncovered(tails: Iterable[Span], units: Iterable[Span]) -> list[Span]:
+    """Return the tails that no sealed file holds; of the sealed files none covers another."""
+    by_writer: dict[Writer, list[Span]] = {}
+    for unit in sorted(units):
+        by_writer.setdefault(unit.writer, []).append(unit)
+    found = []
+    for tail in tails:
+        own = by_writer.get(tail.writer, [])
+        place = bisect.bisect_right(own, tail.first, key=lambda unit: unit.first)
+        if not place or not own[place - 1].covers(tail):
+            found.append(tail)
+    return found
 
 
 def node_name(place: Path, boot_id: str, hostname: str | None = None) -> str:
@@ -107,8 +125,7 @@ class RunFolder:
     def tails(self) -> list[Span]:
         """Return the tail files that no sealed file holds yet, in order."""
         tails = self.all_tails()  # listed first: a tail that is being sealed now is then seen in one of the two lists
-        sealed = self.units()
-        return [tail for tail in tails if not any(unit.covers(tail) for unit in sealed)]
+        return uncovered(tails, self.units())
 
     def units(self) -> list[Span]:
         """Return the sealed files, without those that a compacted one replaces, in order."""

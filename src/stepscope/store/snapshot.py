@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.store.decode import Decoded, decode_tail
+from stepscope.store.layout import uncovered
 from stepscope.store.points import Points
 from stepscope.store.sealed import Sealed, open_sealed
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.store.layout import RunFolder, Span
+
+MOST_FILES = 5000
+"""Sealed files, and tails, that are read of one run: of ours each node has a few."""
 
 
 @dataclass
@@ -78,16 +82,18 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     """
     tails = folder.tails()
     units = folder.units()
-    sealed = {unit: _unit(unit.path, _version(unit.path)) for unit in units}
+    sealed = {unit: _unit(unit.path, _version(unit.path)) for unit in units[:MOST_FILES]}
     seen: dict[Any, dict[int, int]] = {}
     for unit, facts in sealed.items():
         ranks = seen.setdefault(unit.writer, {})
         for rank, sequence in facts.last_seq.items():
             ranks[int(rank)] = max(ranks.get(int(rank), -1), sequence)
     parts, problems = [], [str(problem) for facts in sealed.values() for problem in facts.problems]
-    for tail in tails:
-        if any(unit.covers(tail) for unit in units):
-            continue  # sealed between the two listings
+    for what, spans in (("metrics", units), ("tail", tails)):
+        if len(spans) > MOST_FILES:
+            text = f"{len(spans) - MOST_FILES} of {len(spans)} files were passed over: too many for one run"
+            problems.append(f"{what}: {text}")
+    for tail in uncovered(tails[:MOST_FILES], units):  # some were sealed between the two listings
         decoded = _tail(tail, seen.get(tail.writer, {}))
         seen[tail.writer] = decoded.last_seq
         parts.append(decoded.points)
@@ -104,7 +110,7 @@ def _version(path: Path) -> _Version:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=MOST_FILES)
 def _unit(path: Path, version: _Version) -> Sealed:  # noqa: ARG001 - tells a rewritten file from a known one
     return open_sealed(path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from dataclasses import dataclass, field, fields
@@ -23,6 +24,12 @@ INTERRUPT_SECONDS = 10.0
 NEARLY_FULL = 0.9
 """Share of the memory limit from which on an unseen end is put down to it."""
 KILLED = "died, cause unknown"
+MOST_FILES, MOST_RANKS = 4096, 50_000
+"""Files of nodes, and ranks of all of them, that are read of one run; more have never been one run."""
+MOST_BYTES = 1 << 24
+"""Bytes of a node's file."""
+HIGHEST = 2**31 - 1
+"""The highest number that a rank, or an attempt, can have; the lowest is as far below 0."""
 
 
 @dataclass
@@ -76,10 +83,18 @@ class NodeState:
     @classmethod
     def load(cls, path: Path) -> NodeState:
         """Read a node's file; raise ValueError if it is not one."""
-        facts: Any = json.loads(path.read_bytes())
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it is longer than {MOST_BYTES} bytes, as no node's is")
+        facts: Any = json.loads(data)
         if not isinstance(facts, dict) or "node" not in facts or not isinstance(facts.get("ranks", {}), dict):
             raise ValueError(f"{path.name} does not describe a node")
         ranks = {int(rank): RankState(**_known(RankState, state)) for rank, state in facts.pop("ranks", {}).items()}
+        numbers = (*ranks, facts.get("attempt", 0))
+        wrong = next((one for one in numbers if isinstance(one, int) and abs(one) > HIGHEST), None)
+        if wrong is not None:
+            raise ValueError(f"no rank or attempt has the number {str(wrong)[:40]}")
         return cls(**_known(cls, facts), ranks=ranks)
 
     def silent_seconds(self, path: Path) -> float:
@@ -104,20 +119,35 @@ _TYPES: dict[str, Any] = {
 def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that this version knows; raise TypeError for one that holds something else than it should."""
     found = {}
-    for field_ in fields(cls):
-        if field_.name in facts and field_.name != "ranks":
-            value = found[field_.name] = facts[field_.name]
-            if not isinstance(value, _TYPES[str(field_.type)]):
-                raise TypeError(f"{field_.name} is {value!r:.40}, not {field_.type}")
+    for name, kind in _fields(cls):
+        if name in facts:
+            value = found[name] = facts[name]
+            if not isinstance(value, _TYPES[kind]):
+                raise TypeError(f"{name} is {value!r:.40}, not {kind}")
     return found
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[tuple[str, str], ...]:
+    """Return name and type of each field but the ranks."""
+    return tuple((one.name, str(one.type)) for one in fields(cls) if one.name != "ranks")
 
 
 def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
     """Return the nodes of a run and what was wrong with their files; silent watchers' ranks are marked lost."""
-    nodes, problems = [], []
-    for path in sorted((folder.path / "nodes").glob("[!.]*.json")):
+    nodes: list[NodeState] = []
+    problems: list[str] = []
+    paths = sorted((folder.path / "nodes").glob("[!.]*.json"))
+    if len(paths) > MOST_FILES:
+        problems.append(f"nodes: {len(paths) - MOST_FILES} of {len(paths)} files were passed over: too many for a run")
+    count = 0
+    for path in paths[:MOST_FILES]:
         try:
             node = NodeState.load(path)
+            count += len(node.ranks)
+            if count > MOST_RANKS:
+                problems.append(f"{path.name}: its ranks were passed over: more than {MOST_RANKS} are no run")
+                break
             if not node.ended and node.silent_seconds(path) > LOST_AFTER:
                 _mark_lost(node.ranks.values())
             nodes.append(node)
