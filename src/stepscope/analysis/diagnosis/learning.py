@@ -80,20 +80,22 @@ def learning(evidence: Evidence) -> Iterator[Finding]:
         later = [one for one in later if one.kind != "plateau"]  # it follows from them
     yield from (*broken, *diverged, *weak, *later)
     if not ruined:
-        yield from _rises(stages, later)
+        yield from _rises(stages, later, weak)
 
 
-def _rises(stages: list[Track], later: list[Finding]) -> list[Finding]:
-    """Return a sudden rise of the loss, or one that lasts, if no jump of the learning rate explains it."""
+def _rises(stages: list[Track], later: list[Finding], weak: list[Finding]) -> list[Finding]:
+    """Return a sudden rise of the loss, or one that lasts, if no jump of the rate and no gradients explain it."""
     sudden = _sudden_rises(stages, later)
     explained = sudden or any(one.evidence.get("cause") == "jump" for one in later)
+    explained = explained or any(one.kind == "exploding_gradients" for one in weak)
     return sudden if explained or not stages else list(_risen(stages[-1]))
 
 
 def _lost(loss: Track) -> Iterator[Finding]:
-    """Yield that what was learned is lost: by the newest values, as alerts tell it, or by the course as a whole."""
+    """Yield that what was learned is lost, by the course as a whole; in the numbers that alerts tell, if they do."""
+    whole = list(_diverged(loss))
     newest = [one for one in _risen(loss) if one.severity == CRITICAL]
-    yield from newest or _diverged(loss)
+    yield from newest if whole and newest else whole
 
 
 def _risen(loss: Track) -> Iterator[Finding]:
