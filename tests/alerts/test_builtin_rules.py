@@ -215,6 +215,21 @@ def test_healthy_metrics_have_no_anomaly(seed):
         assert fired(rig_of("anomaly").values("my_metric", *values.tolist())) == []
 
 
+@pytest.mark.parametrize("chunk", [50, 500, 2000])
+def test_what_drifts_has_no_anomaly_however_fast_it_is_logged(chunk):
+    """Counters, ramps, falls and waves are usual, also where hundreds of their points arrive at once."""
+    draw, at = np.random.default_rng(0), np.arange(6000)
+    for values in (
+        at * 1.0,
+        at * 0.01 + draw.normal(0, 1, 6000),
+        10 * np.exp(-at / 1500) + draw.normal(0, 0.1, 6000),
+        np.sin(at / 300) + draw.normal(0, 0.1, 6000),
+    ):
+        rig = rig_of("anomaly")
+        pieces = [values[begin : begin + chunk] for begin in range(0, 6000, chunk)]
+        assert [rig.log_many([{"mine": value} for value in piece.tolist()]) for piece in pieces] == [[] for _ in pieces]
+
+
 @pytest.mark.promise("S0-079", "S2-062")
 @pytest.mark.parametrize(
     ("ours", "theirs", "names"),

@@ -227,14 +227,15 @@ def disk_full(scene: Scene) -> list[Sign]:
 
 def anomaly(scene: Scene) -> list[Sign]:
     """Tell a value or a level that the series has not had before, once until it is usual again."""
-    from stepscope.analysis.anomalies import LEVEL, REST, SHORT, is_known, newest
+    from stepscope.analysis.anomalies import LEVEL, NEAR, REST, SHORT, is_known, newest
 
     window, memory = scene.window, scene.memory
     before = memory.get("looked", 0)
-    if not scene.is_due(points=10, seconds=ODD_LOOK):
+    many = len(window) // NEAR  # more would be too far from their past to be judged by it
+    if not scene.is_due(points=10, seconds=ODD_LOOK if window.total - before < many else 0.0):
         return []
     fresh = min(window.total - before, len(window))
-    found = newest(window.value, fresh, window.total)
+    found = None if _goes_one_way(window.value) else newest(window.value, fresh, window.total)
     gone = window.total - len(window)
     if found is None or found.score < scene.options["score"]:
         over = memory.get("until", -1) < window.total
@@ -250,6 +251,11 @@ def anomaly(scene: Scene) -> list[Sign]:
     text = f"{scene.name} {what} {found.value:.4g}{span}; before, it was between {found.low:.4g} and {found.high:.4g}"
     evidence = {"value": found.value, "low": found.low, "high": found.high, "score": found.score, "of": found.kind}
     return [Sign(found.index, holds=True, finding=Finding("anomaly", text, INFO, "", evidence))]
+
+
+def _goes_one_way(values: Any) -> bool:
+    """Say whether values only rise, or only fall, as counters and schedules do: each of them is new."""
+    return bool((values[1:] >= values[:-1]).all() or (values[1:] <= values[:-1]).all())
 
 
 def change(scene: Scene) -> list[Sign]:

@@ -36,6 +36,8 @@ APART = 20
 """Points between a young point and those after it that it is judged by: a burst is no witness of itself."""
 MEMORY = 4000
 """Points before that a point is judged by. This and what follows was chosen on half the files of nab-subset."""
+NEAR = 10
+"""How many times as long as the new points their past must be."""
 SHORT = 20
 """Points that a level is the mean of, and a jump is measured from."""
 LONG_POINTS = 300
@@ -149,7 +151,8 @@ def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | N
     """Judge the newest points by those before them; return the one that stands out most, whatever its score.
 
     A cheap look for whoever follows a series as it grows: values and levels as `anomalies` sees them, but no jumps, and
-    all new points by the same past.
+    all new points by the same past. Of many new points at once only the first are judged: a tenth as many as the past
+    has, for what comes later may have drifted away from it.
 
     Args:
         value: the values; those that are not finite are left out.
@@ -164,18 +167,18 @@ def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | N
     values, scale = _scaled(given[place])
     found = None
     for kind, series in ((VALUE, values), (LEVEL, mean_until(values, SHORT))):
-        past = np.sort(series[:-fresh][-MEMORY:])
+        begin = len(values) - fresh
+        past = np.sort(series[:begin][-MEMORY:])
+        judged = min(fresh, max(1, begin // NEAR))
         ends = [past[round(share * (len(past) - 1))] for share in (1 - EXTREME, 0.1, 0.9, EXTREME)]
-        table = Past(np.repeat(np.array(ends)[:, None], fresh, axis=1), np.arange(fresh))
+        table = Past(np.repeat(np.array(ends)[:, None], judged, axis=1), np.arange(judged))
         number = float(seen if seen is not None else len(values))
-        score = _beyond(series[-fresh:], table, BEYOND[kind], seen=number)
+        score = _beyond(series[begin : begin + judged], table, BEYOND[kind], seen=number)
         peak = int(np.argmax(score))
         if found is None or score[peak] > found.score:
-            at = int(place[len(place) - fresh + peak])
+            at = int(place[begin + peak])
             low, high = (float(end) * scale for end in (ends[0], ends[-1]))
-            found = Anomaly(
-                at, at, at, kind, float(series[len(values) - fresh + peak]) * scale, low, high, float(score[peak])
-            )
+            found = Anomaly(at, at, at, kind, float(series[begin + peak]) * scale, low, high, float(score[peak]))
     return found
 
 
