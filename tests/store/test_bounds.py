@@ -49,7 +49,19 @@ def test_more_tails_than_a_run_has(folder, monkeypatch):
     monkeypatch.setattr(snapshot, "MOST_FILES", 2)
     for number in range(5):
         folder.tail_file(Writer("node", 0), number).touch()
-    assert "tail: 3 of 5 files were passed over: too many for one run" in snapshot.take_snapshot(folder).problems
+    [told] = [one for one in snapshot.take_snapshot(folder).problems if one.startswith("tail: ")]
+    assert told.startswith("tail: 3 of 5 files were passed over: too many for one run")
+
+
+def test_more_damaged_files_than_are_worth_a_look(folder, monkeypatch):
+    """Of sealed files without checksums only so many are looked into; the rest is counted, and nothing raises."""
+    monkeypatch.setattr(snapshot, "MOST_UNCHECKED", 2)
+    for number in range(9):
+        stem = folder.unit_stem(Writer("node", 0), number, number)
+        (folder.path / "metrics" / f"{stem}.parquet").write_bytes(b"no parquet")
+    found = snapshot.take_snapshot(folder)
+    assert (len(found.units), found.counts()) == (3, {})
+    assert any(one.startswith("metrics: 6 of 9 files were passed over") for one in found.problems)
 
 
 def test_tails_that_no_unit_holds(tmp_path):

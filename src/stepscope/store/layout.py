@@ -7,11 +7,11 @@ import json
 import os
 import re
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 FORMAT_VERSION = 1
 RUN_FILE = "run.json"
@@ -137,22 +137,22 @@ class RunFolder:
 
     def all_tails(self) -> list[Span]:
         """Return every tail file, sealed ones too, in order."""
-        spans = []
-        for path in _listed(self.path / "tail"):
-            match = _TAIL.fullmatch(path.name)
+        spans, folder = [], self.path / "tail"
+        for name in _listed(folder):
+            match = _TAIL.fullmatch(name)
             if match:
                 number = int(match["number"])
-                spans.append(Span(Writer(match["node"], int(match["attempt"])), number, number, path))
+                spans.append(Span(Writer(match["node"], int(match["attempt"])), number, number, folder / name))
         return sorted(spans)
 
     def all_units(self) -> list[Span]:
         """Return every sealed file, replaced ones too."""
-        spans = []
-        for path in _listed(self.path / "metrics"):
-            match = None if path.name.endswith(".blocks.parquet") else _UNIT.fullmatch(path.name)
-            if match and not path.name.startswith("."):
+        spans, folder = [], self.path / "metrics"
+        for name in _listed(folder):
+            match = None if name.endswith(".blocks.parquet") else _UNIT.fullmatch(name)
+            if match and not name.startswith("."):
                 writer = Writer(match["node"], int(match["attempt"]))
-                spans.append(Span(writer, int(match["first"]), int(match["last"]), path))
+                spans.append(Span(writer, int(match["first"]), int(match["last"]), folder / name))
         return sorted(spans)
 
     def next_tail(self, writer: Writer) -> int:
@@ -233,8 +233,8 @@ def _write(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _listed(folder: Path) -> list[Path]:
+def _listed(folder: Path) -> list[str]:
     try:
-        return [Path(entry.path) for entry in os.scandir(folder)]
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
