@@ -91,8 +91,10 @@ def test_an_alert_has_the_time_of_its_sample():
 
 
 def test_nothing_is_left_behind():
-    """When the run is over what still waited is judged."""
+    """When the run is over what still waited is judged, and what still holds is told so."""
     engine = Engine([Rule("hot", when="x > 1", lasting=Window(30, TIME))])
     for second in range(32):
         engine.sample(-1, {"x": 2.0}, second * SECOND)
-    assert [change.state for change in engine.close(31 * SECOND)] == ["firing", "resolved"]
+    told = engine.close(31 * SECOND)
+    assert [change.state for change in told] == ["firing", "firing"]
+    assert told[1].text.endswith("; still so at the end")

@@ -32,13 +32,13 @@ EXPECTED = {
         *("leaks_missed", "leaks_false", "leaks_missed_drawn", "leaks_false_drawn", "leaks_own", "forecast_outside"),
     },
     "detection": {
-        *("changes_worse", "changes_planted", "anomalies_over_best", "anomalies_halves"),
+        *("changes_worse", "changes_planted", "changes_restless", "anomalies_over_best", "anomalies_halves"),
         *("anomalies_default", "anomalies_quiet"),
         *("anomalies_start", "spikes_missed", "spikes_late", "spikes_false"),
         *("million_trend", "million_anomalies", "million_changes", "million_spikes"),
     },
     "comparing": {
-        *("compare_wrong", "compare_false", "compare_unmixed", "gate_real", "gate_real_3"),
+        *("compare_wrong", "compare_lengths", "compare_false", "compare_unmixed", "gate_real", "gate_real_3"),
         *("gate_equal", "gate_3", "gate_10", "gate_turns_equal", "gate_turns_3", "gate_turns_10"),
         *("gate_after_equal", "gate_after_3", "gate_after_10", "gate_drawn_3", "gate_drawn_10"),
     },

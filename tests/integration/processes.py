@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import stepscope
+from stepscope.core.places import find_places
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 WATCHER, SEALER = "stepscope.watcher.process", "stepscope.store.seal"
@@ -31,6 +32,12 @@ def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
             return found
         assert time.monotonic() < end, f"{what} did not come true within {seconds:g} s"
         time.sleep(every)
+
+
+def left_behind():
+    """Return what runs have left in their runtime folders, but for the list of folders of runs, which stays."""
+    found = [(root, path) for root in find_places().roots() for path in root.rglob("*")]
+    return [path for root, path in found if path.relative_to(root).parts[0] != "roots"]
 
 
 def ended_runs():

@@ -9,8 +9,7 @@ import textwrap
 import pytest
 
 import stepscope
-from stepscope.core.places import find_places
-from tests.integration.processes import PATIENCE, until, watchers
+from tests.integration.processes import PATIENCE, left_behind, until, watchers
 
 BODY = """
     import atexit, os, signal, sys, threading
@@ -251,8 +250,7 @@ def test_nothing_is_left_behind_after_a_normal_end(bench):
     trainer = bench.run(BODY.format(end="run.finish()"))
     path = trainer.out.split()[0]
     bench.quiet()
-    places = find_places()
-    assert [item for root in places.roots() for item in root.rglob("*")] == []
+    assert left_behind() == []
     past = stepscope.open(path)
     assert past.state == "finished"
     assert list((past.path / "tail").iterdir()) == []

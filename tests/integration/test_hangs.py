@@ -9,8 +9,7 @@ import subprocess
 import pytest
 
 import stepscope
-from stepscope.core.places import find_places
-from tests.integration.processes import until
+from tests.integration.processes import left_behind, until
 
 TRAINER = """
     import ctypes, os, signal, sys, threading, time
@@ -98,7 +97,7 @@ def test_trainings_that_stand_still_are_told_with_their_stacks(bench):
         each.trainer.process.kill()
         each.trainer.wait()
     bench.quiet()
-    assert [left for root in find_places().roots() for left in root.rglob("*")] == []
+    assert left_behind() == []
 
 
 def test_the_handler_of_the_stacks_is_the_only_one(bench):
@@ -124,4 +123,4 @@ def test_the_handler_of_the_stacks_is_the_only_one(bench):
     """)
     assert (trainer.process.returncode, trainer.err) == (0, "")
     bench.quiet()
-    assert [left for root in find_places().roots() for left in root.rglob("*")] == []
+    assert left_behind() == []

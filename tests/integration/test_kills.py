@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from stepscope.core.places import find_places
 from tests.integration import ledger
-from tests.integration.processes import kill, sealers, until, watchers
+from tests.integration.processes import kill, left_behind, sealers, until, watchers
 
 KILLS = 5
 """Per way of killing: 20 in all; bench/killing.py does 200."""
@@ -63,11 +62,8 @@ def test_killing_the_whole_tree_loses_nothing(bench):
         each.trainer.process.wait()
         until(lambda path=each.path: not watchers(path) and not sealers(path), "the end of all")
         assert each.check() == "killed"
-        places = find_places().roots()  # a second watcher may have been on its way: it finds nothing to do and ends
-        until(
-            lambda roots=places: not [path for root in roots for path in root.glob("*") if path.name != "roots"],
-            "the end of all files",
-        )  # but for the list of folders of runs, which stays
+        # a second watcher may have been on its way: it finds nothing to do and ends
+        until(lambda: not left_behind(), "the end of all files")
 
 
 def test_killing_the_watcher_loses_nothing_and_the_trainer_goes_on(bench):

@@ -308,7 +308,7 @@ def test_operations_agree_with_torchs_own_summary(training):
 def test_profile_is_an_event(run, training):
     """The result is recorded as an event, with the trace's place in the run's folder."""
     events = []
-    run.event = lambda kind, **fields: events.append((kind, fields))
+    run.own_event = lambda kind, **fields: events.append((kind, fields))
     run.profile(steps=2, warmup=1, show=None, labels={"request": "r1"})
     train(run, training, 5)
     (_, begun), (kind, facts) = events

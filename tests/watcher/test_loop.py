@@ -113,9 +113,9 @@ def test_ends_that_the_trainer_told(stage, word, state):
 def test_cause_of_a_failure(stage):
     """A failed rank's cause is the exception that it reported last."""
     trainer, other = stage.trainer(), stage.trainer(rank=1)
-    trainer.run.event("exception", error="ValueError: first")
-    trainer.run.event("exception", error="ValueError: NaN in the loss")
-    other.run.event("exception", error="KeyError: not mine")
+    trainer.run.own_event("exception", error="ValueError: first")
+    trainer.run.own_event("exception", error="ValueError: NaN in the loss")
+    other.run.own_event("exception", error="KeyError: not mine")
     stage.end(trainer, ring.STATE_FAILED)
     stage.tick()
     assert stage.node().ranks[0].cause == "ValueError: NaN in the loss"

@@ -227,12 +227,11 @@ def disk_full(scene: Scene) -> list[Sign]:
 
 def anomaly(scene: Scene) -> list[Sign]:
     """Tell a value or a level that the series has not had before, once until it is usual again."""
-    from stepscope.analysis.anomalies import LEVEL, NEAR, REST, SHORT, is_known, newest
+    from stepscope.analysis.anomalies import LEVEL, REST, SHORT, is_known, newest
 
     window, memory = scene.window, scene.memory
     before = memory.get("looked", 0)
-    many = len(window) // NEAR  # more would be too far from their past to be judged by it
-    if not scene.is_due(points=10, seconds=ODD_LOOK if window.total - before < many else 0.0):
+    if not scene.is_due(points=10, seconds=ODD_LOOK):
         return []
     fresh = min(window.total - before, len(window))
     found = None if _goes_one_way(window.value) else newest(window.value, fresh, window.total)

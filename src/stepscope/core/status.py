@@ -42,7 +42,7 @@ _BY_ERRNO = {
 }
 
 
-MOST_WORDS = 2000
+_MOST_WORDS = 2000
 """Bytes of a notice that are read."""
 
 
@@ -51,7 +51,7 @@ def text_of(status: int, ring: Path | None = None) -> str:
     if status == UNTOLD and ring is not None:
         try:
             with ring.with_suffix(NOTICE_SUFFIX).open("rb") as file:
-                return file.read(MOST_WORDS).decode("utf-8", "replace").strip() or MESSAGES[status]
+                return file.read(_MOST_WORDS).decode("utf-8", "replace").strip() or MESSAGES[status]
         except OSError:  # gone, or never written
             return MESSAGES[status]
     return MESSAGES.get(status, "")

@@ -45,7 +45,7 @@ function whence(row: Row): Child {
 
 function progress(row: Row): number | null {
   const total = row.card?.total_steps;
-  return total && row.step !== null ? Math.min(1, row.step / total) : null;
+  return total && row.step !== null ? Math.min(1, (row.step + 1) / total) : null;
 }
 
 function money(cost: { amount: number; currency: string } | null | undefined): string {
@@ -74,7 +74,7 @@ export const COLUMNS: readonly Column[] = [
     sort: (row) => row.step,
     cell: (row) => {
       const share = progress(row);
-      return two(count(row.step), share === null ? null : row.state === "running" && row.card?.left ? `${clock(row.card.left)} left` : `${number(share * 100, 3)} %`);
+      return two(count(row.step), share === null ? null : row.state === "running" && row.card?.left ? `${clock(row.card.left)} left` : `${Math.floor(share * 100)} %`);
     },
   },
   { key: "rate", title: "Rate", help: "Steps per second", class: "num mid", down: true, sort: (row) => row.card?.rate ?? null, cell: (row) => late(row, (card) => (card.rate === null ? ABSENT : `${count(card.rate)}/s`)) },
