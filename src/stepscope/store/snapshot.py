@@ -82,8 +82,9 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     Raises:
         FileNotFoundError: a file went away between the listing and the reading; look again.
     """
-    tails = folder.tails()
+    tails = folder.all_tails()  # listed first: one that is being sealed now is then seen in one of the two lists
     units = folder.units()
+    tails = uncovered(tails, units)
     sealed = _readable(units[:MOST_FILES])
     seen: dict[Any, dict[int, int]] = {}
     for unit, facts in sealed.items():
@@ -95,7 +96,7 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
         if len(spans) > read:
             text = f"{len(spans) - read} of {len(spans)} files were passed over: too many for one run"
             problems.append(f"{what}: {text}, or too many of them damaged")
-    for tail in uncovered(tails[:MOST_FILES], units):  # some were sealed between the two listings
+    for tail in tails[:MOST_FILES]:
         decoded = _tail(tail, seen.get(tail.writer, {}))
         seen[tail.writer] = decoded.last_seq
         parts.append(decoded.points)
