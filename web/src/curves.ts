@@ -62,17 +62,25 @@ export class Curves {
     private readonly from: typeof messages = messages,
   ) {
     if (!live) return;
-    this.stops.push(live.listen({
-      frame: (frame, curves) => this.grow(frame, curves),
-      reset: () => this.refresh(),
-    }));
+    this.stops.push(
+      live.listen({
+        frame: (frame, curves) => this.grow(frame, curves),
+        reset: () => this.refresh(),
+      }),
+    );
   }
 
   /** Hold a metric while a chart of it is in view; `changed` is called after every change. Returns how to stop. */
   watch(name: string, points: number, changed: () => void): () => void {
     let wanted = this.wanted.get(name);
     if (!wanted) {
-      wanted = { listeners: new Set(), curve: { state: "loading", whole: [], zoomed: null, text: "" }, points, zoom: "", fetched: 0 };
+      wanted = {
+        listeners: new Set(),
+        curve: { state: "loading", whole: [], zoomed: null, text: "" },
+        points,
+        zoom: "",
+        fetched: 0,
+      };
       this.wanted.set(name, wanted);
       this.ask(name);
     }
@@ -143,10 +151,13 @@ export class Curves {
     for (const { curve } of this.wanted.values()) {
       for (const held of curve.whole) {
         const known = best.get(held.attempt);
-        if (held.stepped && (!many || held.run === run) && (!known || held.points > known.points)) best.set(held.attempt, held);
+        if (held.stepped && (!many || held.run === run) && (!known || held.points > known.points))
+          best.set(held.attempt, held);
       }
     }
-    return best.size ? new RunClock([...best.values()].map((held) => ({ step: held.column("step"), time: held.column("time") }))) : null;
+    return best.size
+      ? new RunClock([...best.values()].map((held) => ({ step: held.column("step"), time: held.column("time") })))
+      : null;
   }
 
   private zoomKey(): string {
@@ -184,12 +195,28 @@ export class Curves {
     const points = Math.max(...names.map((name) => this.wanted.get(name)?.points ?? 100));
     const { signal } = zoom ? this.zoomAbort : this.abort;
     try {
-      const answers = await Promise.all(this.questions(zoom).map((asked) => this.from("/api/series", {
-        ...asked, name: names, points,
-        fold: this.options.fold ? "ranks" : null, rank: this.options.ranks, attempt: this.options.attempts,
-      }, signal)));
+      const answers = await Promise.all(
+        this.questions(zoom).map((asked) =>
+          this.from(
+            "/api/series",
+            {
+              ...asked,
+              name: names,
+              points,
+              fold: this.options.fold ? "ranks" : null,
+              rank: this.options.ranks,
+              attempt: this.options.attempts,
+            },
+            signal,
+          ),
+        ),
+      );
       const found = answers.flatMap((answer) => (answer ?? []).flatMap(curvesOf));
-      this.fill(names, found.map(({ head, columns }) => new Held(head, columns)), zoom ? key : null);
+      this.fill(
+        names,
+        found.map(({ head, columns }) => new Held(head, columns)),
+        zoom ? key : null,
+      );
     } catch (error) {
       if (error instanceof DOMException && error.name === "AbortError") return;
       if (error instanceof ApiError && error.status === 404) this.fill(names, [], zoom ? key : null);
@@ -201,9 +228,16 @@ export class Curves {
   private questions(zoom: Range | null): { run: string[]; axis?: Unit; from?: number; to?: number }[] {
     if (!zoom) return [{ run: this.runs }];
     const margin = (zoom[1] - zoom[0]) * MARGIN;
-    const of = (run: string[], start: number) => ({ run, axis: this.axis, from: start + zoom[0] - margin, to: start + zoom[1] + margin });
+    const of = (run: string[], start: number) => ({
+      run,
+      axis: this.axis,
+      from: start + zoom[0] - margin,
+      to: start + zoom[1] + margin,
+    });
     const { starts } = this;
-    return starts && this.axis === "time" ? this.runs.map((run) => of([run], starts.get(run) ?? 0)) : [of(this.runs, 0)];
+    return starts && this.axis === "time"
+      ? this.runs.map((run) => of([run], starts.get(run) ?? 0))
+      : [of(this.runs, 0)];
   }
 
   private fill(names: string[], found: Held[], zoom: string | null): void {
@@ -240,7 +274,7 @@ export class Curves {
     for (let place = 0; place < frame.header.n; place += 1) {
       const id = curves.get(frame.curve[place] ?? -1);
       const wanted = id && this.wanted.get(id.name);
-      if (!id || !wanted || !wanted.fetched || wanted.curve.state === "error") continue;
+      if (!id || !wanted?.fetched || wanted.curve.state === "error") continue;
       if (this.options.ranks && !this.options.ranks.includes(id.rank)) continue;
       if (this.options.attempts && !this.options.attempts.includes(id.attempt)) continue;
       if (this.options.fold) {
@@ -280,7 +314,18 @@ export class Curves {
 
 function empty(): ConstructorParameters<typeof Held>[1] {
   const none = (): Float64Array => new Float64Array(0);
-  return { step: none(), time: none(), mean: none(), min: none(), max: none(), last: none(), minStep: none(), maxStep: none(), count: none(), bad: none() };
+  return {
+    step: none(),
+    time: none(),
+    mean: none(),
+    min: none(),
+    max: none(),
+    last: none(),
+    minStep: none(),
+    maxStep: none(),
+    count: none(),
+    bad: none(),
+  };
 }
 
 function chunks<T>(all: T[], size: number): T[][] {

@@ -82,6 +82,7 @@ export function setAttr(element: Element, name: string, value: string): void {
 }
 
 // Control characters, separators and everything that turns the direction of text: they would hide or reorder what is read.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]/g;
 
 /** Return a text with characters that cannot be seen made visible, and never endless. */

@@ -34,7 +34,12 @@ function grouped(text: string): string {
   return text.length < 6 ? text : text.replace(/\B(?=(\d{3})+$)/g, THIN);
 }
 
-const LETTERS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]] as const;
+const LETTERS = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+] as const;
 
 /** Return a large count in short: 12.4k, 3.1M; beyond thousands of T as a power of 10, as 2.5e19. */
 export function count(value: number | null | undefined): string {
@@ -89,7 +94,12 @@ export function clock(seconds: number | null | undefined): string {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return ABSENT;
   const sign = seconds < 0 ? "−" : "";
   const whole = Math.round(Math.abs(seconds));
-  const [days, hours, minutes, rest] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60, whole % 60];
+  const [days, hours, minutes, rest] = [
+    Math.floor(whole / 86400),
+    Math.floor(whole / 3600) % 24,
+    Math.floor(whole / 60) % 60,
+    whole % 60,
+  ];
   if (days >= 1000) return `${sign}${count(days)}d`;
   if (days) return `${sign}${days}d ${hours}h`;
   if (hours) return `${sign}${hours}h ${two(minutes)}m`;
@@ -108,7 +118,9 @@ export function ago(seconds: number): string {
   if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
   if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
   if (seconds < 60 * 86400) return `${Math.round(seconds / 86400)} days ago`;
-  return seconds < 700 * 86400 ? `${Math.round(seconds / 2629800)} months ago` : `${Math.round(seconds / 31557600)} years ago`;
+  return seconds < 700 * 86400
+    ? `${Math.round(seconds / 2629800)} months ago`
+    : `${Math.round(seconds / 31557600)} years ago`;
 }
 
 /** Return a moment (seconds since 1970) in the reader's own time: 14:03:12, with the day if it is not today. */
@@ -122,8 +134,18 @@ export function moment(time: number | null | undefined, now: number = Date.now()
 }
 
 const SUFFIXES: Record<string, string> = {
-  celsius: "°C", watts: "W", joules: "J", hertz: "Hz", steps: "steps", samples: "samples", tokens: "tokens", nats: "nats",
-  "samples/second": "samples/s", "tokens/second": "tokens/s", "steps/second": "steps/s", "batches/second": "batches/s",
+  celsius: "°C",
+  watts: "W",
+  joules: "J",
+  hertz: "Hz",
+  steps: "steps",
+  samples: "samples",
+  tokens: "tokens",
+  nats: "nats",
+  "samples/second": "samples/s",
+  "tokens/second": "tokens/s",
+  "steps/second": "steps/s",
+  "batches/second": "batches/s",
 };
 
 /** Return a value of a metric in the way its unit is read. */
@@ -164,7 +186,10 @@ export function ticks(values: number[], unit = "", log = false): string[] {
     return values.map((one) => `${plain(one * factor, step * factor)}${THIN}${letter}`);
   }
   if (unit === "ratio") return values.map((one) => `${plain(one * 100, step * 100)}${THIN}%`);
-  const [factor, letter] = largest >= 1e15 ? [1, ""] as const : LETTERS.find(([limit]) => largest >= 1e4 && largest >= limit) ?? [1, ""] as const;
+  const [factor, letter] =
+    largest >= 1e15
+      ? ([1, ""] as const)
+      : (LETTERS.find(([limit]) => largest >= 1e4 && largest >= limit) ?? ([1, ""] as const));
   return values.map((one) => (one === 0 ? "0" : `${plain(one / factor, step / factor)}${letter}`));
 }
 

@@ -19,7 +19,14 @@ export class Held {
   private grain: number;
 
   constructor(head: Pick<CurveHead, "run" | "name" | "rank" | "attempt" | "points" | "seq">, columns: Columns) {
-    ({ name: this.name, rank: this.rank, attempt: this.attempt, run: this.run, points: this.points, seq: this.seq } = head);
+    ({
+      name: this.name,
+      rank: this.rank,
+      attempt: this.attempt,
+      run: this.run,
+      points: this.points,
+      seq: this.seq,
+    } = head);
     this.store = columns;
     this.length = columns.step.length;
     this.grain = this.length > 1 ? Math.floor(this.points / this.length) : 1;
@@ -77,7 +84,8 @@ export class Held {
   thin(most: number): void {
     while (this.length > Math.max(1, most)) {
       const size = Math.ceil(this.length / 2);
-      for (let place = 0; place < size; place += 1) merge(this.store, 2 * place, Math.min(2 * place + 1, this.length - 1), this.store, place);
+      for (let place = 0; place < size; place += 1)
+        merge(this.store, 2 * place, Math.min(2 * place + 1, this.length - 1), this.store, place);
       this.length = size;
       this.grain *= 2;
     }
@@ -87,14 +95,22 @@ export class Held {
 /** Put two buckets, the later one second, into one; the same twice is that one. */
 function merge(from: Columns, one: number, other: number, to: Columns, place: number): void {
   const get = (column: Float64Array, at: number): number => column[at] ?? NaN;
-  const [left, right] = [one, other].map((at) => Math.max(0, get(from.count, at) - get(from.bad, at))) as [number, number];
+  const [left, right] = [one, other].map((at) => Math.max(0, get(from.count, at) - get(from.bad, at))) as [
+    number,
+    number,
+  ];
   const alone = one === other;
   const low = !alone && right > 0 && !(get(from.min, one) <= get(from.min, other)) ? other : one;
   const high = !alone && right > 0 && !(get(from.max, one) >= get(from.max, other)) ? other : one;
   const made: Record<(typeof NAMES)[number], number> = {
-    step: get(from.step, other), time: get(from.time, other), last: get(from.last, other),
+    step: get(from.step, other),
+    time: get(from.time, other),
+    last: get(from.last, other),
     mean: weighted(get(from.mean, one), left, get(from.mean, other), alone ? 0 : right),
-    min: get(from.min, low), minStep: get(from.minStep, low), max: get(from.max, high), maxStep: get(from.maxStep, high),
+    min: get(from.min, low),
+    minStep: get(from.minStep, low),
+    max: get(from.max, high),
+    maxStep: get(from.maxStep, high),
     count: get(from.count, one) + (alone ? 0 : get(from.count, other)),
     bad: get(from.bad, one) + (alone ? 0 : get(from.bad, other)),
   };

@@ -23,8 +23,23 @@ export function helpDialog(): HTMLDialogElement {
   const close = (): void => dialog.close();
   dialog.append(
     h("h2", {}, "Keys"),
-    h("dl", { class: "keys" }, KEYS.flatMap(([keys, text]) => [h("dt", {}, keys.flatMap((key) => [h("kbd", {}, key), " "])), h("dd", {}, text)])),
-    h("p", { class: "soft help-more" }, "Drag in a chart to zoom all, double-click to show everything. The address holds what you see: share it."),
+    h(
+      "dl",
+      { class: "keys" },
+      KEYS.flatMap(([keys, text]) => [
+        h(
+          "dt",
+          {},
+          keys.flatMap((key) => [h("kbd", {}, key), " "]),
+        ),
+        h("dd", {}, text),
+      ]),
+    ),
+    h(
+      "p",
+      { class: "soft help-more" },
+      "Drag in a chart to zoom all, double-click to show everything. The address holds what you see: share it.",
+    ),
     h("button", { class: "button", attrs: { type: "button", autofocus: true }, on: { click: close } }, "Close"),
   );
   dialog.addEventListener("click", (event) => {

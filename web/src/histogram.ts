@@ -1,6 +1,6 @@
 /** Histograms over time as a picture: each column a histogram, darker where more values were. */
 
-import { api, reason, type Histograms } from "./api.ts";
+import { api, type Histograms, reason } from "./api.ts";
 import { h, setText, show } from "./dom.ts";
 import { moment, number } from "./format.ts";
 import type { Link } from "./link.ts";
@@ -29,12 +29,35 @@ export class HistogramPanel {
     private readonly name: string,
     private readonly link: Link,
   ) {
-    const plot = h("div", { class: "chart-plot", style: { height: `${HEIGHT}px` }, attrs: { role: "img", "aria-label": `Histogram of ${name}` }, on: { mousemove: (event) => this.hover(event), mouseleave: () => hideTip() } }, this.canvas, this.cover);
-    this.element = h("section", { class: "chart", attrs: { "data-chart": name, "data-state": "loading" } },
-      h("header", { class: "chart-head" }, h("h3", { class: "chart-title", title: name }, name), h("span", { class: "chart-notes" }), h("span", { class: "soft" }, "histogram")), plot);
+    const plot = h(
+      "div",
+      {
+        class: "chart-plot",
+        style: { height: `${HEIGHT}px` },
+        attrs: { role: "img", "aria-label": `Histogram of ${name}` },
+        on: { mousemove: (event) => this.hover(event), mouseleave: () => hideTip() },
+      },
+      this.canvas,
+      this.cover,
+    );
+    this.element = h(
+      "section",
+      { class: "chart", attrs: { "data-chart": name, "data-state": "loading" } },
+      h(
+        "header",
+        { class: "chart-head" },
+        h("h3", { class: "chart-title", title: name }, name),
+        h("span", { class: "chart-notes" }),
+        h("span", { class: "soft" }, "histogram"),
+      ),
+      plot,
+    );
     this.stops.push(
       watchSight(this.element, (inView) => this.seen(inView)),
-      watchSize(plot, (width) => ((this.width = width), this.plan())),
+      watchSize(plot, (width) => {
+        this.width = width;
+        this.plan();
+      }),
       onTheme(() => this.plan()),
       link.onRange(() => this.plan()),
     );
@@ -59,7 +82,9 @@ export class HistogramPanel {
   private async load(): Promise<void> {
     this.loaded = true;
     try {
-      this.rows = (await api.histograms(this.run, this.name)).rows.filter((row) => row.edges.length === row.counts.length + 1 && row.counts.length > 0);
+      this.rows = (await api.histograms(this.run, this.name)).rows.filter(
+        (row) => row.edges.length === row.counts.length + 1 && row.counts.length > 0,
+      );
       this.element.setAttribute("data-state", this.rows.length ? "drawn" : "empty");
       setText(this.cover, this.rows.length ? "" : "no histogram yet");
     } catch (error) {
@@ -79,7 +104,10 @@ export class HistogramPanel {
   }
 
   private shown(): { rows: Rows; from: number; to: number; low: number; high: number } | null {
-    const [from, to] = this.link.range ?? [this.x(this.rows[0] ?? EMPTY), this.x(this.rows[this.rows.length - 1] ?? EMPTY)];
+    const [from, to] = this.link.range ?? [
+      this.x(this.rows[0] ?? EMPTY),
+      this.x(this.rows[this.rows.length - 1] ?? EMPTY),
+    ];
     const rows = this.rows.filter((row) => this.x(row) >= from && this.x(row) <= to);
     if (!rows.length) return null;
     const low = Math.min(...rows.map((row) => row.edges[0] ?? 0));
@@ -105,7 +133,12 @@ export class HistogramPanel {
         if (!many) return;
         const [bottom, top] = [y(row.edges[bin] ?? 0), y(row.edges[bin + 1] ?? 0)];
         context.globalAlpha = 0.08 + 0.92 * (many / most);
-        context.fillRect(LEFT + place * column, top, Math.max(1, column - (column > 4 ? 1 : 0)), Math.max(1, bottom - top));
+        context.fillRect(
+          LEFT + place * column,
+          top,
+          Math.max(1, column - (column > 4 ? 1 : 0)),
+          Math.max(1, bottom - top),
+        );
       });
     });
     context.globalAlpha = 1;
@@ -113,7 +146,12 @@ export class HistogramPanel {
     context.font = "11px system-ui, sans-serif";
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const share of [0, 0.5, 1]) context.fillText(number(shown.low + share * (shown.high - shown.low), 3), LEFT - 6, y(shown.low + share * (shown.high - shown.low)));
+    for (const share of [0, 0.5, 1])
+      context.fillText(
+        number(shown.low + share * (shown.high - shown.low), 3),
+        LEFT - 6,
+        y(shown.low + share * (shown.high - shown.low)),
+      );
     context.textBaseline = "top";
     const ends = [shown.rows[0] ?? EMPTY, shown.rows[shown.rows.length - 1] ?? EMPTY].map((row) => this.where(row));
     context.textAlign = "left";
@@ -134,7 +172,10 @@ export class HistogramPanel {
     const rect = this.canvas.getBoundingClientRect();
     const place = Math.floor(((event.clientX - rect.left - LEFT) / (this.width - LEFT - RIGHT)) * shown.rows.length);
     const row = shown.rows[place];
-    if (!row) return hideTip();
+    if (!row) {
+      hideTip();
+      return;
+    }
     const value = shown.high - ((event.clientY - rect.top - TOP) / (HEIGHT - TOP - BOTTOM)) * (shown.high - shown.low);
     const bin = row.edges.findIndex((edge, at) => value >= edge && value < (row.edges[at + 1] ?? -Infinity));
     const total = row.counts.reduce((sum, many) => sum + many, 0);

@@ -101,7 +101,16 @@ interface Values {
 /** Return the range of values of lines inside [from, to]; clipped to where nearly all of it is, if asked. `positive`: for a log axis. */
 export function extent(lines: Line[], from: number, to: number, clip: boolean, positive: boolean): Extent | null {
   const groups = [...new Set(lines.map((line) => line.group))];
-  const all = groups.map((group) => valuesOf(lines.filter((line) => line.group === group), from, to, positive)).filter((some) => some.lows.length);
+  const all = groups
+    .map((group) =>
+      valuesOf(
+        lines.filter((line) => line.group === group),
+        from,
+        to,
+        positive,
+      ),
+    )
+    .filter((some) => some.lows.length);
   if (!all.length) return null;
   let [least, most] = [Infinity, -Infinity];
   for (const { lows, highs } of all) {
@@ -114,7 +123,14 @@ export function extent(lines: Line[], from: number, to: number, clip: boolean, p
   const min = Math.max(least, floor);
   const max = Math.max(min, Math.min(most, ceiling));
   const sum = (count: (some: Values) => number): number => all.reduce((total, some) => total + count(some), 0);
-  return { min, max, most, least, above: sum(({ highs }) => highs.filter((high) => high > max).length), below: sum(({ lows }) => lows.filter((low) => low < min).length) };
+  return {
+    min,
+    max,
+    most,
+    least,
+    above: sum(({ highs }) => highs.filter((high) => high > max).length),
+    below: sum(({ lows }) => lows.filter((low) => low < min).length),
+  };
 }
 
 /** Collect the buckets of lines inside [from, to]. */
@@ -154,19 +170,29 @@ function usual({ lows, highs, means }: Values, log: boolean): Reach {
   const at = (share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
   const spread = Math.max(at(0.95) - at(0.05), 1e-12 * Math.max(Math.abs(at(0.5)), 1e-300));
   // a bucket of noise reaches beyond its mean: as far as most do is usual
-  const heights = Float64Array.from(highs, (high, place) => (log ? Math.log10(high / (lows[place] ?? high)) : high - (lows[place] ?? high))).sort();
+  const heights = Float64Array.from(highs, (high, place) =>
+    log ? Math.log10(high / (lows[place] ?? high)) : high - (lows[place] ?? high),
+  ).sort();
   const air = (SPREAD / 4) * spread + Math.min(heights[heights.length >> 1] ?? 0, (SPREAD / 2) * spread);
   const many = sorted.length >= ENOUGH;
-  const [least, most] = [lows.reduce((one, other) => Math.min(one, other), Infinity), highs.reduce((one, other) => Math.max(one, other), -Infinity)].map((one) => (log ? Math.log10(one) : one)) as [number, number];
+  const [least, most] = [
+    lows.reduce((one, other) => Math.min(one, other), Infinity),
+    highs.reduce((one, other) => Math.max(one, other), -Infinity),
+  ].map((one) => (log ? Math.log10(one) : one)) as [number, number];
   const low = many ? Math.max(least, at(0.05) - air) : least;
   const high = many ? Math.min(most, at(0.95) + air) : most;
-  const wild = log ? Math.max(high - at(0.5), at(0.5) - low) > Math.log10(WILD) : Math.max(Math.abs(high), Math.abs(low)) > WILD * Math.abs(at(0.5));
+  const wild = log
+    ? Math.max(high - at(0.5), at(0.5) - low) > Math.log10(WILD)
+    : Math.max(Math.abs(high), Math.abs(low)) > WILD * Math.abs(at(0.5));
   return { low, high, wild };
 }
 
 /** Return the range of several runs: one that diverges far from the others does not flatten them. */
 function together(all: Reach[]): [number, number] {
-  const union = (some: Reach[]): [number, number] => [Math.min(...some.map(({ low }) => low)), Math.max(...some.map(({ high }) => high))];
+  const union = (some: Reach[]): [number, number] => [
+    Math.min(...some.map(({ low }) => low)),
+    Math.max(...some.map(({ high }) => high)),
+  ];
   const calm = all.filter(({ wild }) => !wild);
   if (!calm.length || calm.length === all.length) return union(all);
   const [low, high] = union(calm);
@@ -187,7 +213,13 @@ export function fold(lines: Line[]): { band: Line; farthest: Line | null } | nul
   const base = lines.reduce<Line | null>((best, line) => (!best || line.x.length > best.x.length ? line : best), null);
   if (!base) return null;
   const size = base.x.length;
-  const [mean, min, max, last, total] = [0, 1, 2, 3, 4].map(() => new Float64Array(size)) as [Float64Array, Float64Array, Float64Array, Float64Array, Float64Array];
+  const [mean, min, max, last, total] = [0, 1, 2, 3, 4].map(() => new Float64Array(size)) as [
+    Float64Array,
+    Float64Array,
+    Float64Array,
+    Float64Array,
+    Float64Array,
+  ];
   min.fill(Infinity);
   max.fill(-Infinity);
   const parts = new Float64Array(size);

@@ -59,7 +59,12 @@ export function linesOf(held: Held, across: Across, naming: Naming): Line[] {
       group: held.run,
       label: naming.label(held),
       colour: naming.order(held),
-      x: own, mean: part(columns.mean), min: part(columns.min), max: part(columns.max), last: part(columns.last), count: part(columns.count),
+      x: own,
+      mean: part(columns.mean),
+      min: part(columns.min),
+      max: part(columns.max),
+      last: part(columns.last),
+      count: part(columns.count),
       bad: bad.length ? Float64Array.from(bad) : undefined,
       badCount,
       bare: naming.bare,
@@ -78,7 +83,9 @@ export function metricLines(curve: Curve, zoomed: boolean, across: Across, namin
     const last = Math.max(...own.map((one) => one.attempt));
     for (const attempt of new Set(own.map((one) => one.attempt))) {
       const some = own.filter((one) => one.attempt === attempt);
-      const lines = some.flatMap((one) => linesOf(one, across, naming)).map((line) => (attempt < last ? { ...line, faint: true, label: `${line.label} · attempt ${attempt}` } : line));
+      const lines = some
+        .flatMap((one) => linesOf(one, across, naming))
+        .map((line) => (attempt < last ? { ...line, faint: true, label: `${line.label} · attempt ${attempt}` } : line));
       found.push(...(band && some.length > 1 ? banded(lines, some) : lines));
     }
   }
@@ -89,9 +96,17 @@ function banded(lines: Line[], held: Held[]): Line[] {
   const folded = fold(lines);
   if (!folded) return [];
   const colour = Math.min(...lines.map((line) => Number(line.colour)));
-  const band = { ...folded.band, colour, label: `mean of ${held.length} ranks`, bad: merged(lines), badCount: lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0) };
+  const band = {
+    ...folded.band,
+    colour,
+    label: `mean of ${held.length} ranks`,
+    bad: merged(lines),
+    badCount: lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0),
+  };
   const { farthest } = folded;
-  return farthest && !farthest.faint ? [{ ...farthest, colour: 1, bare: true, faint: false, label: `${farthest.label}, farthest from the mean` }, band] : [band];
+  return farthest && !farthest.faint
+    ? [{ ...farthest, colour: 1, bare: true, faint: false, label: `${farthest.label}, farthest from the mean` }, band]
+    : [band];
 }
 
 function merged(lines: Line[]): Float64Array | undefined {

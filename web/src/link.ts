@@ -92,7 +92,9 @@ export class Link {
     if (unit === this.unit) return range;
     const [one, other] = range.map((x) => this.convert(x, unit));
     // a later attempt may have gone back, so that the end of a period is at an earlier step than its begin
-    return typeof one === "number" && typeof other === "number" && one !== other ? [Math.min(one, other), Math.max(one, other)] : null;
+    return typeof one === "number" && typeof other === "number" && one !== other
+      ? [Math.min(one, other), Math.max(one, other)]
+      : null;
   }
 
   /** Zoom by a factor around the cursor or the middle, and move by a share of the width. */
@@ -123,12 +125,18 @@ const FARTHEST: Record<Unit, number> = { step: 2 ** 53, time: 8.64e12 };
 export function zoomOf(params: URLSearchParams): Zoom | null {
   const [unit, from, to] = (params.get("zoom") ?? "").split(":");
   const range = [Number(from), Number(to)] as const;
-  if ((unit !== "step" && unit !== "time") || !range.every((x) => Math.abs(x) <= FARTHEST[unit]) || range[1] <= range[0]) return null;
+  if (
+    (unit !== "step" && unit !== "time") ||
+    !range.every((x) => Math.abs(x) <= FARTHEST[unit]) ||
+    range[1] <= range[0]
+  )
+    return null;
   return { unit, range };
 }
 
 /** Return the value of the parameter `zoom`; null where everything is in view. */
 export function zoomText(unit: Unit, range: Range | null): string | null {
-  const short = (x: number): string => String(unit === "step" ? Math.round(x * 100) / 100 : Math.round(x * 1000) / 1000);
+  const short = (x: number): string =>
+    String(unit === "step" ? Math.round(x * 100) / 100 : Math.round(x * 1000) / 1000);
   return range ? `${unit}:${short(range[0])}:${short(range[1])}` : null;
 }

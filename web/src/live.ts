@@ -1,7 +1,7 @@
 /** One poll per page tells everything new of the run: rows of all curves, and its status. */
 
 import { ApiError, ask, reason, type Status } from "./api.ts";
-import { decode, frameOf, type Frame } from "./binary.ts";
+import { decode, type Frame, frameOf } from "./binary.ts";
 
 export interface LiveListener {
   /** The status, at least whenever something changed. */
@@ -104,7 +104,11 @@ export class Live {
   private async begin(): Promise<void> {
     const answer = await ask("/api/live", { run: this.run });
     if (!answer) return;
-    const start = (await answer.json()) as { cursor: string | number; curves: [number, string, number, number][]; status: Status };
+    const start = (await answer.json()) as {
+      cursor: string | number;
+      curves: [number, string, number, number][];
+      status: Status;
+    };
     this.curves.clear();
     this.learn(start.curves);
     this.cursor = start.cursor;

@@ -15,7 +15,13 @@ export function lookOf(params: URLSearchParams, clip = false): Look {
   const x = params.get("x");
   const axis: Axis = x === "time" || x === "wall" ? x : "step";
   const clipped = params.has("clip") ? params.get("clip") === "1" : clip;
-  return { axis, log: params.getAll("log").includes("*"), smooth: Number(params.get("smooth")) || 0, clip: clipped, ranks: params.get("ranks") === "each" ? "each" : "band" };
+  return {
+    axis,
+    log: params.getAll("log").includes("*"),
+    smooth: Number(params.get("smooth")) || 0,
+    clip: clipped,
+    ranks: params.get("ranks") === "each" ? "each" : "band",
+  };
 }
 
 /** The switches of one view. */
@@ -28,14 +34,44 @@ export class LookControls {
   private readonly sliderText = h("span", { class: "num soft smooth-read" });
 
   /** `clip` is what holds where the address says nothing; `turned` are further parameters that an axis takes away. */
-  constructor(router: Router, private readonly usual: { clip: boolean } = { clip: false }, turned: Record<string, null> = {}) {
-    this.axis = segmented("Axis", [["step", "Step"], ["time", "Time"], ["wall", "Clock"]], "step", (x) => router.param({ x: x === "step" ? null : x, ...turned }));
+  constructor(
+    router: Router,
+    private readonly usual: { clip: boolean } = { clip: false },
+    turned: Record<string, null> = {},
+  ) {
+    this.axis = segmented(
+      "Axis",
+      [
+        ["step", "Step"],
+        ["time", "Time"],
+        ["wall", "Clock"],
+      ],
+      "step",
+      (x) => router.param({ x: x === "step" ? null : x, ...turned }),
+    );
     this.log = toggle("Log", false, (on) => router.param({ log: on ? "*" : null }), "Logarithmic axis for all charts");
-    this.clip = toggle("Clip outliers", usual.clip, (on) => router.param({ clip: on === usual.clip ? null : on ? "1" : "0" }), "Leave out what is far from nearly all of the rest; each chart says what it leaves out");
-    this.slider = h("input", { attrs: { type: "range", min: 0, max: SMOOTH.length - 1, step: 1, "aria-label": "Smoothing" }, on: { input: () => router.param({ smooth: SMOOTH[Number(this.slider.value)] || null }) } });
-    this.elements = [this.axis.element,
-      h("label", { class: "field", title: "Exponential mean over so many recorded points; the raw line stays" }, h("span", { class: "soft" }, "Smooth"), this.slider, this.sliderText),
-      this.log.element, this.clip.element];
+    this.clip = toggle(
+      "Clip outliers",
+      usual.clip,
+      (on) => router.param({ clip: on === usual.clip ? null : on ? "1" : "0" }),
+      "Leave out what is far from nearly all of the rest; each chart says what it leaves out",
+    );
+    this.slider = h("input", {
+      attrs: { type: "range", min: 0, max: SMOOTH.length - 1, step: 1, "aria-label": "Smoothing" },
+      on: { input: () => router.param({ smooth: SMOOTH[Number(this.slider.value)] || null }) },
+    });
+    this.elements = [
+      this.axis.element,
+      h(
+        "label",
+        { class: "field", title: "Exponential mean over so many recorded points; the raw line stays" },
+        h("span", { class: "soft" }, "Smooth"),
+        this.slider,
+        this.sliderText,
+      ),
+      this.log.element,
+      this.clip.element,
+    ];
   }
 
   /** Show what an address says, and return it. */

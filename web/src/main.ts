@@ -1,7 +1,7 @@
 /** The frame around the views: bar, tabs, keyboard, title and icon. */
 
 import "./style.css";
-import { parse, Router, type Place } from "./address.ts";
+import { type Place, parse, Router } from "./address.ts";
 import { api, reason, type Server, type Severity, type Status } from "./api.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
 import { ago, number } from "./format.ts";
@@ -16,7 +16,8 @@ import { VIEWS } from "./views/all.ts";
 const STALE = 5;
 const REFRESH = 0.5;
 const KEPT = ["x", "zoom"];
-const THEME = "M8 1.8v1.4M8 12.8v1.4M1.8 8h1.4M12.8 8h1.4M3.6 3.6l1 1M11.4 11.4l1 1M12.4 3.6l-1 1M4.6 11.4l-1 1M8 5.2a2.8 2.8 0 1 1 0 5.6a2.8 2.8 0 0 1 0-5.6z";
+const THEME =
+  "M8 1.8v1.4M8 12.8v1.4M1.8 8h1.4M12.8 8h1.4M3.6 3.6l1 1M11.4 11.4l1 1M12.4 3.6l-1 1M4.6 11.4l-1 1M8 5.2a2.8 2.8 0 1 1 0 5.6a2.8 2.8 0 0 1 0-5.6z";
 
 class Shell implements Page {
   readonly router = new Router();
@@ -40,15 +41,49 @@ class Shell implements Page {
     run: RunModel | null,
   ) {
     if (run) this.follow(run);
-    const brand = h("a", { class: "brand", attrs: { href: "#/" }, title: `All runs of ${server.root}` }, h("img", { attrs: { src: "./icon.svg", alt: "" } }), h("span", {}, server.heading || "Stepscope"));
-    const end = h("div", { class: "top-end" }, this.pulse,
-      h("button", { class: "ghost", title: "Light or dark (t)", attrs: { type: "button", "aria-label": "Light or dark" }, on: { click: () => this.turnTheme() } }, icon(THEME)),
-      h("button", { class: "ghost", title: "Keys (?)", attrs: { type: "button", "aria-label": "Help" }, on: { click: () => this.help.showModal() } }, icon("M5.8 6a2.2 2.2 0 1 1 3.2 2c-.7.4-1 .8-1 1.6M8 12.2v.1")));
+    const brand = h(
+      "a",
+      { class: "brand", attrs: { href: "#/" }, title: `All runs of ${server.root}` },
+      h("img", { attrs: { src: "./icon.svg", alt: "" } }),
+      h("span", {}, server.heading || "Stepscope"),
+    );
+    const end = h(
+      "div",
+      { class: "top-end" },
+      this.pulse,
+      h(
+        "button",
+        {
+          class: "ghost",
+          title: "Light or dark (t)",
+          attrs: { type: "button", "aria-label": "Light or dark" },
+          on: { click: () => this.turnTheme() },
+        },
+        icon(THEME),
+      ),
+      h(
+        "button",
+        {
+          class: "ghost",
+          title: "Keys (?)",
+          attrs: { type: "button", "aria-label": "Help" },
+          on: { click: () => this.help.showModal() },
+        },
+        icon("M5.8 6a2.2 2.2 0 1 1 3.2 2c-.7.4-1 .8-1 1.6M8 12.2v.1"),
+      ),
+    );
     show(this.banner, false);
     show(this.crumb, false);
     show(this.pulse, false);
     show(this.toast, false);
-    fill(root, h("header", { class: "top" }, brand, this.crumb, this.tabs, end), this.banner, this.main, this.toast, this.help);
+    fill(
+      root,
+      h("header", { class: "top" }, brand, this.crumb, this.tabs, end),
+      this.banner,
+      this.main,
+      this.toast,
+      this.help,
+    );
     this.router.listen((place, before) => this.arrive(place, before));
     addEventListener("keydown", (event) => this.pressed(event));
     setInterval(() => this.beat(), 1000);
@@ -63,7 +98,10 @@ class Shell implements Page {
   }
 
   private arrive(place: Place, before: Place): void {
-    const view = VIEWS.find((one) => one.name === place.view && one.of === (place.run ? "run" : "runs") && !one.hidden?.(this.server)) ?? null;
+    const view =
+      VIEWS.find(
+        (one) => one.name === place.view && one.of === (place.run ? "run" : "runs") && !one.hidden?.(this.server),
+      ) ?? null;
     const same = view !== null && view === this.view && (this.run?.key ?? "") === place.run;
     if (!same) this.leave(place);
     this.zoom(place);
@@ -89,12 +127,16 @@ class Shell implements Page {
     const root = h("div", { class: `view view-${view?.name ?? "none"}` });
     fill(this.main, root);
     scrollTo(0, 0);
-    if (!view) fill(root, empty("There is no such page", "The address leads nowhere.", h("a", { attrs: { href: "#/" } }, "All runs")));
+    if (!view)
+      fill(
+        root,
+        empty("There is no such page", "The address leads nowhere.", h("a", { attrs: { href: "#/" } }, "All runs")),
+      );
     else {
       this.mounted = view.mount(root, this);
       this.mounted.update?.(place, place);
     }
-    document.body.dataset["view"] = view?.name ?? "";
+    document.body.dataset.view = view?.name ?? "";
     document.body.classList.toggle("has-run", place.run !== "");
     this.beat();
   }
@@ -135,9 +177,23 @@ class Shell implements Page {
     for (const name of KEPT) if (place.run && place.params.has(name)) kept.set(name, place.params.get(name) ?? "");
     const shown = VIEWS.filter((view) => view.of === (place.run ? "run" : "runs") && !view.hidden?.(this.server));
     const { firing, worst } = this.firing();
-    fill(this.tabs, shown.map((view) => h("a", {
-      attrs: { href: this.router.link({ view: view.name, run: place.run, params: kept }), "aria-current": view === this.view ? "page" : false, "data-tab": view.name },
-    }, view.title, view.name === "alerts" && firing ? h("span", { class: `badge ${worst}` }, firing) : null)));
+    fill(
+      this.tabs,
+      shown.map((view) =>
+        h(
+          "a",
+          {
+            attrs: {
+              href: this.router.link({ view: view.name, run: place.run, params: kept }),
+              "aria-current": view === this.view ? "page" : false,
+              "data-tab": view.name,
+            },
+          },
+          view.title,
+          view.name === "alerts" && firing ? h("span", { class: `badge ${worst}` }, firing) : null,
+        ),
+      ),
+    );
     const current = this.tabs.querySelector<HTMLElement>("[aria-current]");
     if (current && this.tabs.scrollWidth > this.tabs.clientWidth) this.tabs.scrollLeft = current.offsetLeft - 60;
     this.badged = `${firing} ${worst}`;
@@ -166,9 +222,14 @@ class Shell implements Page {
     const failed = this.run?.live.failed ?? "";
     this.drawFailure(status ? "" : failed);
     show(this.banner, failed !== "" && status !== null);
-    if (failed && this.banner.dataset["text"] !== failed) {
-      this.banner.dataset["text"] = failed;
-      fill(this.banner, icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1"), h("span", {}, failed), h("span", { class: "soft" }, "What you see is the last that was heard."));
+    if (failed && this.banner.dataset.text !== failed) {
+      this.banner.dataset.text = failed;
+      fill(
+        this.banner,
+        icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1"),
+        h("span", {}, failed),
+        h("span", { class: "soft" }, "What you see is the last that was heard."),
+      );
     }
     this.drawTitle(status, tone);
   }
@@ -179,10 +240,16 @@ class Shell implements Page {
     if (first) show(first, text === "");
     const shown = this.main.querySelector<HTMLElement>(":scope > .lost");
     if (!text) shown?.remove();
-    else if (shown?.dataset["text"] !== text) {
+    else if (shown?.dataset.text !== text) {
       shown?.remove();
       const title = this.run?.live.absent ? "There is no such run" : undefined;
-      this.main.append(h("div", { class: "lost", attrs: { "data-text": text } }, failure(text, undefined, title, h("a", { class: "button", attrs: { href: "#/" } }, "All runs"))));
+      this.main.append(
+        h(
+          "div",
+          { class: "lost", attrs: { "data-text": text } },
+          failure(text, undefined, title, h("a", { class: "button", attrs: { href: "#/" } }, "All runs")),
+        ),
+      );
     }
   }
 
@@ -194,7 +261,11 @@ class Shell implements Page {
     if (text === this.crumbText) return;
     this.crumbText = text;
     show(this.crumb, run !== null);
-    fill(this.crumb, h("span", { class: "crumb-name cut", title: head ? `${head.project} / ${head.id}` : name }, name), status ? stateMark(status.state, status.cause) : null);
+    fill(
+      this.crumb,
+      h("span", { class: "crumb-name cut", title: head ? `${head.project} / ${head.id}` : name }, name),
+      status ? stateMark(status.state, status.cause) : null,
+    );
   }
 
   private freshness(status: Status | null): [string, string] {
@@ -204,7 +275,8 @@ class Shell implements Page {
     if (!status) return ["", "connecting"];
     const quiet = status.heard === null ? null : run.live.now() - status.heard;
     // how long ago data came is news only while more should come
-    if (status.state !== "running") return ["over", quiet === null ? "" : `${status.state === "lost" ? "last heard" : "ended"} ${ago(quiet)}`];
+    if (status.state !== "running")
+      return ["over", quiet === null ? "" : `${status.state === "lost" ? "last heard" : "ended"} ${ago(quiet)}`];
     if (quiet !== null && quiet > STALE) return ["stale", `last data ${ago(quiet)}`];
     return ["live", "live"];
   }
@@ -215,7 +287,12 @@ class Shell implements Page {
     const name = head?.name || head?.id || this.run?.key || "";
     let [title, picture] = [heading, "icon"];
     if (this.run) {
-      const done = status?.progress === null || status?.progress === undefined ? (status?.step ? `step ${number(status.step)}` : "") : `${Math.floor(status.progress * 100)} %`;
+      const done =
+        status?.progress === null || status?.progress === undefined
+          ? status?.step
+            ? `step ${number(status.step)}`
+            : ""
+          : `${Math.floor(status.progress * 100)} %`;
       const word = !status ? "" : status.state !== "running" ? status.state : tone === "stale" ? "stale" : done;
       title = `${status?.firing ? `(${status.firing}) ` : ""}${word ? `${word} · ` : ""}${name} · ${heading}`;
       const running = status?.state === "running";
@@ -257,7 +334,11 @@ class Shell implements Page {
       u: () => this.router.go({ view: "runs", run: "", params: new URLSearchParams() }),
       "0": () => this.run?.link.setRange(null),
     };
-    const found = act[event.key] ?? (/^[1-9]$/.test(event.key) && links[Number(event.key) - 1] ? () => links[Number(event.key) - 1]?.click() : undefined);
+    const found =
+      act[event.key] ??
+      (/^[1-9]$/.test(event.key) && links[Number(event.key) - 1]
+        ? () => links[Number(event.key) - 1]?.click()
+        : undefined);
     if (!found) return;
     event.preventDefault();
     found();
@@ -274,7 +355,10 @@ async function begin(): Promise<void> {
     new Shell(root, await api.server(), run);
   } catch (error) {
     run?.stop();
-    fill(root, failure(reason(error), () => void begin()));
+    fill(
+      root,
+      failure(reason(error), () => void begin()),
+    );
   }
 }
 

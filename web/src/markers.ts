@@ -5,8 +5,17 @@ import type { Held } from "./held.ts";
 import type { Marker } from "./panel.ts";
 
 const KINDS: Record<string, Marker["kind"]> = {
-  alert: "alert", stall: "alert", exception: "alert", oom: "alert", gpu_lost: "alert",
-  checkpoint: "checkpoint", epoch: "epoch", evaluation: "event", attempt: "attempt", text: "event", clock_jump: "event",
+  alert: "alert",
+  stall: "alert",
+  exception: "alert",
+  oom: "alert",
+  gpu_lost: "alert",
+  checkpoint: "checkpoint",
+  epoch: "epoch",
+  evaluation: "event",
+  attempt: "attempt",
+  text: "event",
+  clock_jump: "event",
 };
 
 /** Return the marks of events; kinds that say nothing about the course are left out, alerts only where they begin. */
@@ -14,7 +23,7 @@ export function markersOf(events: readonly RunEvent[]): Marker[] {
   return events.flatMap((event) => {
     const kind = KINDS[event.kind];
     if (!kind || (event.step === null && event.time === null)) return [];
-    if (event.kind === "alert" && event.data["state"] !== "firing") return [];
+    if (event.kind === "alert" && event.data.state !== "firing") return [];
     return [{ step: event.step, time: event.time, text: event.text || event.kind, kind }];
   });
 }
@@ -36,7 +45,8 @@ function epochsOf(held: Held, every: number): Marker[] {
   let seen = Math.floor(max[0] ?? 0);
   max.forEach((value, place) => {
     const epoch = Math.floor(value);
-    if (epoch > seen && Math.floor(epoch / every) > Math.floor(seen / every)) found.push({ step: step[place] ?? null, time: time[place] ?? null, text: `epoch ${epoch}`, kind: "epoch" });
+    if (epoch > seen && Math.floor(epoch / every) > Math.floor(seen / every))
+      found.push({ step: step[place] ?? null, time: time[place] ?? null, text: `epoch ${epoch}`, kind: "epoch" });
     if (epoch > seen) seen = epoch;
   });
   return found;

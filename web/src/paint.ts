@@ -61,7 +61,13 @@ function inSight(line: Line, frame: Frame): [number, number] {
 }
 
 /** Draw lines with their bands, limits and marks; clipped to the plot. */
-export function paint(context: CanvasRenderingContext2D, frame: Frame, drawn: Drawn[], marks: MarkLine[], limits: Limit[]): void {
+export function paint(
+  context: CanvasRenderingContext2D,
+  frame: Frame,
+  drawn: Drawn[],
+  marks: MarkLine[],
+  limits: Limit[],
+): void {
   context.save();
   context.beginPath();
   context.rect(frame.left, frame.top, frame.width, frame.height);
@@ -129,7 +135,14 @@ function paintLine(context: CanvasRenderingContext2D, frame: Frame, { line, smoo
   context.globalAlpha = 1;
 }
 
-function stroke(context: CanvasRenderingContext2D, frame: Frame, line: Line, values: Float64Array, width: number, alpha: number): void {
+function stroke(
+  context: CanvasRenderingContext2D,
+  frame: Frame,
+  line: Line,
+  values: Float64Array,
+  width: number,
+  alpha: number,
+): void {
   const [first, end] = inSight(line, frame);
   const [px, py] = [scaleX(frame), scaleY(frame)];
   const breaks = new Set(line.breaks ?? []);
@@ -138,7 +151,7 @@ function stroke(context: CanvasRenderingContext2D, frame: Frame, line: Line, val
   let run = 0;
   let before: [number, number] = [0, 0];
   for (let place = first; place <= end; place += 1) {
-    const value = place < end ? values[place] ?? NaN : NaN;
+    const value = place < end ? (values[place] ?? NaN) : NaN;
     if (!Number.isFinite(value) || breaks.has(place)) {
       if (run === 1) lone.push(before);
       run = 0;
@@ -152,7 +165,9 @@ function stroke(context: CanvasRenderingContext2D, frame: Frame, line: Line, val
   context.globalAlpha = alpha;
   context.lineWidth = width * frame.ratio;
   context.stroke(path);
-  for (const [x, y] of sparse(first, end, frame) && values === line.mean ? dots(line, values, first, end, px, py) : lone) {
+  for (const [x, y] of sparse(first, end, frame) && values === line.mean
+    ? dots(line, values, first, end, px, py)
+    : lone) {
     context.beginPath();
     context.arc(x, y, 2 * frame.ratio, 0, 2 * Math.PI);
     context.fill();
@@ -245,12 +260,22 @@ function paintLimits(context: CanvasRenderingContext2D, frame: Frame, limits: Li
     context.setLineDash([]);
     context.textAlign = "right";
     context.textBaseline = y - frame.top < 14 * frame.ratio ? "top" : "bottom";
-    context.fillText(label, frame.left + frame.width - 4 * frame.ratio, y + (context.textBaseline === "top" ? 2 : -2) * frame.ratio);
+    context.fillText(
+      label,
+      frame.left + frame.width - 4 * frame.ratio,
+      y + (context.textBaseline === "top" ? 2 : -2) * frame.ratio,
+    );
   }
   context.globalAlpha = 1;
 }
 
-const MARK_INK: Record<MarkLine["kind"], string> = { alert: "bad", attempt: "text", checkpoint: "mark", epoch: "mark", event: "mark" };
+const MARK_INK: Record<MarkLine["kind"], string> = {
+  alert: "bad",
+  attempt: "text",
+  checkpoint: "mark",
+  epoch: "mark",
+  event: "mark",
+};
 const CROWD = 40;
 
 function paintMarks(context: CanvasRenderingContext2D, frame: Frame, marks: MarkLine[]): void {
@@ -261,7 +286,11 @@ function paintMarks(context: CanvasRenderingContext2D, frame: Frame, marks: Mark
     const strong = mark.kind === "alert" || mark.kind === "attempt";
     context.strokeStyle = context.fillStyle = colour(MARK_INK[mark.kind]);
     context.lineWidth = frame.ratio;
-    context.setLineDash(mark.kind === "epoch" || mark.kind === "checkpoint" ? [2 * frame.ratio, 3 * frame.ratio] : [4 * frame.ratio, 3 * frame.ratio]);
+    context.setLineDash(
+      mark.kind === "epoch" || mark.kind === "checkpoint"
+        ? [2 * frame.ratio, 3 * frame.ratio]
+        : [4 * frame.ratio, 3 * frame.ratio],
+    );
     context.globalAlpha = 0.5;
     // too many to be lines: a tick at the bottom each
     const from = !strong && shown.length > CROWD ? frame.top + frame.height - 5 * frame.ratio : frame.top;

@@ -1,12 +1,12 @@
 /** A chart of metrics: fetches what is in view, follows live rows, cursor and zoom, says what it leaves out. */
 
 import { padded, paddedLog } from "./axis.ts";
-import { Chart, type Axis, type Model } from "./chart.ts";
+import { type Axis, Chart, type Model } from "./chart.ts";
 import type { Curve, Curves } from "./curves.ts";
 import { fill, h, setText, show } from "./dom.ts";
-import { moment, number, value, clock } from "./format.ts";
+import { clock, moment, number, value } from "./format.ts";
 import type { Held } from "./held.ts";
-import { extent, nearest, smooth, valueAt, type Extent, type Line } from "./line.ts";
+import { type Extent, extent, type Line, nearest, smooth, valueAt } from "./line.ts";
 import { acrossOf, metricLines } from "./lines.ts";
 import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
@@ -97,15 +97,31 @@ export class Panel {
     this.read = h("span", { class: "chart-read num" });
     this.notes = h("span", { class: "chart-notes" });
     this.cover = h("div", { class: "chart-cover" });
-    this.plot = h("div", {
-      class: "chart-plot",
-      attrs: { tabindex: 0, role: "img", "aria-label": `Chart of ${spec.title}` },
-      on: { keydown: (event) => this.pressed(event), blur: () => this.leave() },
-      style: { height: `${this.height()}px` },
-    }, this.cover);
+    this.plot = h(
+      "div",
+      {
+        class: "chart-plot",
+        attrs: { tabindex: 0, role: "img", "aria-label": `Chart of ${spec.title}` },
+        on: { keydown: (event) => this.pressed(event), blur: () => this.leave() },
+        style: { height: `${this.height()}px` },
+      },
+      this.cover,
+    );
     this.readings = spec.every ? new Readings(spec.every === "named") : null;
-    this.element = h("section", { class: "chart", attrs: { "data-chart": spec.title, "data-state": "loading", "data-drawn": 0 } },
-      h("header", { class: "chart-head" }, this.title(), this.notes, ...(spec.extra ?? []), this.readings ? null : this.read), this.readings?.element ?? null, this.plot);
+    this.element = h(
+      "section",
+      { class: "chart", attrs: { "data-chart": spec.title, "data-state": "loading", "data-drawn": 0 } },
+      h(
+        "header",
+        { class: "chart-head" },
+        this.title(),
+        this.notes,
+        ...(spec.extra ?? []),
+        this.readings ? null : this.read,
+      ),
+      this.readings?.element ?? null,
+      this.plot,
+    );
     this.setState("loading", "");
     this.stops.push(
       watchSight(this.element, (inView) => (inView ? this.enter() : this.exit())),
@@ -158,7 +174,13 @@ export class Panel {
     context.font = `600 ${13 * ratio}px system-ui, sans-serif`;
     context.fillText(this.spec.title, 12 * ratio, 20 * ratio);
     context.drawImage(from, 0, head);
-    return new Promise((done, failed) => to.toBlob((blob) => (blob ? done(blob) : failed(new Error("cannot draw the picture: it is too large; make the window smaller"))), "image/png"));
+    return new Promise((done, failed) =>
+      to.toBlob(
+        (blob) =>
+          blob ? done(blob) : failed(new Error("cannot draw the picture: it is too large; make the window smaller")),
+        "image/png",
+      ),
+    );
   }
 
   stop(): void {
@@ -172,7 +194,15 @@ export class Panel {
     const words = cut > 0 ? [h("span", { class: "soft" }, title.slice(0, cut + 1)), title.slice(cut + 1)] : [title];
     const hint = help ? `${title}: ${help}` : title;
     return enlarge
-      ? h("h3", {}, h("button", { class: "chart-title", title: hint, attrs: { type: "button" }, on: { click: enlarge } }, ...words))
+      ? h(
+          "h3",
+          {},
+          h(
+            "button",
+            { class: "chart-title", title: hint, attrs: { type: "button" }, on: { click: enlarge } },
+            ...words,
+          ),
+        )
       : h("h3", { class: "chart-title", title: hint }, ...words);
   }
 
@@ -226,15 +256,30 @@ export class Panel {
 
   private draw(): void {
     if (!this.inView || this.width <= 0) return;
-    const curves = this.spec.names.map((name) => this.source.curves.get(name)).filter((one): one is Curve => one !== null);
+    const curves = this.spec.names
+      .map((name) => this.source.curves.get(name))
+      .filter((one): one is Curve => one !== null);
     this.lines = this.collect(curves);
     for (const line of this.lines) this.source.link.cover(line.x[0] ?? NaN, line.x[line.x.length - 1] ?? NaN);
     const view = this.source.link.view();
-    if (!this.lines.length || !view) return this.absent(curves);
+    if (!this.lines.length || !view) {
+      this.absent(curves);
+      return;
+    }
     const shown = extent(this.lines, view[0], view[1], this.current.clip, this.current.log);
     this.explain(shown);
-    if (!shown) return this.setState("empty", this.lines.some((line) => line.badCount) ? "only NaN or infinite values here" : this.current.log ? "nothing above 0 here, which a log axis needs" : "no points in this range");
-    this.model = { x: wide(view), y: this.limits(shown), drawn: this.lines.map((line) => this.smoothed(line)), marks: this.marks(), limits: this.spec.limits ?? [] };
+    if (!shown) {
+      const nothing = this.current.log ? "no values above 0 here (log axis)" : "no points in this range";
+      this.setState("empty", this.lines.some((line) => line.badCount) ? "only NaN or infinite values here" : nothing);
+      return;
+    }
+    this.model = {
+      x: wide(view),
+      y: this.limits(shown),
+      drawn: this.lines.map((line) => this.smoothed(line)),
+      marks: this.marks(),
+      limits: this.spec.limits ?? [],
+    };
     this.setState("drawn", "");
     if (this.chart) this.chart.show(this.model);
     else this.build(this.model);
@@ -243,7 +288,14 @@ export class Panel {
   }
 
   private build(model: Model): void {
-    const form = { axis: this.current.axis, log: this.current.log, unit: this.spec.unit ?? "", origin: this.origin(), width: this.width, height: this.height() };
+    const form = {
+      axis: this.current.axis,
+      log: this.current.log,
+      unit: this.spec.unit ?? "",
+      origin: this.origin(),
+      width: this.width,
+      height: this.height(),
+    };
     this.chart = new Chart(this.plot, form, model, {
       hover: (x, left, top) => this.hover(x, left, top),
       select: (from, to) => this.source.link.setRange([from, to]),
@@ -255,11 +307,17 @@ export class Panel {
   private collect(curves: Curve[]): Line[] {
     const across = acrossOf(this.source.curves, this.current.axis);
     const many = this.spec.names.length > 1 || this.source.curves.runs.length > 1;
-    const label = this.spec.label ?? ((held: Held) => (this.spec.names.length > 1 ? held.name : held.rank >= 0 ? `rank ${held.rank}` : "all ranks"));
-    const order = this.spec.order ?? ((held: Held) => (many ? Math.max(0, this.spec.names.indexOf(held.name)) : Math.max(0, held.rank)));
+    const label =
+      this.spec.label ??
+      ((held: Held) => (this.spec.names.length > 1 ? held.name : held.rank >= 0 ? `rank ${held.rank}` : "all ranks"));
+    const order =
+      this.spec.order ??
+      ((held: Held) => (many ? Math.max(0, this.spec.names.indexOf(held.name)) : Math.max(0, held.rank)));
     const band = this.current.ranks === "band" && !many;
     const zoomed = this.source.link.range !== null;
-    return curves.flatMap((curve) => metricLines(curve, zoomed, across, { label, order, bare: this.spec.bare ?? false }, band));
+    return curves.flatMap((curve) =>
+      metricLines(curve, zoomed, across, { label, order, bare: this.spec.bare ?? false }, band),
+    );
   }
 
   private smoothed(line: Line): Drawn {
@@ -273,12 +331,17 @@ export class Panel {
 
   private limits(shown: Extent): [number, number] {
     if (this.current.log) return paddedLog(shown.min, shown.max);
-    const limits = (this.spec.limits ?? []).map((limit) => limit.value).filter((at) => at <= shown.max * 4 && at >= shown.min / 4);
+    const limits = (this.spec.limits ?? [])
+      .map((limit) => limit.value)
+      .filter((at) => at <= shown.max * 4 && at >= shown.min / 4);
     const [least, most] = [Math.min(shown.min, ...limits), Math.max(shown.max, ...limits)];
     const [low, high] = padded(this.spec.zero ? Math.min(0, least) : least, most);
     // memory that moves by a few bytes is not a mountain
     const steady = this.spec.unit === "bytes" ? Math.max(0, (Math.abs(most) * STEADY - (high - low)) / 2) : 0;
-    return [Math.max(low - steady, low >= 0 ? 0 : -Infinity), this.spec.most !== undefined && high <= this.spec.most * 1.1 ? this.spec.most * 1.03 : high + steady];
+    return [
+      Math.max(low - steady, low >= 0 ? 0 : -Infinity),
+      this.spec.most !== undefined && high <= this.spec.most * 1.1 ? this.spec.most * 1.03 : high + steady,
+    ];
   }
 
   private marks(): MarkLine[] {
@@ -288,7 +351,8 @@ export class Panel {
     return this.markers.flatMap((mark) => {
       const own = steps ? mark.step : mark.time;
       const other = steps ? mark.time : mark.step;
-      const x = own ?? (other === null || other === undefined ? null : steps ? clock?.stepAt(other) : clock?.timeAt(other));
+      const x =
+        own ?? (other === null || other === undefined ? null : steps ? clock?.stepAt(other) : clock?.timeAt(other));
       return x === null || x === undefined ? [] : [{ x, text: mark.text, kind: mark.kind }];
     });
   }
@@ -297,7 +361,13 @@ export class Panel {
     const failed = curves.find((curve) => curve.state === "error");
     if (failed) this.setState("error", failed.text);
     else if (!curves.length || curves.some((curve) => curve.state === "loading")) this.setState("loading", "");
-    else this.setState("empty", curves.some((curve) => curve.whole.length) && this.current.axis === "step" ? "belongs to no step: choose time as the axis" : "no points yet");
+    else
+      this.setState(
+        "empty",
+        curves.some((curve) => curve.whole.length) && this.current.axis === "step"
+          ? "belongs to no step: choose time as the axis"
+          : "no points yet",
+      );
   }
 
   private setState(state: State, text: string): void {
@@ -305,7 +375,16 @@ export class Panel {
     show(this.cover, state !== "drawn");
     if (state === "drawn") return;
     this.drop();
-    if (state === "error") fill(this.cover, h("span", {}, text), h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.source.curves.refresh() } }, "Try again"));
+    if (state === "error")
+      fill(
+        this.cover,
+        h("span", {}, text),
+        h(
+          "button",
+          { class: "button", attrs: { type: "button" }, on: { click: () => this.source.curves.refresh() } },
+          "Try again",
+        ),
+      );
     else if (this.cover.textContent !== text || state === "loading") fill(this.cover, text);
   }
 
@@ -317,7 +396,8 @@ export class Panel {
     if (bad) said.push(`${number(bad)} NaN or ∞`);
     if (shown?.above) said.push(`${shown.above} above, to ${value(shown.most, unit)}`);
     if (shown?.below) said.push(`${shown.below} below, to ${value(shown.least, unit)}`);
-    if (shown && this.current.log && this.lines.some((line) => line.min.some((low) => low <= 0))) said.push("≤ 0 not shown");
+    if (shown && this.current.log && this.lines.some((line) => line.min.some((low) => low <= 0)))
+      said.push("≤ 0 not shown");
     const late = this.spec.names.map((name) => this.source.curves.get(name)?.text ?? "").find(Boolean);
     if (late) said.push(`not fresh: ${late}`);
     const text = said.join(" · ");
@@ -329,23 +409,38 @@ export class Panel {
     if (!this.inView || !this.chart) return;
     this.chart.point(x);
     const end = this.source.link.range?.[1] ?? Infinity;
-    if (this.readings) return this.readings.show(this.lines, x, end, this.spec.unit ?? "");
+    if (this.readings) {
+      this.readings.show(this.lines, x, end, this.spec.unit ?? "");
+      return;
+    }
     const main = this.main();
     setText(this.read, main ? value(valueAt(main, x, end), this.spec.unit) : "");
   }
 
   /** The line whose value the head shows: the band of the ranks, else the first. */
   private main(): Line | undefined {
-    return this.lines.find((line) => line.key === "ranks" && !line.faint) ?? this.lines.find((line) => !line.faint) ?? this.lines[0];
+    return (
+      this.lines.find((line) => line.key === "ranks" && !line.faint) ??
+      this.lines.find((line) => !line.faint) ??
+      this.lines[0]
+    );
   }
 
   private hover(x: number | null, left: number, top: number): void {
-    if (x === null) return this.leave();
+    if (x === null) {
+      this.leave();
+      return;
+    }
     this.hovered = true;
     this.source.link.setCursor(x);
-    const rows = this.lines.filter((line) => inside(line, x)).map((line) => this.row(line, x)).sort((one, other) => other.at - one.at);
+    const rows = this.lines
+      .filter((line) => inside(line, x))
+      .map((line) => this.row(line, x))
+      .sort((one, other) => other.at - one.at);
     const reach = this.model ? ((this.model.x[1] - this.model.x[0]) / this.width) * 5 : 0;
-    const marks = this.marks().filter((mark) => Math.abs(mark.x - x) <= reach).map((mark) => mark.text);
+    const marks = this.marks()
+      .filter((mark) => Math.abs(mark.x - x) <= reach)
+      .map((mark) => mark.text);
     showTip(left, top, this.where(x), rows, marks.slice(0, 4));
   }
 
@@ -354,16 +449,25 @@ export class Panel {
     const at = line.mean[place] ?? NaN;
     const [low, high, many] = [line.min[place] ?? at, line.max[place] ?? at, line.count[place] ?? 1];
     const { unit } = this.spec;
-    const note = high > low && !line.bare ? `${value(low, unit)} … ${value(high, unit)}${many > 1 ? `, ${number(many)} points` : ""}` : undefined;
+    const note =
+      high > low && !line.bare
+        ? `${value(low, unit)} … ${value(high, unit)}${many > 1 ? `, ${number(many)} points` : ""}`
+        : undefined;
     const ink = typeof line.colour === "number" ? lineColour(line.colour) : colour(line.colour);
-    return { colour: ink, label: this.lines.length > 1 ? line.label : "", text: value(at, unit), note, at: Number.isFinite(at) ? at : -Infinity };
+    return {
+      colour: ink,
+      label: this.lines.length > 1 ? line.label : "",
+      text: value(at, unit),
+      note,
+      at: Number.isFinite(at) ? at : -Infinity,
+    };
   }
 
   private where(x: number): string {
     const clock_ = this.source.curves.clock();
     if (this.current.axis === "step") {
       const main = this.lines[0];
-      const step = main ? main.x[nearest(main.x, x)] ?? x : x;
+      const step = main ? (main.x[nearest(main.x, x)] ?? x) : x;
       const time = clock_?.timeAt(step) ?? null;
       return `step ${number(Math.round(step))}${time === null ? "" : ` · ${moment(time)}`}`;
     }
@@ -400,7 +504,8 @@ export class Panel {
     const line = this.main();
     if (!line?.x.length || !this.chart) return;
     const now = this.source.link.cursor;
-    const place = now === null ? line.x.length - 1 : Math.min(line.x.length - 1, Math.max(0, nearest(line.x, now) + by));
+    const place =
+      now === null ? line.x.length - 1 : Math.min(line.x.length - 1, Math.max(0, nearest(line.x, now) + by));
     const x = line.x[place] ?? 0;
     const rect = this.chart.plot.over.getBoundingClientRect();
     this.hover(x, rect.left + this.chart.plot.valToPos(x, "x"), rect.top + rect.height / 2);

@@ -1,7 +1,7 @@
 /** Parts that several views are made of. */
 
 import type { Phase, RunState, Severity } from "./api.ts";
-import { h, s, type Child } from "./dom.ts";
+import { type Child, h, s } from "./dom.ts";
 import { duration, number } from "./format.ts";
 
 const STATE: Record<string, { tone: string; icon: string }> = {
@@ -19,8 +19,11 @@ const STATE: Record<string, { tone: string; icon: string }> = {
 
 /** Draw a small icon from a path on 16 by 16. */
 export function icon(path: string, tone = "", filled = false): SVGSVGElement {
-  return s("svg", { class: `icon ${tone}`, attrs: { viewBox: "0 0 16 16", "aria-hidden": "true" } },
-    s("path", { attrs: { d: path, fill: filled ? "currentColor" : "none", stroke: filled ? "none" : "currentColor" } }));
+  return s(
+    "svg",
+    { class: `icon ${tone}`, attrs: { viewBox: "0 0 16 16", "aria-hidden": "true" } },
+    s("path", { attrs: { d: path, fill: filled ? "currentColor" : "none", stroke: filled ? "none" : "currentColor" } }),
+  );
 }
 
 /** Show a state as icon and word: never by colour alone. What finished has a cause where something was wrong then. */
@@ -31,7 +34,7 @@ export function stateMark(state: RunState | string, cause = ""): HTMLElement {
 
 /** Return the tone of a state: go, good, warn, bad or soft. */
 export function toneOf(state: string, cause = ""): string {
-  return state === "finished" && cause ? "bad" : STATE[state]?.tone ?? "soft";
+  return state === "finished" && cause ? "bad" : (STATE[state]?.tone ?? "soft");
 }
 
 const SEVERITY: Record<Severity, { tone: string; icon: string }> = {
@@ -51,11 +54,16 @@ const [SPARK_WIDTH, SPARK_HEIGHT] = [96, 22];
 /** Draw a small line; gaps are values that are not finite. */
 export function sparkline(values: readonly (number | null)[]): SVGSVGElement {
   const finite = values.filter((one): one is number => one !== null && Number.isFinite(one));
-  const picture = s("svg", { class: "spark", attrs: { viewBox: `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" } });
+  const picture = s("svg", {
+    class: "spark",
+    attrs: { viewBox: `0 0 ${SPARK_WIDTH} ${SPARK_HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+  });
   if (!finite.length) return picture;
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
-  const x = (place: number): number => (values.length > 1 ? (place / (values.length - 1)) * (SPARK_WIDTH - 2) + 1 : SPARK_WIDTH / 2);
-  const y = (value: number): number => (high > low ? SPARK_HEIGHT - 2 - ((value - low) / (high - low)) * (SPARK_HEIGHT - 4) : SPARK_HEIGHT / 2);
+  const x = (place: number): number =>
+    values.length > 1 ? (place / (values.length - 1)) * (SPARK_WIDTH - 2) + 1 : SPARK_WIDTH / 2;
+  const y = (value: number): number =>
+    high > low ? SPARK_HEIGHT - 2 - ((value - low) / (high - low)) * (SPARK_HEIGHT - 4) : SPARK_HEIGHT / 2;
   let path = "";
   let open = false;
   values.forEach((value, place) => {
@@ -67,7 +75,19 @@ export function sparkline(values: readonly (number | null)[]): SVGSVGElement {
   return picture;
 }
 
-const PHASES = ["data", "copy", "forward", "backward", "optimizer", "communication", "checkpoint", "evaluation", "compile", "logging", "gc"];
+const PHASES = [
+  "data",
+  "copy",
+  "forward",
+  "backward",
+  "optimizer",
+  "communication",
+  "checkpoint",
+  "evaluation",
+  "compile",
+  "logging",
+  "gc",
+];
 
 /** Return the name of the colour of a phase; the same everywhere. */
 export function phaseColour(phase: string): string {
@@ -76,28 +96,47 @@ export function phaseColour(phase: string): string {
 
 /** Draw a step as a bar of its phases, with the share of each; `legend` names them below. */
 export function phaseBar(phases: readonly Pick<Phase, "phase" | "share" | "mean">[], legend = true): HTMLElement {
-  const order = (phase: string): number => (phase === "other" ? 99 : PHASES.includes(phase) ? PHASES.indexOf(phase) : 50);
+  const order = (phase: string): number =>
+    phase === "other" ? 99 : PHASES.includes(phase) ? PHASES.indexOf(phase) : 50;
   const shown = phases.filter((one) => one.share > 0.0005).sort((one, other) => order(one.phase) - order(other.phase));
   const paint = (phase: string): Record<string, string> => ({ background: `var(--${phaseColour(phase)})` });
   const said = shown.map((one) => `${one.phase} ${number(one.share * 100, 2)} %`).join(", ");
-  const bar = h("div", { class: "phases", attrs: { role: "img", "aria-label": `A step: ${said}` } },
-    shown.map((one) => h("div", {
-      class: "phase",
-      title: `${one.phase}: ${duration(one.mean)} per step, ${number(one.share * 100, 3)} %`,
-      style: { "flex-grow": String(one.share), ...paint(one.phase) },
-    }, one.share > 0.09 ? h("span", {}, one.phase) : null)));
+  const bar = h(
+    "div",
+    { class: "phases", attrs: { role: "img", "aria-label": `A step: ${said}` } },
+    shown.map((one) =>
+      h(
+        "div",
+        {
+          class: "phase",
+          title: `${one.phase}: ${duration(one.mean)} per step, ${number(one.share * 100, 3)} %`,
+          style: { "flex-grow": String(one.share), ...paint(one.phase) },
+        },
+        one.share > 0.09 ? h("span", {}, one.phase) : null,
+      ),
+    ),
+  );
   if (!legend) return bar;
-  const keys = shown.map((one) => h("li", {},
-    h("i", { class: "swatch", style: paint(one.phase) }),
-    h("span", { class: "phase-name" }, one.phase),
-    h("span", { class: "num" }, duration(one.mean)),
-    h("span", { class: "num soft" }, `${number(one.share * 100, 2)} %`)));
+  const keys = shown.map((one) =>
+    h(
+      "li",
+      {},
+      h("i", { class: "swatch", style: paint(one.phase) }),
+      h("span", { class: "phase-name" }, one.phase),
+      h("span", { class: "num" }, duration(one.mean)),
+      h("span", { class: "num soft" }, `${number(one.share * 100, 2)} %`),
+    ),
+  );
   return h("div", { class: "phases-box" }, bar, h("ul", { class: "phase-keys" }, keys));
 }
 
 /** Return a sentence with what stands between backquotes set as code. */
 export function coded(text: string): Child {
-  return text.split("`").map((part, place, all) => (place % 2 && place < all.length - 1 ? h("code", {}, part) : place % 2 ? `\`${part}` : part));
+  return text
+    .split("`")
+    .map((part, place, all) =>
+      place % 2 && place < all.length - 1 ? h("code", {}, part) : place % 2 ? `\`${part}` : part,
+    );
 }
 
 /** Say that there is nothing, why, and what to do. */
@@ -106,17 +145,29 @@ export function empty(title: string, text: string, ...children: Child[]): HTMLEl
 }
 
 /** Say that something went wrong, in the server's words, with a way to try again. */
-export function failure(text: string, retry?: () => void, title = "That did not work", ...children: Child[]): HTMLElement {
-  return h("div", { class: "nothing", attrs: { role: "alert" } },
+export function failure(
+  text: string,
+  retry?: () => void,
+  title = "That did not work",
+  ...children: Child[]
+): HTMLElement {
+  return h(
+    "div",
+    { class: "nothing", attrs: { role: "alert" } },
     h("h2", {}, icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1", "bad"), ` ${title}`),
     h("p", {}, text),
     ...children,
-    retry ? h("button", { class: "button", attrs: { type: "button" }, on: { click: retry } }, "Try again") : null);
+    retry ? h("button", { class: "button", attrs: { type: "button" }, on: { click: retry } }, "Try again") : null,
+  );
 }
 
 /** Hold the place of lines that are being loaded. */
 export function skeleton(lines: number): HTMLElement {
-  return h("div", { class: "skeleton", attrs: { "aria-busy": "true", "aria-label": "loading" } }, Array.from({ length: lines }, () => h("div", { class: "bone" })));
+  return h(
+    "div",
+    { class: "skeleton", attrs: { "aria-busy": "true", "aria-label": "loading" } },
+    Array.from({ length: lines }, () => h("div", { class: "bone" })),
+  );
 }
 
 /** A titled box. */
@@ -136,10 +187,17 @@ export interface Control {
 }
 
 /** A choice of one out of few: pairs of value and text. */
-export function segmented(label: string, options: readonly (readonly [string, string])[], value: string, chosen: (value: string) => void): Control {
-  const buttons = options.map(([word, text]) => h("button", { attrs: { type: "button", "data-value": word }, on: { click: () => chosen(word) } }, text));
+export function segmented(
+  label: string,
+  options: readonly (readonly [string, string])[],
+  value: string,
+  chosen: (value: string) => void,
+): Control {
+  const buttons = options.map(([word, text]) =>
+    h("button", { attrs: { type: "button", "data-value": word }, on: { click: () => chosen(word) } }, text),
+  );
   const set = (now: string): void => {
-    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset["value"] === now));
+    for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === now));
   };
   set(value);
   return { element: h("div", { class: "segmented", attrs: { role: "group", "aria-label": label } }, buttons), set };
@@ -147,12 +205,16 @@ export function segmented(label: string, options: readonly (readonly [string, st
 
 /** A switch. */
 export function toggle(label: string, on: boolean, changed: (on: boolean) => void, title = ""): Control {
-  const button = h("button", {
-    class: "toggle",
-    title,
-    attrs: { type: "button", "aria-pressed": String(on) },
-    on: { click: () => changed(button.getAttribute("aria-pressed") !== "true") },
-  }, label);
+  const button = h(
+    "button",
+    {
+      class: "toggle",
+      title,
+      attrs: { type: "button", "aria-pressed": String(on) },
+      on: { click: () => changed(button.getAttribute("aria-pressed") !== "true") },
+    },
+    label,
+  );
   return { element: button, set: (now) => button.setAttribute("aria-pressed", String(now === "1" || now === "true")) };
 }
 
@@ -164,7 +226,28 @@ export interface Column<T> {
 
 /** A plain table. */
 export function table<T>(columns: readonly Column<T>[], rows: readonly T[]): HTMLTableElement {
-  return h("table", { class: "table" },
-    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { class: column.class, attrs: { scope: "col" } }, column.title)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, columns.map((column) => h("td", { class: column.class }, column.cell(row)))))));
+  return h(
+    "table",
+    { class: "table" },
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        columns.map((column) => h("th", { class: column.class, attrs: { scope: "col" } }, column.title)),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      rows.map((row) =>
+        h(
+          "tr",
+          {},
+          columns.map((column) => h("td", { class: column.class }, column.cell(row))),
+        ),
+      ),
+    ),
+  );
 }

@@ -2,7 +2,7 @@
 
 import { fill, h, setText } from "./dom.ts";
 import { brief } from "./format.ts";
-import { valueAt, type Line } from "./line.ts";
+import { type Line, valueAt } from "./line.ts";
 import { colour, lineColour } from "./theme.ts";
 
 /** A row of values; `named` says whose each is. */
@@ -20,8 +20,18 @@ export class Readings {
     if (key !== this.shown) {
       this.shown = key;
       this.texts = main.map(() => h("b", {}));
-      fill(this.element, main.map((line, place) => h("span", { title: line.label },
-        h("i", { class: "swatch", style: { background: paint[place] ?? "" } }), this.named ? h("span", { class: "cut" }, line.label) : null, this.texts[place])));
+      fill(
+        this.element,
+        main.map((line, place) =>
+          h(
+            "span",
+            { title: line.label },
+            h("i", { class: "swatch", style: { background: paint[place] ?? "" } }),
+            this.named ? h("span", { class: "cut" }, line.label) : null,
+            this.texts[place],
+          ),
+        ),
+      );
     }
     main.forEach((line, place) => {
       const text = this.texts[place];

@@ -1,6 +1,6 @@
 /** Draw a part again only if what it shows has changed: nothing flickers, and what is selected stays so. */
 
-import { fill, type Child } from "./dom.ts";
+import { type Child, fill } from "./dom.ts";
 
 const drawn = new WeakMap<Element, string>();
 

@@ -5,11 +5,11 @@ import "./style.css";
 import { curvesOf, decode, type Message } from "./binary.ts";
 import { Curves } from "./curves.ts";
 import { h } from "./dom.ts";
+import type { Held } from "./held.ts";
 import { Link, type Unit } from "./link.ts";
-import { Panel, type Look, type Marker } from "./panel.ts";
+import { type Look, type Marker, Panel } from "./panel.ts";
 import { segmented, toggle } from "./parts.ts";
 import { start } from "./theme.ts";
-import type { Held } from "./held.ts";
 
 interface Slot {
   title: string;
@@ -55,9 +55,14 @@ function panelOf(slot: Slot, facts: Embedded, from: { curves: Curves; link: Link
   const many = facts.runs.length > 1;
   const place = (one: Held): number => Math.max(0, facts.runs.indexOf(one.run));
   const spec = {
-    title: slot.title, names: slot.names, unit: slot.unit, height: 190,
+    title: slot.title,
+    names: slot.names,
+    unit: slot.unit,
+    height: 190,
     markers: many ? [] : facts.markers,
-    ...(many ? { every: "named" as const, label: (one: Held) => facts.labels[place(one)] ?? one.run, order: place } : {}),
+    ...(many
+      ? { every: "named" as const, label: (one: Held) => facts.labels[place(one)] ?? one.run, order: place }
+      : {}),
   };
   return new Panel(from, spec);
 }
@@ -71,7 +76,7 @@ async function main(): Promise<void> {
   const machine = source(facts, messages);
   const panels: Panel[] = [];
   for (const figure of document.querySelectorAll<HTMLElement>("figure.slot")) {
-    const slot = JSON.parse(figure.dataset["slot"] ?? "{}") as Slot;
+    const slot = JSON.parse(figure.dataset.slot ?? "{}") as Slot;
     const panel = panelOf(slot, facts, slot.axis === "step" ? training : machine);
     // a run that diverges must not flatten the others
     panel.look({ axis: slot.axis, clip: facts.runs.length > 1 && slot.axis === "step" });
@@ -86,11 +91,21 @@ const SMOOTH = 15;
 
 /** Offer what the page's own charts offer: the axis, a logarithmic scale, smoothing, outliers. */
 function controls(panels: Panel[], clipped: boolean): void {
-  const look = (change: Partial<Look>): void => panels.forEach((one) => one.look(change));
-  const axis = segmented("axis", [["step", "step"], ["time", "time"]], "step", (word) => {
-    axis.set(word);
-    look({ axis: word === "time" ? "time" : "step" });
-  });
+  const look = (change: Partial<Look>): void => {
+    for (const panel of panels) panel.look(change);
+  };
+  const axis = segmented(
+    "axis",
+    [
+      ["step", "step"],
+      ["time", "time"],
+    ],
+    "step",
+    (word) => {
+      axis.set(word);
+      look({ axis: word === "time" ? "time" : "step" });
+    },
+  );
   const log = toggle("log", false, (on) => {
     log.set(String(on));
     look({ log: on });
@@ -103,10 +118,15 @@ function controls(panels: Panel[], clipped: boolean): void {
     clip.set(String(on));
     look({ clip: on });
   });
-  document.getElementById("report-controls")?.append(
-    axis.element, log.element, smooth.element, clip.element,
-    h("span", { class: "soft" }, "drag to zoom, double click for everything"),
-  );
+  document
+    .getElementById("report-controls")
+    ?.append(
+      axis.element,
+      log.element,
+      smooth.element,
+      clip.element,
+      h("span", { class: "soft" }, "drag to zoom, double click for everything"),
+    );
 }
 
 void main();

@@ -1,6 +1,6 @@
 /** The run that the page shows: what all its views share. */
 
-import { api, type Alert, type Head, type Names, type RunEvent, type Status } from "./api.ts";
+import { type Alert, api, type Head, type Names, type RunEvent, type Status } from "./api.ts";
 import { Curves } from "./curves.ts";
 import { Fresh } from "./fresh.ts";
 import { Link } from "./link.ts";

@@ -12,7 +12,9 @@ export class RunClock {
   private readonly attempts: Times[];
 
   constructor(attempts: Times[]) {
-    this.attempts = attempts.filter((one) => one.step.length > 0).sort((one, other) => (one.time[0] ?? 0) - (other.time[0] ?? 0));
+    this.attempts = attempts
+      .filter((one) => one.step.length > 0)
+      .sort((one, other) => (one.time[0] ?? 0) - (other.time[0] ?? 0));
   }
 
   /** Return the step of a moment; between two attempts it is the last one of the earlier. */
@@ -23,7 +25,9 @@ export class RunClock {
 
   /** Return the moment of a step: that of the last attempt which came to it. */
   timeAt(step: number): number | null {
-    const own = this.attempts.findLast((one) => (one.step[0] ?? 0) <= step && step <= (one.step[one.step.length - 1] ?? 0));
+    const own = this.attempts.findLast(
+      (one) => (one.step[0] ?? 0) <= step && step <= (one.step[one.step.length - 1] ?? 0),
+    );
     const near = own ?? this.attempts.findLast((one) => (one.step[0] ?? 0) <= step) ?? this.attempts[0];
     return near ? across(near.step, near.time, step) : null;
   }

@@ -1,7 +1,7 @@
 /** The search field of a view: `/` goes there, what is typed goes into the address. */
 
 import { h, show } from "./dom.ts";
-import { matcher, type Matcher } from "./match.ts";
+import { type Matcher, matcher } from "./match.ts";
 
 export interface Search {
   element: HTMLElement;
@@ -16,7 +16,12 @@ export function search(placeholder: string, typed: (query: string) => void): Sea
   const input = h("input", {
     attrs: { type: "search", placeholder, "aria-label": placeholder, autocomplete: "off", spellcheck: "false" },
     title: "Words in any order, letters with gaps, or a regular expression such as loss$|acc",
-    on: { input: () => (note(), typed(input.value)) },
+    on: {
+      input: () => {
+        note();
+        typed(input.value);
+      },
+    },
   });
   const note = (): void => {
     const { problem } = matcher(input.value);

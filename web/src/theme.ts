@@ -22,7 +22,7 @@ export function choice(): Choice {
 
 /** Tell whether the page is dark now. */
 export function isDark(): boolean {
-  return document.documentElement.dataset["theme"] === "dark";
+  return document.documentElement.dataset.theme === "dark";
 }
 
 /** Choose a theme and keep it. */
@@ -38,7 +38,7 @@ export function choose(word: Choice): void {
 
 function apply(word: Choice): void {
   const dark = word === "dark" || (word === "auto" && system.matches);
-  document.documentElement.dataset["theme"] = dark ? "dark" : "light";
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
   colours.clear();
   for (const listener of listeners) listener();
 }

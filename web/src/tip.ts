@@ -20,12 +20,18 @@ export function showTip(left: number, top: number, title: string, rows: TipRow[]
   fill(
     box,
     h("div", { class: "tip-title" }, title),
-    rows.slice(0, MOST).map((row) =>
-      h("div", { class: "tip-row" },
-        h("i", { class: "swatch", style: { background: row.colour } }),
-        h("span", { class: "tip-label" }, row.label),
-        h("span", { class: "num" }, row.text),
-        row.note ? h("span", { class: "soft tip-note" }, row.note) : null)),
+    rows
+      .slice(0, MOST)
+      .map((row) =>
+        h(
+          "div",
+          { class: "tip-row" },
+          h("i", { class: "swatch", style: { background: row.colour } }),
+          h("span", { class: "tip-label" }, row.label),
+          h("span", { class: "num" }, row.text),
+          row.note ? h("span", { class: "soft tip-note" }, row.note) : null,
+        ),
+      ),
     more > 0 ? h("div", { class: "soft" }, `and ${more} more`) : null,
     notes.map((note) => h("div", { class: "tip-mark" }, note)),
   );

@@ -1,22 +1,60 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { linearTicks, logTicks, multiples, padded, paddedLog, sharer, type Reach } from "../src/axis.ts";
+import { linearTicks, logTicks, multiples, padded, paddedLog, type Reach, sharer } from "../src/axis.ts";
 import { extent, type Line } from "../src/line.ts";
 
-const ODD = [0, 5e-324, 1e-310, 1e-45, 1e-17, 0.097, 0.1, 1, 1 + 2 ** -52, 3.05, 999.9, 1e5, 1e16, 1e17, 1e23, 3e38, 1e300, 1.7e308];
+const ODD = [
+  0,
+  5e-324,
+  1e-310,
+  1e-45,
+  1e-17,
+  0.097,
+  0.1,
+  1,
+  1 + 2 ** -52,
+  3.05,
+  999.9,
+  1e5,
+  1e16,
+  1e17,
+  1e23,
+  3e38,
+  1e300,
+  1.7e308,
+];
 const MOST = 5;
 
 function line(values: number[]): Line {
   const column = Float64Array.from(values);
-  return { key: "", label: "", colour: 0, x: Float64Array.from(values, (_, place) => place), mean: column, min: column, max: column, last: column, count: column.map(() => 1) };
+  return {
+    key: "",
+    label: "",
+    colour: 0,
+    x: Float64Array.from(values, (_, place) => place),
+    mean: column,
+    min: column,
+    max: column,
+    last: column,
+    count: column.map(() => 1),
+  };
 }
 
 function fine(found: number[], reach: Reach, log: boolean, what: string): void {
   const share = sharer(reach, log);
   assert.ok(reach[0] < reach[1] && Number.isFinite(reach[1] - reach[0]), `${what}: reach ${reach}`);
   assert.ok(found.length <= MOST + 1, `${what}: ${found.length} ticks`);
-  assert.ok(found.every((at, place) => Number.isFinite(share(at)) && at >= reach[0] && at <= reach[1] && (place === 0 || at > (found[place - 1] ?? at))), `${what}: ${found}`);
+  assert.ok(
+    found.every(
+      (at, place) =>
+        Number.isFinite(share(at)) &&
+        at >= reach[0] &&
+        at <= reach[1] &&
+        (place === 0 || at > (found[place - 1] ?? at)),
+    ),
+    `${what}: ${found}`,
+  );
 }
 
 test("every pair of values has an axis, linear and logarithmic, with few ticks inside it", () => {
@@ -44,7 +82,13 @@ test("the usual axis has at least two ticks, and they are round", () => {
 });
 
 test("an axis of steps or times has few ticks however small or large its range", () => {
-  for (const [low, high] of [[0, 999], [5e16, 5e16 + 16], [9.2e18, 9.3e18], [1.7e9, 1.7e9 + 1e-3], [-5, 5]] as const) {
+  for (const [low, high] of [
+    [0, 999],
+    [5e16, 5e16 + 16],
+    [9.2e18, 9.3e18],
+    [1.7e9, 1.7e9 + 1e-3],
+    [-5, 5],
+  ] as const) {
     for (const increment of [1e-3, 1, 5e15]) assert.ok(multiples([low, high], increment).length <= 100);
   }
   assert.deepEqual(multiples([470, 490], 5), [470, 475, 480, 485, 490]);
@@ -59,7 +103,11 @@ test("clipping on a log axis goes by orders of magnitude and stays above 0", () 
 
 test("a bucket whose mean is below 0 does not turn a clipped log axis around", () => {
   const values = Array.from({ length: 60 }, (_, place) => 1 + (place % 5));
-  const mixed: Line = { ...line(values), mean: Float64Array.from(values, () => -3), min: Float64Array.from(values, () => -9) };
+  const mixed: Line = {
+    ...line(values),
+    mean: Float64Array.from(values, () => -3),
+    min: Float64Array.from(values, () => -9),
+  };
   const found = extent([mixed], 0, 100, true, true);
   assert.ok(found && found.min > 0 && found.max >= found.min);
 });

@@ -13,8 +13,8 @@ function message(header: unknown, doubles: number[], ints: number[] = []): Uint8
   view.setUint32(4, text.length, true);
   bytes.set(new TextEncoder().encode(text), 8);
   const start = 8 + text.length;
-  doubles.forEach((one, place) => view.setFloat64(start + 8 * place, one, true));
-  ints.forEach((one, place) => view.setUint32(start + 8 * doubles.length + 4 * place, one, true));
+  for (const [place, one] of doubles.entries()) view.setFloat64(start + 8 * place, one, true);
+  for (const [place, one] of ints.entries()) view.setUint32(start + 8 * doubles.length + 4 * place, one, true);
   return bytes;
 }
 
@@ -25,7 +25,10 @@ test("raw points and buckets are read from one message", () => {
   ];
   const bytes = message({ curves }, [1, 2, 10, 20, 0.5, NaN, 3, 30, 1, -1, 4, 2, 1, 2], [7, 1]);
   const found = decode(bytes.buffer as ArrayBuffer).flatMap(curvesOf);
-  assert.deepEqual(found.map((one) => one.head.name), ["a", "b"]);
+  assert.deepEqual(
+    found.map((one) => one.head.name),
+    ["a", "b"],
+  );
   assert.deepEqual([...(found[0]?.columns.bad ?? [])], [0, 1]);
   assert.ok(Number.isNaN(found[0]?.columns.mean[1] ?? 0));
   assert.equal(found[1]?.columns.max[0], 4);
@@ -41,8 +44,14 @@ test("live frames follow each other, with an odd number of rows too", () => {
   all.set(first);
   all.set(second, first.length);
   const frames = decode(all.buffer).map(frameOf);
-  assert.deepEqual(frames.map((frame) => frame.header.cursor), [4, 5]);
-  assert.deepEqual(frames.map((frame) => frame.columns.mean[0]), [0.5, 0.25]);
+  assert.deepEqual(
+    frames.map((frame) => frame.header.cursor),
+    [4, 5],
+  );
+  assert.deepEqual(
+    frames.map((frame) => frame.columns.mean[0]),
+    [0.5, 0.25],
+  );
   assert.equal(frames[1]?.seq[0], 77);
 });
 

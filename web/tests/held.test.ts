@@ -7,8 +7,16 @@ import { Held } from "../src/held.ts";
 function columns(values: number[], counts = values.map(() => 1)): Columns {
   const own = (make: (value: number, place: number) => number): Float64Array => Float64Array.from(values, make);
   return {
-    step: own((_, place) => place), time: own((_, place) => place), mean: own((value) => value), min: own((value) => value), max: own((value) => value),
-    last: own((value) => value), minStep: own((_, place) => place), maxStep: own((_, place) => place), count: Float64Array.from(counts), bad: own((value) => (Number.isNaN(value) ? 1 : 0)),
+    step: own((_, place) => place),
+    time: own((_, place) => place),
+    mean: own((value) => value),
+    min: own((value) => value),
+    max: own((value) => value),
+    last: own((value) => value),
+    minStep: own((_, place) => place),
+    maxStep: own((_, place) => place),
+    count: Float64Array.from(counts),
+    bad: own((value) => (Number.isNaN(value) ? 1 : 0)),
   };
 }
 
@@ -22,15 +30,23 @@ test("a row that is held already is not taken twice", () => {
 });
 
 test("thinning keeps every extreme, every point and every bad one", () => {
-  const values = Array.from({ length: 1000 }, (_, place) => (place === 137 ? 1e6 : place === 500 ? NaN : Math.sin(place)));
+  const values = Array.from({ length: 1000 }, (_, place) =>
+    place === 137 ? 1e6 : place === 500 ? NaN : Math.sin(place),
+  );
   const held = new Held({ ...head, points: 1000 }, columns(values));
   held.thin(100);
   const found = held.columns();
   assert.ok(found.step.length <= 100);
   assert.equal(Math.max(...found.max), 1e6);
   assert.equal(found.maxStep[found.max.indexOf(1e6)], 137);
-  assert.equal(found.count.reduce((sum, many) => sum + many, 0), 1000);
-  assert.equal(found.bad.reduce((sum, many) => sum + many, 0), 1);
+  assert.equal(
+    found.count.reduce((sum, many) => sum + many, 0),
+    1000,
+  );
+  assert.equal(
+    found.bad.reduce((sum, many) => sum + many, 0),
+    1,
+  );
   assert.equal(found.last[found.last.length - 1], values[999]);
 });
 
@@ -53,5 +69,8 @@ test("a live curve takes no more room than it was given, and still knows every e
   assert.equal(held.columns().step.buffer.byteLength, 91 * 8);
   assert.equal(held.points, 5002);
   assert.equal(Math.max(...held.columns().max), 1e6);
-  assert.equal(held.columns().count.reduce((sum, many) => sum + many, 0), 5002);
+  assert.equal(
+    held.columns().count.reduce((sum, many) => sum + many, 0),
+    5002,
+  );
 });

@@ -2,22 +2,33 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { padded } from "../src/axis.ts";
-import { extent, fold, nearest, placeOf, smooth, valueAt, type Line } from "../src/line.ts";
+import { extent, fold, type Line, nearest, placeOf, smooth, valueAt } from "../src/line.ts";
 
 function line(values: number[], counts?: number[]): Line {
   const column = Float64Array.from(values);
   return {
-    key: "", label: "", colour: 0,
+    key: "",
+    label: "",
+    colour: 0,
     x: Float64Array.from(values, (_, place) => place),
-    mean: column, min: column, max: column, last: column,
+    mean: column,
+    min: column,
+    max: column,
+    last: column,
     count: Float64Array.from(counts ?? values.map(() => 1)),
   };
 }
 
 test("a place is found by halving, at both ends too", () => {
   const x = Float64Array.of(1, 2, 4);
-  assert.deepEqual([0, 1, 3, 4, 9].map((at) => placeOf(x, at)), [-1, 0, 1, 2, 2]);
-  assert.deepEqual([0, 1.4, 3.1, 9].map((at) => nearest(x, at)), [0, 0, 2, 2]);
+  assert.deepEqual(
+    [0, 1, 3, 4, 9].map((at) => placeOf(x, at)),
+    [-1, 0, 1, 2, 2],
+  );
+  assert.deepEqual(
+    [0, 1.4, 3.1, 9].map((at) => nearest(x, at)),
+    [0, 0, 2, 2],
+  );
   assert.equal(nearest(new Float64Array(0), 3), -1);
 });
 
@@ -73,8 +84,19 @@ test("ranks fold into a band that holds every value, and the rank that is off is
 });
 
 test("a run that diverges does not flatten the others, and the chart says what it leaves out", () => {
-  const healthy = { ...line(Array.from({ length: 300 }, (_, place) => 8 * Math.exp(-place / 60) + 2)), group: "healthy" };
-  const diverged = { ...line(Array.from({ length: 300 }, (_, place) => 8 * Math.exp(-place / 60) + 2 + (place > 200 ? 10 ** (place - 200) : 0))), group: "diverged" };
+  const healthy = {
+    ...line(Array.from({ length: 300 }, (_, place) => 8 * Math.exp(-place / 60) + 2)),
+    group: "healthy",
+  };
+  const diverged = {
+    ...line(
+      Array.from(
+        { length: 300 },
+        (_, place) => 8 * Math.exp(-place / 60) + 2 + (place > 200 ? 10 ** (place - 200) : 0),
+      ),
+    ),
+    group: "diverged",
+  };
   const found = extent([healthy, diverged], 0, 299, true, false);
   assert.ok(found && found.max < 20 && found.above > 50 && found.most > 1e90);
   assert.ok((extent([healthy, diverged], 0, 299, true, true)?.max ?? Infinity) < 100);
@@ -89,13 +111,27 @@ test("a run that learns is not cut because another one does not", () => {
 
 test("buckets of noise have no outliers", () => {
   const wave = Array.from({ length: 200 }, (_, place) => Math.sin(place * 12.9898) * 0.3);
-  const noise: Line = { ...line(wave), min: Float64Array.from(wave, (at) => at - 1.4), max: Float64Array.from(wave, (at) => at + 1.4) };
+  const noise: Line = {
+    ...line(wave),
+    min: Float64Array.from(wave, (at) => at - 1.4),
+    max: Float64Array.from(wave, (at) => at + 1.4),
+  };
   const found = extent([noise], 0, 199, true, false);
   assert.deepEqual([found?.above, found?.below], [0, 0]);
 });
 
 const values = Float64Array.of(3, 2, 1);
-const three: Line = { key: "", label: "", colour: 0, x: Float64Array.of(10, 20, 30), mean: values, min: values, max: values, last: values, count: Float64Array.of(1, 1, 1) };
+const three: Line = {
+  key: "",
+  label: "",
+  colour: 0,
+  x: Float64Array.of(10, 20, 30),
+  mean: values,
+  min: values,
+  max: values,
+  last: values,
+  count: Float64Array.of(1, 1, 1),
+};
 
 test("the head of a chart shows the value under the cursor, else the last in view", () => {
   assert.equal(valueAt(three, 11, Infinity), 3);

@@ -9,16 +9,36 @@ import { Link } from "../src/link.ts";
 
 function held(run: string, step: number[], time: number[]): Held {
   const [steps, times] = [Float64Array.from(step), Float64Array.from(time)];
-  const columns: Columns = { step: steps, time: times, mean: times, min: times, max: times, last: times, minStep: steps, maxStep: steps, count: times, bad: times };
+  const columns: Columns = {
+    step: steps,
+    time: times,
+    mean: times,
+    min: times,
+    max: times,
+    last: times,
+    minStep: steps,
+    maxStep: steps,
+    count: times,
+    bad: times,
+  };
   return new Held({ run, name: "loss", rank: 0, attempt: 0, points: step.length, seq: 0 }, columns);
 }
 
 test("by elapsed time each run begins at its own start, by the clock where it was", () => {
   const curves = new Curves(["a", "b"]);
-  curves.starts = new Map([["a", 1000], ["b", 5000]]);
+  curves.starts = new Map([
+    ["a", 1000],
+    ["b", 5000],
+  ]);
   const [one, other] = [held("a", [0, 1], [1001, 1002]), held("b", [0, 1], [5001, 5004])];
   const elapsed = acrossOf(curves, "time");
-  assert.deepEqual([[...elapsed(one)], [...elapsed(other)]], [[1, 2], [1, 4]]);
+  assert.deepEqual(
+    [[...elapsed(one)], [...elapsed(other)]],
+    [
+      [1, 2],
+      [1, 4],
+    ],
+  );
   assert.deepEqual([...acrossOf(curves, "wall")(other)], [5001, 5004]);
   assert.deepEqual([...acrossOf(curves, "step")(other)], [0, 1]);
 });
@@ -30,11 +50,21 @@ test("a zoom by elapsed time asks each run for its own period", async () => {
     asked.push(query as Record<string, unknown>);
     return Promise.resolve([]);
   });
-  curves.starts = new Map([["a", 1000], ["b", 5000]]);
+  curves.starts = new Map([
+    ["a", 1000],
+    ["b", 5000],
+  ]);
   curves.watch("loss", 100, () => undefined);
   curves.setRange("time", [10, 30]);
   while (asked.length < 3) await new Promise((done) => setTimeout(done, 1));
-  assert.deepEqual(asked.map((query) => [query["run"], query["from"], query["to"]]), [[["a", "b"], undefined, undefined], [["a"], 1009, 1031], [["b"], 5009, 5031]]);
+  assert.deepEqual(
+    asked.map((query) => [query.run, query.from, query.to]),
+    [
+      [["a", "b"], undefined, undefined],
+      [["a"], 1009, 1031],
+      [["b"], 5009, 5031],
+    ],
+  );
   curves.stop();
 });
 

@@ -10,13 +10,19 @@ const clock = new RunClock([
 ]);
 
 test("a moment has the step of the attempt that it lies in", () => {
-  assert.deepEqual([1000, 1050, 1200, 1250].map((time) => clock.stepAt(time)), [0, 50, 60, 110]);
+  assert.deepEqual(
+    [1000, 1050, 1200, 1250].map((time) => clock.stepAt(time)),
+    [0, 50, 60, 110],
+  );
   assert.equal(clock.stepAt(1150), 100); // between the two
   assert.deepEqual([clock.stepAt(900), clock.stepAt(2000)], [0, 160]);
 });
 
 test("a step has the moment of the last attempt that came to it", () => {
-  assert.deepEqual([20, 80, 160].map((step) => clock.timeAt(step)), [1020, 1220, 1300]);
+  assert.deepEqual(
+    [20, 80, 160].map((step) => clock.timeAt(step)),
+    [1020, 1220, 1300],
+  );
   assert.deepEqual([clock.timeAt(-5), clock.timeAt(999)], [1000, 1300]);
 });
 

@@ -5,7 +5,11 @@ import { matcher } from "../src/match.ts";
 
 const found = (query: string, texts: string[]): string[] => {
   const wanted = matcher(query);
-  return texts.map((text) => ({ text, score: wanted.score(text) })).filter((one) => one.score >= 0).sort((one, other) => other.score - one.score).map((one) => one.text);
+  return texts
+    .map((text) => ({ text, score: wanted.score(text) }))
+    .filter((one) => one.score >= 0)
+    .sort((one, other) => other.score - one.score)
+    .map((one) => one.text);
 };
 
 const NAMES = ["loss", "eval/loss", "grad_norm", "learning_rate", "phase/forward", "gpu/0/memory_used_bytes"];

@@ -14,7 +14,21 @@ import { textsOf } from "../src/views/text_cards.ts";
 import { throttled } from "../src/views/throttling.ts";
 
 function alert(facts: Partial<Alert>): Alert {
-  return { alert: "a", rule: "r", state: "firing", severity: "warning", text: "", remedy: null, labels: null, evidence: null, rank: null, step: null, since: 0, until: null, ...facts };
+  return {
+    alert: "a",
+    rule: "r",
+    state: "firing",
+    severity: "warning",
+    text: "",
+    remedy: null,
+    labels: null,
+    evidence: null,
+    rank: null,
+    step: null,
+    since: 0,
+    until: null,
+    ...facts,
+  };
 }
 
 test("the worst alert that nobody has taken comes first", () => {
@@ -24,7 +38,10 @@ test("the worst alert that nobody has taken comes first", () => {
     alert({ alert: "new", severity: "critical", since: 2 }),
     alert({ alert: "mild", severity: "info" }),
   ]);
-  assert.deepEqual(found.map((one) => one.alert), ["new", "old", "mild", "taken"]);
+  assert.deepEqual(
+    found.map((one) => one.alert),
+    ["new", "old", "mild", "taken"],
+  );
 });
 
 test("a resolved alert is not open", () => {
@@ -66,17 +83,44 @@ test("a picture's file name has no path in it", () => {
 
 test("lines of a chart are called by what tells them apart", () => {
   assert.deepEqual([...labels(["gpu/0/power_watts", "gpu/1/power_watts"]).values()], ["GPU 0", "GPU 1"]);
-  assert.deepEqual([...labels(["disk/read_bytes_per_second", "disk/write_bytes_per_second"]).values()], ["read", "write"]);
+  assert.deepEqual(
+    [...labels(["disk/read_bytes_per_second", "disk/write_bytes_per_second"]).values()],
+    ["read", "write"],
+  );
   assert.deepEqual([...labels(["cpu/usage_ratio"]).values()], ["usage ratio"]);
 });
 
 test("metrics that several runs share come before those of one, the important first", () => {
   const names = (list: [string, boolean][]): Names => ({
-    version: 1, ranks: [0], attempts: [0],
-    metrics: list.map(([name, important]) => ({ name, unit: "", kind: "gauge", help: "", group: "", source: "training", count: 1, important })),
+    version: 1,
+    ranks: [0],
+    attempts: [0],
+    metrics: list.map(([name, important]) => ({
+      name,
+      unit: "",
+      kind: "gauge",
+      help: "",
+      group: "",
+      source: "training",
+      count: 1,
+      important,
+    })),
   });
-  const found = shared([names([["own", true], ["b", false], ["loss", true]]), names([["loss", true], ["b", false]])]);
-  assert.deepEqual(found.map((one) => one.name), ["loss", "b", "own"]);
+  const found = shared([
+    names([
+      ["own", true],
+      ["b", false],
+      ["loss", true],
+    ]),
+    names([
+      ["loss", true],
+      ["b", false],
+    ]),
+  ]);
+  assert.deepEqual(
+    found.map((one) => one.name),
+    ["loss", "b", "own"],
+  );
 });
 
 test("a GPU that is held back says why", () => {
@@ -85,16 +129,46 @@ test("a GPU that is held back says why", () => {
 });
 
 test("a class without time is not listed, and the shares are of the wall clock", () => {
-  assert.deepEqual(shares({ productive: 3, data: 0, redone: 1 }, 4), [{ name: "productive", seconds: 3, share: 0.75 }, { name: "redone", seconds: 1, share: 0.25 }]);
+  assert.deepEqual(shares({ productive: 3, data: 0, redone: 1 }, 4), [
+    { name: "productive", seconds: 3, share: 0.75 },
+    { name: "redone", seconds: 1, share: 0.25 },
+  ]);
   assert.deepEqual(shares({ productive: 0 }, 0), []);
 });
 
 test("what says how good a run is is told from what says how fast, and counters come last", () => {
-  const metric = (name: string, more: Partial<MetricFacts> = {}): MetricFacts => ({ name, unit: "", kind: "gauge", help: "", group: "", source: "training", count: 1, important: false, ...more });
-  const own: Names = { version: 1, ranks: [0], attempts: [0], metrics: [metric("epoch", { important: true }), metric("step_seconds", { kind: "duration", unit: "seconds" }), metric("tokens_per_second", { unit: "tokens/second" }), metric("phase/data", { source: "phase" }), metric("reward")] };
+  const metric = (name: string, more: Partial<MetricFacts> = {}): MetricFacts => ({
+    name,
+    unit: "",
+    kind: "gauge",
+    help: "",
+    group: "",
+    source: "training",
+    count: 1,
+    important: false,
+    ...more,
+  });
+  const own: Names = {
+    version: 1,
+    ranks: [0],
+    attempts: [0],
+    metrics: [
+      metric("epoch", { important: true }),
+      metric("step_seconds", { kind: "duration", unit: "seconds" }),
+      metric("tokens_per_second", { unit: "tokens/second" }),
+      metric("phase/data", { source: "phase" }),
+      metric("reward"),
+    ],
+  };
   const found = shared([own, own]);
-  assert.deepEqual(found.filter((one) => !one.time).map((one) => one.name), ["reward", "epoch"]);
-  assert.deepEqual(found.filter((one) => one.time).map((one) => one.name), ["step_seconds", "tokens_per_second", "phase/data"]);
+  assert.deepEqual(
+    found.filter((one) => !one.time).map((one) => one.name),
+    ["reward", "epoch"],
+  );
+  assert.deepEqual(
+    found.filter((one) => one.time).map((one) => one.name),
+    ["step_seconds", "tokens_per_second", "phase/data"],
+  );
 });
 
 test("a quantity at a step or after a time is said in words", () => {
@@ -106,15 +180,26 @@ test("a quantity at a step or after a time is said in words", () => {
 });
 
 test("texts are told by name, the newest first, and what is no text as it was written", () => {
-  const event = (step: number, values: unknown): RunEvent => ({ time: step, kind: "log", rank: 0, attempt: 0, step, text: "", data: { values } });
+  const event = (step: number, values: unknown): RunEvent => ({
+    time: step,
+    kind: "log",
+    rank: 0,
+    attempt: 0,
+    step,
+    text: "",
+    data: { values },
+  });
   const found = textsOf([event(1, { note: "warm" }), event(2, { note: "hot", more: { a: 1 } }), event(3, "broken")]);
   assert.deepEqual([...found.keys()], ["more", "note"]);
-  assert.deepEqual(found.get("note")?.map((one) => one.text), ["hot", "warm"]);
+  assert.deepEqual(
+    found.get("note")?.map((one) => one.text),
+    ["hot", "warm"],
+  );
   assert.equal(found.get("more")?.[0]?.text, '{"a":1}');
 });
 
 test("a column that no run fills goes, but not while one is being read", () => {
-  const row = (card: Partial<Row["card"]> | null): Row => ({ state: "finished", card } as unknown as Row);
+  const row = (card: Partial<Row["card"]> | null): Row => ({ state: "finished", card }) as unknown as Row;
   const bare = { rate: 1, loss: null, gpu: null, cost: null, alert: null };
   assert.deepEqual(emptyColumns([row(bare), row(bare)]), ["loss", "spark", "gpu", "cost", "alert"]);
   assert.deepEqual(emptyColumns([row(bare), row({ ...bare, gpu: 0.5 })]), ["loss", "spark", "cost", "alert"]);

@@ -12,7 +12,11 @@ import { stateWord } from "./alert_order.ts";
 
 export type Order = (alert: Alert, action: "ack" | "silence", seconds: number) => void;
 
-const SILENCES: [string, number][] = [["15 minutes", 900], ["1 hour", 3600], ["1 day", 86400]];
+const SILENCES: [string, number][] = [
+  ["15 minutes", 900],
+  ["1 hour", 3600],
+  ["1 day", 86400],
+];
 
 /** Return a number of the evidence, if it is one. */
 function numeric(found: unknown): number | null {
@@ -56,11 +60,21 @@ export class Detail {
       fill(this.element, empty("Nothing to show", "Choose an alert to see its evidence."));
       return;
     }
-    fill(this.element,
-      h("header", { class: "alert-title" }, severityMark(alert.severity), h("h2", {}, alert.rule), h("span", { class: `chip state-${alert.state}` }, stateWord(alert, !this.ended()))),
+    fill(
+      this.element,
+      h(
+        "header",
+        { class: "alert-title" },
+        severityMark(alert.severity),
+        h("h2", {}, alert.rule),
+        h("span", { class: `chip state-${alert.state}` }, stateWord(alert, !this.ended())),
+      ),
       h("p", { class: "alert-said" }, alert.text),
       alert.remedy ? h("p", { class: "alert-remedy" }, h("strong", {}, "What to do: "), coded(alert.remedy)) : null,
-      this.buttons(alert), this.chart(alert), this.facts(alert));
+      this.buttons(alert),
+      this.chart(alert),
+      this.facts(alert),
+    );
   }
 
   stop(): void {
@@ -79,17 +93,24 @@ export class Detail {
     if (!this.actions || alert.state === "resolved" || this.ended()) return null;
     const button = (text: string, click: () => void): HTMLElement =>
       h("button", { class: "button", attrs: { type: "button" }, on: { click } }, text);
-    return h("div", { class: "alert-actions" },
-      alert.state === "firing" || alert.state === "pending" ? button("Acknowledge", () => this.order(alert, "ack", 0)) : null,
-      alert.state === "silenced" ? null : SILENCES.map(([text, seconds]) => button(`Silence for ${text}`, () => this.order(alert, "silence", seconds))));
+    return h(
+      "div",
+      { class: "alert-actions" },
+      alert.state === "firing" || alert.state === "pending"
+        ? button("Acknowledge", () => this.order(alert, "ack", 0))
+        : null,
+      alert.state === "silenced"
+        ? null
+        : SILENCES.map(([text, seconds]) => button(`Silence for ${text}`, () => this.order(alert, "silence", seconds))),
+    );
   }
 
   private chart(alert: Alert): HTMLElement | null {
-    const name = alert.evidence?.["metric"];
+    const name = alert.evidence?.metric;
     if (typeof name !== "string" || !name) return null;
     const facts = this.run.names.value?.metrics.find((metric) => metric.name === name);
     if (!facts) return null;
-    const limit = numeric(alert.evidence?.["threshold"]);
+    const limit = numeric(alert.evidence?.threshold);
     this.curves = new Curves([this.run.key], this.run.live);
     const source = { curves: this.curves, link: new Link(), live: this.run.live };
     this.curves.follow(source.link);
@@ -112,33 +133,59 @@ export class Detail {
     const now = this.run.live.now();
     const end = alert.until ?? (this.ended() ? (this.run.live.status?.heard ?? now) : now);
     const evidence = alert.evidence ?? {};
-    const unit = this.run.names.value?.metrics.find((metric) => metric.name === evidence["metric"])?.unit ?? "";
+    const unit = this.run.names.value?.metrics.find((metric) => metric.name === evidence.metric)?.unit ?? "";
     const rows: [string, string][] = [
       ["since", moment(alert.since, now)],
       ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "it lasts"],
       ["lasted", alert.since === null ? ABSENT : duration(Math.max(0, end - alert.since))],
       ["step", alert.step === null ? ABSENT : number(alert.step)],
       ["rank", alert.rank === null ? "all, or the machine" : String(alert.rank)],
-      ...Object.entries(evidence).filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")
-        .map(([key, found]): [string, string] => [key, shown(found, key === "value" || key === "threshold" ? unit : "")]),
+      ...Object.entries(evidence)
+        .filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")
+        .map(([key, found]): [string, string] => [
+          key,
+          shown(found, key === "value" || key === "threshold" ? unit : ""),
+        ]),
       ...Object.entries(alert.labels ?? {}).map(([key, found]): [string, string] => [`label ${key}`, shown(found, "")]),
     ];
-    return h("div", { class: "alert-facts" },
-      h("dl", { class: "facts" }, rows.map(([key, text]) => [h("dt", {}, key), h("dd", { class: "num" }, text)])), this.course(alert, now));
+    return h(
+      "div",
+      { class: "alert-facts" },
+      h(
+        "dl",
+        { class: "facts" },
+        rows.map(([key, text]) => [h("dt", {}, key), h("dd", { class: "num" }, text)]),
+      ),
+      this.course(alert, now),
+    );
   }
 
   /** The states it went through. */
   private course(alert: Alert, now: number): HTMLElement | null {
     const { transitions } = alert as Alert & { transitions?: { time: number | null; state: string; text: string }[] };
     if (!transitions?.length) return null;
-    return h("ol", { class: "alert-course", attrs: { "aria-label": "What happened to it" } }, transitions.map(({ time, state, text }) =>
-      h("li", {}, h("span", { class: "soft num" }, moment(time, now)), h("span", { class: `chip state-${state}` }, state), text === alert.text ? null : h("span", {}, text))));
+    return h(
+      "ol",
+      { class: "alert-course", attrs: { "aria-label": "What happened to it" } },
+      transitions.map(({ time, state, text }) =>
+        h(
+          "li",
+          {},
+          h("span", { class: "soft num" }, moment(time, now)),
+          h("span", { class: `chip state-${state}` }, state),
+          text === alert.text ? null : h("span", {}, text),
+        ),
+      ),
+    );
   }
 }
 
 function shown(found: unknown, unit: string): string {
   if (found === null || found === undefined) return ABSENT;
   if (typeof found === "number") return value(found, unit);
-  if (typeof found === "object" && !Array.isArray(found)) return Object.entries(found).map(([key, one]) => `${key} ${shown(one, unit)}`).join(", ");
+  if (typeof found === "object" && !Array.isArray(found))
+    return Object.entries(found)
+      .map(([key, one]) => `${key} ${shown(one, unit)}`)
+      .join(", ");
   return typeof found === "string" ? found : JSON.stringify(found);
 }

@@ -2,7 +2,7 @@
 
 import "./alerts.css";
 import type { Place } from "../address.ts";
-import { post, reason, type Alert } from "../api.ts";
+import { type Alert, post, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { ABSENT, ago, duration, moment } from "../format.ts";
 import type { Mounted, Page, View } from "../page.ts";
@@ -14,17 +14,28 @@ import { byUrgency, isOpen, matching, stateWord } from "./alert_order.ts";
 class AlertsView implements Mounted {
   private readonly list = h("ul", { class: "alert-list", attrs: { "aria-label": "Alerts" } });
   private readonly notice = h("p", { class: "soft alert-notice", attrs: { role: "status" } });
-  private readonly counts = segmented("Which alerts", [["active", "Active"], ["history", "History"]], "active", (value) =>
-    this.page.router.param({ show: value, alert: null }));
+  private readonly counts = segmented(
+    "Which alerts",
+    [
+      ["active", "Active"],
+      ["history", "History"],
+    ],
+    "active",
+    (value) => this.page.router.param({ show: value, alert: null }),
+  );
   private readonly search = h("input", {
     attrs: { type: "search", placeholder: "Find an alert", "aria-label": "Find an alert" },
     on: { input: () => this.page.router.param({ q: this.search.value }) },
   });
-  private readonly test = h("button", {
-    class: "button",
-    attrs: { type: "button" },
-    on: { click: () => void this.order(null, "test", 0) },
-  }, "Send a test notification");
+  private readonly test = h(
+    "button",
+    {
+      class: "button",
+      attrs: { type: "button" },
+      on: { click: () => void this.order(null, "test", 0) },
+    },
+    "Send a test notification",
+  );
   private readonly detail: Detail;
   private readonly stops: (() => void)[] = [];
   private alerts: Alert[] | null = null;
@@ -35,9 +46,17 @@ class AlertsView implements Mounted {
     private readonly page: Page,
     private readonly run: RunModel,
   ) {
-    this.detail = new Detail(run, page.server.capabilities.actions, (alert, action, seconds) => void this.order(alert, action, seconds));
-    fill(root, h("div", { class: "toolbar" }, this.counts.element, h("div", { class: "search" }, this.search), this.test), this.notice,
-      h("div", { class: "alert-split" }, this.list, this.detail.element));
+    this.detail = new Detail(
+      run,
+      page.server.capabilities.actions,
+      (alert, action, seconds) => void this.order(alert, action, seconds),
+    );
+    fill(
+      root,
+      h("div", { class: "toolbar" }, this.counts.element, h("div", { class: "search" }, this.search), this.test),
+      this.notice,
+      h("div", { class: "alert-split" }, this.list, this.detail.element),
+    );
     show(this.notice, false);
     const offer = (): void => {
       show(this.test, page.server.capabilities.actions && run.live.status?.state === "running");
@@ -46,7 +65,10 @@ class AlertsView implements Mounted {
     offer();
     this.stops.push(run.live.listen({ status: offer }));
     fill(this.list, skeleton(3));
-    this.stops.push(run.names.listen(() => this.detail.again()), run.alerts.listen(() => this.arrived()));
+    this.stops.push(
+      run.names.listen(() => this.detail.again()),
+      run.alerts.listen(() => this.arrived()),
+    );
   }
 
   update(place: Place): void {
@@ -62,7 +84,11 @@ class AlertsView implements Mounted {
   private arrived(): void {
     const { value, error } = this.run.alerts;
     if (value) this.alerts = value.alerts;
-    else if (error) fill(this.list, failure(error, () => this.run.alerts.refresh()));
+    else if (error)
+      fill(
+        this.list,
+        failure(error, () => this.run.alerts.refresh()),
+      );
     show(this.detail.element, this.alerts !== null);
     this.draw();
   }
@@ -78,8 +104,9 @@ class AlertsView implements Mounted {
     if (key === this.drawn) return;
     this.drawn = key;
     this.counts.set(history ? "history" : "active");
-    this.counts.element.querySelectorAll("button").forEach((button, place) =>
-      setText(button, place ? `History ${this.alerts?.length ?? 0}` : `Active ${open.length}`));
+    this.counts.element.querySelectorAll("button").forEach((button, place) => {
+      setText(button, place ? `History ${this.alerts?.length ?? 0}` : `Active ${open.length}`);
+    });
     fill(this.list, shown.length ? shown.map((alert) => this.row(alert, alert === chosen)) : this.nothing(history));
     this.detail.show(chosen);
   }
@@ -94,22 +121,53 @@ class AlertsView implements Mounted {
   private row(alert: Alert, chosen: boolean): HTMLElement {
     const now = this.run.live.now();
     const lasted = alert.since === null || alert.until === null ? ABSENT : duration(alert.until - alert.since);
-    const when = alert.since === null ? ABSENT : alert.until === null ? ago(Math.max(0, now - alert.since)) : moment(alert.since, now);
-    return h("li", {},
-      h("button", {
-        class: `alert-row ${alert.severity} ${isOpen(alert) ? alert.state : "over"}`,
-        attrs: { type: "button", "aria-current": chosen ? "true" : null, "data-alert": alert.alert },
-        on: { click: () => this.page.router.param({ alert: alert.alert }) },
-      },
-        h("span", { class: "alert-head" }, severityMark(alert.severity), h("strong", { class: "alert-rule" }, alert.rule),
-          h("span", { class: `chip state-${alert.state}` }, stateWord(alert, this.run.live.status?.state === "running"))),
+    const when =
+      alert.since === null
+        ? ABSENT
+        : alert.until === null
+          ? ago(Math.max(0, now - alert.since))
+          : moment(alert.since, now);
+    return h(
+      "li",
+      {},
+      h(
+        "button",
+        {
+          class: `alert-row ${alert.severity} ${isOpen(alert) ? alert.state : "over"}`,
+          attrs: { type: "button", "aria-current": chosen ? "true" : null, "data-alert": alert.alert },
+          on: { click: () => this.page.router.param({ alert: alert.alert }) },
+        },
+        h(
+          "span",
+          { class: "alert-head" },
+          severityMark(alert.severity),
+          h("strong", { class: "alert-rule" }, alert.rule),
+          h(
+            "span",
+            { class: `chip state-${alert.state}` },
+            stateWord(alert, this.run.live.status?.state === "running"),
+          ),
+        ),
         h("span", { class: "alert-text" }, alert.text),
-        h("span", { class: "alert-when soft num" }, when, isOpen(alert) ? null : ` · for ${lasted}`,
-          alert.step === null ? null : ` · step ${alert.step}`, alert.rank === null ? null : ` · rank ${alert.rank}`)));
+        h(
+          "span",
+          { class: "alert-when soft num" },
+          when,
+          isOpen(alert) ? null : ` · for ${lasted}`,
+          alert.step === null ? null : ` · step ${alert.step}`,
+          alert.rank === null ? null : ` · rank ${alert.rank}`,
+        ),
+      ),
+    );
   }
 
   private async order(alert: Alert | null, action: "ack" | "silence" | "test", seconds: number): Promise<void> {
-    const body = { run: this.run.key, action, ...(alert ? { alert: alert.alert, rule: alert.rule } : {}), ...(seconds ? { seconds } : {}) };
+    const body = {
+      run: this.run.key,
+      action,
+      ...(alert ? { alert: alert.alert, rule: alert.rule } : {}),
+      ...(seconds ? { seconds } : {}),
+    };
     try {
       this.tell((await post<{ text: string }>("/api/alerts", body)).text);
       this.run.alerts.refresh();
@@ -136,4 +194,3 @@ export const alerts: View = {
     return new AlertsView(root, page, run);
   },
 };
-

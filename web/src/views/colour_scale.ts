@@ -10,5 +10,9 @@ export function shade(share: number): [number, number, number] {
   const at = Math.max(0, Math.min(1, share)) * (SCALE.length - 1);
   const [low, part] = [Math.floor(at), at - Math.floor(at)];
   const [one, other] = [SCALE[low] ?? [0, 0, 0], SCALE[Math.min(SCALE.length - 1, low + 1)] ?? [0, 0, 0]];
-  return [0, 1, 2].map((channel) => Math.round((one[channel] ?? 0) * (1 - part) + (other[channel] ?? 0) * part)) as [number, number, number];
+  return [0, 1, 2].map((channel) => Math.round((one[channel] ?? 0) * (1 - part) + (other[channel] ?? 0) * part)) as [
+    number,
+    number,
+    number,
+  ];
 }

@@ -2,10 +2,10 @@
 
 import "./compare.css";
 import type { Place } from "../address.ts";
-import { api, json, reason, type Names } from "../api.ts";
+import { api, json, type Names, reason } from "../api.ts";
 import type { Axis } from "../chart.ts";
 import { Curves } from "../curves.ts";
-import { fill, h, setText, show, type Child } from "../dom.ts";
+import { type Child, fill, h, setText, show } from "../dom.ts";
 import { clock, moment, number } from "../format.ts";
 import type { Held } from "../held.ts";
 import { Link, zoomOf, zoomText } from "../link.ts";
@@ -14,16 +14,21 @@ import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
 import { empty, failure, skeleton } from "../parts.ts";
 import { search } from "../search.ts";
-import { configTable, numbersTable, phasesTable, runMark, tellApart, type Comparison } from "./compare_tables.ts";
+import { type Comparison, configTable, numbersTable, phasesTable, runMark, tellApart } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
-import { shared, type Shared } from "./shared_metrics.ts";
+import { type Shared, shared } from "./shared_metrics.ts";
 
 const MOST_CHARTS = 60;
 
 class CompareView implements Mounted {
   private readonly picker: Picker;
   private readonly controls: LookControls;
-  private readonly zoom = h("button", { class: "button", attrs: { type: "button" }, title: "Show everything", on: { click: () => this.link.setRange(null) } });
+  private readonly zoom = h("button", {
+    class: "button",
+    attrs: { type: "button" },
+    title: "Show everything",
+    on: { click: () => this.link.setRange(null) },
+  });
   private readonly many = h("span", { class: "soft" });
   private readonly tools = h("div", { class: "toolbar" });
   private readonly legend = h("div", { class: "compare-legend", attrs: { "aria-label": "Runs" } });
@@ -47,7 +52,14 @@ class CompareView implements Mounted {
     // one run that diverges must not flatten the others: outliers are clipped unless one asks for them
     this.controls = new LookControls(page.router, { clip: true }, { zoom: null });
     this.picker = new Picker(page.server.limits.runs, (keys) => this.choose(keys));
-    fill(root, h("section", { class: "card compare-pick" }, this.picker.element), this.legend, this.facts, this.tools, this.charts);
+    fill(
+      root,
+      h("section", { class: "card compare-pick" }, this.picker.element),
+      this.legend,
+      this.facts,
+      this.tools,
+      this.charts,
+    );
   }
 
   update(place: Place): void {
@@ -81,7 +93,8 @@ class CompareView implements Mounted {
   }
 
   private async load(): Promise<void> {
-    const turn = (this.turn += 1);
+    this.turn += 1;
+    const turn = this.turn;
     this.clear();
     this.comparison = null;
     fill(this.legend);
@@ -104,21 +117,44 @@ class CompareView implements Mounted {
       this.curves = new Curves(this.keys);
       if (names.some((one) => one.ranks.length > 1)) this.curves.setOptions({ fold: true });
       this.drawFacts(comparison);
-      fill(this.tools, this.search.element, h("div", { class: "controls" }, ...this.controls.elements, this.zoom, this.many));
+      fill(
+        this.tools,
+        this.search.element,
+        h("div", { class: "controls" }, ...this.controls.elements, this.zoom, this.many),
+      );
       this.draw();
     } catch (error) {
-      if (turn === this.turn) fill(this.facts, failure(reason(error), () => void this.load()));
+      if (turn === this.turn)
+        fill(
+          this.facts,
+          failure(reason(error), () => void this.load()),
+        );
     }
   }
 
   private drawFacts(comparison: Comparison): void {
-    fill(this.legend, comparison.runs.map((run, place) => runMark(run, place, this.page.router.link({ view: "overview", run: run.key }), {
-      base: () => this.picker.makeBase(run.key),
-      remove: () => this.picker.toggle(run.key),
-    })));
+    fill(
+      this.legend,
+      comparison.runs.map((run, place) =>
+        runMark(run, place, this.page.router.link({ view: "overview", run: run.key }), {
+          base: () => this.picker.makeBase(run.key),
+          remove: () => this.picker.toggle(run.key),
+        }),
+      ),
+    );
     this.facts.classList.toggle("compare-wide", comparison.runs.length > 2);
-    fill(this.facts, numbersTable(comparison), configTable(comparison),
-      comparison.notes.length ? h("ul", { class: "soft compare-notes" }, comparison.notes.map((note) => h("li", {}, note))) : null);
+    fill(
+      this.facts,
+      numbersTable(comparison),
+      configTable(comparison),
+      comparison.notes.length
+        ? h(
+            "ul",
+            { class: "soft compare-notes" },
+            comparison.notes.map((note) => h("li", {}, note)),
+          )
+        : null,
+    );
   }
 
   private draw(): void {
@@ -135,7 +171,8 @@ class CompareView implements Mounted {
       this.drawCharts(found, this.comparison, this.curves);
     } else this.zoomTo(params);
     // what one run waits for is the very thing to see: times are clipped only if one asks for it
-    for (const [panel, { time }] of this.panels) panel.look({ ...look, clip: look.clip && (!time || params.has("clip")) });
+    for (const [panel, { time }] of this.panels)
+      panel.look({ ...look, clip: look.clip && (!time || params.has("clip")) });
   }
 
   /** Lay out the charts: first how good the runs are, then how fast. */
@@ -143,18 +180,40 @@ class CompareView implements Mounted {
     for (const panel of this.panels.keys()) panel.stop();
     const called = new Map(comparison.runs.map((run, place) => [run.key, { name: run.name || run.id, place }]));
     const shown = found.slice(0, MOST_CHARTS);
-    this.panels = new Map(shown.map((metric) => [new Panel({ curves, link: this.link }, {
-      title: metric.name, names: [metric.name], unit: metric.unit, help: metric.help, every: "plain",
-      label: (held: Held) => called.get(held.run)?.name ?? held.run,
-      order: (held: Held) => called.get(held.run)?.place ?? 0,
-    }), metric]));
-    setText(this.many, `${found.length} metrics${found.length > MOST_CHARTS ? `, the first ${MOST_CHARTS} are drawn: type to find the others` : ""}`);
+    this.panels = new Map(
+      shown.map((metric) => [
+        new Panel(
+          { curves, link: this.link },
+          {
+            title: metric.name,
+            names: [metric.name],
+            unit: metric.unit,
+            help: metric.help,
+            every: "plain",
+            label: (held: Held) => called.get(held.run)?.name ?? held.run,
+            order: (held: Held) => called.get(held.run)?.place ?? 0,
+          },
+        ),
+        metric,
+      ]),
+    );
+    setText(
+      this.many,
+      `${found.length} metrics${found.length > MOST_CHARTS ? `, the first ${MOST_CHARTS} are drawn: type to find the others` : ""}`,
+    );
     const part = (title: string, time: boolean, ...more: Child[]): Child => {
       const own = [...this.panels].filter(([, metric]) => metric.time === time).map(([panel]) => panel.element);
-      return own.length || more.some(Boolean) ? h("section", { class: "compare-part" }, h("h2", {}, title), ...more, h("div", { class: "charts" }, own)) : null;
+      return own.length || more.some(Boolean)
+        ? h("section", { class: "compare-part" }, h("h2", {}, title), ...more, h("div", { class: "charts" }, own))
+        : null;
     };
     const phases = this.page.router.place.params.get("q") ? null : phasesTable(comparison);
-    fill(this.charts, this.panels.size ? [part("Quality", false), part("Time", true, phases)] : empty("No metric matches", "Try fewer words."));
+    fill(
+      this.charts,
+      this.panels.size
+        ? [part("Quality", false), part("Time", true, phases)]
+        : empty("No metric matches", "Try fewer words."),
+    );
   }
 
   /** Begin an axis: what a range means is another thing on each. Time counts from each run's own begin. */
@@ -162,7 +221,9 @@ class CompareView implements Mounted {
     const link = new Link();
     link.unit = axis === "step" ? "step" : "time";
     this.link = link;
-    if (this.curves) this.curves.starts = axis === "time" ? new Map((this.comparison?.runs ?? []).map((run) => [run.key, run.created ?? 0])) : null;
+    if (this.curves)
+      this.curves.starts =
+        axis === "time" ? new Map((this.comparison?.runs ?? []).map((run) => [run.key, run.created ?? 0])) : null;
     this.zoomTo(params);
     this.unfollow();
     this.unfollow = this.curves?.follow(link) ?? (() => undefined);
@@ -177,13 +238,16 @@ class CompareView implements Mounted {
   /** The address says what is in view. */
   private zoomTo(params: URLSearchParams): void {
     const zoom = zoomOf(params);
-    if (zoomText(this.link.unit, this.link.range) !== params.get("zoom")) this.link.setRange(zoom && zoom.unit === this.link.unit ? zoom.range : null);
+    if (zoomText(this.link.unit, this.link.range) !== params.get("zoom"))
+      this.link.setRange(zoom && zoom.unit === this.link.unit ? zoom.range : null);
   }
 
   private drawZoom(axis: Axis): void {
     const { range } = this.link;
     show(this.zoom, range !== null);
-    const [from, to] = (range ?? []).map((x) => (axis === "step" ? number(Math.round(x)) : axis === "wall" ? moment(x) : clock(x)));
+    const [from, to] = (range ?? []).map((x) =>
+      axis === "step" ? number(Math.round(x)) : axis === "wall" ? moment(x) : clock(x),
+    );
     setText(this.zoom, `${axis === "step" ? "Step " : ""}${from} – ${to}  ✕`);
   }
 }

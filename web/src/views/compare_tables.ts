@@ -8,7 +8,15 @@ import { change, quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 
 export interface Comparison {
-  runs: { key: string; id: string; name: string; state: string; created: number | null; steps: number | null; duration: number | null }[];
+  runs: {
+    key: string;
+    id: string;
+    name: string;
+    state: string;
+    created: number | null;
+    steps: number | null;
+    duration: number | null;
+  }[];
   config: { key: string; values: unknown[]; same: boolean }[];
   numbers: Numbers[];
   phases: (Phase[] | null)[];
@@ -20,7 +28,13 @@ export interface Numbers {
   unit: string;
   better: "lower" | "higher" | null;
   values: ({ value: number | null } | null)[];
-  differences: ({ ratio: number | null; low: number | null; high: number | null; verdict: string; text: string } | null)[];
+  differences: ({
+    ratio: number | null;
+    low: number | null;
+    high: number | null;
+    verdict: string;
+    text: string;
+  } | null)[];
 }
 
 type Run = Comparison["runs"][number];
@@ -40,17 +54,59 @@ export interface MarkOrders {
 /** Return a run's mark: its colour, its name as a link, its state, and what can be done with it. */
 export function runMark(run: Run, place: number, href: string, orders: MarkOrders): HTMLElement {
   const name = run.name || run.id;
-  const base = place === 0
-    ? h("span", { class: "chip" }, "base")
-    : h("button", { class: "compare-order", title: `Compare the others with ${name}`, attrs: { type: "button" }, on: { click: orders.base } }, "make base");
-  const remove = h("button", { class: "compare-order", attrs: { type: "button", "aria-label": `Leave out ${name}` }, on: { click: orders.remove } }, "×");
-  return h("div", { class: "compare-run" }, swatch(place), h("a", { class: "compare-name", title: name, attrs: { href } }, name),
-    stateMark(run.state as RunState), h("span", { class: "soft num" }, clock(run.duration)), base, remove);
+  const base =
+    place === 0
+      ? h("span", { class: "chip" }, "base")
+      : h(
+          "button",
+          {
+            class: "compare-order",
+            title: `Compare the others with ${name}`,
+            attrs: { type: "button" },
+            on: { click: orders.base },
+          },
+          "make base",
+        );
+  const remove = h(
+    "button",
+    {
+      class: "compare-order",
+      attrs: { type: "button", "aria-label": `Leave out ${name}` },
+      on: { click: orders.remove },
+    },
+    "×",
+  );
+  return h(
+    "div",
+    { class: "compare-run" },
+    swatch(place),
+    h("a", { class: "compare-name", title: name, attrs: { href } }, name),
+    stateMark(run.state as RunState),
+    h("span", { class: "soft num" }, clock(run.duration)),
+    base,
+    remove,
+  );
 }
 
 function head(comparison: Comparison, first: string): HTMLElement {
-  return h("thead", {}, h("tr", {}, h("th", { attrs: { scope: "col" } }, first),
-    comparison.runs.map((run, place) => h("th", { class: "compare-col", attrs: { scope: "col" }, title: run.name || run.id }, swatch(place), " ", run.name || run.id))));
+  return h(
+    "thead",
+    {},
+    h(
+      "tr",
+      {},
+      h("th", { attrs: { scope: "col" } }, first),
+      comparison.runs.map((run, place) =>
+        h(
+          "th",
+          { class: "compare-col", attrs: { scope: "col" }, title: run.name || run.id },
+          swatch(place),
+          " ",
+          run.name || run.id,
+        ),
+      ),
+    ),
+  );
 }
 
 const FEW = 8;
@@ -60,18 +116,35 @@ export function numbersTable(comparison: Comparison): HTMLElement | null {
   const { numbers } = comparison;
   if (!numbers.length) return null;
   const body = h("tbody", {});
-  const line = (row: Numbers): HTMLElement => h("tr", {},
-    h("th", { attrs: { scope: "row" }, title: row.better ? `${row.better} is better` : "" }, quantity(row.name),
-      row.better ? h("span", { class: "soft compare-better" }, row.better === "lower" ? " ↓" : " ↑") : null),
-    comparison.runs.map((run, place) => numberCell(row, place, run)));
+  const line = (row: Numbers): HTMLElement =>
+    h(
+      "tr",
+      {},
+      h(
+        "th",
+        { attrs: { scope: "row" }, title: row.better ? `${row.better} is better` : "" },
+        quantity(row.name),
+        row.better ? h("span", { class: "soft compare-better" }, row.better === "lower" ? " ↓" : " ↑") : null,
+      ),
+      comparison.runs.map((run, place) => numberCell(row, place, run)),
+    );
   const draw = (all: boolean): void => {
     fill(body, numbers.slice(0, all ? numbers.length : FEW).map(line));
     button.hidden = all || numbers.length <= FEW;
   };
-  const button = h("button", { class: "button compare-more", attrs: { type: "button" }, on: { click: () => draw(true) } }, `Show all ${numbers.length} numbers`);
+  const button = h(
+    "button",
+    { class: "button compare-more", attrs: { type: "button" }, on: { click: () => draw(true) } },
+    `Show all ${numbers.length} numbers`,
+  );
   draw(false);
-  return h("section", { class: "card" }, h("h2", { class: "card-title" }, "Summary"),
-    h("div", { class: "scroll" }, h("table", { class: "compare-numbers" }, head(comparison, "number"), body)), button);
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", { class: "card-title" }, "Summary"),
+    h("div", { class: "scroll" }, h("table", { class: "compare-numbers" }, head(comparison, "number"), body)),
+    button,
+  );
 }
 
 /** Whose value a cell holds: shown where the table is too narrow for columns. */
@@ -83,14 +156,34 @@ function numberCell(row: Numbers, place: number, run: Run): HTMLElement {
   const found = row.values[place];
   if (!found || found.value === null) return h("td", { class: "num soft" }, whose(run, place), ABSENT);
   const difference = row.differences[place] ?? null;
-  return h("td", { class: "num", title: difference?.text ?? "" }, whose(run, place),
-    h("div", {}, value(found.value, row.unit), difference ? h("span", { class: `compare-verdict ${tone(difference.verdict)}` }, difference.verdict) : null),
-    difference ? h("div", { class: `compare-difference ${tone(difference.verdict)}` }, change(difference.ratio), range(difference)) : null);
+  return h(
+    "td",
+    { class: "num", title: difference?.text ?? "" },
+    whose(run, place),
+    h(
+      "div",
+      {},
+      value(found.value, row.unit),
+      difference ? h("span", { class: `compare-verdict ${tone(difference.verdict)}` }, difference.verdict) : null,
+    ),
+    difference
+      ? h(
+          "div",
+          { class: `compare-difference ${tone(difference.verdict)}` },
+          change(difference.ratio),
+          range(difference),
+        )
+      : null,
+  );
 }
 
 function range(difference: { low: number | null; high: number | null }): HTMLElement | null {
   if (difference.low === null || difference.high === null) return null;
-  return h("span", { class: "soft" }, ` (${change(difference.low).replace("\u202f%", "")} … ${change(difference.high)})`);
+  return h(
+    "span",
+    { class: "soft" },
+    ` (${change(difference.low).replace("\u202f%", "")} … ${change(difference.high)})`,
+  );
 }
 
 /** Return the step of each run as a bar of its phases, all on one scale: a shorter bar is a faster step. */
@@ -99,19 +192,36 @@ export function phasesTable(comparison: Comparison): HTMLElement | null {
   const most = Math.max(...totals, 0);
   if (most <= 0) return null;
   const names = new Set(comparison.phases.flatMap((phases) => (phases ?? []).map((phase) => phase.phase)));
-  const keys = [...names].map((name) => h("li", {}, h("i", { class: "swatch", style: { background: `var(--${phaseColour(name)})` } }), " ", name));
-  return h("section", { class: "card" }, h("h2", { class: "card-title" }, "The mean step by its phases"),
+  const keys = [...names].map((name) =>
+    h("li", {}, h("i", { class: "swatch", style: { background: `var(--${phaseColour(name)})` } }), " ", name),
+  );
+  return h(
+    "section",
+    { class: "card" },
+    h("h2", { class: "card-title" }, "The mean step by its phases"),
     h("ul", { class: "compare-keys soft" }, keys),
-    h("div", { class: "compare-phases" }, comparison.runs.map((run, place) => {
-      const phases = comparison.phases[place] ?? [];
-      const total = totals[place] ?? 0;
-      return h("div", { class: "compare-phase" },
-        h("div", { class: "compare-phase-name", title: run.name || run.id }, swatch(place), " ", run.name || run.id),
-        h("div", { class: "compare-phase-bar" }, total > 0
-          ? h("div", { style: { width: `${(total / most) * 100}%` } }, phaseBar(phases, false))
-          : h("span", { class: "soft" }, "no phase was recorded")),
-        h("div", { class: "num" }, total > 0 ? value(total, "seconds") : ABSENT));
-    })));
+    h(
+      "div",
+      { class: "compare-phases" },
+      comparison.runs.map((run, place) => {
+        const phases = comparison.phases[place] ?? [];
+        const total = totals[place] ?? 0;
+        return h(
+          "div",
+          { class: "compare-phase" },
+          h("div", { class: "compare-phase-name", title: run.name || run.id }, swatch(place), " ", run.name || run.id),
+          h(
+            "div",
+            { class: "compare-phase-bar" },
+            total > 0
+              ? h("div", { style: { width: `${(total / most) * 100}%` } }, phaseBar(phases, false))
+              : h("span", { class: "soft" }, "no phase was recorded"),
+          ),
+          h("div", { class: "num" }, total > 0 ? value(total, "seconds") : ABSENT),
+        );
+      }),
+    ),
+  );
 }
 
 /** Return the configuration: what differs, and on demand the rest. */
@@ -120,17 +230,37 @@ export function configTable(comparison: Comparison): HTMLElement | null {
   const different = comparison.config.filter((row) => !row.same);
   const body = h("tbody", {});
   const row = (one: Comparison["config"][number]): HTMLElement =>
-    h("tr", { class: one.same ? "soft" : "" }, h("th", { class: "compare-key", attrs: { scope: "row" } }, one.key),
-      comparison.runs.map((run, place) => h("td", { class: place > 0 && !one.same && text(one.values[place]) !== text(one.values[0]) ? "compare-other" : "" }, whose(run, place), text(one.values[place]))));
+    h(
+      "tr",
+      { class: one.same ? "soft" : "" },
+      h("th", { class: "compare-key", attrs: { scope: "row" } }, one.key),
+      comparison.runs.map((run, place) =>
+        h(
+          "td",
+          { class: place > 0 && !one.same && text(one.values[place]) !== text(one.values[0]) ? "compare-other" : "" },
+          whose(run, place),
+          text(one.values[place]),
+        ),
+      ),
+    );
   const draw = (all: boolean): void => fill(body, (all ? comparison.config : different).map(row));
   draw(different.length === 0);
   const same = comparison.config.length - different.length;
   const box = h("input", { attrs: { type: "checkbox" }, on: { change: () => draw(box.checked) } });
-  return h("section", { class: "card" },
+  return h(
+    "section",
+    { class: "card" },
     h("h2", { class: "card-title" }, "Configuration"),
-    h("p", { class: "soft" }, different.length ? `${different.length} of ${comparison.config.length} keys differ.` : "All keys are the same.",
-      different.length && same ? h("label", { class: "compare-all" }, box, ` show the ${same} that are the same`) : null),
-    h("div", { class: "scroll" }, h("table", { class: "compare-config" }, head(comparison, "key"), body)));
+    h(
+      "p",
+      { class: "soft" },
+      different.length ? `${different.length} of ${comparison.config.length} keys differ.` : "All keys are the same.",
+      different.length && same
+        ? h("label", { class: "compare-all" }, box, ` show the ${same} that are the same`)
+        : null,
+    ),
+    h("div", { class: "scroll" }, h("table", { class: "compare-config" }, head(comparison, "key"), body)),
+  );
 }
 
 function text(found: unknown): string {

@@ -19,5 +19,9 @@ export function tone(verdict: string): string {
 
 /** Return a quantity in words: "loss@1999" is the loss at step 1999, "loss@500s" that after 500 seconds, "loss@50%" that half way. */
 export function quantity(name: string): string {
-  return name.replace(/@(\d+)$/, " at step $1").replace(/@([\d.]+)s$/, " after $1\u202fs").replace(/@([\d.]+)%$/, " at $1\u202f% of the run").replace(/@end$/, " at the end");
+  return name
+    .replace(/@(\d+)$/, " at step $1")
+    .replace(/@([\d.]+)s$/, " after $1\u202fs")
+    .replace(/@([\d.]+)%$/, " at $1\u202f% of the run")
+    .replace(/@end$/, " at the end");
 }

@@ -2,7 +2,7 @@
 
 import "./export.css";
 import type { Place } from "../address.ts";
-import { json, reason, type MetricFacts } from "../api.ts";
+import { json, type MetricFacts, reason } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { count } from "../format.ts";
 import { zoomOf } from "../link.ts";
@@ -25,7 +25,11 @@ const FORMATS: [string, string, string][] = [
   ["json", "JSON", "the run's facts and its metrics in one document"],
   ["html", "Report", "summary, charts, diagnosis and alerts of the whole run in one HTML file that works offline"],
 ];
-const RECIPES: [keyof Recipe, string][] = [["python", "Python"], ["sql", "SQL"], ["shell", "Shell"]];
+const RECIPES: [keyof Recipe, string][] = [
+  ["python", "Python"],
+  ["sql", "SQL"],
+  ["shell", "Shell"],
+];
 const MOST_SHOWN = 300;
 const MOST_PICTURES = 6;
 
@@ -59,14 +63,39 @@ class ExportView implements Mounted {
   ) {
     const pick = (text: string, names: () => string[]): HTMLElement =>
       h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.choose(names()) } }, text);
-    fill(root, h("div", { class: "export-split" },
-      h("section", { class: "card export-metrics" }, h("h2", { class: "card-title" }, "What"),
-        h("div", { class: "toolbar" }, h("div", { class: "search" }, this.search), pick("All of these", () => this.matching().map((metric) => metric.name)), pick("Clear", () => [])),
-        this.said, this.list),
-      h("div", { class: "export-ways" },
-        h("section", { class: "card" }, h("h2", { class: "card-title" }, "As a file"), this.files),
-        h("section", { class: "card" }, h("h2", { class: "card-title" }, "By your own code: the same numbers"), this.recipe),
-        h("section", { class: "card" }, h("h2", { class: "card-title" }, "As a picture"), this.pictures))));
+    fill(
+      root,
+      h(
+        "div",
+        { class: "export-split" },
+        h(
+          "section",
+          { class: "card export-metrics" },
+          h("h2", { class: "card-title" }, "What"),
+          h(
+            "div",
+            { class: "toolbar" },
+            h("div", { class: "search" }, this.search),
+            pick("All of these", () => this.matching().map((metric) => metric.name)),
+            pick("Clear", () => []),
+          ),
+          this.said,
+          this.list,
+        ),
+        h(
+          "div",
+          { class: "export-ways" },
+          h("section", { class: "card" }, h("h2", { class: "card-title" }, "As a file"), this.files),
+          h(
+            "section",
+            { class: "card" },
+            h("h2", { class: "card-title" }, "By your own code: the same numbers"),
+            this.recipe,
+          ),
+          h("section", { class: "card" }, h("h2", { class: "card-title" }, "As a picture"), this.pictures),
+        ),
+      ),
+    );
     fill(this.list, skeleton(6));
     this.stops.push(run.names.listen(() => this.arrived()));
   }
@@ -85,13 +114,20 @@ class ExportView implements Mounted {
   private arrived(): void {
     const { value, error } = this.run.names;
     if (value) this.metrics = value.metrics;
-    else if (error) fill(this.list, failure(error, () => this.run.names.refresh()));
+    else if (error)
+      fill(
+        this.list,
+        failure(error, () => this.run.names.refresh()),
+      );
     this.draw();
   }
 
   private chosen(): string[] {
     const known = new Set((this.metrics ?? []).map((metric) => metric.name));
-    return this.page.router.place.params.getAll("name").filter((name) => known.has(name)).slice(0, this.page.server.limits.names);
+    return this.page.router.place.params
+      .getAll("name")
+      .filter((name) => known.has(name))
+      .slice(0, this.page.server.limits.names);
   }
 
   private choose(names: string[]): void {
@@ -113,22 +149,36 @@ class ExportView implements Mounted {
       return;
     }
     const [chosen, found] = [this.chosen(), this.matching()];
-    const key = JSON.stringify([chosen, found.map((metric) => [metric.name, metric.count]), this.page.router.place.params.get("zoom")]);
+    const key = JSON.stringify([
+      chosen,
+      found.map((metric) => [metric.name, metric.count]),
+      this.page.router.place.params.get("zoom"),
+    ]);
     if (key === this.drawn) return;
     const before = this.drawn;
     this.drawn = key;
-    const points = this.metrics.filter((metric) => !chosen.length || chosen.includes(metric.name)).reduce((sum, metric) => sum + metric.count, 0);
-    setText(this.said, chosen.length
-      ? `${chosen.length} of ${this.metrics.length} metrics, ${count(points)} points`
-      : `all ${this.metrics.length} metrics, ${count(points)} points; tick some to take only those`);
+    const points = this.metrics
+      .filter((metric) => !chosen.length || chosen.includes(metric.name))
+      .reduce((sum, metric) => sum + metric.count, 0);
+    setText(
+      this.said,
+      chosen.length
+        ? `${chosen.length} of ${this.metrics.length} metrics, ${count(points)} points`
+        : `all ${this.metrics.length} metrics, ${count(points)} points; tick some to take only those`,
+    );
     const kept = this.list.scrollTop;
-    fill(this.list, found.slice(0, MOST_SHOWN).map((metric) => this.line(metric, chosen)),
-      found.length > MOST_SHOWN ? h("li", { class: "soft" }, `and ${found.length - MOST_SHOWN} more: type to find them`) : null,
-      found.length ? null : h("li", { class: "soft" }, "No metric matches."));
+    fill(
+      this.list,
+      found.slice(0, MOST_SHOWN).map((metric) => this.line(metric, chosen)),
+      found.length > MOST_SHOWN
+        ? h("li", { class: "soft" }, `and ${found.length - MOST_SHOWN} more: type to find them`)
+        : null,
+      found.length ? null : h("li", { class: "soft" }, "No metric matches."),
+    );
     this.list.scrollTop = kept;
     this.drawFiles(chosen);
     const names = chosen.length ? chosen : this.metrics.slice(0, 1).map((metric) => metric.name);
-    if (!before || !before.startsWith(JSON.stringify([chosen]).slice(0, -1))) this.drawPictures(names);
+    if (!before?.startsWith(JSON.stringify([chosen]).slice(0, -1))) this.drawPictures(names);
     void this.drawRecipe(names);
   }
 
@@ -138,35 +188,69 @@ class ExportView implements Mounted {
       attrs: { type: "checkbox", checked: on },
       on: { change: () => this.choose(on ? chosen.filter((name) => name !== metric.name) : [...chosen, metric.name]) },
     });
-    return h("li", {}, h("label", { title: metric.help || metric.name }, box, h("span", { class: "export-name" }, metric.name), h("span", { class: "soft num" }, count(metric.count))));
+    return h(
+      "li",
+      {},
+      h(
+        "label",
+        { title: metric.help || metric.name },
+        box,
+        h("span", { class: "export-name" }, metric.name),
+        h("span", { class: "soft num" }, count(metric.count)),
+      ),
+    );
   }
 
   private drawFiles(chosen: string[]): void {
-    fill(this.files, FORMATS.map(([format, label, text]) => {
-      const query = new URLSearchParams({ run: this.run.key, format });
-      for (const name of chosen) query.append("name", name);
-      return h("a", { class: "export-file", attrs: { href: `/api/export?${query}`, download: "", "data-format": format } },
-        h("strong", {}, label), h("span", { class: "soft" }, text));
-    }));
+    fill(
+      this.files,
+      FORMATS.map(([format, label, text]) => {
+        const query = new URLSearchParams({ run: this.run.key, format });
+        for (const name of chosen) query.append("name", name);
+        return h(
+          "a",
+          { class: "export-file", attrs: { href: `/api/export?${query}`, download: "", "data-format": format } },
+          h("strong", {}, label),
+          h("span", { class: "soft" }, text),
+        );
+      }),
+    );
   }
 
   private async drawRecipe(names: string[]): Promise<void> {
-    const turn = (this.turn += 1);
+    this.turn += 1;
+    const turn = this.turn;
     const zoom = zoomOf(this.page.router.place.params);
     const range = zoom ? { from: zoom.range[0], to: zoom.range[1], axis: zoom.unit } : {};
     if (!this.recipe.childElementCount) fill(this.recipe, skeleton(4));
     try {
       const recipe = await json<Recipe>("/api/recipe", { run: this.run.key, name: names, ...range });
       if (turn !== this.turn) return;
-      fill(this.recipe, RECIPES.filter(([key]) => recipe[key]).map(([key, label]) => this.code(label, recipe[key])));
+      fill(
+        this.recipe,
+        RECIPES.filter(([key]) => recipe[key]).map(([key, label]) => this.code(label, recipe[key])),
+      );
     } catch (error) {
-      if (turn === this.turn) fill(this.recipe, failure(reason(error), () => void this.drawRecipe(names)));
+      if (turn === this.turn)
+        fill(
+          this.recipe,
+          failure(reason(error), () => void this.drawRecipe(names)),
+        );
     }
   }
 
   private code(label: string, text: string): HTMLElement {
-    const button = h("button", { class: "button", attrs: { type: "button" }, on: { click: () => void this.copy(text, label) } }, "Copy");
-    return h("div", { class: "export-code" }, h("header", {}, h("h3", {}, label), button), h("pre", {}, h("code", {}, text)));
+    const button = h(
+      "button",
+      { class: "button", attrs: { type: "button" }, on: { click: () => void this.copy(text, label) } },
+      "Copy",
+    );
+    return h(
+      "div",
+      { class: "export-code" },
+      h("header", {}, h("h3", {}, label), button),
+      h("pre", {}, h("code", {}, text)),
+    );
   }
 
   private async copy(text: string, label: string): Promise<void> {
@@ -181,17 +265,37 @@ class ExportView implements Mounted {
   private drawPictures(names: string[]): void {
     for (const panel of this.panels) panel.stop();
     const facts = new Map((this.metrics ?? []).map((metric) => [metric.name, metric]));
-    this.panels = names.slice(0, MOST_PICTURES).map((name) =>
-      new Panel(this.run, { title: name, names: [name], unit: facts.get(name)?.unit ?? "", help: facts.get(name)?.help ?? "" }));
+    this.panels = names.slice(0, MOST_PICTURES).map(
+      (name) =>
+        new Panel(this.run, {
+          title: name,
+          names: [name],
+          unit: facts.get(name)?.unit ?? "",
+          help: facts.get(name)?.help ?? "",
+        }),
+    );
     // samples of the machine belong to no step
     const axis = names.some((name) => facts.get(name)?.source === "machine") ? "time" : "step";
     for (const panel of this.panels) panel.look({ axis });
-    fill(this.pictures, this.panels.map((panel, place) => h("div", { class: "export-picture" }, panel.element,
-      h("button", {
-        class: "button",
-        attrs: { type: "button" },
-        on: { click: () => void panel.png().then((blob) => save(blob, `${fileName(names[place] ?? "")}.png`)) },
-      }, "Save as PNG"))));
+    fill(
+      this.pictures,
+      this.panels.map((panel, place) =>
+        h(
+          "div",
+          { class: "export-picture" },
+          panel.element,
+          h(
+            "button",
+            {
+              class: "button",
+              attrs: { type: "button" },
+              on: { click: () => void panel.png().then((blob) => save(blob, `${fileName(names[place] ?? "")}.png`)) },
+            },
+            "Save as PNG",
+          ),
+        ),
+      ),
+    );
   }
 }
 

@@ -1,4 +1,9 @@
 /** Return a file name that any system takes. */
 export function fileName(text: string): string {
-  return text.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "").slice(0, 80) || "chart";
+  return (
+    text
+      .replace(/[^A-Za-z0-9._-]+/g, "-")
+      .replace(/^[-.]+|[-.]+$/g, "")
+      .slice(0, 80) || "chart"
+  );
 }

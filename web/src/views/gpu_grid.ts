@@ -22,32 +22,56 @@ class Tile {
   private readonly clock = h("span", { class: "num" });
   private readonly warning = h("span", { class: "chip gpu-warning" });
 
-  constructor(readonly index: string, name: string, node: string) {
-    const line = (label: string, ...parts: Node[]): HTMLElement => h("div", { class: "gpu-line" }, h("span", { class: "soft" }, label), parts);
-    this.element = h("article", { class: "card gpu", attrs: { "data-gpu": index } },
-      h("header", {}, h("h3", {}, `GPU ${index}`), h("span", { class: "soft gpu-name", title: `${name} ${node}` }, name), this.warning),
+  constructor(
+    readonly index: string,
+    name: string,
+    node: string,
+  ) {
+    const line = (label: string, ...parts: Node[]): HTMLElement =>
+      h("div", { class: "gpu-line" }, h("span", { class: "soft" }, label), parts);
+    this.element = h(
+      "article",
+      { class: "card gpu", attrs: { "data-gpu": index } },
+      h(
+        "header",
+        {},
+        h("h3", {}, `GPU ${index}`),
+        h("span", { class: "soft gpu-name", title: `${name} ${node}` }, name),
+        this.warning,
+      ),
       h("div", { class: "gpu-busy" }, this.use, h("span", { class: "soft" }, "busy")),
       h("div", { class: "gpu-bar" }, this.useBar),
       line("memory", this.memory),
       h("div", { class: "gpu-bar thin" }, this.memoryBar),
-      h("div", { class: "gpu-row" }, line("heat", this.heat), line("power", this.power), line("clock", this.clock)));
+      h("div", { class: "gpu-row" }, line("heat", this.heat), line("power", this.power), line("clock", this.clock)),
+    );
   }
 
   draw(): void {
     const { metrics } = this;
-    const use = metrics["utilization_ratio"] ?? null;
-    const [used, total] = [metrics["memory_used_bytes"] ?? null, metrics["memory_total_bytes"] ?? null];
-    const heat = metrics["temperature_celsius"] ?? null;
-    const limit = metrics["power_limit_watts"] ?? null;
+    const use = metrics.utilization_ratio ?? null;
+    const [used, total] = [metrics.memory_used_bytes ?? null, metrics.memory_total_bytes ?? null];
+    const heat = metrics.temperature_celsius ?? null;
+    const limit = metrics.power_limit_watts ?? null;
     setText(this.use, use === null ? ABSENT : `${number(use * 100, 2)}\u202f%`);
     width(this.useBar, use, use !== null && use < IDLE ? "idle" : "");
     setText(this.memory, used === null ? ABSENT : total === null ? bytes(used) : `${bytes(used)} of ${bytes(total)}`);
-    width(this.memoryBar, used !== null && total ? used / total : null, used !== null && total && used / total > 0.95 ? "full" : "");
+    width(
+      this.memoryBar,
+      used !== null && total ? used / total : null,
+      used !== null && total && used / total > 0.95 ? "full" : "",
+    );
     setText(this.heat, heat === null ? ABSENT : value(Math.round(heat), "celsius"));
     setAttr(this.heat, "class", heat !== null && heat >= HOT ? "num hot" : "num");
-    const watts = metrics["power_watts"] ?? null;
-    setText(this.power, watts === null ? ABSENT : `${Math.round(watts)}${limit === null ? "" : ` / ${Math.round(limit)}`}\u202fW`);
-    setText(this.clock, metrics["sm_clock_hertz"] == null ? ABSENT : `${number((metrics["sm_clock_hertz"] ?? 0) / 1e9, 3)}\u202fGHz`);
+    const watts = metrics.power_watts ?? null;
+    setText(
+      this.power,
+      watts === null ? ABSENT : `${Math.round(watts)}${limit === null ? "" : ` / ${Math.round(limit)}`}\u202fW`,
+    );
+    setText(
+      this.clock,
+      metrics.sm_clock_hertz == null ? ABSENT : `${number((metrics.sm_clock_hertz ?? 0) / 1e9, 3)}\u202fGHz`,
+    );
     const why = throttled(metrics);
     setText(this.warning, why);
     show(this.warning, why !== "");
@@ -69,8 +93,13 @@ export class GpuGrid {
     const key = JSON.stringify(gpus.map((gpu) => [gpu.node, gpu.index, gpu.name]));
     if (key !== this.shown) {
       this.shown = key;
-      this.tiles = new Map(gpus.map((gpu) => [`${gpu.node}|${gpu.index}`, new Tile(String(gpu.index), gpu.name, gpu.node)]));
-      fill(this.element, [...this.tiles.values()].map((tile) => tile.element));
+      this.tiles = new Map(
+        gpus.map((gpu) => [`${gpu.node}|${gpu.index}`, new Tile(String(gpu.index), gpu.name, gpu.node)]),
+      );
+      fill(
+        this.element,
+        [...this.tiles.values()].map((tile) => tile.element),
+      );
     }
     for (const gpu of gpus) {
       const tile = this.tiles.get(`${gpu.node}|${gpu.index}`);

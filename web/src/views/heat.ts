@@ -1,9 +1,9 @@
 /** Many processors over time as one picture: a row each, brighter is busier. Linked with the charts around it. */
 
+import { type Axis, LEFT } from "../chart.ts";
 import { h, setText } from "../dom.ts";
 import { moment, value } from "../format.ts";
 import { nearest } from "../line.ts";
-import { LEFT, type Axis } from "../chart.ts";
 import type { RunModel } from "../run.ts";
 import { isDark, onTheme } from "../theme.ts";
 import { hideTip, showTip } from "../tip.ts";
@@ -47,18 +47,39 @@ export class Heat {
     this.names = [...names].sort((one, other) => number(one) - number(other));
     this.canvas.setAttribute("aria-label", `${title}, ${names.length} processors over time`);
     const ends = (share: number): string => `rgb(${shade(share).join(",")})`;
-    const scale = h("span", { class: "heat-scale soft" }, "idle",
-      h("i", { style: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(ends).join(",")})` } }), "busy");
-    this.plot = h("div", { class: "heat-plot", style: { height: `${names.length * ROW}px`, "margin-left": `${LEFT}px` }, on: {
-      mousemove: (event) => this.hover(event),
-      mouseleave: () => this.leave(),
-      dblclick: () => run.link.setRange(null),
-    } }, this.canvas, this.mark);
-    this.element = h("section", { class: "chart heat", attrs: { "data-chart": title, "data-state": "loading", "data-drawn": 0 } },
-      h("header", { class: "chart-head" }, h("h3", { class: "chart-title" }, title), scale, this.read), this.plot);
+    const scale = h(
+      "span",
+      { class: "heat-scale soft" },
+      "idle",
+      h("i", { style: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(ends).join(",")})` } }),
+      "busy",
+    );
+    this.plot = h(
+      "div",
+      {
+        class: "heat-plot",
+        style: { height: `${names.length * ROW}px`, "margin-left": `${LEFT}px` },
+        on: {
+          mousemove: (event) => this.hover(event),
+          mouseleave: () => this.leave(),
+          dblclick: () => run.link.setRange(null),
+        },
+      },
+      this.canvas,
+      this.mark,
+    );
+    this.element = h(
+      "section",
+      { class: "chart heat", attrs: { "data-chart": title, "data-state": "loading", "data-drawn": 0 } },
+      h("header", { class: "chart-head" }, h("h3", { class: "chart-title" }, title), scale, this.read),
+      this.plot,
+    );
     this.stops = [
       watchSight(this.element, (on) => (on ? this.enter() : this.exit())),
-      watchSize(this.plot, (width) => { this.width = width; this.plan(); }),
+      watchSize(this.plot, (width) => {
+        this.width = width;
+        this.plan();
+      }),
       onTheme(() => this.plan()),
       run.link.onCursor((x) => this.point(x)),
       run.link.onRange(() => this.plan()),
@@ -106,7 +127,8 @@ export class Heat {
   private draw(): void {
     if (!this.inView || this.width <= 0) return;
     this.rows = this.collect();
-    for (const row of this.rows) if (this.axis !== "step") this.run.link.cover(row.x[0] ?? NaN, row.x[row.x.length - 1] ?? NaN);
+    for (const row of this.rows)
+      if (this.axis !== "step") this.run.link.cover(row.x[0] ?? NaN, row.x[row.x.length - 1] ?? NaN);
     const view = this.run.link.view();
     const some = this.rows.some((row) => row.x.length);
     if (!view || !some) return;
@@ -135,7 +157,9 @@ export class Heat {
     const share = x === null || !view ? -1 : (x - view[0]) / (view[1] - view[0] || 1);
     this.mark.hidden = share < 0 || share > 1;
     this.mark.style.setProperty("left", `${share * 100}%`);
-    const now = this.rows.map((row) => row.value[x === null ? row.value.length - 1 : nearest(row.x, x)] ?? NaN).filter(Number.isFinite);
+    const now = this.rows
+      .map((row) => row.value[x === null ? row.value.length - 1 : nearest(row.x, x)] ?? NaN)
+      .filter(Number.isFinite);
     setText(this.read, now.length ? value(now.reduce((sum, one) => sum + one, 0) / now.length, "ratio") : "");
   }
 
@@ -151,7 +175,13 @@ export class Heat {
     const at = nearest(row.x, x);
     const share = row.value[at] ?? NaN;
     const colour = `rgb(${shade(share).join(",")})`;
-    showTip(event.clientX, event.clientY, moment(row.time[at] ?? null), [{ colour, label: `processor ${this.names[place]?.split("/")[1] ?? place}`, text: value(share, "ratio") }], []);
+    showTip(
+      event.clientX,
+      event.clientY,
+      moment(row.time[at] ?? null),
+      [{ colour, label: `processor ${this.names[place]?.split("/")[1] ?? place}`, text: value(share, "ratio") }],
+      [],
+    );
   }
 
   private leave(): void {
@@ -159,4 +189,3 @@ export class Heat {
     this.run.link.setCursor(null);
   }
 }
-

@@ -2,13 +2,13 @@
 
 import "./ledger.css";
 import { api, type Ledger, type Severity, type Status } from "../api.ts";
-import { fill, h, type Child } from "../dom.ts";
+import { type Child, fill, h } from "../dom.ts";
 import { amount, capital, clock, duration, number, value } from "../format.ts";
 import { Fresh } from "../fresh.ts";
-import { runOf, type Mounted, type Page, type View } from "../page.ts";
-import { card, coded, empty, failure, severityMark, skeleton, stateMark, table, type Column } from "../parts.ts";
+import { type Mounted, type Page, runOf, type View } from "../page.ts";
+import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../parts.ts";
 import { redraw } from "../redraw.ts";
-import { classColour, shares, spoken, type Share } from "./ledger_classes.ts";
+import { classColour, type Share, shares, spoken } from "./ledger_classes.ts";
 
 /** How often it is asked for while the run goes on; and never more often than so many times what it takes. */
 const [ASK_MS, ASK_SHARE] = [5000, 10];
@@ -29,8 +29,13 @@ class LedgerView implements Mounted {
   constructor(root: HTMLElement, page: Page) {
     const run = runOf(page);
     this.ledger = new Fresh(() => api.ledger(run.key));
-    fill(root, this.problem, h("section", { class: "card ledger-top" }, this.numbers),
-      h("div", { class: "ledger-parts" }, card("Where the time went", this.classes), this.side), this.low);
+    fill(
+      root,
+      this.problem,
+      h("section", { class: "card ledger-top" }, this.numbers),
+      h("div", { class: "ledger-parts" }, card("Where the time went", this.classes), this.side),
+      this.low,
+    );
     this.stops = [this.ledger.listen(() => this.draw()), run.live.listen({ status: (status) => this.follow(status) })];
     this.askedAt = performance.now();
   }
@@ -51,9 +56,21 @@ class LedgerView implements Mounted {
 
   private draw(): void {
     const found = this.ledger.value;
-    redraw(this.problem, this.ledger.error, () => (this.ledger.error ? failure(this.ledger.error, () => this.ledger.refresh()) : null));
+    redraw(this.problem, this.ledger.error, () =>
+      this.ledger.error ? failure(this.ledger.error, () => this.ledger.refresh()) : null,
+    );
     if (!found) return;
-    redraw(this.numbers, found, () => numbers(found).map(([label, text, note, help]) => h("div", { title: help }, h("dt", {}, label), h("dd", { class: "num" }, text), h("dd", { class: "soft" }, note))));
+    redraw(this.numbers, found, () =>
+      numbers(found).map(([label, text, note, help]) =>
+        h(
+          "div",
+          { title: help },
+          h("dt", {}, label),
+          h("dd", { class: "num" }, text),
+          h("dd", { class: "soft" }, note),
+        ),
+      ),
+    );
     redraw(this.classes, [found.seconds, found.money, found.energy], () => classes(found));
     redraw(this.side, [found.wasted, found.advice, found.money], () => [wasted(found), advice(found)]);
     redraw(this.low, found.attempts, () => attempts(found));
@@ -63,17 +80,44 @@ class LedgerView implements Mounted {
 /** The figures on top: label, text, note and what it means. */
 function numbers(found: Ledger): [string, string, string, string][] {
   const { money, energy, forecast, definitions } = found;
-  const ways = [many(found.attempts.length, "attempt"), many(found.ranks, "rank"), many(found.devices, found.device === "gpu" ? "GPU" : "machine")];
+  const ways = [
+    many(found.attempts.length, "attempt"),
+    many(found.ranks, "rank"),
+    many(found.devices, found.device === "gpu" ? "GPU" : "machine"),
+  ];
   const summed = found.imported && !found.imported.timed ? "added up, as its log tells no time; " : "";
-  const unknown = (found.seconds["unknown"] ?? 0) / (found.paid_seconds || 1);
+  const unknown = (found.seconds.unknown ?? 0) / (found.paid_seconds || 1);
   const dark = unknown < 0.001 ? "of the time was productive" : `at least; its log does not tell of ${share(unknown)}`;
   const rows: [string, string, string, string][] = [
     ["Wall clock", duration(found.wall_seconds), summed + ways.join(", "), "From the first start to the last end"],
-    ["Goodput", value(found.goodput_ratio, "ratio"), found.goodput_ratio === null ? "no step is known" : dark, definitions["goodput_ratio"] ?? ""],
-    ["Money", money ? `${amount(money.total)} ${money.currency}` : "–", money ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} an hour, ${money.source}` : "no price is set: ledger.price in stepscope.yaml", definitions["money"] ?? ""],
-    ["Energy", energy ? `${number(energy.kwh, 3)} kWh` : "–", energy ? energyNote(energy) : "no meter: neither GPUs nor processors told their power", definitions["joules"] ?? ""],
+    [
+      "Goodput",
+      value(found.goodput_ratio, "ratio"),
+      found.goodput_ratio === null ? "no step is known" : dark,
+      definitions.goodput_ratio ?? "",
+    ],
+    [
+      "Money",
+      money ? `${amount(money.total)} ${money.currency}` : "–",
+      money
+        ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} an hour, ${money.source}`
+        : "no price is set: ledger.price in stepscope.yaml",
+      definitions.money ?? "",
+    ],
+    [
+      "Energy",
+      energy ? `${number(energy.kwh, 3)} kWh` : "–",
+      energy ? energyNote(energy) : "no meter: neither GPUs nor processors told their power",
+      definitions.joules ?? "",
+    ],
   ];
-  if (forecast) rows.push(["Ends in", clock(forecast.seconds), `${clock(forecast.low)} to ${clock(forecast.high)}${forecast.money === null ? "" : `; ${amount(forecast.money)} more to spend`}`, forecast.text]);
+  if (forecast)
+    rows.push([
+      "Ends in",
+      clock(forecast.seconds),
+      `${clock(forecast.low)} to ${clock(forecast.high)}${forecast.money === null ? "" : `; ${amount(forecast.money)} more to spend`}`,
+      forecast.text,
+    ]);
   return rows;
 }
 
@@ -88,14 +132,44 @@ function classes(found: Ledger): Child {
   if (!rows.length) return empty("No time yet", "The run has been seen for less than a moment.");
   const { money, energy } = found;
   const said = rows.map((one) => `${spoken(one.name)} ${share(one.share)}`).join(", ");
-  const bar = h("div", { class: "phases", attrs: { role: "img", "aria-label": `All time: ${said}` } },
-    rows.map((one) => h("div", { class: "phase", title: `${spoken(one.name)}: ${duration(one.seconds)}, ${share(one.share)}`, style: { "flex-grow": String(one.share), background: classColour(one.name) } }, one.share > 0.09 ? h("span", {}, spoken(one.name)) : null)));
+  const bar = h(
+    "div",
+    { class: "phases", attrs: { role: "img", "aria-label": `All time: ${said}` } },
+    rows.map((one) =>
+      h(
+        "div",
+        {
+          class: "phase",
+          title: `${spoken(one.name)}: ${duration(one.seconds)}, ${share(one.share)}`,
+          style: { "flex-grow": String(one.share), background: classColour(one.name) },
+        },
+        one.share > 0.09 ? h("span", {}, spoken(one.name)) : null,
+      ),
+    ),
+  );
   const columns: Column<Share>[] = [
-    { title: "Class", cell: (one) => h("span", { class: "ledger-class", title: found.classes[one.name] ?? "" }, h("i", { class: "swatch", style: { background: classColour(one.name) } }), spoken(one.name)) },
+    {
+      title: "Class",
+      cell: (one) =>
+        h(
+          "span",
+          { class: "ledger-class", title: found.classes[one.name] ?? "" },
+          h("i", { class: "swatch", style: { background: classColour(one.name) } }),
+          spoken(one.name),
+        ),
+    },
     { title: "Time", class: "num", cell: (one) => duration(one.seconds) },
     { title: "Share", class: "num", cell: (one) => share(one.share) },
     ...(money ? [{ title: money.currency, class: "num", cell: (one: Share) => amount(money.classes[one.name]) }] : []),
-    ...(energy ? [{ title: "kWh", class: "num ledger-energy", cell: (one: Share) => small((energy.joules[one.name] ?? 0) / JOULES_PER_KWH) }] : []),
+    ...(energy
+      ? [
+          {
+            title: "kWh",
+            class: "num ledger-energy",
+            cell: (one: Share) => small((energy.joules[one.name] ?? 0) / JOULES_PER_KWH),
+          },
+        ]
+      : []),
     { title: "What is in it", class: "ledger-meaning soft", cell: (one) => found.classes[one.name] ?? "" },
   ];
   return [bar, h("div", { class: "scroll" }, table(columns, rows))];
@@ -104,29 +178,100 @@ function classes(found: Ledger): Child {
 function wasted(found: Ledger): Child {
   const rows = found.wasted.filter((one) => (one.share ?? 0) >= 0.01).slice(0, 4);
   const { money } = found;
-  if (!rows.length) return card("Wasted most on", h("p", { class: "soft" }, found.steps ? "Nothing that takes 1 % of the time." : "Nobody can say: no step is known. Use run.step(), or stepscope run."));
-  return card("Wasted most on", h("ul", { class: "ledger-list" }, rows.map((one) => h("li", {},
-    h("div", { class: "ledger-line" }, h("b", {}, spoken(one.class)), h("span", { class: "num soft" }, [duration(one.seconds), share(one.share ?? 0), ...(money ? [`${amount(money.classes[one.class])} ${money.currency}`] : [])].join(" · "))),
-    h("p", { class: "next" }, coded(capital(one.remedy)))))));
+  if (!rows.length)
+    return card(
+      "Wasted most on",
+      h(
+        "p",
+        { class: "soft" },
+        found.steps
+          ? "Nothing that takes 1 % of the time."
+          : "Nobody can say: no step is known. Use run.step(), or stepscope run.",
+      ),
+    );
+  return card(
+    "Wasted most on",
+    h(
+      "ul",
+      { class: "ledger-list" },
+      rows.map((one) =>
+        h(
+          "li",
+          {},
+          h(
+            "div",
+            { class: "ledger-line" },
+            h("b", {}, spoken(one.class)),
+            h(
+              "span",
+              { class: "num soft" },
+              [
+                duration(one.seconds),
+                share(one.share ?? 0),
+                ...(money ? [`${amount(money.classes[one.class])} ${money.currency}`] : []),
+              ].join(" · "),
+            ),
+          ),
+          h("p", { class: "next" }, coded(capital(one.remedy))),
+        ),
+      ),
+    ),
+  );
 }
 
 function advice(found: Ledger): Child {
   if (!found.advice.length) return null;
-  return card("Advice", h("ul", { class: "ledger-list" }, found.advice.slice(0, 6).map((one) => h("li", {},
-    one.severity === "info" ? null : severityMark(one.severity as Severity),
-    h("p", {}, capital(one.text)),
-    h("p", { class: "next" }, coded(capital(one.remedy)), one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "")))));
+  return card(
+    "Advice",
+    h(
+      "ul",
+      { class: "ledger-list" },
+      found.advice
+        .slice(0, 6)
+        .map((one) =>
+          h(
+            "li",
+            {},
+            one.severity === "info" ? null : severityMark(one.severity as Severity),
+            h("p", {}, capital(one.text)),
+            h(
+              "p",
+              { class: "next" },
+              coded(capital(one.remedy)),
+              one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "",
+            ),
+          ),
+        ),
+    ),
+  );
 }
 
 function attempts(found: Ledger): Child {
   if (found.attempts.length < 2) return null;
-  const of = (name: string) => ({ title: spoken(name), class: "num", cell: (one: Ledger["attempts"][number]) => duration(one.classes[name] ?? 0) });
-  return card("Attempts", h("div", { class: "scroll" }, table([
-    { title: "Attempt", class: "num", cell: (one) => one.attempt },
-    { title: "State", cell: (one) => stateMark(one.state) },
-    { title: "Took", class: "num", cell: (one) => duration(one.seconds) },
-    of("productive"), of("restart"), of("redone"), of("stall"),
-  ], found.attempts.slice(-MOST))));
+  const of = (name: string) => ({
+    title: spoken(name),
+    class: "num",
+    cell: (one: Ledger["attempts"][number]) => duration(one.classes[name] ?? 0),
+  });
+  return card(
+    "Attempts",
+    h(
+      "div",
+      { class: "scroll" },
+      table(
+        [
+          { title: "Attempt", class: "num", cell: (one) => one.attempt },
+          { title: "State", cell: (one) => stateMark(one.state) },
+          { title: "Took", class: "num", cell: (one) => duration(one.seconds) },
+          of("productive"),
+          of("restart"),
+          of("redone"),
+          of("stall"),
+        ],
+        found.attempts.slice(-MOST),
+      ),
+    ),
+  );
 }
 
 function share(ratio: number): string {
@@ -141,4 +286,9 @@ function many(count: number, what: string): string {
   return `${number(count)} ${what}${count === 1 ? "" : "s"}`;
 }
 
-export const ledger: View = { name: "ledger", title: "Ledger", of: "run", mount: (root, page) => new LedgerView(root, page) };
+export const ledger: View = {
+  name: "ledger",
+  title: "Ledger",
+  of: "run",
+  mount: (root, page) => new LedgerView(root, page),
+};

@@ -7,7 +7,12 @@ export function labels(names: string[]): Map<string, string> {
   const split = names.map((name) => name.split("/"));
   const found = new Map<string, string>();
   if (names.length === 1) return found.set(names[0] ?? "", (split[0]?.at(-1) ?? "").replaceAll("_", " "));
-  const own = split.map((words) => words.filter((word, at) => !split.every((others) => others[at] === word)).join("_").split("_"));
+  const own = split.map((words) =>
+    words
+      .filter((word, at) => !split.every((others) => others[at] === word))
+      .join("_")
+      .split("_"),
+  );
   const ends = common(own);
   names.forEach((name, place) => {
     const words = own[place] ?? [];

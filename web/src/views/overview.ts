@@ -2,15 +2,15 @@
 
 import "./overview.css";
 import type { Place } from "../address.ts";
-import { api, type Alert, type Diagnosis, type Head, type Status } from "../api.ts";
+import { type Alert, api, type Diagnosis, type Head, type Status } from "../api.ts";
 import type { Axis } from "../chart.ts";
-import { fill, h, setText, show, type Child } from "../dom.ts";
+import { type Child, fill, h, setText, show } from "../dom.ts";
 import { ABSENT, ago, clock, count, duration, moment, number, value } from "../format.ts";
 import { Fresh } from "../fresh.ts";
 import { zoomText } from "../link.ts";
-import { axisOf } from "../metric_axis.ts";
 import { markersOf } from "../markers.ts";
-import { runOf, type Mounted, type Page, type View } from "../page.ts";
+import { axisOf } from "../metric_axis.ts";
+import { type Mounted, type Page, runOf, type View } from "../page.ts";
 import { Panel } from "../panel.ts";
 import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../parts.ts";
 import { redraw } from "../redraw.ts";
@@ -54,20 +54,56 @@ class OverviewView implements Mounted {
     root: HTMLElement,
     private readonly page: Page,
   ) {
-    const run = (this.run = runOf(page));
-    this.progress = h("div", { class: "progress" }, this.progressText, h("div", { class: "bar", attrs: { "aria-hidden": "true" } }, this.bar));
-    this.alertCard = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", { class: "card-title" }, "Alerts"), h("a", { attrs: { href: page.router.link({ view: "alerts" }) } }, "All")), this.alerts);
+    const run = runOf(page);
+    this.run = run;
+    this.progress = h(
+      "div",
+      { class: "progress" },
+      this.progressText,
+      h("div", { class: "bar", attrs: { "aria-hidden": "true" } }, this.bar),
+    );
+    this.alertCard = h(
+      "section",
+      { class: "card" },
+      h(
+        "div",
+        { class: "card-head" },
+        h("h2", { class: "card-title" }, "Alerts"),
+        h("a", { attrs: { href: page.router.link({ view: "alerts" }) } }, "All"),
+      ),
+      this.alerts,
+    );
     this.changeCard = card("What changed lately", this.changes);
-    const phases = h("section", { class: "card phases-card" }, h("div", { class: "card-head" }, h("h2", { class: "card-title" }, "Where a step's time goes"), this.phaseNote), this.phases);
+    const phases = h(
+      "section",
+      { class: "card phases-card" },
+      h("div", { class: "card-head" }, h("h2", { class: "card-title" }, "Where a step's time goes"), this.phaseNote),
+      this.phases,
+    );
     const state = h("section", { class: "card stack" }, this.progress, this.numbers);
-    fill(root, this.problem,
-      h("div", { class: "run-top" }, h("div", { class: "stack" }, this.verdict, phases), h("div", { class: "stack" }, state, this.alertCard, this.changeCard)),
-      this.end, this.charts, this.low);
+    fill(
+      root,
+      this.problem,
+      h(
+        "div",
+        { class: "run-top" },
+        h("div", { class: "stack" }, this.verdict, phases),
+        h("div", { class: "stack" }, state, this.alertCard, this.changeCard),
+      ),
+      this.end,
+      this.charts,
+      this.low,
+    );
     this.diagnosis = page.server.capabilities.diagnosis ? new Fresh(() => this.askDiagnosis()) : null;
     show(this.alertCard, page.server.capabilities.alerts);
     show(this.changeCard, false);
     show(this.bar.parentElement as HTMLElement, false);
-    this.stops.push(run.head.listen(() => this.drawHead()), run.live.listen({ status: (status) => this.drawProgress(status) }), run.names.listen(() => this.drawCharts()), run.events.listen(() => this.mark()));
+    this.stops.push(
+      run.head.listen(() => this.drawHead()),
+      run.live.listen({ status: (status) => this.drawProgress(status) }),
+      run.names.listen(() => this.drawCharts()),
+      run.events.listen(() => this.mark()),
+    );
     if (page.server.capabilities.alerts) this.stops.push(run.alerts.listen(() => this.drawAlerts()));
     if (this.diagnosis) this.stops.push(this.diagnosis.listen(() => this.drawVerdict()));
     if (run.live.status) this.drawProgress(run.live.status);
@@ -102,7 +138,10 @@ class OverviewView implements Mounted {
   private drawHead(): void {
     const head = this.run.head.value;
     if (!head) {
-      fill(this.problem, failure(this.run.head.error, () => this.run.head.refresh()));
+      fill(
+        this.problem,
+        failure(this.run.head.error, () => this.run.head.refresh()),
+      );
       return;
     }
     fill(this.problem);
@@ -110,9 +149,22 @@ class OverviewView implements Mounted {
     this.drawVerdict();
     this.drawProgress(this.run.live.status ?? head.status);
     const numbers = head.numbers.filter((one) => !SAID.has(one.key));
-    redraw(this.numbers, numbers, () => numbers.map((one) => h("div", { title: head.definitions[one.key] ?? "" }, h("dt", {}, one.label), h("dd", { class: "num" }, one.value === null ? one.text || ABSENT : value(one.value, one.unit)))));
+    redraw(this.numbers, numbers, () =>
+      numbers.map((one) =>
+        h(
+          "div",
+          { title: head.definitions[one.key] ?? "" },
+          h("dt", {}, one.label),
+          h("dd", { class: "num" }, one.value === null ? one.text || ABSENT : value(one.value, one.unit)),
+        ),
+      ),
+    );
     this.drawPhases(head);
-    redraw(this.end, head.end, () => (head.end?.traceback.length ? card("How it ended", h("pre", { class: "traceback" }, head.end.traceback.join("\n"))) : null));
+    redraw(this.end, head.end, () =>
+      head.end?.traceback.length
+        ? card("How it ended", h("pre", { class: "traceback" }, head.end.traceback.join("\n")))
+        : null,
+    );
     this.drawCharts();
     redraw(this.low, [head.run, head.ranks, head.problems], () => this.facts(head));
   }
@@ -129,8 +181,17 @@ class OverviewView implements Mounted {
 
   private drawPhases(head: Head): void {
     const { time } = head;
-    setText(this.phaseNote, time ? `${duration(time.step.mean)} mean · p50 ${duration(time.step.p50)} · p95 ${duration(time.step.p95)} · max ${duration(time.step.max)}` : "");
-    redraw(this.phases, time?.phases ?? null, () => (time?.phases.length ? phaseBar(time.phases) : h("p", { class: "soft" }, "No step has been timed: use run.step() and run.phase(), or stepscope run.")));
+    setText(
+      this.phaseNote,
+      time
+        ? `${duration(time.step.mean)} mean · p50 ${duration(time.step.p50)} · p95 ${duration(time.step.p95)} · max ${duration(time.step.max)}`
+        : "",
+    );
+    redraw(this.phases, time?.phases ?? null, () =>
+      time?.phases.length
+        ? phaseBar(time.phases)
+        : h("p", { class: "soft" }, "No step has been timed: use run.step() and run.phase(), or stepscope run."),
+    );
   }
 
   private drawVerdict(): void {
@@ -140,16 +201,34 @@ class OverviewView implements Mounted {
     const tone = toneOfVerdict(head.status, found);
     this.verdict.className = `card verdict ${tone}`;
     const waiting = this.diagnosis !== null && !found && !this.diagnosis.error;
-    redraw(this.verdict, [head.status.state, head.status.cause, found, waiting, this.diagnosis?.error], () => verdict(head.status, found, waiting, (range) => this.page.router.link({ view: "training", params: new URLSearchParams({ zoom: zoomText("step", range) ?? "" }) })));
+    redraw(this.verdict, [head.status.state, head.status.cause, found, waiting, this.diagnosis?.error], () =>
+      verdict(head.status, found, waiting, (range) =>
+        this.page.router.link({
+          view: "training",
+          params: new URLSearchParams({ zoom: zoomText("step", range) ?? "" }),
+        }),
+      ),
+    );
     this.drawChanges(head, found);
   }
 
   /** What happened, and what changed in the metrics, the newest first. */
   private drawChanges(head: Head, found: Diagnosis | null): void {
-    const sorted = [...head.changes, ...(found?.changes ?? [])].sort((one, other) => (other.time ?? 0) - (one.time ?? 0));
+    const sorted = [...head.changes, ...(found?.changes ?? [])].sort(
+      (one, other) => (other.time ?? 0) - (one.time ?? 0),
+    );
     const all = sorted.filter((one, place) => one.text !== sorted[place - 1]?.text).slice(0, 5);
     show(this.changeCard, all.length > 0);
-    redraw(this.changes, all, () => all.map((one) => h("li", {}, h("span", { class: "soft num", title: moment(one.time) }, this.when(one.time)), h("span", {}, one.text))));
+    redraw(this.changes, all, () =>
+      all.map((one) =>
+        h(
+          "li",
+          {},
+          h("span", { class: "soft num", title: moment(one.time) }, this.when(one.time)),
+          h("span", {}, one.text),
+        ),
+      ),
+    );
   }
 
   /** A moment by how long after the begin of the run it was. */
@@ -162,10 +241,24 @@ class OverviewView implements Mounted {
     show(this.bar.parentElement as HTMLElement, status.progress !== null);
     this.bar.style.transform = `scaleX(${status.progress ?? 0})`;
     const total = status.total_steps ? ` of ${count(status.total_steps)}` : "";
-    const parts: Child[] = [h("span", {}, h("span", { class: "soft" }, status.step === null ? "no step yet" : "step "), status.step === null ? null : h("b", { class: "num" }, number(status.step)), h("span", { class: "soft" }, total))];
-    if (status.epoch !== null && status.epoch !== undefined) parts.push(h("span", { class: "soft num" }, `epoch ${number(status.epoch, 3)}`));
+    const parts: Child[] = [
+      h(
+        "span",
+        {},
+        h("span", { class: "soft" }, status.step === null ? "no step yet" : "step "),
+        status.step === null ? null : h("b", { class: "num" }, number(status.step)),
+        h("span", { class: "soft" }, total),
+      ),
+    ];
+    if (status.epoch !== null && status.epoch !== undefined)
+      parts.push(h("span", { class: "soft num" }, `epoch ${number(status.epoch, 3)}`));
     if (status.rate !== null) parts.push(h("span", { class: "soft num" }, `${count(status.rate)} steps/s`));
-    const left = status.state === "running" && status.left ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}` : status.progress !== null ? `${Math.floor(status.progress * 100)} %` : "";
+    const left =
+      status.state === "running" && status.left
+        ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}`
+        : status.progress !== null
+          ? `${Math.floor(status.progress * 100)} %`
+          : "";
     parts.push(h("span", { class: "soft num end" }, left));
     redraw(this.progressText, [status.step, total, status.epoch, status.rate, left], () => parts);
   }
@@ -174,13 +267,25 @@ class OverviewView implements Mounted {
     const found = this.run.alerts.value?.alerts ?? [];
     const open = found.filter((one) => one.state !== "resolved");
     const shown = (open.length ? open : found).slice(0, 5);
-    redraw(this.alerts, shown, () => (shown.length ? shown.map((one) => this.alert(one)) : h("li", { class: "soft" }, "None has fired.")));
+    redraw(this.alerts, shown, () =>
+      shown.length ? shown.map((one) => this.alert(one)) : h("li", { class: "soft" }, "None has fired."),
+    );
   }
 
   private alert(one: Alert): HTMLElement {
     const href = this.page.router.link({ view: "alerts", params: new URLSearchParams({ alert: one.alert }) });
     const running = this.run.live.status?.state === "running";
-    return h("li", {}, severityMark(one.severity), h("span", {}, h("a", { attrs: { href } }, one.text || one.rule)), h("span", { class: "soft num" }, one.state === "firing" && one.since && running ? ago(this.run.live.now() - one.since) : stateWord(one, running)));
+    return h(
+      "li",
+      {},
+      severityMark(one.severity),
+      h("span", {}, h("a", { attrs: { href } }, one.text || one.rule)),
+      h(
+        "span",
+        { class: "soft num" },
+        one.state === "firing" && one.since && running ? ago(this.run.live.now() - one.since) : stateWord(one, running),
+      ),
+    );
   }
 
   private drawCharts(): void {
@@ -191,13 +296,26 @@ class OverviewView implements Mounted {
     const names = head.important.filter((name) => known.has(name)).slice(0, MOST_CHARTS);
     if (JSON.stringify(names) === this.charted) return;
     this.charted = JSON.stringify(names);
-    fill(this.charts, names.map((name) => {
-      const metric = known.get(name);
-      const panel = this.panels.get(name) ?? new Panel(this.run, { title: name, names: [name], unit: metric?.unit ?? "", help: metric?.help ?? "", ...(metric ? axisOf(metric) : {}), enlarge: () => this.page.router.go({ view: "training", params: new URLSearchParams({ wide: name, q: name }) }) });
-      panel.look({ axis: this.axis });
-      this.panels.set(name, panel);
-      return panel.element;
-    }));
+    fill(
+      this.charts,
+      names.map((name) => {
+        const metric = known.get(name);
+        const panel =
+          this.panels.get(name) ??
+          new Panel(this.run, {
+            title: name,
+            names: [name],
+            unit: metric?.unit ?? "",
+            help: metric?.help ?? "",
+            ...(metric ? axisOf(metric) : {}),
+            enlarge: () =>
+              this.page.router.go({ view: "training", params: new URLSearchParams({ wide: name, q: name }) }),
+          });
+        panel.look({ axis: this.axis });
+        this.panels.set(name, panel);
+        return panel.element;
+      }),
+    );
     this.mark();
   }
 
@@ -209,18 +327,44 @@ class OverviewView implements Mounted {
   private facts(head: Head): Child {
     const several = head.ranks.length > 1 || head.ranks.some((rank) => rank.lost);
     return [
-      several ? card("Ranks", h("div", { class: "scroll" }, table([
-        { title: "Rank", cell: (rank) => `${rank.rank}${rank.attempt ? ` · attempt ${rank.attempt}` : ""}` },
-        { title: "State", cell: (rank) => h("span", { title: rank.cause }, stateMark(rank.state)) },
-        { title: "Node", cell: (rank) => rank.node },
-        { title: "Step", class: "num", cell: (rank) => number(rank.step) },
-        { title: "Rows lost", class: "num", cell: (rank) => number(rank.lost) },
-      ], head.ranks))) : null,
+      several
+        ? card(
+            "Ranks",
+            h(
+              "div",
+              { class: "scroll" },
+              table(
+                [
+                  { title: "Rank", cell: (rank) => `${rank.rank}${rank.attempt ? ` · attempt ${rank.attempt}` : ""}` },
+                  { title: "State", cell: (rank) => h("span", { title: rank.cause }, stateMark(rank.state)) },
+                  { title: "Node", cell: (rank) => rank.node },
+                  { title: "Step", class: "num", cell: (rank) => number(rank.step) },
+                  { title: "Rows lost", class: "num", cell: (rank) => number(rank.lost) },
+                ],
+                head.ranks,
+              ),
+            ),
+          )
+        : null,
       card("Run", machineFacts(head)),
       configFacts(head.run.config),
-      head.problems.length ? card("What could not be read", h("ul", { class: "list" }, head.problems.map((text) => h("li", {}, h("span", { class: "warn" }, "!"), h("span", {}, text))))) : null,
+      head.problems.length
+        ? card(
+            "What could not be read",
+            h(
+              "ul",
+              { class: "list" },
+              head.problems.map((text) => h("li", {}, h("span", { class: "warn" }, "!"), h("span", {}, text))),
+            ),
+          )
+        : null,
     ];
   }
 }
 
-export const overview: View = { name: "overview", title: "Overview", of: "run", mount: (root, page) => new OverviewView(root, page) };
+export const overview: View = {
+  name: "overview",
+  title: "Overview",
+  of: "run",
+  mount: (root, page) => new OverviewView(root, page),
+};

@@ -1,9 +1,9 @@
 /** The processes of the run: what each rank takes of the machine. */
 
+import type { RunState } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, value } from "../format.ts";
 import { stateMark } from "../parts.ts";
-import type { RunState } from "../api.ts";
 import type { Machine } from "./system.ts";
 
 const COLUMNS: [string, string, string][] = [
@@ -22,7 +22,9 @@ export class ProcessTable {
   private shown = "";
 
   draw(processes: Machine["processes"]): void {
-    const told = COLUMNS.filter(([key]) => processes.some((process) => process.metrics[key] !== null && process.metrics[key] !== undefined));
+    const told = COLUMNS.filter(([key]) =>
+      processes.some((process) => process.metrics[key] !== null && process.metrics[key] !== undefined),
+    );
     const key = JSON.stringify([processes.map(({ rank, pid, state }) => [rank, pid, state]), told]);
     if (key !== this.shown) {
       this.shown = key;
@@ -40,21 +42,47 @@ export class ProcessTable {
 
   private set(name: string, amount: number | null): void {
     const cell = this.cells.get(name);
-    if (cell) setText(cell, amount === null ? ABSENT : value(amount, cell.dataset["unit"] ?? ""));
+    if (cell) setText(cell, amount === null ? ABSENT : value(amount, cell.dataset.unit ?? ""));
   }
 
   private build(processes: Machine["processes"], told: [string, string, string][]): void {
     this.cells.clear();
     const row = ({ rank, pid, state }: Machine["processes"][number]): HTMLElement =>
-      h("tr", {}, h("td", { class: "num" }, `${rank}`), h("td", { class: "num soft" }, pid === null ? ABSENT : `${pid}`), h("td", {}, stateMark(state as RunState)),
+      h(
+        "tr",
+        {},
+        h("td", { class: "num" }, `${rank}`),
+        h("td", { class: "num soft" }, pid === null ? ABSENT : `${pid}`),
+        h("td", {}, stateMark(state as RunState)),
         told.map(([key, , unit]) => {
           const cell = h("td", { class: "num", attrs: { "data-unit": unit } }, ABSENT);
           this.cells.set(`process/${rank}/${key}`, cell);
           return cell;
-        }));
-    fill(this.element, h("h2", { class: "card-title" }, "Processes"),
-      h("div", { class: "scroll" }, h("table", { class: "table" },
-        h("thead", {}, h("tr", {}, ["rank", "pid", "state", ...told.map(([, label]) => label)].map((label) => h("th", { class: label === "state" ? "" : "num", attrs: { scope: "col" } }, label)))),
-        h("tbody", {}, processes.map(row)))));
+        }),
+      );
+    fill(
+      this.element,
+      h("h2", { class: "card-title" }, "Processes"),
+      h(
+        "div",
+        { class: "scroll" },
+        h(
+          "table",
+          { class: "table" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              ["rank", "pid", "state", ...told.map(([, label]) => label)].map((label) =>
+                h("th", { class: label === "state" ? "" : "num", attrs: { scope: "col" } }, label),
+              ),
+            ),
+          ),
+          h("tbody", {}, processes.map(row)),
+        ),
+      ),
+    );
   }
 }

@@ -1,7 +1,7 @@
 /** The columns of the table of runs. */
 
 import type { Row } from "../api.ts";
-import { h, type Child } from "../dom.ts";
+import { type Child, h } from "../dom.ts";
 import { ABSENT, ago, clock, count, moment, number } from "../format.ts";
 import { icon, severityMark, sparkline, stateMark } from "../parts.ts";
 
@@ -54,37 +54,175 @@ function money(cost: { amount: number; currency: string } | null | undefined): s
 
 export const COLUMNS: readonly Column[] = [
   {
-    key: "", title: "", help: "Pin and compare", class: "tight",
+    key: "",
+    title: "",
+    help: "Pin and compare",
+    class: "tight",
     sort: () => null,
     cell: (row, context) => [
-      h("button", { class: "pin", title: context.pinned ? "Unpin" : "Pin to the top", attrs: { type: "button", "aria-pressed": String(context.pinned), "aria-label": `Pin ${row.name}` }, on: { click: context.pin } }, icon(STAR)),
-      h("input", { attrs: { type: "checkbox", checked: context.ticked, "aria-label": `Compare ${row.name}` }, on: { change: context.tick } }),
+      h(
+        "button",
+        {
+          class: "pin",
+          title: context.pinned ? "Unpin" : "Pin to the top",
+          attrs: { type: "button", "aria-pressed": String(context.pinned), "aria-label": `Pin ${row.name}` },
+          on: { click: context.pin },
+        },
+        icon(STAR),
+      ),
+      h("input", {
+        attrs: { type: "checkbox", checked: context.ticked, "aria-label": `Compare ${row.name}` },
+        on: { change: context.tick },
+      }),
     ],
   },
   {
-    key: "name", title: "Run", help: "Name, and where it belongs", class: "",
+    key: "name",
+    title: "Run",
+    help: "Name, and where it belongs",
+    class: "",
     sort: (row) => row.name.toLowerCase(),
-    cell: (row, context) => h("div", { class: "run-name" },
-      h("a", { class: "cut", title: row.name, attrs: { href: context.href } }, row.name),
-      h("span", { class: "cut soft", title: [row.project, row.id, row.cause].filter(Boolean).join("\n") }, whence(row))),
+    cell: (row, context) =>
+      h(
+        "div",
+        { class: "run-name" },
+        h("a", { class: "cut", title: row.name, attrs: { href: context.href } }, row.name),
+        h(
+          "span",
+          { class: "cut soft", title: [row.project, row.id, row.cause].filter(Boolean).join("\n") },
+          whence(row),
+        ),
+      ),
   },
-  { key: "state", title: "State", help: "How it is, or how it ended", class: "", sort: (row) => row.state, cell: (row) => h("span", { title: row.cause }, stateMark(row.state, row.cause)) },
   {
-    key: "step", title: "Step", help: "Last step, and how far that is", class: "num far", down: true,
+    key: "state",
+    title: "State",
+    help: "How it is, or how it ended",
+    class: "",
+    sort: (row) => row.state,
+    cell: (row) => h("span", { title: row.cause }, stateMark(row.state, row.cause)),
+  },
+  {
+    key: "step",
+    title: "Step",
+    help: "Last step, and how far that is",
+    class: "num far",
+    down: true,
     sort: (row) => row.step,
     cell: (row) => {
       const share = progress(row);
-      return two(count(row.step), share === null ? null : row.state === "running" && row.card?.left ? `${clock(row.card.left)} left` : `${Math.floor(share * 100)} %`);
+      return two(
+        count(row.step),
+        share === null
+          ? null
+          : row.state === "running" && row.card?.left
+            ? `${clock(row.card.left)} left`
+            : `${Math.floor(share * 100)} %`,
+      );
     },
   },
-  { key: "rate", title: "Rate", help: "Steps per second", class: "num mid", down: true, sort: (row) => row.card?.rate ?? null, cell: (row) => late(row, (card) => (card.rate === null ? ABSENT : `${count(card.rate)}/s`)) },
-  { key: "loss", title: "Loss", help: "Last loss, and the best", class: "num", sort: (row) => row.card?.loss?.last ?? null, cell: (row) => late(row, (card) => (card.loss ? two(card.loss.last === null ? h("span", { class: "bad", title: "NaN or infinite" }, "NaN") : number(card.loss.last), `best ${number(card.loss.best)}`) : ABSENT)) },
-  { key: "spark", title: "Course", help: "Course of the loss", class: "", sort: (row) => row.card?.loss?.best ?? null, cell: (row) => (row.card ? sparkline(row.card.spark) : null) },
-  { key: "gpu", title: "GPU", help: "Mean use of the GPUs lately", class: "num mid", down: true, sort: (row) => row.card?.gpu ?? null, cell: (row) => late(row, (card) => (card.gpu === null ? ABSENT : [h("span", { class: "meter" }, h("i", { style: { width: `${Math.round(card.gpu * 100)}%` } })), `${number(card.gpu * 100, 2)} %`])) },
-  { key: "duration", title: "Duration", help: "From its start to its end or now", class: "num far", down: true, sort: (row) => row.duration, cell: (row) => clock(row.duration) },
-  { key: "cost", title: "Cost", help: "By the price table; see stepscope ledger", class: "num mid", down: true, sort: (row) => row.card?.cost?.amount ?? null, cell: (row) => late(row, (card) => money(card.cost)) },
-  { key: "alert", title: "Last alert", help: "The last rule that fired", class: "far", sort: (row) => row.card?.alert?.rule ?? null, cell: (row) => late(row, (card) => (card.alert ? h("div", { class: "two", title: card.alert.text }, severityMark(card.alert.severity), h("small", { class: "cut" }, card.alert.rule)) : h("span", { class: "faint" }, "none"))) },
-  { key: "created", title: "Started", help: "When it began", class: "num far", down: true, sort: (row) => row.created, cell: (row) => h("span", { title: row.created ? moment(row.created) : "" }, !row.created ? ABSENT : ago(Date.now() / 1000 - row.created)) },
+  {
+    key: "rate",
+    title: "Rate",
+    help: "Steps per second",
+    class: "num mid",
+    down: true,
+    sort: (row) => row.card?.rate ?? null,
+    cell: (row) => late(row, (card) => (card.rate === null ? ABSENT : `${count(card.rate)}/s`)),
+  },
+  {
+    key: "loss",
+    title: "Loss",
+    help: "Last loss, and the best",
+    class: "num",
+    sort: (row) => row.card?.loss?.last ?? null,
+    cell: (row) =>
+      late(row, (card) =>
+        card.loss
+          ? two(
+              card.loss.last === null
+                ? h("span", { class: "bad", title: "NaN or infinite" }, "NaN")
+                : number(card.loss.last),
+              `best ${number(card.loss.best)}`,
+            )
+          : ABSENT,
+      ),
+  },
+  {
+    key: "spark",
+    title: "Course",
+    help: "Course of the loss",
+    class: "",
+    sort: (row) => row.card?.loss?.best ?? null,
+    cell: (row) => (row.card ? sparkline(row.card.spark) : null),
+  },
+  {
+    key: "gpu",
+    title: "GPU",
+    help: "Mean use of the GPUs lately",
+    class: "num mid",
+    down: true,
+    sort: (row) => row.card?.gpu ?? null,
+    cell: (row) =>
+      late(row, (card) =>
+        card.gpu === null
+          ? ABSENT
+          : [
+              h("span", { class: "meter" }, h("i", { style: { width: `${Math.round(card.gpu * 100)}%` } })),
+              `${number(card.gpu * 100, 2)} %`,
+            ],
+      ),
+  },
+  {
+    key: "duration",
+    title: "Duration",
+    help: "From its start to its end or now",
+    class: "num far",
+    down: true,
+    sort: (row) => row.duration,
+    cell: (row) => clock(row.duration),
+  },
+  {
+    key: "cost",
+    title: "Cost",
+    help: "By the price table; see stepscope ledger",
+    class: "num mid",
+    down: true,
+    sort: (row) => row.card?.cost?.amount ?? null,
+    cell: (row) => late(row, (card) => money(card.cost)),
+  },
+  {
+    key: "alert",
+    title: "Last alert",
+    help: "The last rule that fired",
+    class: "far",
+    sort: (row) => row.card?.alert?.rule ?? null,
+    cell: (row) =>
+      late(row, (card) =>
+        card.alert
+          ? h(
+              "div",
+              { class: "two", title: card.alert.text },
+              severityMark(card.alert.severity),
+              h("small", { class: "cut" }, card.alert.rule),
+            )
+          : h("span", { class: "faint" }, "none"),
+      ),
+  },
+  {
+    key: "created",
+    title: "Started",
+    help: "When it began",
+    class: "num far",
+    down: true,
+    sort: (row) => row.created,
+    cell: (row) =>
+      h(
+        "span",
+        { title: row.created ? moment(row.created) : "" },
+        !row.created ? ABSENT : ago(Date.now() / 1000 - row.created),
+      ),
+  },
 ];
 
 /** Columns that a list does without where no run has anything in them. */
@@ -98,5 +236,5 @@ export function emptyColumns(rows: readonly Row[]): string[] {
 
 /** Return the column by which to sort; null for none. */
 export function columnOf(key: string): Column | null {
-  return key ? COLUMNS.find((column) => column.key === key) ?? null : null;
+  return key ? (COLUMNS.find((column) => column.key === key) ?? null) : null;
 }

@@ -1,7 +1,7 @@
 /** What a run is: where, by whom, with which configuration. */
 
 import type { Head } from "../api.ts";
-import { h, type Child } from "../dom.ts";
+import { type Child, h } from "../dom.ts";
 import { moment, value } from "../format.ts";
 import { card } from "../parts.ts";
 
@@ -20,27 +20,52 @@ export function flat(data: unknown, prefix = "", found: [string, string][] = [])
 export function configFacts(config: unknown): HTMLElement | null {
   const rows = flat(config);
   if (!rows.length || (rows.length === 1 && rows[0]?.[0] === "")) return null;
-  return card("Configuration", h("dl", { class: "facts" }, rows.flatMap(([name, text]) => [h("dt", {}, name), h("dd", { class: "num" }, text)])));
+  return card(
+    "Configuration",
+    h(
+      "dl",
+      { class: "facts" },
+      rows.flatMap(([name, text]) => [h("dt", {}, name), h("dd", { class: "num" }, text)]),
+    ),
+  );
 }
 
 function words(data: unknown): string {
   if (data === null || data === undefined || data === "") return "";
   if (Array.isArray(data)) return data.map(String).join(" ");
-  if (typeof data === "object") return Object.entries(data).flatMap(([name, one]) => {
-    const text = name.endsWith("_bytes") && typeof one === "number" ? value(one, "bytes") : words(one);
-    return text === "" ? [] : [`${name.replace(/_bytes$/, "").replaceAll("_", " ")} ${text}`];
-  }).join(", ");
+  if (typeof data === "object")
+    return Object.entries(data)
+      .flatMap(([name, one]) => {
+        const text = name.endsWith("_bytes") && typeof one === "number" ? value(one, "bytes") : words(one);
+        return text === "" ? [] : [`${name.replace(/_bytes$/, "").replaceAll("_", " ")} ${text}`];
+      })
+      .join(", ");
   return String(data);
 }
 
 /** Return where and how it ran. */
 export function machineFacts(head: Head): Child {
   const { run } = head;
-  const memory = typeof run["memory"] === "number" ? value(run["memory"], "bytes") : words(run["memory"]);
+  const memory = typeof run.memory === "number" ? value(run.memory, "bytes") : words(run.memory);
   const rows: [string, string, boolean?][] = [
-    ["Project", run.project], ["Id", run.id], ["Folder", run.path, true], ["Command", words(run["command"]), true], ["Started", moment(run.created)],
-    ["Host", words(run["host"])], ["Platform", words(run["platform"])], ["Python", words(run["python"])], ["Processor", words(run["cpu"])], ["Memory", memory],
-    ["Git", words(run["git"]), true], ["World size", words(run.world_size)],
+    ["Project", run.project],
+    ["Id", run.id],
+    ["Folder", run.path, true],
+    ["Command", words(run.command), true],
+    ["Started", moment(run.created)],
+    ["Host", words(run.host)],
+    ["Platform", words(run.platform)],
+    ["Python", words(run.python)],
+    ["Processor", words(run.cpu)],
+    ["Memory", memory],
+    ["Git", words(run.git), true],
+    ["World size", words(run.world_size)],
   ];
-  return h("dl", { class: "facts" }, rows.filter(([, text]) => text && text !== "–").flatMap(([name, text, code]) => [h("dt", {}, name), h("dd", { class: code ? "code" : "" }, text)]));
+  return h(
+    "dl",
+    { class: "facts" },
+    rows
+      .filter(([, text]) => text && text !== "–")
+      .flatMap(([name, text, code]) => [h("dt", {}, name), h("dd", { class: code ? "code" : "" }, text)]),
+  );
 }

@@ -1,6 +1,6 @@
 /** Choose runs by typing and ticking. The first chosen is the base. */
 
-import { api, reason, type Row } from "../api.ts";
+import { api, type Row, reason } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, number } from "../format.ts";
 import { failure, skeleton, stateMark } from "../parts.ts";
@@ -33,8 +33,20 @@ export class Picker {
     private readonly most: number,
     private readonly changed: (keys: string[]) => void,
   ) {
-    const toggle = h("button", { class: "button picker-toggle", attrs: { type: "button" }, on: { click: () => this.open(Boolean(this.list.hidden)) } }, "Choose runs");
-    fill(this.element, h("div", { class: "toolbar" }, h("div", { class: "search" }, this.search), toggle, this.said), this.list);
+    const toggle = h(
+      "button",
+      {
+        class: "button picker-toggle",
+        attrs: { type: "button" },
+        on: { click: () => this.open(Boolean(this.list.hidden)) },
+      },
+      "Choose runs",
+    );
+    fill(
+      this.element,
+      h("div", { class: "toolbar" }, h("div", { class: "search" }, this.search), toggle, this.said),
+      this.list,
+    );
     fill(this.list, skeleton(3));
     void this.load();
   }
@@ -68,7 +80,11 @@ export class Picker {
       if (answer && !answer.complete) this.timer = window.setTimeout(() => void this.load(), 1000);
       this.draw();
     } catch (error) {
-      if (!this.stopped) fill(this.list, failure(reason(error), () => void this.load()));
+      if (!this.stopped)
+        fill(
+          this.list,
+          failure(reason(error), () => void this.load()),
+        );
     }
   }
 
@@ -88,17 +104,38 @@ export class Picker {
     if (!this.rows) return;
     const rows = found(this.rows, this.search.value).filter((row) => row.state !== "broken" && row.state !== "reading");
     setText(this.said, `${this.keys.length} chosen of ${this.rows.length} runs`);
-    fill(this.list, rows.slice(0, SHOWN).map((row) => this.line(row)),
-      rows.length > SHOWN ? h("li", { class: "soft picker-more" }, `and ${rows.length - SHOWN} more: type to find them`) : null,
-      rows.length ? null : h("li", { class: "soft picker-more" }, "No run matches."));
+    fill(
+      this.list,
+      rows.slice(0, SHOWN).map((row) => this.line(row)),
+      rows.length > SHOWN
+        ? h("li", { class: "soft picker-more" }, `and ${rows.length - SHOWN} more: type to find them`)
+        : null,
+      rows.length ? null : h("li", { class: "soft picker-more" }, "No run matches."),
+    );
   }
 
   private line(row: Row): HTMLElement {
-    const box = h("input", { attrs: { type: "checkbox", checked: this.keys.includes(row.key) }, on: { change: () => this.toggle(row.key) } });
-    const loss = row.card?.loss ? `${row.card.loss.name} ${row.card.loss.last === null ? "NaN" : number(row.card.loss.last)}` : ABSENT;
+    const box = h("input", {
+      attrs: { type: "checkbox", checked: this.keys.includes(row.key) },
+      on: { change: () => this.toggle(row.key) },
+    });
+    const loss = row.card?.loss
+      ? `${row.card.loss.name} ${row.card.loss.last === null ? "NaN" : number(row.card.loss.last)}`
+      : ABSENT;
     // runs are often called the same: their ids tell them apart
     const id = row.name && row.name !== row.id ? h("small", { class: "soft" }, ` ${row.id}`) : null;
-    return h("li", {}, h("label", { class: "picker-line" }, box, h("span", { class: "picker-name", title: `${row.name}\n${row.id}` }, row.name || row.id, id),
-      h("span", { class: "soft picker-project" }, row.project), stateMark(row.state, row.cause), h("span", { class: "num soft" }, loss)));
+    return h(
+      "li",
+      {},
+      h(
+        "label",
+        { class: "picker-line" },
+        box,
+        h("span", { class: "picker-name", title: `${row.name}\n${row.id}` }, row.name || row.id, id),
+        h("span", { class: "soft picker-project" }, row.project),
+        stateMark(row.state, row.cause),
+        h("span", { class: "num soft" }, loss),
+      ),
+    );
   }
 }

@@ -2,13 +2,13 @@
 
 import "./runs.css";
 import type { Place } from "../address.ts";
-import { api, reason, type Row } from "../api.ts";
+import { api, type Row, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
-import { nextFrame } from "../view.ts";
 import type { Mounted, Page, View } from "../page.ts";
 import { empty, failure, segmented, skeleton } from "../parts.ts";
 import { search } from "../search.ts";
-import { COLUMNS, columnOf, emptyColumns, FAILED, type Column } from "./run_columns.ts";
+import { nextFrame } from "../view.ts";
+import { COLUMNS, type Column, columnOf, emptyColumns, FAILED } from "./run_columns.ts";
 
 const HEIGHT = 45;
 const GROUP_HEIGHT = 35;
@@ -36,10 +36,32 @@ class RunsView implements Mounted {
     this.chosen = "";
     this.page.router.param({ q: query });
   });
-  private readonly states = segmented("State", [["", "All"], ["running", "Running"], ["finished", "Finished"], ["failed", "Failed"]], "", (state) => this.page.router.param({ state }));
-  private readonly projects = h("select", { attrs: { "aria-label": "Project" }, on: { change: () => this.page.router.param({ project: this.projects.value }) } });
-  private readonly groups = h("select", { attrs: { "aria-label": "Group by" }, on: { change: () => this.page.router.param({ group: this.groups.value }) } },
-    ([["", "No groups"], ["project", "By project"], ["state", "By state"]] as const).map(([value, text]) => h("option", { attrs: { value } }, text)));
+  private readonly states = segmented(
+    "State",
+    [
+      ["", "All"],
+      ["running", "Running"],
+      ["finished", "Finished"],
+      ["failed", "Failed"],
+    ],
+    "",
+    (state) => this.page.router.param({ state }),
+  );
+  private readonly projects = h("select", {
+    attrs: { "aria-label": "Project" },
+    on: { change: () => this.page.router.param({ project: this.projects.value }) },
+  });
+  private readonly groups = h(
+    "select",
+    { attrs: { "aria-label": "Group by" }, on: { change: () => this.page.router.param({ group: this.groups.value }) } },
+    (
+      [
+        ["", "No groups"],
+        ["project", "By project"],
+        ["state", "By state"],
+      ] as const
+    ).map(([value, text]) => h("option", { attrs: { value } }, text)),
+  );
   private readonly compare = h("a", { class: "button primary", attrs: { role: "button" } });
   private readonly head = h("tr");
   private readonly body = h("tbody");
@@ -53,11 +75,40 @@ class RunsView implements Mounted {
     root: HTMLElement,
     private readonly page: Page,
   ) {
-    this.pins = new Set(page.router.place.params.getAll("pin").length ? page.router.place.params.getAll("pin") : kept());
-    const table = h("table", { class: "runs-table", attrs: { "aria-label": "Runs", tabindex: -1 } },
-      h("colgroup", {}, COLUMNS.map((column) => h("col", { class: `${column.class} col-${column.key || "tick"}` }))), h("thead", {}, this.head), this.body);
+    this.pins = new Set(
+      page.router.place.params.getAll("pin").length ? page.router.place.params.getAll("pin") : kept(),
+    );
+    const table = h(
+      "table",
+      { class: "runs-table", attrs: { "aria-label": "Runs", tabindex: -1 } },
+      h(
+        "colgroup",
+        {},
+        COLUMNS.map((column) => h("col", { class: `${column.class} col-${column.key || "tick"}` })),
+      ),
+      h("thead", {}, this.head),
+      this.body,
+    );
     fill(this.card, h("div", { class: "runs-wait" }, skeleton(8)));
-    fill(root, h("div", { class: "toolbar" }, this.search.element, h("div", { class: "controls" }, this.states.element, this.projects, this.groups, this.compare, h("span", { class: "soft num" }, this.note), this.problem)), this.card);
+    fill(
+      root,
+      h(
+        "div",
+        { class: "toolbar" },
+        this.search.element,
+        h(
+          "div",
+          { class: "controls" },
+          this.states.element,
+          this.projects,
+          this.groups,
+          this.compare,
+          h("span", { class: "soft num" }, this.note),
+          this.problem,
+        ),
+      ),
+      this.card,
+    );
     show(this.compare, false);
     this.table = table;
     const { signal } = this.listeners;
@@ -137,7 +188,10 @@ class RunsView implements Mounted {
     shown.sort(order);
     this.items = grouped(shown, params.get("group") ?? "");
     const waits = this.reading ? `, reading ${this.reading}` : this.complete ? "" : ", looking for more";
-    setText(this.note, `${shown.length === this.rows.size ? "" : `${shown.length} of `}${this.rows.size} ${this.rows.size === 1 ? "run" : "runs"}${waits}`);
+    setText(
+      this.note,
+      `${shown.length === this.rows.size ? "" : `${shown.length} of `}${this.rows.size} ${this.rows.size === 1 ? "run" : "runs"}${waits}`,
+    );
     const empty = emptyColumns([...this.rows.values()]);
     for (const { key } of COLUMNS) this.table.classList.toggle(`no-${key}`, empty.includes(key));
     this.drawFrame(shown.length);
@@ -146,14 +200,54 @@ class RunsView implements Mounted {
   }
 
   private drawFrame(many: number): void {
-    const state = many ? "rows" : this.failed && !this.rows.size ? `failed ${this.failed}` : this.rows.size ? "none" : this.complete ? "empty" : "wait";
-    if (this.card.dataset["shows"] === state) return;
-    this.card.dataset["shows"] = state;
+    const state = many
+      ? "rows"
+      : this.failed && !this.rows.size
+        ? `failed ${this.failed}`
+        : this.rows.size
+          ? "none"
+          : this.complete
+            ? "empty"
+            : "wait";
+    if (this.card.dataset.shows === state) return;
+    this.card.dataset.shows = state;
     if (state === "rows") fill(this.card, this.table);
-    else if (state === "none") fill(this.card, empty("No run fits", "Nothing here matches the search and the filters.", h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.page.router.go({ params: new URLSearchParams() }) } }, "Show all")));
-    else if (state === "empty") fill(this.card, empty("No runs yet", `Nothing is recorded in ${this.page.server.root}. Record a run, and it appears here by itself:`, h("pre", {}, "stepscope run train.py      # any script, unchanged\nstepscope demo              # or a small training to look at")));
+    else if (state === "none")
+      fill(
+        this.card,
+        empty(
+          "No run fits",
+          "Nothing here matches the search and the filters.",
+          h(
+            "button",
+            {
+              class: "button",
+              attrs: { type: "button" },
+              on: { click: () => this.page.router.go({ params: new URLSearchParams() }) },
+            },
+            "Show all",
+          ),
+        ),
+      );
+    else if (state === "empty")
+      fill(
+        this.card,
+        empty(
+          "No runs yet",
+          `Nothing is recorded in ${this.page.server.root}. Record a run, and it appears here by itself:`,
+          h(
+            "pre",
+            {},
+            "stepscope run train.py      # any script, unchanged\nstepscope demo              # or a small training to look at",
+          ),
+        ),
+      );
     else if (state === "wait") fill(this.card, h("div", { class: "runs-wait" }, skeleton(8)));
-    else fill(this.card, failure(this.failed, () => void this.poll()));
+    else
+      fill(
+        this.card,
+        failure(this.failed, () => void this.poll()),
+      );
   }
 
   private drawProjects(current: string): void {
@@ -161,7 +255,11 @@ class RunsView implements Mounted {
     const list = JSON.stringify([projects, current]);
     if (list === this.projectList) return;
     this.projectList = list;
-    fill(this.projects, h("option", { attrs: { value: "" } }, "All projects"), projects.map((name) => h("option", { attrs: { value: name } }, name || "(no project)")));
+    fill(
+      this.projects,
+      h("option", { attrs: { value: "" } }, "All projects"),
+      projects.map((name) => h("option", { attrs: { value: name } }, name || "(no project)")),
+    );
     this.projects.value = current;
     show(this.projects, projects.length > 1 || current !== "");
   }
@@ -169,17 +267,28 @@ class RunsView implements Mounted {
   private drawHead(): void {
     const { params } = this.page.router.place;
     const sort = params.get("sort") ?? "";
-    fill(this.head, COLUMNS.map((column) => {
-      const active = sort === column.key && sort !== "";
-      const down = (params.get("order") ?? (column.down ? "down" : "up")) === "down";
-      const turn = (): void => {
-        if (!active) this.page.router.param({ sort: column.key, order: null });
-        else if (down === Boolean(column.down)) this.page.router.param({ order: down ? "up" : "down" });
-        else this.page.router.param({ sort: null, order: null });
-      };
-      return h("th", { class: `${column.class} cell-${column.key || "tick"}`, attrs: { scope: "col", "aria-sort": active ? (down ? "descending" : "ascending") : false } },
-        column.title ? h("button", { title: column.help, attrs: { type: "button" }, on: { click: turn } }, column.title) : h("span", { class: "visually-hidden" }, column.help));
-    }));
+    fill(
+      this.head,
+      COLUMNS.map((column) => {
+        const active = sort === column.key && sort !== "";
+        const down = (params.get("order") ?? (column.down ? "down" : "up")) === "down";
+        const turn = (): void => {
+          if (!active) this.page.router.param({ sort: column.key, order: null });
+          else if (down === Boolean(column.down)) this.page.router.param({ order: down ? "up" : "down" });
+          else this.page.router.param({ sort: null, order: null });
+        };
+        return h(
+          "th",
+          {
+            class: `${column.class} cell-${column.key || "tick"}`,
+            attrs: { scope: "col", "aria-sort": active ? (down ? "descending" : "ascending") : false },
+          },
+          column.title
+            ? h("button", { title: column.help, attrs: { type: "button" }, on: { click: turn } }, column.title)
+            : h("span", { class: "visually-hidden" }, column.help),
+        );
+      }),
+    );
   }
 
   /** Put the rows in sight into the table, with empty space for the others; keep those that have not changed. */
@@ -198,7 +307,15 @@ class RunsView implements Mounted {
       else if ("row" in item) {
         shown.push(this.element(item.row));
         alive.add(item.row.key);
-      } else shown.push(h("tr", { class: "group" }, h("td", { attrs: { colspan: 2 } }, `${item.group} · ${item.many}`), COLUMNS.slice(2).map((column) => h("td", { class: `${column.class} cell-${column.key}` }))));
+      } else
+        shown.push(
+          h(
+            "tr",
+            { class: "group" },
+            h("td", { attrs: { colspan: 2 } }, `${item.group} · ${item.many}`),
+            COLUMNS.slice(2).map((column) => h("td", { class: `${column.class} cell-${column.key}` })),
+          ),
+        );
       y += tall;
     }
     for (const key of this.held.keys()) if (!alive.has(key)) this.held.delete(key);
@@ -222,11 +339,17 @@ class RunsView implements Mounted {
       tick: () => this.tick(row.key),
       href: this.page.router.link({ view: "overview", run: row.key }),
     };
-    const element = h("tr", {
-      class: "row",
-      attrs: { "aria-selected": row.key === this.chosen ? "true" : false, "data-run": row.key },
-      on: { click: (event) => this.clicked(event, row) },
-    }, COLUMNS.map((column: Column) => h("td", { class: `${column.class} cell-${column.key || "tick"}` }, column.cell(row, context))));
+    const element = h(
+      "tr",
+      {
+        class: "row",
+        attrs: { "aria-selected": row.key === this.chosen ? "true" : false, "data-run": row.key },
+        on: { click: (event) => this.clicked(event, row) },
+      },
+      COLUMNS.map((column: Column) =>
+        h("td", { class: `${column.class} cell-${column.key || "tick"}` }, column.cell(row, context)),
+      ),
+    );
     held?.element.remove();
     this.held.set(row.key, { row, key, element });
     return element;
@@ -269,7 +392,12 @@ class RunsView implements Mounted {
     const keys = this.ticked().filter((key) => this.rows.has(key));
     show(this.compare, keys.length > 0);
     this.compare.textContent = keys.length > 1 ? `Compare ${keys.length} runs` : "Tick another to compare";
-    if (keys.length > 1) this.compare.href = this.page.router.link({ view: "compare", run: "", params: new URLSearchParams(keys.map((key) => ["run", key])) });
+    if (keys.length > 1)
+      this.compare.href = this.page.router.link({
+        view: "compare",
+        run: "",
+        params: new URLSearchParams(keys.map((key) => ["run", key])),
+      });
     else this.compare.removeAttribute("href");
   }
 
@@ -277,7 +405,11 @@ class RunsView implements Mounted {
     const target = event.target as HTMLElement;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const search = target.matches("input[type=search]");
-    if (target.matches("input, select, button, a") && !(search && ["ArrowDown", "ArrowUp", "Enter"].includes(event.key))) return;
+    if (
+      target.matches("input, select, button, a") &&
+      !(search && ["ArrowDown", "ArrowUp", "Enter"].includes(event.key))
+    )
+      return;
     const rows = this.items.flatMap((item) => ("row" in item ? [item.row.key] : []));
     const place = rows.indexOf(this.chosen);
     const act: Record<string, () => void> = {
@@ -285,7 +417,7 @@ class RunsView implements Mounted {
       ArrowUp: () => this.choose(rows[Math.max(0, place - 1)]),
       Home: () => this.choose(rows[0]),
       End: () => this.choose(rows[rows.length - 1]),
-      Enter: () => this.open(place < 0 ? rows[0] ?? "" : this.chosen),
+      Enter: () => this.open(place < 0 ? (rows[0] ?? "") : this.chosen),
       p: () => this.chosen && this.pin(this.chosen),
       c: () => this.chosen && this.tick(this.chosen),
     };
@@ -334,11 +466,19 @@ function grouped(rows: Row[], by: string): Item[] {
   if (by !== "project" && by !== "state") return rows.map((row) => ({ row }));
   const groups = new Map<string, Row[]>();
   for (const row of rows) groups.set(row[by], [...(groups.get(row[by]) ?? []), row]);
-  return [...groups].flatMap(([group, some]) => [{ group: group || "(none)", many: some.length }, ...some.map((row) => ({ row }))]);
+  return [...groups].flatMap(([group, some]) => [
+    { group: group || "(none)", many: some.length },
+    ...some.map((row) => ({ row })),
+  ]);
 }
 
 function space(height: number): HTMLTableRowElement {
   return h("tr", { class: "space", attrs: { "aria-hidden": "true" } }, h("td", { style: { height: `${height}px` } }));
 }
 
-export const runs: View = { name: "runs", title: "Overview", of: "runs", mount: (root, page) => new RunsView(root, page) };
+export const runs: View = {
+  name: "runs",
+  title: "Overview",
+  of: "runs",
+  mount: (root, page) => new RunsView(root, page),
+};

@@ -20,17 +20,37 @@ export function shared(all: Names[]): Shared[] {
       if (metric.source === "own" || metric.source === "machine") continue;
       const known = found.get(metric.name);
       if (known) known.runs += 1;
-      else found.set(metric.name, { name: metric.name, unit: metric.unit, help: metric.help, runs: 1, time: isTime(metric), important: metric.important, place: found.size });
+      else
+        found.set(metric.name, {
+          name: metric.name,
+          unit: metric.unit,
+          help: metric.help,
+          runs: 1,
+          time: isTime(metric),
+          important: metric.important,
+          place: found.size,
+        });
     }
   }
   const most = (metric: Shared): number => (metric.runs > 1 || all.length === 1 ? 0 : 1);
   const counts = (metric: Shared): number => Number(COUNTER.test(metric.name));
-  return [...found.values()].sort((one, other) => most(one) - most(other) || counts(one) - counts(other) || Number(other.important) - Number(one.important) || one.place - other.place);
+  return [...found.values()].sort(
+    (one, other) =>
+      most(one) - most(other) ||
+      counts(one) - counts(other) ||
+      Number(other.important) - Number(one.important) ||
+      one.place - other.place,
+  );
 }
 
 /** What only counts how far a run is. */
 const COUNTER = /(^|[/_.])(epochs?|(global_)?steps?|iterations?|samples|tokens)(_seen|_total)?$/i;
 
 function isTime(metric: MetricFacts): boolean {
-  return metric.source === "phase" || metric.kind === "duration" || metric.unit === "seconds" || metric.unit.endsWith("/second");
+  return (
+    metric.source === "phase" ||
+    metric.kind === "duration" ||
+    metric.unit === "seconds" ||
+    metric.unit.endsWith("/second")
+  );
 }

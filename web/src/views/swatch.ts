@@ -5,7 +5,11 @@ import { lineColour, onTheme } from "../theme.ts";
 
 /** Return the square of the n-th line. */
 export function swatch(place: number): HTMLElement {
-  const element = h("i", { class: "swatch", attrs: { "aria-hidden": "true" }, style: { background: lineColour(place) } });
+  const element = h("i", {
+    class: "swatch",
+    attrs: { "aria-hidden": "true" },
+    style: { background: lineColour(place) },
+  });
   const stop = onTheme(() => {
     if (element.isConnected) element.style.setProperty("background", lineColour(place));
     else stop();
@@ -15,5 +19,9 @@ export function swatch(place: number): HTMLElement {
 
 /** Return the names of some lines with their colours, in one row. */
 export function legend(labels: string[]): HTMLElement {
-  return h("span", { class: "legend", title: labels.join(", ") }, labels.map((label, place) => h("span", {}, swatch(place), label)));
+  return h(
+    "span",
+    { class: "legend", title: labels.join(", ") },
+    labels.map((label, place) => h("span", {}, swatch(place), label)),
+  );
 }

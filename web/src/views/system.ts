@@ -55,8 +55,14 @@ class SystemView implements Mounted {
     fill(this.now, skeleton(2));
     this.drawTools();
     void this.load();
-    this.stops.push(run.live.listen({ frame: (frame, curves) => this.grown(frame, curves), reset: () => void this.load() }));
-    this.stops.push(run.names.listen(() => { if (this.machine && !this.machine.groups.length) void this.load(); }));
+    this.stops.push(
+      run.live.listen({ frame: (frame, curves) => this.grown(frame, curves), reset: () => void this.load() }),
+    );
+    this.stops.push(
+      run.names.listen(() => {
+        if (this.machine && !this.machine.groups.length) void this.load();
+      }),
+    );
   }
 
   update(place: Place, before: Place): void {
@@ -82,10 +88,23 @@ class SystemView implements Mounted {
   }
 
   private drawTools(): void {
-    fill(this.tools,
-      segmented("Axis", [["time", "Time"], ["wall", "Clock"], ["step", "Step"]], this.axis(), (word) => this.page.router.param({ x: word })).element,
-      toggle("Training beside it", this.page.router.place.params.get("alone") !== "1", (on) => this.page.router.param({ alone: on ? null : "1" })).element,
-      h("span", { class: "soft system-hint" }, "Hover one chart, see all; drag to zoom all."));
+    fill(
+      this.tools,
+      segmented(
+        "Axis",
+        [
+          ["time", "Time"],
+          ["wall", "Clock"],
+          ["step", "Step"],
+        ],
+        this.axis(),
+        (word) => this.page.router.param({ x: word }),
+      ).element,
+      toggle("Training beside it", this.page.router.place.params.get("alone") !== "1", (on) =>
+        this.page.router.param({ alone: on ? null : "1" }),
+      ).element,
+      h("span", { class: "soft system-hint" }, "Hover one chart, see all; drag to zoom all."),
+    );
   }
 
   private look(): void {
@@ -103,13 +122,20 @@ class SystemView implements Mounted {
       this.drawNow(machine);
       if (!same) this.drawCharts(machine);
     } catch (error) {
-      if (!this.stopped && !this.machine) fill(this.now, failure(reason(error), () => void this.load()));
+      if (!this.stopped && !this.machine)
+        fill(
+          this.now,
+          failure(reason(error), () => void this.load()),
+        );
     }
   }
 
   private drawNow(machine: Machine): void {
     if (!machine.groups.length && !machine.gpus.length) {
-      fill(this.now, empty("No sample of the machine yet", "The watcher samples it once a second while the run is recorded."));
+      fill(
+        this.now,
+        empty("No sample of the machine yet", "The watcher samples it once a second while the run is recorded."),
+      );
       return;
     }
     this.grid ??= new GpuGrid();
@@ -125,10 +151,19 @@ class SystemView implements Mounted {
     this.beside = [];
     if (this.page.router.place.params.get("alone") !== "1") {
       const metrics = this.run.names.value?.metrics ?? [];
-      const wanted = [metrics.find((metric) => /loss/.test(metric.name)), metrics.find((metric) => metric.name === "step_seconds")];
+      const wanted = [
+        metrics.find((metric) => /loss/.test(metric.name)),
+        metrics.find((metric) => metric.name === "step_seconds"),
+      ];
       for (const metric of wanted) {
         if (!metric) continue;
-        const panel = new Panel(this.run, { title: metric.name, names: [metric.name], unit: metric.unit, help: metric.help, height: 200 });
+        const panel = new Panel(this.run, {
+          title: metric.name,
+          names: [metric.name],
+          unit: metric.unit,
+          help: metric.help,
+          height: 200,
+        });
         panel.look({ axis: this.axis() });
         this.beside.push(panel);
       }
@@ -137,7 +172,11 @@ class SystemView implements Mounted {
 
   /** Put the training's charts first, then those of the machine; what has a chart of its own only is folded away. */
   private place(): void {
-    fill(this.charts, this.beside.map((panel) => panel.element), this.main);
+    fill(
+      this.charts,
+      this.beside.map((panel) => panel.element),
+      this.main,
+    );
     const single = this.single.length
       ? h("details", { class: "system-more" }, h("summary", {}, `More samples (${this.single.length})`), this.more)
       : null;
@@ -173,9 +212,17 @@ class SystemView implements Mounted {
     const label = (held: Held): string => (held.name === group.limit ? "limit" : (called.get(held.name) ?? held.name));
     const order = (held: Held): number => names.indexOf(held.name);
     const some = names.length > 1 && names.length <= MANY + 1;
-    const shown = names.map((name) => (name === group.limit ? "limit" : (called.get(name) ?? name)).replace(/^GPU /, ""));
+    const shown = names.map((name) =>
+      (name === group.limit ? "limit" : (called.get(name) ?? name)).replace(/^GPU /, ""),
+    );
     return new Panel(this.run, {
-      title: group.title, names, unit: group.unit, label, order, zero: true, height: 200,
+      title: group.title,
+      names,
+      unit: group.unit,
+      label,
+      order,
+      zero: true,
+      height: 200,
       ...(group.unit === "ratio" ? { most: 1 } : {}),
       ...(some ? { extra: [legend(shown)] } : {}),
     });
@@ -185,9 +232,16 @@ class SystemView implements Mounted {
     const reasons = new Map<string, string>();
     for (const node of machine.nodes) for (const [what, why] of Object.entries(node.absent)) reasons.set(what, why);
     if (!reasons.size) return null;
-    return h("details", { class: "card system-absent" },
+    return h(
+      "details",
+      { class: "card system-absent" },
       h("summary", {}, `What this machine does not tell (${reasons.size})`),
-      h("dl", { class: "facts" }, [...reasons].map(([what, why]) => [h("dt", {}, what), h("dd", {}, why)])));
+      h(
+        "dl",
+        { class: "facts" },
+        [...reasons].map(([what, why]) => [h("dt", {}, what), h("dd", {}, why)]),
+      ),
+    );
   }
 
   /** The tiles follow the live rows; where several nodes have a GPU 0, the server is asked now and then. */
@@ -198,7 +252,7 @@ class SystemView implements Mounted {
       if (id && id.rank < 0) fresh.set(id.name, frame.columns.last[place] ?? NaN);
     }
     if (!fresh.size) return;
-    const known = this.machine && (this.machine.groups.length > 0);
+    const known = this.machine && this.machine.groups.length > 0;
     if (!known || (this.machine?.nodes.length ?? 0) > 1) {
       if (performance.now() - this.asked > AGAIN_MS) void this.load();
       return;

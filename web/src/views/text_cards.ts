@@ -26,7 +26,30 @@ export function textsOf(events: readonly RunEvent[]): Map<string, Text[]> {
 
 /** Return the card of one name. */
 export function textCard(name: string, texts: readonly Text[]): HTMLElement {
-  return h("section", { class: "chart text-card", attrs: { "data-text": name, "data-state": "drawn" } },
-    h("header", { class: "chart-head" }, h("h3", { class: "chart-title", title: name }, name), h("span", { class: "soft end" }, texts.length > 1 ? `${number(texts.length)} texts` : "text")),
-    h("ol", { class: "text-list", attrs: { tabindex: 0 } }, texts.map((one) => h("li", {}, h("span", { class: "soft num", title: moment(one.time) }, one.step === null ? moment(one.time) : `step ${number(one.step)}`), h("span", {}, one.text)))));
+  return h(
+    "section",
+    { class: "chart text-card", attrs: { "data-text": name, "data-state": "drawn" } },
+    h(
+      "header",
+      { class: "chart-head" },
+      h("h3", { class: "chart-title", title: name }, name),
+      h("span", { class: "soft end" }, texts.length > 1 ? `${number(texts.length)} texts` : "text"),
+    ),
+    h(
+      "ol",
+      { class: "text-list", attrs: { tabindex: 0 } },
+      texts.map((one) =>
+        h(
+          "li",
+          {},
+          h(
+            "span",
+            { class: "soft num", title: moment(one.time) },
+            one.step === null ? moment(one.time) : `step ${number(one.step)}`,
+          ),
+          h("span", {}, one.text),
+        ),
+      ),
+    ),
+  );
 }

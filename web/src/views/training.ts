@@ -7,14 +7,14 @@ import { fill, h, setText, show } from "../dom.ts";
 import { clock, moment, number } from "../format.ts";
 import { HistogramPanel } from "../histogram.ts";
 import { LookControls, lookOf } from "../look_controls.ts";
-import { axisOf } from "../metric_axis.ts";
 import { epochMarkers, markersOf } from "../markers.ts";
-import { runOf, type Mounted, type Page, type View } from "../page.ts";
-import { Panel, type Look, type Marker } from "../panel.ts";
+import { axisOf } from "../metric_axis.ts";
+import { type Mounted, type Page, runOf, type View } from "../page.ts";
+import { type Look, type Marker, Panel } from "../panel.ts";
 import { empty, failure, field, icon, segmented, skeleton, toggle } from "../parts.ts";
 import type { RunModel } from "../run.ts";
 import { search } from "../search.ts";
-import { textCard, textsOf, type Text } from "./text_cards.ts";
+import { type Text, textCard, textsOf } from "./text_cards.ts";
 
 const FOLD_RANKS = 16;
 const [TALL, USUAL] = [340, 176];
@@ -31,12 +31,38 @@ class TrainingView implements Mounted {
   private stops: (() => void)[] = [];
   private readonly search = search("Search metrics", (query) => this.page.router.param({ q: query }));
   private readonly controls: LookControls;
-  private readonly events = toggle("Events", true, (on) => this.page.router.param({ events: on ? null : "0" }), "Epochs, checkpoints, alerts and other events as marks");
-  private readonly rest = toggle("Machine too", false, (all) => this.page.router.param({ all }), "Metrics of the machine and of the recorder as well");
-  private readonly ranks = segmented("Ranks", [["band", "Band"], ["each", "Each"]], "band", (ranks) => this.page.router.param({ ranks: ranks === "band" ? null : ranks }));
+  private readonly events = toggle(
+    "Events",
+    true,
+    (on) => this.page.router.param({ events: on ? null : "0" }),
+    "Epochs, checkpoints, alerts and other events as marks",
+  );
+  private readonly rest = toggle(
+    "Machine too",
+    false,
+    (all) => this.page.router.param({ all }),
+    "Metrics of the machine and of the recorder as well",
+  );
+  private readonly ranks = segmented(
+    "Ranks",
+    [
+      ["band", "Band"],
+      ["each", "Each"],
+    ],
+    "band",
+    (ranks) => this.page.router.param({ ranks: ranks === "band" ? null : ranks }),
+  );
   private readonly rankBox: HTMLElement;
-  private readonly attempts = h("select", { attrs: { "aria-label": "Attempts" }, on: { change: () => this.page.router.param({ attempt: this.attempts.value }) } });
-  private readonly zoom = h("button", { class: "button", attrs: { type: "button" }, title: "Show everything (0)", on: { click: () => this.run.link.setRange(null) } });
+  private readonly attempts = h("select", {
+    attrs: { "aria-label": "Attempts" },
+    on: { change: () => this.page.router.param({ attempt: this.attempts.value }) },
+  });
+  private readonly zoom = h("button", {
+    class: "button",
+    attrs: { type: "button" },
+    title: "Show everything (0)",
+    on: { click: () => this.run.link.setRange(null) },
+  });
   private readonly body = h("div");
 
   constructor(
@@ -46,10 +72,40 @@ class TrainingView implements Mounted {
     this.run = runOf(page);
     this.controls = new LookControls(page.router);
     this.rankBox = field("Ranks", this.ranks.element);
-    fill(root,
-      h("div", { class: "toolbar sticky" }, this.search.element, h("div", { class: "controls" }, ...this.controls.elements, this.events.element, this.rest.element, this.rankBox, this.attempts, this.zoom)),
-      this.body);
-    fill(this.body, h("div", { class: "charts" }, Array.from({ length: 6 }, () => h("div", { class: "chart" }, h("div", { class: "chart-head" }), h("div", { style: { height: `${USUAL}px` } })))));
+    fill(
+      root,
+      h(
+        "div",
+        { class: "toolbar sticky" },
+        this.search.element,
+        h(
+          "div",
+          { class: "controls" },
+          ...this.controls.elements,
+          this.events.element,
+          this.rest.element,
+          this.rankBox,
+          this.attempts,
+          this.zoom,
+        ),
+      ),
+      this.body,
+    );
+    fill(
+      this.body,
+      h(
+        "div",
+        { class: "charts" },
+        Array.from({ length: 6 }, () =>
+          h(
+            "div",
+            { class: "chart" },
+            h("div", { class: "chart-head" }),
+            h("div", { style: { height: `${USUAL}px` } }),
+          ),
+        ),
+      ),
+    );
     this.stops.push(
       this.run.names.listen(() => this.arrange()),
       this.run.events.listen(() => this.mark()),
@@ -90,7 +146,10 @@ class TrainingView implements Mounted {
     const names = this.run.names.value;
     const attempt = this.page.router.place.params.get("attempt");
     const many = (names?.ranks.length ?? 1) > FOLD_RANKS && this.look().ranks === "band";
-    this.run.curves.setOptions({ ...(many ? { fold: true } : {}), ...(attempt ? { attempts: [Number(attempt)] } : {}) });
+    this.run.curves.setOptions({
+      ...(many ? { fold: true } : {}),
+      ...(attempt ? { attempts: [Number(attempt)] } : {}),
+    });
   }
 
   private dress(name: string, panel: Panel): void {
@@ -99,8 +158,8 @@ class TrainingView implements Mounted {
     const own = params.getAll("log").includes(name);
     panel.look({ ...look, log: look.log !== own });
     const wide = params.getAll("wide").includes(name);
-    if (panel.element.classList.toggle("wide", wide) !== (panel.element.dataset["tall"] === "1")) {
-      panel.element.dataset["tall"] = wide ? "1" : "";
+    if (panel.element.classList.toggle("wide", wide) !== (panel.element.dataset.tall === "1")) {
+      panel.element.dataset.tall = wide ? "1" : "";
       panel.setHeight(wide ? TALL : USUAL);
     }
     const button = panel.element.querySelector(".chart-log");
@@ -111,7 +170,9 @@ class TrainingView implements Mounted {
     const on = this.page.router.place.params.get("events") !== "0";
     const events = this.run.events.value?.events ?? [];
     const told = events.some((event) => event.kind === "epoch");
-    const markers = on ? [...markersOf(events), ...(told ? [] : epochMarkers(this.run.curves.get("epoch")?.whole ?? []))] : [];
+    const markers = on
+      ? [...markersOf(events), ...(told ? [] : epochMarkers(this.run.curves.get("epoch")?.whole ?? []))]
+      : [];
     const key = JSON.stringify(markers);
     if (key === this.marked) return;
     this.marked = key;
@@ -130,7 +191,11 @@ class TrainingView implements Mounted {
   private arrange(): void {
     const names = this.run.names.value;
     if (!names) {
-      if (this.run.names.error) fill(this.body, failure(this.run.names.error, () => this.run.names.refresh()));
+      if (this.run.names.error)
+        fill(
+          this.body,
+          failure(this.run.names.error, () => this.run.names.refresh()),
+        );
       return;
     }
     show(this.rankBox, names.ranks.length > 1);
@@ -140,35 +205,90 @@ class TrainingView implements Mounted {
     const { params } = this.page.router.place;
     const query = params.get("q") ?? "";
     const wanted = this.search.matcher();
-    const known = names.metrics.filter((metric) => params.get("all") === "1" || metric.source === "training" || metric.source === "phase" || (query !== "" && metric.source === "machine"));
-    const scored = known.map((metric) => ({ metric, score: wanted.score(metric.name) })).filter((one) => one.score >= 0);
+    const known = names.metrics.filter(
+      (metric) =>
+        params.get("all") === "1" ||
+        metric.source === "training" ||
+        metric.source === "phase" ||
+        (query !== "" && metric.source === "machine"),
+    );
+    const scored = known
+      .map((metric) => ({ metric, score: wanted.score(metric.name) }))
+      .filter((one) => one.score >= 0);
     if (query) scored.sort((one, other) => other.score - one.score);
     const shut = params.getAll("shut");
     const histograms = [...this.histograms].filter(([name]) => wanted.score(name) >= 0);
     const texts = [...this.texts].filter(([name]) => wanted.score(name) >= 0);
-    const key = JSON.stringify([scored.map((one) => one.metric.name), query !== "", shut, histograms.map(([name]) => name), texts]);
+    const key = JSON.stringify([
+      scored.map((one) => one.metric.name),
+      query !== "",
+      shut,
+      histograms.map(([name]) => name),
+      texts,
+    ]);
     if (key === this.arranged) return;
     this.arranged = key;
     const metrics = scored.map((one) => one.metric);
-    const others = [...histograms.map(([, panel]) => panel.element), ...texts.map(([name, some]) => textCard(name, some))];
+    const others = [
+      ...histograms.map(([, panel]) => panel.element),
+      ...texts.map(([name, some]) => textCard(name, some)),
+    ];
     if (!metrics.length && !others.length) this.nothing(query, names.metrics.length);
-    else if (query) fill(this.body, h("div", { class: "charts" }, metrics.map((metric) => this.panel(metric).element), others));
+    else if (query)
+      fill(
+        this.body,
+        h(
+          "div",
+          { class: "charts" },
+          metrics.map((metric) => this.panel(metric).element),
+          others,
+        ),
+      );
     else fill(this.body, this.grouped(metrics, new Set(shut)));
     this.mark();
   }
 
   private nothing(query: string, all: number): void {
-    fill(this.body, query
-      ? empty("No metric fits", `Nothing matches ${query}.`, h("button", { class: "button", attrs: { type: "button" }, on: { click: () => this.page.router.param({ q: null }) } }, "Show all"))
-      : empty("Nothing logged yet", all ? "This run has metrics of the machine only." : "The first values appear here by themselves.", all ? null : h("pre", {}, 'run.log({"loss": loss})')));
+    fill(
+      this.body,
+      query
+        ? empty(
+            "No metric fits",
+            `Nothing matches ${query}.`,
+            h(
+              "button",
+              { class: "button", attrs: { type: "button" }, on: { click: () => this.page.router.param({ q: null }) } },
+              "Show all",
+            ),
+          )
+        : empty(
+            "Nothing logged yet",
+            all ? "This run has metrics of the machine only." : "The first values appear here by themselves.",
+            all ? null : h("pre", {}, 'run.log({"loss": loss})'),
+          ),
+    );
   }
 
   private grouped(metrics: MetricFacts[], shut: Set<string>): HTMLElement[] {
     const groups = new Map<string, MetricFacts[]>();
     for (const metric of metrics) groups.set(metric.group, [...(groups.get(metric.group) ?? []), metric]);
-    const found = [...groups].map(([group, some]) => this.group(group, group || "Main", `${some.length}`, shut, () => some.map((metric) => this.panel(metric).element)));
-    if (this.histograms.size) found.push(this.group("histograms:", "Histograms", `${this.histograms.size}`, shut, () => [...this.histograms.values()].map((panel) => panel.element)));
-    if (this.texts.size) found.push(this.group("texts:", "Texts", `${this.texts.size}`, shut, () => [...this.texts].map(([name, some]) => textCard(name, some))));
+    const found = [...groups].map(([group, some]) =>
+      this.group(group, group || "Main", `${some.length}`, shut, () =>
+        some.map((metric) => this.panel(metric).element),
+      ),
+    );
+    if (this.histograms.size)
+      found.push(
+        this.group("histograms:", "Histograms", `${this.histograms.size}`, shut, () =>
+          [...this.histograms.values()].map((panel) => panel.element),
+        ),
+      );
+    if (this.texts.size)
+      found.push(
+        this.group("texts:", "Texts", `${this.texts.size}`, shut, () =>
+          [...this.texts].map(([name, some]) => textCard(name, some)),
+        ),
+      );
     return found;
   }
 
@@ -182,9 +302,22 @@ class TrainingView implements Mounted {
       for (const word of now) params.append("shut", word);
       this.page.router.go({ params });
     };
-    return h("section", { class: "group", attrs: { "data-group": key } },
-      h("h2", {}, h("button", { class: "group-head", attrs: { type: "button", "aria-expanded": String(open) }, on: { click: turn } }, icon("M6 4l4 4-4 4"), title, h("span", { class: "soft num" }, many))),
-      open ? h("div", { class: "charts" }, charts()) : null);
+    return h(
+      "section",
+      { class: "group", attrs: { "data-group": key } },
+      h(
+        "h2",
+        {},
+        h(
+          "button",
+          { class: "group-head", attrs: { type: "button", "aria-expanded": String(open) }, on: { click: turn } },
+          icon("M6 4l4 4-4 4"),
+          title,
+          h("span", { class: "soft num" }, many),
+        ),
+      ),
+      open ? h("div", { class: "charts" }, charts()) : null,
+    );
   }
 
   private panel(metric: MetricFacts): Panel {
@@ -196,12 +329,29 @@ class TrainingView implements Mounted {
       const now = params.getAll(param).filter((word) => word !== "*");
       const all = params.getAll(param).includes("*") ? ["*"] : [];
       params.delete(param);
-      for (const word of [...all, ...(now.includes(name) ? now.filter((one) => one !== name) : [...now, name])]) params.append(param, word);
+      for (const word of [...all, ...(now.includes(name) ? now.filter((one) => one !== name) : [...now, name])])
+        params.append(param, word);
       this.page.router.go({ params });
     };
-    const tool = (text: string, title: string, kind: string, act: () => void): HTMLElement => h("button", { class: kind, title, attrs: { type: "button" }, on: { click: act } }, text);
-    const tools = h("span", { class: "chart-tools" }, tool("log", "Logarithmic axis", "chart-log", () => list("log")), tool("png", "Save as a picture", "chart-png", () => void this.save(panel, name)));
-    const panel: Panel = new Panel(this.run, { title: name, names: [name], unit: metric.unit, help: metric.help, height: USUAL, markers: this.markers, extra: [tools], enlarge: () => list("wide"), ...axisOf(metric) });
+    const tool = (text: string, title: string, kind: string, act: () => void): HTMLElement =>
+      h("button", { class: kind, title, attrs: { type: "button" }, on: { click: act } }, text);
+    const tools = h(
+      "span",
+      { class: "chart-tools" },
+      tool("log", "Logarithmic axis", "chart-log", () => list("log")),
+      tool("png", "Save as a picture", "chart-png", () => void this.save(panel, name)),
+    );
+    const panel: Panel = new Panel(this.run, {
+      title: name,
+      names: [name],
+      unit: metric.unit,
+      help: metric.help,
+      height: USUAL,
+      markers: this.markers,
+      extra: [tools],
+      enlarge: () => list("wide"),
+      ...axisOf(metric),
+    });
     this.panels.set(name, panel);
     this.dress(name, panel);
     return panel;
@@ -216,7 +366,11 @@ class TrainingView implements Mounted {
   private drawAttempts(attempts: number[]): void {
     show(this.attempts, attempts.length > 1);
     if (this.attempts.options.length !== attempts.length + 1) {
-      fill(this.attempts, h("option", { attrs: { value: "" } }, "All attempts"), attempts.map((one) => h("option", { attrs: { value: one } }, `Attempt ${one}`)));
+      fill(
+        this.attempts,
+        h("option", { attrs: { value: "" } }, "All attempts"),
+        attempts.map((one) => h("option", { attrs: { value: one } }, `Attempt ${one}`)),
+      );
     }
     this.attempts.value = this.page.router.place.params.get("attempt") ?? "";
   }
@@ -227,7 +381,9 @@ class TrainingView implements Mounted {
     if (!range) return;
     const wall = this.look().axis === "wall";
     const origin = this.run.curves.origin ?? 0;
-    const [from, to] = range.map((x) => (unit === "step" ? number(Math.round(x)) : wall ? moment(x) : clock(x - origin)));
+    const [from, to] = range.map((x) =>
+      unit === "step" ? number(Math.round(x)) : wall ? moment(x) : clock(x - origin),
+    );
     setText(this.zoom, `${unit === "step" ? "Step " : ""}${from} – ${to}  ✕`);
   }
 
@@ -243,7 +399,9 @@ class TrainingView implements Mounted {
   private async loadHistograms(): Promise<void> {
     try {
       const { names } = await api.histograms(this.run.key);
-      for (const name of names) if (!this.histograms.has(name)) this.histograms.set(name, new HistogramPanel(this.run.key, name, this.run.link));
+      for (const name of names)
+        if (!this.histograms.has(name))
+          this.histograms.set(name, new HistogramPanel(this.run.key, name, this.run.link));
       if (names.length) this.arrange();
     } catch {
       // a run without histograms, or a server that cannot tell: the part stays hidden, the charts say what is wrong

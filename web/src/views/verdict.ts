@@ -1,10 +1,10 @@
 /** What is the matter with a run: its state, then what the diagnosis found, with evidence and remedy. */
 
 import type { Diagnosis, Finding, Severity, Status } from "../api.ts";
-import { h, type Child } from "../dom.ts";
+import { type Child, h } from "../dom.ts";
 import { capital, clock, number } from "../format.ts";
-import { coded, severityMark, stateMark, toneOf } from "../parts.ts";
 import type { Range } from "../link.ts";
+import { coded, severityMark, stateMark, toneOf } from "../parts.ts";
 
 const GRAVE: Record<string, Severity> = { critical: "critical", error: "critical", warning: "warning" };
 const MOST = 5;
@@ -14,7 +14,11 @@ export function toneOfVerdict(status: Status, found: Diagnosis | null): string {
   const ended = status.state !== "running" && status.state !== "finished";
   if (ended) return toneOf(status.state);
   const grave = GRAVE[primaryOf(found)?.severity ?? ""];
-  return grave === "critical" ? "bad" : grave === "warning" && !status.cause ? "warn" : toneOf(status.state, status.cause);
+  return grave === "critical"
+    ? "bad"
+    : grave === "warning" && !status.cause
+      ? "warn"
+      : toneOf(status.state, status.cause);
 }
 
 function primaryOf(found: Diagnosis | null): Finding | null {
@@ -22,15 +26,37 @@ function primaryOf(found: Diagnosis | null): Finding | null {
 }
 
 /** Return the words; `link` gives the address of a range of steps. */
-export function verdict(status: Status, found: Diagnosis | null, waiting: boolean, link: (range: Range) => string): Child {
+export function verdict(
+  status: Status,
+  found: Diagnosis | null,
+  waiting: boolean,
+  link: (range: Range) => string,
+): Child {
   const primary = primaryOf(found);
   const rest = (found?.findings ?? []).filter((one) => one !== primary);
   const missing = found?.missing ?? [];
   return [
-    h("div", { class: "verdict-state" }, stateMark(status.state, status.cause), primary?.text.includes(status.cause) ? null : h("span", { class: "soft" }, status.cause)),
-    primary ? main(primary, link) : h("h2", {}, found ? capital(found.summary) || "Nothing that slows it down or goes wrong was found." : said(status)),
+    h(
+      "div",
+      { class: "verdict-state" },
+      stateMark(status.state, status.cause),
+      primary?.text.includes(status.cause) ? null : h("span", { class: "soft" }, status.cause),
+    ),
+    primary
+      ? main(primary, link)
+      : h(
+          "h2",
+          {},
+          found ? capital(found.summary) || "Nothing that slows it down or goes wrong was found." : said(status),
+        ),
     waiting ? h("p", { class: "soft" }, "Looking for what slows it down or goes wrong…") : null,
-    rest.length ? h("ul", { class: "also" }, rest.slice(0, MOST).map((one) => also(one, link))) : null,
+    rest.length
+      ? h(
+          "ul",
+          { class: "also" },
+          rest.slice(0, MOST).map((one) => also(one, link)),
+        )
+      : null,
     rest.length > MOST ? h("p", { class: "soft" }, `and ${rest.length - MOST} more: stepscope diagnose`) : null,
     (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, coded(capital(one)))),
     missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, coded(`Not known: ${one.why}; ${one.remedy}`))),
@@ -44,20 +70,42 @@ function said(status: Status): string {
 }
 
 function main(one: Finding, link: (range: Range) => string): Child {
-  const facts = [one.expected_gain ?? "", one.cost_seconds ? `has cost ${clock(one.cost_seconds)}` : "", one.confidence ? `confidence ${number(one.confidence * 100, 2)} %` : ""].filter(Boolean);
+  const facts = [
+    one.expected_gain ?? "",
+    one.cost_seconds ? `has cost ${clock(one.cost_seconds)}` : "",
+    one.confidence ? `confidence ${number(one.confidence * 100, 2)} %` : "",
+  ].filter(Boolean);
   return [
     h("h2", {}, coded(capital(one.text))),
     one.remedy ? h("p", { class: "next" }, coded(capital(one.remedy))) : null,
-    facts.length || rangeOf(one) ? h("p", { class: "soft num" }, facts.join(" · "), facts.length && rangeOf(one) ? " · " : null, evidence(one, link)) : null,
+    facts.length || rangeOf(one)
+      ? h(
+          "p",
+          { class: "soft num" },
+          facts.join(" · "),
+          facts.length && rangeOf(one) ? " · " : null,
+          evidence(one, link),
+        )
+      : null,
   ];
 }
 
 function also(one: Finding, link: (range: Range) => string): HTMLElement {
-  return h("li", {}, severityMark(GRAVE[one.severity] ?? "info"), h("details", {}, h("summary", {}, coded(one.text)), h("p", { class: "next" }, coded(one.remedy || "No remedy is known."), " ", evidence(one, link))));
+  return h(
+    "li",
+    {},
+    severityMark(GRAVE[one.severity] ?? "info"),
+    h(
+      "details",
+      {},
+      h("summary", {}, coded(one.text)),
+      h("p", { class: "next" }, coded(one.remedy || "No remedy is known."), " ", evidence(one, link)),
+    ),
+  );
 }
 
 function rangeOf(one: Finding): Range | null {
-  const range = one.evidence["range"];
+  const range = one.evidence.range;
   if (!Array.isArray(range) || range.length !== 2) return null;
   const [from, to] = range.map(Number);
   return from !== undefined && to !== undefined && Number.isFinite(from) && to > from ? [from, to] : null;
@@ -65,5 +113,7 @@ function rangeOf(one: Finding): Range | null {
 
 function evidence(one: Finding, link: (range: Range) => string): Child {
   const range = rangeOf(one);
-  return range ? h("a", { attrs: { href: link(range) } }, `show steps ${number(range[0])} to ${number(range[1])}`) : null;
+  return range
+    ? h("a", { attrs: { href: link(range) } }, `show steps ${number(range[0])} to ${number(range[1])}`)
+    : null;
 }
