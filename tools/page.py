@@ -153,7 +153,7 @@ def check(root: Path) -> None:
     """
     folder = root / "web"
     install(folder, tools=True)
-    run([*node()[0], BIOME, "ci", "--error-on-warnings"], folder)
+    run([*node()[0], BIOME, "ci", "--colors=off", "--error-on-warnings"], folder)
     run([*node()[0], "node_modules/typescript/bin/tsc", "--noEmit"], folder)
 
 

@@ -6,7 +6,7 @@ import "uplot/dist/uPlot.min.css";
 import { linearTicks, logTicks, multiples, sharer } from "./axis.ts";
 import { h, show } from "./dom.ts";
 import { clock, moment, ticks } from "./format.ts";
-import { type Drawn, type Frame, type Limit, type MarkLine, paint } from "./paint.ts";
+import { type Drawn, type Frame, type Limit, type MarkLine, paint } from "./strokes.ts";
 import { colour } from "./theme.ts";
 
 export type Axis = "step" | "time" | "wall";

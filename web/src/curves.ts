@@ -2,17 +2,17 @@
 
 import { ApiError, messages, reason } from "./api.ts";
 import { curvesOf, type Frame } from "./binary.ts";
-import { Held } from "./held.ts";
-import type { Link, Range, Unit } from "./link.ts";
+import type { ChartLink, Range, Unit } from "./chart_link.ts";
+import { CurveBuffer } from "./curve_buffer.ts";
 import type { CurveId, Live } from "./live.ts";
 import { RunClock } from "./run_clock.ts";
 
 export interface Curve {
   state: "loading" | "ready" | "absent" | "error";
   /** Everything there is of the metric, all ranks and attempts; coarse. */
-  whole: Held[];
+  whole: CurveBuffer[];
   /** The same of the range in view only, finer; null while it is not there (draw `whole` meanwhile). */
-  zoomed: Held[] | null;
+  zoomed: CurveBuffer[] | null;
   text: string;
 }
 
@@ -98,7 +98,7 @@ export class Curves {
   }
 
   /** Show the range that a link shows, now and whenever it changes. Returns how to stop. */
-  follow(link: Link): () => void {
+  follow(link: ChartLink): () => void {
     const zoom = (): void => this.setRange(link.unit, link.range);
     zoom();
     return link.onRange(zoom);
@@ -147,7 +147,7 @@ export class Curves {
   clock(run?: string): RunClock | null {
     const many = this.runs.length > 1;
     if (many && run === undefined) return null;
-    const best = new Map<number, Held>();
+    const best = new Map<number, CurveBuffer>();
     for (const { curve } of this.wanted.values()) {
       for (const held of curve.whole) {
         const known = best.get(held.attempt);
@@ -214,7 +214,7 @@ export class Curves {
       const found = answers.flatMap((answer) => (answer ?? []).flatMap(curvesOf));
       this.fill(
         names,
-        found.map(({ head, columns }) => new Held(head, columns)),
+        found.map(({ head, columns }) => new CurveBuffer(head, columns)),
         zoom ? key : null,
       );
     } catch (error) {
@@ -240,7 +240,7 @@ export class Curves {
       : [of(this.runs, 0)];
   }
 
-  private fill(names: string[], found: Held[], zoom: string | null): void {
+  private fill(names: string[], found: CurveBuffer[], zoom: string | null): void {
     if (zoom !== null && zoom !== this.zoomKey()) return; // another zoom has begun since
     for (const name of names) {
       const wanted = this.wanted.get(name);
@@ -291,10 +291,10 @@ export class Curves {
 
   private extend(wanted: Wanted, id: CurveId, frame: Frame, place: number): boolean {
     const { curve } = wanted;
-    const match = (held: Held): boolean => held.rank === id.rank && held.attempt === id.attempt;
+    const match = (held: CurveBuffer): boolean => held.rank === id.rank && held.attempt === id.attempt;
     let held = curve.whole.find(match);
     if (!held) {
-      held = new Held({ run: this.runs[0] ?? "", ...id, points: 0, seq: -1 }, empty());
+      held = new CurveBuffer({ run: this.runs[0] ?? "", ...id, points: 0, seq: -1 }, empty());
       curve.whole.push(held);
       curve.state = "ready";
     }
@@ -312,7 +312,7 @@ export class Curves {
   }
 }
 
-function empty(): ConstructorParameters<typeof Held>[1] {
+function empty(): ConstructorParameters<typeof CurveBuffer>[1] {
   const none = (): Float64Array => new Float64Array(0);
   return {
     step: none(),

@@ -1,12 +1,12 @@
 /** Histograms over time as a picture: each column a histogram, darker where more values were. */
 
 import { api, type Histograms, reason } from "./api.ts";
+import type { ChartLink } from "./chart_link.ts";
 import { h, setText, show } from "./dom.ts";
 import { moment, number } from "./format.ts";
-import type { Link } from "./link.ts";
 import { colour, onTheme } from "./theme.ts";
-import { hideTip, showTip } from "./tip.ts";
-import { nextFrame, watchSight, watchSize } from "./view.ts";
+import { hideTip, showTip } from "./tooltip.ts";
+import { nextFrame, watchSight, watchSize } from "./viewport.ts";
 
 const HEIGHT = 176;
 const [LEFT, TOP, RIGHT, BOTTOM] = [58, 8, 10, 24];
@@ -27,7 +27,7 @@ export class HistogramPanel {
   constructor(
     private readonly run: string,
     private readonly name: string,
-    private readonly link: Link,
+    private readonly link: ChartLink,
   ) {
     const plot = h(
       "div",

@@ -1,17 +1,17 @@
 /** The frame around the views: bar, tabs, keyboard, title and icon. */
 
 import "./style.css";
-import { type Place, parse, Router } from "./address.ts";
 import { api, reason, type Server, type Severity, type Status } from "./api.ts";
+import { zoomOf, zoomText } from "./chart_link.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
 import { ago, number } from "./format.ts";
 import { helpDialog } from "./help.ts";
-import { zoomOf, zoomText } from "./link.ts";
-import type { Mounted, Page, View } from "./page.ts";
-import { empty, failure, icon, stateMark } from "./parts.ts";
+import { type Place, parse, Router } from "./router.ts";
 import { RunModel } from "./run.ts";
 import { choice, choose, isDark, start as startTheme } from "./theme.ts";
+import type { Mounted, Page, View } from "./view.ts";
 import { VIEWS } from "./views/all.ts";
+import { empty, failure, icon, stateMark } from "./widgets.ts";
 
 const STALE = 5;
 const REFRESH = 0.5;

@@ -1,7 +1,7 @@
 /** Events of a run as marks on its charts. */
 
 import type { RunEvent } from "./api.ts";
-import type { Held } from "./held.ts";
+import type { CurveBuffer } from "./curve_buffer.ts";
 import type { Marker } from "./panel.ts";
 
 const KINDS: Record<string, Marker["kind"]> = {
@@ -31,15 +31,15 @@ export function markersOf(events: readonly RunEvent[]): Marker[] {
 const MOST = 30;
 
 /** Return where epochs begin in each attempt, by the metric `epoch`; every second, fifth, tenth ... where there are many. */
-export function epochMarkers(curves: readonly Held[]): Marker[] {
-  const told = new Map<number, Held>();
+export function epochMarkers(curves: readonly CurveBuffer[]): Marker[] {
+  const told = new Map<number, CurveBuffer>();
   for (const one of curves) if (one.length > 1 && !told.has(one.attempt)) told.set(one.attempt, one);
   const last = Math.max(0, ...[...told.values()].map((held) => Math.floor(held.column("max").at(-1) ?? 0)));
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((many) => last / many <= MOST) ?? Infinity;
   return [...told.values()].flatMap((held) => epochsOf(held, every));
 }
 
-function epochsOf(held: Held, every: number): Marker[] {
+function epochsOf(held: CurveBuffer, every: number): Marker[] {
   const { step, time, max } = held.columns();
   const found: Marker[] = [];
   let seen = Math.floor(max[0] ?? 0);

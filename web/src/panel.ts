@@ -2,23 +2,23 @@
 
 import { padded, paddedLog } from "./axis.ts";
 import { type Axis, Chart, type Model } from "./chart.ts";
+import { type Extent, extent, type Line, nearest, smooth, valueAt } from "./chart_line.ts";
+import type { ChartLink } from "./chart_link.ts";
+import type { CurveBuffer } from "./curve_buffer.ts";
+import { acrossOf, metricLines } from "./curve_lines.ts";
 import type { Curve, Curves } from "./curves.ts";
 import { fill, h, setText, show } from "./dom.ts";
 import { clock, moment, number, value } from "./format.ts";
-import type { Held } from "./held.ts";
-import { type Extent, extent, type Line, nearest, smooth, valueAt } from "./line.ts";
-import { acrossOf, metricLines } from "./lines.ts";
-import type { Link } from "./link.ts";
 import type { Live } from "./live.ts";
-import type { Drawn, Limit, MarkLine } from "./paint.ts";
 import { Readings } from "./readings.ts";
+import type { Drawn, Limit, MarkLine } from "./strokes.ts";
 import { colour, lineColour, onTheme } from "./theme.ts";
-import { hideTip, showTip, type TipRow } from "./tip.ts";
-import { nextFrame, watchSight, watchSize } from "./view.ts";
+import { hideTip, showTip, type TipRow } from "./tooltip.ts";
+import { nextFrame, watchSight, watchSize } from "./viewport.ts";
 
 export interface Source {
   curves: Curves;
-  link: Link;
+  link: ChartLink;
   live?: Live | null;
 }
 
@@ -35,8 +35,8 @@ export interface Spec {
   unit?: string;
   help?: string;
   height?: number;
-  label?: (held: Held) => string;
-  order?: (held: Held) => number;
+  label?: (held: CurveBuffer) => string;
+  order?: (held: CurveBuffer) => number;
   limits?: Limit[];
   markers?: Marker[];
   bare?: boolean;
@@ -52,7 +52,7 @@ export interface Spec {
   enlarge?: () => void;
 }
 
-export interface Look {
+export interface ChartOptions {
   axis: Axis;
   log: boolean;
   /** Points over which to smooth; 0 for not at all. */
@@ -71,7 +71,7 @@ const STEADY = 0.02;
 /** See the contract of `Spec`; `element` is what goes into the page. */
 export class Panel {
   readonly element: HTMLElement;
-  private current: Look = { axis: "step", log: false, smooth: 0, clip: false, ranks: "band" };
+  private current: ChartOptions = { axis: "step", log: false, smooth: 0, clip: false, ranks: "band" };
   private readonly plot: HTMLElement;
   private readonly read: HTMLElement;
   private readonly readings: Readings | null;
@@ -132,10 +132,10 @@ export class Panel {
     );
   }
 
-  /** Change how it looks; what is not given stays. */
-  look(look: Partial<Look>): void {
+  /** Change some options; the others stay. */
+  setOptions(change: Partial<ChartOptions>): void {
     const before = this.current;
-    this.current = { ...before, ...look };
+    this.current = { ...before, ...change };
     this.source.link.setUnit(this.current.axis === "step" ? "step" : "time");
     if (JSON.stringify(before) === JSON.stringify(this.current)) return;
     if (before.axis !== this.current.axis || before.log !== this.current.log) this.rebuild();
@@ -309,10 +309,11 @@ export class Panel {
     const many = this.spec.names.length > 1 || this.source.curves.runs.length > 1;
     const label =
       this.spec.label ??
-      ((held: Held) => (this.spec.names.length > 1 ? held.name : held.rank >= 0 ? `rank ${held.rank}` : "all ranks"));
+      ((held: CurveBuffer) =>
+        this.spec.names.length > 1 ? held.name : held.rank >= 0 ? `rank ${held.rank}` : "all ranks");
     const order =
       this.spec.order ??
-      ((held: Held) => (many ? Math.max(0, this.spec.names.indexOf(held.name)) : Math.max(0, held.rank)));
+      ((held: CurveBuffer) => (many ? Math.max(0, this.spec.names.indexOf(held.name)) : Math.max(0, held.rank)));
     const band = this.current.ranks === "band" && !many;
     const zoomed = this.source.link.range !== null;
     return curves.flatMap((curve) =>

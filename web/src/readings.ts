@@ -1,8 +1,8 @@
 /** The value of every line of a chart, with its colour: what the head of a chart of several runs shows. */
 
+import { type Line, valueAt } from "./chart_line.ts";
 import { fill, h, setText } from "./dom.ts";
 import { brief } from "./format.ts";
-import { type Line, valueAt } from "./line.ts";
 import { colour, lineColour } from "./theme.ts";
 
 /** A row of values; `named` says whose each is. */

@@ -3,13 +3,13 @@
 import "./style.css";
 
 import { curvesOf, decode, type Message } from "./binary.ts";
+import { ChartLink, type Unit } from "./chart_link.ts";
+import type { CurveBuffer } from "./curve_buffer.ts";
 import { Curves } from "./curves.ts";
 import { h } from "./dom.ts";
-import type { Held } from "./held.ts";
-import { Link, type Unit } from "./link.ts";
-import { type Look, type Marker, Panel } from "./panel.ts";
-import { segmented, toggle } from "./parts.ts";
+import { type ChartOptions, type Marker, Panel } from "./panel.ts";
 import { start } from "./theme.ts";
+import { segmented, toggle } from "./widgets.ts";
 
 interface Slot {
   title: string;
@@ -38,11 +38,11 @@ async function unpacked(text: string): Promise<Message[]> {
 }
 
 /** Make a source of curves that answers from what the file holds. */
-function source(facts: Embedded, messages: Message[]): { curves: Curves; link: Link } {
+function source(facts: Embedded, messages: Message[]): { curves: Curves; link: ChartLink } {
   const answer = (): Promise<Message[]> => Promise.resolve(messages);
   const curves = new Curves(facts.runs, null, 64, answer);
   curves.origin = facts.origin;
-  const link = new Link();
+  const link = new ChartLink();
   link.convert = (x: number, from: Unit) => {
     const clock = curves.clock();
     return (from === "step" ? clock?.timeAt(x) : clock?.stepAt(x)) ?? null;
@@ -51,9 +51,9 @@ function source(facts: Embedded, messages: Message[]): { curves: Curves; link: L
   return { curves, link };
 }
 
-function panelOf(slot: Slot, facts: Embedded, from: { curves: Curves; link: Link }): Panel {
+function panelOf(slot: Slot, facts: Embedded, from: { curves: Curves; link: ChartLink }): Panel {
   const many = facts.runs.length > 1;
-  const place = (one: Held): number => Math.max(0, facts.runs.indexOf(one.run));
+  const place = (one: CurveBuffer): number => Math.max(0, facts.runs.indexOf(one.run));
   const spec = {
     title: slot.title,
     names: slot.names,
@@ -61,7 +61,7 @@ function panelOf(slot: Slot, facts: Embedded, from: { curves: Curves; link: Link
     height: 190,
     markers: many ? [] : facts.markers,
     ...(many
-      ? { every: "named" as const, label: (one: Held) => facts.labels[place(one)] ?? one.run, order: place }
+      ? { every: "named" as const, label: (one: CurveBuffer) => facts.labels[place(one)] ?? one.run, order: place }
       : {}),
   };
   return new Panel(from, spec);
@@ -79,7 +79,7 @@ async function main(): Promise<void> {
     const slot = JSON.parse(figure.dataset.slot ?? "{}") as Slot;
     const panel = panelOf(slot, facts, slot.axis === "step" ? training : machine);
     // a run that diverges must not flatten the others
-    panel.look({ axis: slot.axis, clip: facts.runs.length > 1 && slot.axis === "step" });
+    panel.setOptions({ axis: slot.axis, clip: facts.runs.length > 1 && slot.axis === "step" });
     if (slot.axis === "step") panels.push(panel);
     figure.append(panel.element);
     figure.classList.add("live");
@@ -91,8 +91,8 @@ const SMOOTH = 15;
 
 /** Offer what the page's own charts offer: the axis, a logarithmic scale, smoothing, outliers. */
 function controls(panels: Panel[], clipped: boolean): void {
-  const look = (change: Partial<Look>): void => {
-    for (const panel of panels) panel.look(change);
+  const setOptions = (change: Partial<ChartOptions>): void => {
+    for (const panel of panels) panel.setOptions(change);
   };
   const axis = segmented(
     "axis",
@@ -103,20 +103,20 @@ function controls(panels: Panel[], clipped: boolean): void {
     "step",
     (word) => {
       axis.set(word);
-      look({ axis: word === "time" ? "time" : "step" });
+      setOptions({ axis: word === "time" ? "time" : "step" });
     },
   );
   const log = toggle("log", false, (on) => {
     log.set(String(on));
-    look({ log: on });
+    setOptions({ log: on });
   });
   const smooth = toggle("smooth", false, (on) => {
     smooth.set(String(on));
-    look({ smooth: on ? SMOOTH : 0 });
+    setOptions({ smooth: on ? SMOOTH : 0 });
   });
   const clip = toggle("clip outliers", clipped, (on) => {
     clip.set(String(on));
-    look({ clip: on });
+    setOptions({ clip: on });
   });
   document
     .getElementById("report-controls")

@@ -1,9 +1,9 @@
 /** The run that the page shows: what all its views share. */
 
 import { type Alert, api, type Head, type Names, type RunEvent, type Status } from "./api.ts";
+import { CachedAnswer } from "./cached_answer.ts";
+import { ChartLink } from "./chart_link.ts";
 import { Curves } from "./curves.ts";
-import { Fresh } from "./fresh.ts";
-import { Link } from "./link.ts";
 import { Live } from "./live.ts";
 
 /** How often the head is asked for where it is looked at, and elsewhere; and never more often than so many times what it takes. */
@@ -13,11 +13,11 @@ const [HEAD_MS, IDLE_HEAD_MS, HEAD_SHARE] = [3000, 30000, 10];
 export class RunModel {
   readonly live: Live;
   readonly curves: Curves;
-  readonly link = new Link();
-  readonly head: Fresh<Head>;
-  readonly names: Fresh<Names>;
-  readonly events: Fresh<{ total: number; events: RunEvent[] }>;
-  readonly alerts: Fresh<{ alerts: Alert[] }>;
+  readonly link = new ChartLink();
+  readonly head: CachedAnswer<Head>;
+  readonly names: CachedAnswer<Names>;
+  readonly events: CachedAnswer<{ total: number; events: RunEvent[] }>;
+  readonly alerts: CachedAnswer<{ alerts: Alert[] }>;
   /** Whether somebody looks at the head: all of it, not only the run's name. */
   attentive = false;
   private seen: Status | null = null;
@@ -30,10 +30,10 @@ export class RunModel {
   ) {
     this.live = new Live(key, refresh);
     this.curves = new Curves([key], this.live);
-    this.head = new Fresh(() => api.head(key));
-    this.names = new Fresh(() => api.names(key));
-    this.events = new Fresh(() => api.events(key));
-    this.alerts = new Fresh(() => api.alerts(key));
+    this.head = new CachedAnswer(() => api.head(key));
+    this.names = new CachedAnswer(() => api.names(key));
+    this.events = new CachedAnswer(() => api.events(key));
+    this.alerts = new CachedAnswer(() => api.alerts(key));
     this.live.listen({ status: (status) => this.follow(status) });
     this.link.convert = (x, from) => {
       const clock = this.curves.clock();

@@ -1,6 +1,6 @@
 /** Which step was when, over all attempts of a run: what turns one axis into the other. */
 
-import { placeOf } from "./line.ts";
+import { placeOf } from "./chart_line.ts";
 
 export interface Times {
   step: Float64Array;

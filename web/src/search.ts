@@ -1,7 +1,7 @@
 /** The search field of a view: `/` goes there, what is typed goes into the address. */
 
 import { h, show } from "./dom.ts";
-import { type Matcher, matcher } from "./match.ts";
+import { type Matcher, matcher } from "./text_match.ts";
 
 export interface Search {
   element: HTMLElement;

@@ -1,47 +1,37 @@
-/** Which elements are in sight, and how large they are: one observer for all. */
+/** What a view is given, and what it gives back. */
 
-type Seen = (inView: boolean) => void;
+import type { Server } from "./api.ts";
+import type { Place, Router } from "./router.ts";
+import type { RunModel } from "./run.ts";
 
-const seen = new WeakMap<Element, Seen>();
-const sized = new WeakMap<Element, (width: number, height: number) => void>();
-
-const sight = new IntersectionObserver(
-  (entries) => {
-    for (const entry of entries) seen.get(entry.target)?.(entry.isIntersecting);
-  },
-  { rootMargin: "240px 0px" },
-);
-
-const size = new ResizeObserver((entries) => {
-  for (const entry of entries) sized.get(entry.target)?.(entry.contentRect.width, entry.contentRect.height);
-});
-
-/** Call back when an element comes into sight or leaves it; returns how to stop. */
-export function watchSight(element: Element, listener: Seen): () => void {
-  seen.set(element, listener);
-  sight.observe(element);
-  return () => sight.unobserve(element);
+export interface Page {
+  router: Router;
+  server: Server;
+  /** The run in view; null for views of all runs. */
+  run: RunModel | null;
+  /** Say something to people who do not see the page, and show it for a moment. */
+  announce(text: string): void;
 }
 
-/** Call back when an element's size changes; returns how to stop. */
-export function watchSize(element: Element, listener: (width: number, height: number) => void): () => void {
-  sized.set(element, listener);
-  size.observe(element);
-  return () => size.unobserve(element);
+export interface Mounted {
+  /** The address has changed, the view and the run have not. */
+  update?(place: Place, before: Place): void;
+  /** The view is left: stop listening. */
+  stop?(): void;
 }
 
-const due = new Set<() => void>();
-let planned = false;
+export interface View {
+  /** The word in the address. */
+  name: string;
+  title: string;
+  of: "run" | "runs";
+  /** Leave it out where the server cannot serve it. */
+  hidden?(server: Server): boolean;
+  mount(root: HTMLElement, page: Page): Mounted;
+}
 
-/** Draw in the next frame; the same call asked for twice is done once. */
-export function nextFrame(draw: () => void): void {
-  due.add(draw);
-  if (planned) return;
-  planned = true;
-  requestAnimationFrame(() => {
-    planned = false;
-    const now = [...due];
-    due.clear();
-    for (const call of now) call();
-  });
+/** Return the run of a page that must have one. */
+export function runOf(page: Page): RunModel {
+  if (!page.run) throw new Error("this view is of a run");
+  return page.run;
 }

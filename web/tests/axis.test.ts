@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { linearTicks, logTicks, multiples, padded, paddedLog, type Reach, sharer } from "../src/axis.ts";
-import { extent, type Line } from "../src/line.ts";
+import { extent, type Line } from "../src/chart_line.ts";
 
 const ODD = [
   0,

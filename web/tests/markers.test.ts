@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import type { Columns } from "../src/binary.ts";
-import { Held } from "../src/held.ts";
+import { CurveBuffer } from "../src/curve_buffer.ts";
 import { epochMarkers, markersOf } from "../src/markers.ts";
 
-function epochs(values: number[], attempt = 0): Held {
+function epochs(values: number[], attempt = 0): CurveBuffer {
   const own = Float64Array.from(values);
   const place = Float64Array.from(values, (_, at) => at * 10);
   const columns: Columns = {
@@ -20,7 +20,7 @@ function epochs(values: number[], attempt = 0): Held {
     count: own,
     bad: own,
   };
-  return new Held({ run: "r", name: "epoch", rank: 0, attempt, points: values.length, seq: 0 }, columns);
+  return new CurveBuffer({ run: "r", name: "epoch", rank: 0, attempt, points: values.length, seq: 0 }, columns);
 }
 
 test("an epoch is marked where it begins", () => {

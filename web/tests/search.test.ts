@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { matcher } from "../src/match.ts";
+import { matcher } from "../src/text_match.ts";
 
 const found = (query: string, texts: string[]): string[] => {
   const wanted = matcher(query);

@@ -1,13 +1,13 @@
 /** One alert in full: what was measured against which limit, the chart with the moment marked, and what to do. */
 
 import type { Alert } from "../api.ts";
+import { ChartLink } from "../chart_link.ts";
 import { Curves } from "../curves.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, duration, moment, number, value } from "../format.ts";
-import { Link } from "../link.ts";
 import { Panel } from "../panel.ts";
-import { coded, empty, severityMark } from "../parts.ts";
 import type { RunModel } from "../run.ts";
+import { coded, empty, severityMark } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
 
 export type Order = (alert: Alert, action: "ack" | "silence", seconds: number) => void;
@@ -112,7 +112,7 @@ export class Detail {
     if (!facts) return null;
     const limit = numeric(alert.evidence?.threshold);
     this.curves = new Curves([this.run.key], this.run.live);
-    const source = { curves: this.curves, link: new Link(), live: this.run.live };
+    const source = { curves: this.curves, link: new ChartLink(), live: this.run.live };
     this.curves.follow(source.link);
     this.panel = new Panel(source, {
       title: name,
@@ -125,7 +125,7 @@ export class Detail {
         ...(alert.until === null ? [] : [{ time: alert.until, text: "resolved", kind: "event" as const }]),
       ],
     });
-    this.panel.look({ axis: "time" });
+    this.panel.setOptions({ axis: "time" });
     return h("div", { class: "alert-chart" }, this.panel.element);
   }
 

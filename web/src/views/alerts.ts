@@ -1,13 +1,13 @@
 /** Alerts of a run: what fires, what has fired, the moment in its chart, and what can be done about it. */
 
 import "./alerts.css";
-import type { Place } from "../address.ts";
 import { type Alert, post, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { ABSENT, ago, duration, moment } from "../format.ts";
-import type { Mounted, Page, View } from "../page.ts";
-import { empty, failure, segmented, severityMark, skeleton } from "../parts.ts";
+import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
+import type { Mounted, Page, View } from "../view.ts";
+import { empty, failure, segmented, severityMark, skeleton } from "../widgets.ts";
 import { Detail } from "./alert_detail.ts";
 import { byUrgency, isOpen, matching, stateWord } from "./alert_order.ts";
 

@@ -1,6 +1,6 @@
 /** Every view of the page, in the order of its tabs. */
 
-import type { View } from "../page.ts";
+import type { View } from "../view.ts";
 import { alerts } from "./alerts.ts";
 import { compare } from "./compare.ts";
 import { exporting } from "./export.ts";

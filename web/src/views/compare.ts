@@ -1,19 +1,19 @@
 /** Two to twenty runs side by side: charts laid over each other, what differs in their configuration, and by how much. */
 
 import "./compare.css";
-import type { Place } from "../address.ts";
 import { api, json, type Names, reason } from "../api.ts";
 import type { Axis } from "../chart.ts";
+import { ChartControls } from "../chart_controls.ts";
+import { ChartLink, zoomOf, zoomText } from "../chart_link.ts";
+import type { CurveBuffer } from "../curve_buffer.ts";
 import { Curves } from "../curves.ts";
 import { type Child, fill, h, setText, show } from "../dom.ts";
 import { clock, moment, number } from "../format.ts";
-import type { Held } from "../held.ts";
-import { Link, zoomOf, zoomText } from "../link.ts";
-import { LookControls } from "../look_controls.ts";
-import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
-import { empty, failure, skeleton } from "../parts.ts";
+import type { Place } from "../router.ts";
 import { search } from "../search.ts";
+import type { Mounted, Page, View } from "../view.ts";
+import { empty, failure, skeleton } from "../widgets.ts";
 import { type Comparison, configTable, numbersTable, phasesTable, runMark, tellApart } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
 import { type Shared, shared } from "./shared_metrics.ts";
@@ -22,7 +22,7 @@ const MOST_CHARTS = 60;
 
 class CompareView implements Mounted {
   private readonly picker: Picker;
-  private readonly controls: LookControls;
+  private readonly controls: ChartControls;
   private readonly zoom = h("button", {
     class: "button",
     attrs: { type: "button" },
@@ -37,7 +37,7 @@ class CompareView implements Mounted {
   private readonly search = search("Find a metric", (query) => this.page.router.param({ q: query }));
   private panels = new Map<Panel, Shared>();
   private curves: Curves | null = null;
-  private link = new Link();
+  private link = new ChartLink();
   private unfollow = (): void => undefined;
   private keys: string[] = [];
   private names: Names[] = [];
@@ -50,7 +50,7 @@ class CompareView implements Mounted {
     private readonly page: Page,
   ) {
     // one run that diverges must not flatten the others: outliers are clipped unless one asks for them
-    this.controls = new LookControls(page.router, { clip: true }, { zoom: null });
+    this.controls = new ChartControls(page.router, { clip: true }, { zoom: null });
     this.picker = new Picker(page.server.limits.runs, (keys) => this.choose(keys));
     fill(
       root,
@@ -160,19 +160,19 @@ class CompareView implements Mounted {
   private draw(): void {
     const { params } = this.page.router.place;
     this.search.set(params.get("q") ?? "");
-    const look = this.controls.set(params);
+    const options = this.controls.set(params);
     if (!this.comparison || !this.curves) return;
     const wanted = this.search.matcher();
     const found = shared(this.names).filter((metric) => wanted.score(metric.name) >= 0);
-    const key = JSON.stringify([look.axis, found.map((metric) => metric.name)]);
+    const key = JSON.stringify([options.axis, found.map((metric) => metric.name)]);
     if (key !== this.drawn) {
       this.drawn = key;
-      this.begin(look.axis, params);
+      this.begin(options.axis, params);
       this.drawCharts(found, this.comparison, this.curves);
     } else this.zoomTo(params);
     // what one run waits for is the very thing to see: times are clipped only if one asks for it
     for (const [panel, { time }] of this.panels)
-      panel.look({ ...look, clip: look.clip && (!time || params.has("clip")) });
+      panel.setOptions({ ...options, clip: options.clip && (!time || params.has("clip")) });
   }
 
   /** Lay out the charts: first how good the runs are, then how fast. */
@@ -190,8 +190,8 @@ class CompareView implements Mounted {
             unit: metric.unit,
             help: metric.help,
             every: "plain",
-            label: (held: Held) => called.get(held.run)?.name ?? held.run,
-            order: (held: Held) => called.get(held.run)?.place ?? 0,
+            label: (held: CurveBuffer) => called.get(held.run)?.name ?? held.run,
+            order: (held: CurveBuffer) => called.get(held.run)?.place ?? 0,
           },
         ),
         metric,
@@ -218,7 +218,7 @@ class CompareView implements Mounted {
 
   /** Begin an axis: what a range means is another thing on each. Time counts from each run's own begin. */
   private begin(axis: Axis, params: URLSearchParams): void {
-    const link = new Link();
+    const link = new ChartLink();
     link.unit = axis === "step" ? "step" : "time";
     this.link = link;
     if (this.curves)

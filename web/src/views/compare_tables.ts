@@ -3,7 +3,7 @@
 import type { Phase, RunState } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, clock, value } from "../format.ts";
-import { phaseBar, phaseColour, stateMark } from "../parts.ts";
+import { phaseBar, phaseColour, stateMark } from "../widgets.ts";
 import { change, quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 

@@ -1,15 +1,15 @@
 /** Take the numbers away: as files, as pictures, or as the Python, SQL and shell lines that give the same ones. */
 
 import "./export.css";
-import type { Place } from "../address.ts";
 import { json, type MetricFacts, reason } from "../api.ts";
+import { zoomOf } from "../chart_link.ts";
 import { fill, h, setText } from "../dom.ts";
 import { count } from "../format.ts";
-import { zoomOf } from "../link.ts";
-import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
-import { empty, failure, skeleton } from "../parts.ts";
+import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
+import type { Mounted, Page, View } from "../view.ts";
+import { empty, failure, skeleton } from "../widgets.ts";
 import { fileName } from "./file_name.ts";
 
 interface Recipe {
@@ -276,7 +276,7 @@ class ExportView implements Mounted {
     );
     // samples of the machine belong to no step
     const axis = names.some((name) => facts.get(name)?.source === "machine") ? "time" : "step";
-    for (const panel of this.panels) panel.look({ axis });
+    for (const panel of this.panels) panel.setOptions({ axis });
     fill(
       this.pictures,
       this.panels.map((panel, place) =>

@@ -2,12 +2,12 @@
 
 import "./ledger.css";
 import { api, type Ledger, type Severity, type Status } from "../api.ts";
+import { CachedAnswer } from "../cached_answer.ts";
 import { type Child, fill, h } from "../dom.ts";
 import { amount, capital, clock, duration, number, value } from "../format.ts";
-import { Fresh } from "../fresh.ts";
-import { type Mounted, type Page, runOf, type View } from "../page.ts";
-import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../parts.ts";
 import { redraw } from "../redraw.ts";
+import { type Mounted, type Page, runOf, type View } from "../view.ts";
+import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../widgets.ts";
 import { classColour, type Share, shares, spoken } from "./ledger_classes.ts";
 
 /** How often it is asked for while the run goes on; and never more often than so many times what it takes. */
@@ -16,7 +16,7 @@ const JOULES_PER_KWH = 3.6e6;
 const MOST = 12;
 
 class LedgerView implements Mounted {
-  private readonly ledger: Fresh<Ledger>;
+  private readonly ledger: CachedAnswer<Ledger>;
   private readonly problem = h("div");
   private readonly numbers = h("dl", { class: "ledger-numbers" }, skeleton(2));
   private readonly classes = h("div", { class: "ledger-classes" }, skeleton(6));
@@ -28,7 +28,7 @@ class LedgerView implements Mounted {
 
   constructor(root: HTMLElement, page: Page) {
     const run = runOf(page);
-    this.ledger = new Fresh(() => api.ledger(run.key));
+    this.ledger = new CachedAnswer(() => api.ledger(run.key));
     fill(
       root,
       this.problem,

@@ -1,20 +1,20 @@
 /** A run at a glance: what is the matter with it, how far it is, where a step's time goes, what happened. */
 
 import "./overview.css";
-import type { Place } from "../address.ts";
 import { type Alert, api, type Diagnosis, type Head, type Status } from "../api.ts";
+import { CachedAnswer } from "../cached_answer.ts";
 import type { Axis } from "../chart.ts";
+import { zoomText } from "../chart_link.ts";
 import { type Child, fill, h, setText, show } from "../dom.ts";
 import { ABSENT, ago, clock, count, duration, moment, number, value } from "../format.ts";
-import { Fresh } from "../fresh.ts";
-import { zoomText } from "../link.ts";
 import { markersOf } from "../markers.ts";
 import { axisOf } from "../metric_axis.ts";
-import { type Mounted, type Page, runOf, type View } from "../page.ts";
 import { Panel } from "../panel.ts";
-import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../parts.ts";
 import { redraw } from "../redraw.ts";
+import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
+import { type Mounted, type Page, runOf, type View } from "../view.ts";
+import { card, failure, phaseBar, severityMark, skeleton, stateMark, table } from "../widgets.ts";
 import { stateWord } from "./alert_order.ts";
 import { configFacts, machineFacts } from "./run_facts.ts";
 import { toneOfVerdict, verdict } from "./verdict.ts";
@@ -41,7 +41,7 @@ class OverviewView implements Mounted {
   private readonly charts = h("div", { class: "charts run-charts" });
   private readonly low = h("div", { class: "run-low" });
   private readonly problem = h("div");
-  private readonly diagnosis: Fresh<Diagnosis> | null;
+  private readonly diagnosis: CachedAnswer<Diagnosis> | null;
   private diagnosed = 0;
   private diagnosedState = "";
   private took = 0;
@@ -94,7 +94,7 @@ class OverviewView implements Mounted {
       this.charts,
       this.low,
     );
-    this.diagnosis = page.server.capabilities.diagnosis ? new Fresh(() => this.askDiagnosis()) : null;
+    this.diagnosis = page.server.capabilities.diagnosis ? new CachedAnswer(() => this.askDiagnosis()) : null;
     show(this.alertCard, page.server.capabilities.alerts);
     show(this.changeCard, false);
     show(this.bar.parentElement as HTMLElement, false);
@@ -126,7 +126,7 @@ class OverviewView implements Mounted {
     const x = place.params.get("x");
     this.axis = x === "time" || x === "wall" ? x : "step";
     this.run.link.setUnit(this.axis === "step" ? "step" : "time");
-    for (const panel of this.panels.values()) panel.look({ axis: this.axis });
+    for (const panel of this.panels.values()) panel.setOptions({ axis: this.axis });
   }
 
   stop(): void {
@@ -311,7 +311,7 @@ class OverviewView implements Mounted {
             enlarge: () =>
               this.page.router.go({ view: "training", params: new URLSearchParams({ wide: name, q: name }) }),
           });
-        panel.look({ axis: this.axis });
+        panel.setOptions({ axis: this.axis });
         this.panels.set(name, panel);
         return panel.element;
       }),

@@ -3,7 +3,7 @@
 import type { RunState } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, value } from "../format.ts";
-import { stateMark } from "../parts.ts";
+import { stateMark } from "../widgets.ts";
 import type { Machine } from "./system.ts";
 
 const COLUMNS: [string, string, string][] = [

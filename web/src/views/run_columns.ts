@@ -3,7 +3,7 @@
 import type { Row } from "../api.ts";
 import { type Child, h } from "../dom.ts";
 import { ABSENT, ago, clock, count, moment, number } from "../format.ts";
-import { icon, severityMark, sparkline, stateMark } from "../parts.ts";
+import { icon, severityMark, sparkline, stateMark } from "../widgets.ts";
 
 export interface Context {
   pinned: boolean;

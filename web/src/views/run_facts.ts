@@ -3,7 +3,7 @@
 import type { Head } from "../api.ts";
 import { type Child, h } from "../dom.ts";
 import { moment, value } from "../format.ts";
-import { card } from "../parts.ts";
+import { card } from "../widgets.ts";
 
 const MOST = 200;
 

@@ -3,7 +3,7 @@
 import { api, type Row, reason } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, number } from "../format.ts";
-import { failure, skeleton, stateMark } from "../parts.ts";
+import { failure, skeleton, stateMark } from "../widgets.ts";
 
 const SHOWN = 60;
 

@@ -1,13 +1,13 @@
 /** All runs as a table: only the rows in sight are in the document, so a thousand are as quick as ten. */
 
 import "./runs.css";
-import type { Place } from "../address.ts";
 import { api, type Row, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
-import type { Mounted, Page, View } from "../page.ts";
-import { empty, failure, segmented, skeleton } from "../parts.ts";
+import type { Place } from "../router.ts";
 import { search } from "../search.ts";
-import { nextFrame } from "../view.ts";
+import type { Mounted, Page, View } from "../view.ts";
+import { nextFrame } from "../viewport.ts";
+import { empty, failure, segmented, skeleton } from "../widgets.ts";
 import { COLUMNS, type Column, columnOf, emptyColumns, FAILED } from "./run_columns.ts";
 
 const HEIGHT = 45;

@@ -1,18 +1,18 @@
 /** The machine around the training: GPUs as they are now, everything over time on one axis with the training's charts. */
 
 import "./system.css";
-import type { Place } from "../address.ts";
 import { json, reason } from "../api.ts";
 import type { Frame } from "../binary.ts";
+import type { CurveBuffer } from "../curve_buffer.ts";
 import { fill, h } from "../dom.ts";
-import type { Held } from "../held.ts";
 import type { CurveId } from "../live.ts";
-import type { Mounted, Page, View } from "../page.ts";
 import { Panel } from "../panel.ts";
-import { empty, failure, segmented, skeleton, toggle } from "../parts.ts";
+import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
+import type { Mounted, Page, View } from "../view.ts";
+import { empty, failure, segmented, skeleton, toggle } from "../widgets.ts";
 import { GpuGrid } from "./gpu_grid.ts";
-import { Heat } from "./heat.ts";
+import { Heatmap } from "./heatmap.ts";
 import { labels } from "./line_labels.ts";
 import { ProcessTable } from "./process_table.ts";
 import { legend } from "./swatch.ts";
@@ -38,7 +38,7 @@ class SystemView implements Mounted {
   private beside: Panel[] = [];
   private main: HTMLElement[] = [];
   private single: HTMLElement[] = [];
-  private heat: Heat | null = null;
+  private heat: Heatmap | null = null;
   private grid: GpuGrid | null = null;
   private processes: ProcessTable | null = null;
   private machine: Machine | null = null;
@@ -68,7 +68,7 @@ class SystemView implements Mounted {
   update(place: Place, before: Place): void {
     if (place.params.get("x") !== before.params.get("x") || place.params.get("alone") !== before.params.get("alone")) {
       this.drawTools();
-      this.look();
+      this.applyAxis();
       this.drawTraining();
       this.place();
     }
@@ -107,9 +107,9 @@ class SystemView implements Mounted {
     );
   }
 
-  private look(): void {
-    for (const panel of [...this.panels, ...this.beside]) panel.look({ axis: this.axis() });
-    this.heat?.look(this.axis());
+  private applyAxis(): void {
+    for (const panel of [...this.panels, ...this.beside]) panel.setOptions({ axis: this.axis() });
+    this.heat?.setAxis(this.axis());
   }
 
   private async load(): Promise<void> {
@@ -164,7 +164,7 @@ class SystemView implements Mounted {
           help: metric.help,
           height: 200,
         });
-        panel.look({ axis: this.axis() });
+        panel.setOptions({ axis: this.axis() });
         this.beside.push(panel);
       }
     }
@@ -193,7 +193,7 @@ class SystemView implements Mounted {
     for (const group of machine.groups) {
       const alone = group.names.length === 1 && group.title === group.names[0];
       if (group.names.length > MANY && group.names.every((name) => CORE.test(name))) {
-        this.heat = new Heat(this.run, group.title, group.names);
+        this.heat = new Heatmap(this.run, group.title, group.names);
         this.main.push(this.heat.element);
       } else {
         const panel = this.panel(group);
@@ -202,15 +202,16 @@ class SystemView implements Mounted {
       }
     }
     this.drawTraining();
-    this.look();
+    this.applyAxis();
     this.place();
   }
 
   private panel(group: Machine["groups"][number]): Panel {
     const names = group.limit && !group.names.includes(group.limit) ? [...group.names, group.limit] : group.names;
     const called = labels(group.names);
-    const label = (held: Held): string => (held.name === group.limit ? "limit" : (called.get(held.name) ?? held.name));
-    const order = (held: Held): number => names.indexOf(held.name);
+    const label = (held: CurveBuffer): string =>
+      held.name === group.limit ? "limit" : (called.get(held.name) ?? held.name);
+    const order = (held: CurveBuffer): number => names.indexOf(held.name);
     const some = names.length > 1 && names.length <= MANY + 1;
     const shown = names.map((name) =>
       (name === group.limit ? "limit" : (called.get(name) ?? name)).replace(/^GPU /, ""),

@@ -1,19 +1,19 @@
 /** Every metric of a run as a chart: grouped, found by typing, all on one axis. */
 
 import "./training.css";
-import type { Place } from "../address.ts";
 import { api, type MetricFacts } from "../api.ts";
+import { ChartControls, optionsOf } from "../chart_controls.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { clock, moment, number } from "../format.ts";
 import { HistogramPanel } from "../histogram.ts";
-import { LookControls, lookOf } from "../look_controls.ts";
 import { epochMarkers, markersOf } from "../markers.ts";
 import { axisOf } from "../metric_axis.ts";
-import { type Mounted, type Page, runOf, type View } from "../page.ts";
-import { type Look, type Marker, Panel } from "../panel.ts";
-import { empty, failure, field, icon, segmented, skeleton, toggle } from "../parts.ts";
+import { type ChartOptions, type Marker, Panel } from "../panel.ts";
+import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import { search } from "../search.ts";
+import { type Mounted, type Page, runOf, type View } from "../view.ts";
+import { empty, failure, field, icon, segmented, skeleton, toggle } from "../widgets.ts";
 import { type Text, textCard, textsOf } from "./text_cards.ts";
 
 const FOLD_RANKS = 16;
@@ -30,7 +30,7 @@ class TrainingView implements Mounted {
   private epochs = false;
   private stops: (() => void)[] = [];
   private readonly search = search("Search metrics", (query) => this.page.router.param({ q: query }));
-  private readonly controls: LookControls;
+  private readonly controls: ChartControls;
   private readonly events = toggle(
     "Events",
     true,
@@ -70,7 +70,7 @@ class TrainingView implements Mounted {
     private readonly page: Page,
   ) {
     this.run = runOf(page);
-    this.controls = new LookControls(page.router);
+    this.controls = new ChartControls(page.router);
     this.rankBox = field("Ranks", this.ranks.element);
     fill(
       root,
@@ -118,12 +118,12 @@ class TrainingView implements Mounted {
   update(place: Place): void {
     const { params } = place;
     this.search.set(params.get("q") ?? "");
-    const look = this.controls.set(params);
+    const options = this.controls.set(params);
     this.events.set(params.get("events") === "0" ? "" : "1");
     this.rest.set(params.get("all") ?? "");
-    this.ranks.set(look.ranks);
-    this.options();
-    this.run.link.setUnit(look.axis === "step" ? "step" : "time");
+    this.ranks.set(options.ranks);
+    this.chooseCurves();
+    this.run.link.setUnit(options.axis === "step" ? "step" : "time");
     for (const [name, panel] of this.panels) this.dress(name, panel);
     this.mark();
     this.arrange();
@@ -137,15 +137,15 @@ class TrainingView implements Mounted {
     this.run.curves.setOptions({});
   }
 
-  private look(): Look {
-    return lookOf(this.page.router.place.params);
+  private chartOptions(): ChartOptions {
+    return optionsOf(this.page.router.place.params);
   }
 
   /** Choose what to fetch: attempts, and one folded curve where there are many ranks. */
-  private options(): void {
+  private chooseCurves(): void {
     const names = this.run.names.value;
     const attempt = this.page.router.place.params.get("attempt");
-    const many = (names?.ranks.length ?? 1) > FOLD_RANKS && this.look().ranks === "band";
+    const many = (names?.ranks.length ?? 1) > FOLD_RANKS && this.chartOptions().ranks === "band";
     this.run.curves.setOptions({
       ...(many ? { fold: true } : {}),
       ...(attempt ? { attempts: [Number(attempt)] } : {}),
@@ -154,16 +154,16 @@ class TrainingView implements Mounted {
 
   private dress(name: string, panel: Panel): void {
     const { params } = this.page.router.place;
-    const look = this.look();
+    const options = this.chartOptions();
     const own = params.getAll("log").includes(name);
-    panel.look({ ...look, log: look.log !== own });
+    panel.setOptions({ ...options, log: options.log !== own });
     const wide = params.getAll("wide").includes(name);
     if (panel.element.classList.toggle("wide", wide) !== (panel.element.dataset.tall === "1")) {
       panel.element.dataset.tall = wide ? "1" : "";
       panel.setHeight(wide ? TALL : USUAL);
     }
     const button = panel.element.querySelector(".chart-log");
-    button?.setAttribute("aria-pressed", String(look.log !== own));
+    button?.setAttribute("aria-pressed", String(options.log !== own));
   }
 
   private mark(): void {
@@ -200,7 +200,7 @@ class TrainingView implements Mounted {
     }
     show(this.rankBox, names.ranks.length > 1);
     this.drawAttempts(names.attempts);
-    this.options();
+    this.chooseCurves();
     this.followEpochs(names.metrics);
     const { params } = this.page.router.place;
     const query = params.get("q") ?? "";
@@ -379,7 +379,7 @@ class TrainingView implements Mounted {
     const { range, unit } = this.run.link;
     show(this.zoom, range !== null);
     if (!range) return;
-    const wall = this.look().axis === "wall";
+    const wall = this.chartOptions().axis === "wall";
     const origin = this.run.curves.origin ?? 0;
     const [from, to] = range.map((x) =>
       unit === "step" ? number(Math.round(x)) : wall ? moment(x) : clock(x - origin),

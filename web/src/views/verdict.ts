@@ -1,10 +1,10 @@
 /** What is the matter with a run: its state, then what the diagnosis found, with evidence and remedy. */
 
 import type { Diagnosis, Finding, Severity, Status } from "../api.ts";
+import type { Range } from "../chart_link.ts";
 import { type Child, h } from "../dom.ts";
 import { capital, clock, number } from "../format.ts";
-import type { Range } from "../link.ts";
-import { coded, severityMark, stateMark, toneOf } from "../parts.ts";
+import { coded, severityMark, stateMark, toneOf } from "../widgets.ts";
 
 const GRAVE: Record<string, Severity> = { critical: "critical", error: "critical", warning: "warning" };
 const MOST = 5;

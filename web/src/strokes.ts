@@ -1,7 +1,7 @@
 /** Strokes and fills of a chart, on the canvas that uPlot has laid its axes on. */
 
 import { sharer } from "./axis.ts";
-import type { Line } from "./line.ts";
+import type { Line } from "./chart_line.ts";
 import { colour, lineColour, lineDash } from "./theme.ts";
 
 export interface Frame {

@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-
-import { address, parse } from "../src/address.ts";
-import { zoomOf, zoomText } from "../src/link.ts";
+import { zoomOf, zoomText } from "../src/chart_link.ts";
+import { address, parse } from "../src/router.ts";
 
 test("an address and its place are the same thing, whatever a run is called", () => {
   for (const run of ["demo/2026-a", "a?b#c/d e", "../..", "<img src=x>", "100%"]) {

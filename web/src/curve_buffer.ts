@@ -5,7 +5,7 @@ import type { Columns, CurveHead } from "./binary.ts";
 const NAMES = ["step", "time", "mean", "min", "max", "last", "minStep", "maxStep", "count", "bad"] as const;
 
 /** A growing curve, never longer than asked: its room is made once and kept. `columns()` are views of what is filled. */
-export class Held {
+export class CurveBuffer {
   readonly name: string;
   readonly rank: number;
   readonly attempt: number;

@@ -1,17 +1,17 @@
 /** The switches that say how charts look: axis, smoothing, logarithm, outliers. The address holds what they say. */
 
-import type { Router } from "./address.ts";
 import type { Axis } from "./chart.ts";
 import { h, setText } from "./dom.ts";
 import { count } from "./format.ts";
-import type { Look } from "./panel.ts";
-import { segmented, toggle } from "./parts.ts";
+import type { ChartOptions } from "./panel.ts";
+import type { Router } from "./router.ts";
+import { segmented, toggle } from "./widgets.ts";
 
 /** Points to smooth over, by the place of the slider. */
 const SMOOTH = [0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
 
 /** Read how charts shall look from an address; `clip` is what holds where the address says nothing. */
-export function lookOf(params: URLSearchParams, clip = false): Look {
+export function optionsOf(params: URLSearchParams, clip = false): ChartOptions {
   const x = params.get("x");
   const axis: Axis = x === "time" || x === "wall" ? x : "step";
   const clipped = params.has("clip") ? params.get("clip") === "1" : clip;
@@ -25,7 +25,7 @@ export function lookOf(params: URLSearchParams, clip = false): Look {
 }
 
 /** The switches of one view. */
-export class LookControls {
+export class ChartControls {
   readonly elements: HTMLElement[];
   private readonly axis;
   private readonly log;
@@ -75,13 +75,13 @@ export class LookControls {
   }
 
   /** Show what an address says, and return it. */
-  set(params: URLSearchParams): Look {
-    const look = lookOf(params, this.usual.clip);
-    this.axis.set(look.axis);
-    this.log.set(look.log ? "1" : "");
-    this.clip.set(look.clip ? "1" : "");
-    this.slider.value = String(Math.max(0, SMOOTH.indexOf(look.smooth)));
-    setText(this.sliderText, look.smooth ? count(look.smooth) : "off");
-    return look;
+  set(params: URLSearchParams): ChartOptions {
+    const options = optionsOf(params, this.usual.clip);
+    this.axis.set(options.axis);
+    this.log.set(options.log ? "1" : "");
+    this.clip.set(options.clip ? "1" : "");
+    this.slider.value = String(Math.max(0, SMOOTH.indexOf(options.smooth)));
+    setText(this.sliderText, options.smooth ? count(options.smooth) : "off");
+    return options;
   }
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { padded } from "../src/axis.ts";
-import { extent, fold, type Line, nearest, placeOf, smooth, valueAt } from "../src/line.ts";
+import { extent, fold, type Line, nearest, placeOf, smooth, valueAt } from "../src/chart_line.ts";
 
 function line(values: number[], counts?: number[]): Line {
   const column = Float64Array.from(values);

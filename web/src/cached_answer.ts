@@ -3,7 +3,7 @@
 import { reason } from "./api.ts";
 
 /** Holds the newest answer; old ones stay in sight while a new one is on its way. */
-export class Fresh<T> {
+export class CachedAnswer<T> {
   value: T | null = null;
   error = "";
   /** How long the last answer took, in ms. */

@@ -1,13 +1,13 @@
 /** Many processors over time as one picture: a row each, brighter is busier. Linked with the charts around it. */
 
 import { type Axis, LEFT } from "../chart.ts";
+import { nearest } from "../chart_line.ts";
 import { h, setText } from "../dom.ts";
 import { moment, value } from "../format.ts";
-import { nearest } from "../line.ts";
 import type { RunModel } from "../run.ts";
 import { isDark, onTheme } from "../theme.ts";
-import { hideTip, showTip } from "../tip.ts";
-import { nextFrame, watchSight, watchSize } from "../view.ts";
+import { hideTip, showTip } from "../tooltip.ts";
+import { nextFrame, watchSight, watchSize } from "../viewport.ts";
 import { shade } from "./colour_scale.ts";
 
 const ROW = 9;
@@ -23,7 +23,7 @@ interface Row {
   value: Float64Array;
 }
 
-export class Heat {
+export class Heatmap {
   readonly element: HTMLElement;
   private readonly canvas = h("canvas", { attrs: { role: "img" } });
   private readonly mark = h("i", { class: "heat-mark" });
@@ -86,7 +86,7 @@ export class Heat {
     ];
   }
 
-  look(axis: Axis): void {
+  setAxis(axis: Axis): void {
     this.axis = axis;
     this.plan();
   }

@@ -4,7 +4,7 @@ export type Unit = "step" | "time";
 export type Range = readonly [number, number];
 
 /** Cursor and range of a group of charts. `x` is in the unit of the group's axis: steps, or seconds since 1970. */
-export class Link {
+export class ChartLink {
   /** What x counts. */
   unit: Unit = "step";
   /** Turns an x of one unit into the same moment in the other; null where nobody knows. */

@@ -2,12 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import type { Columns } from "../src/binary.ts";
+import { ChartLink } from "../src/chart_link.ts";
+import { CurveBuffer } from "../src/curve_buffer.ts";
+import { acrossOf } from "../src/curve_lines.ts";
 import { Curves } from "../src/curves.ts";
-import { Held } from "../src/held.ts";
-import { acrossOf } from "../src/lines.ts";
-import { Link } from "../src/link.ts";
 
-function held(run: string, step: number[], time: number[]): Held {
+function held(run: string, step: number[], time: number[]): CurveBuffer {
   const [steps, times] = [Float64Array.from(step), Float64Array.from(time)];
   const columns: Columns = {
     step: steps,
@@ -21,7 +21,7 @@ function held(run: string, step: number[], time: number[]): Held {
     count: times,
     bad: times,
   };
-  return new Held({ run, name: "loss", rank: 0, attempt: 0, points: step.length, seq: 0 }, columns);
+  return new CurveBuffer({ run, name: "loss", rank: 0, attempt: 0, points: step.length, seq: 0 }, columns);
 }
 
 test("by elapsed time each run begins at its own start, by the clock where it was", () => {
@@ -69,7 +69,7 @@ test("a zoom by elapsed time asks each run for its own period", async () => {
 });
 
 test("a zoom keeps its moments where the second attempt went back", () => {
-  const link = new Link();
+  const link = new ChartLink();
   link.unit = "time";
   link.convert = (x) => ({ 1090: 90, 1210: 70 })[x] ?? null;
   link.setRange([1090, 1210]);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import type { Columns } from "../src/binary.ts";
-import { Held } from "../src/held.ts";
+import { CurveBuffer } from "../src/curve_buffer.ts";
 
 function columns(values: number[], counts = values.map(() => 1)): Columns {
   const own = (make: (value: number, place: number) => number): Float64Array => Float64Array.from(values, make);
@@ -23,7 +23,7 @@ function columns(values: number[], counts = values.map(() => 1)): Columns {
 const head = { run: "r", name: "loss", rank: 0, attempt: 0, seq: 10 };
 
 test("a row that is held already is not taken twice", () => {
-  const held = new Held({ ...head, points: 2 }, columns([1, 2]));
+  const held = new CurveBuffer({ ...head, points: 2 }, columns([1, 2]));
   assert.equal(held.append(columns([9]), 0, 10), false);
   assert.equal(held.append(columns([9]), 0, 11), true);
   assert.deepEqual([...held.columns().mean], [1, 2, 9]);
@@ -33,7 +33,7 @@ test("thinning keeps every extreme, every point and every bad one", () => {
   const values = Array.from({ length: 1000 }, (_, place) =>
     place === 137 ? 1e6 : place === 500 ? NaN : Math.sin(place),
   );
-  const held = new Held({ ...head, points: 1000 }, columns(values));
+  const held = new CurveBuffer({ ...head, points: 1000 }, columns(values));
   held.thin(100);
   const found = held.columns();
   assert.ok(found.step.length <= 100);
@@ -51,7 +51,7 @@ test("thinning keeps every extreme, every point and every bad one", () => {
 });
 
 test("new rows fill up buckets as large as the fetched ones", () => {
-  const held = new Held({ ...head, points: 40 }, columns([1, 2, 3, 4], [10, 10, 10, 10]));
+  const held = new CurveBuffer({ ...head, points: 40 }, columns([1, 2, 3, 4], [10, 10, 10, 10]));
   for (let place = 0; place < 20; place += 1) held.append(columns([place]), 0, 11 + place);
   assert.equal(held.length, 6);
   assert.equal(held.points, 60);
@@ -61,7 +61,7 @@ test("new rows fill up buckets as large as the fetched ones", () => {
 });
 
 test("a live curve takes no more room than it was given, and still knows every extreme", () => {
-  const held = new Held({ ...head, points: 2 }, columns([1, 2]));
+  const held = new CurveBuffer({ ...head, points: 2 }, columns([1, 2]));
   for (let place = 0; place < 5000; place += 1) {
     held.append(columns([place === 77 ? 1e6 : Math.sin(place)]), 0, 11 + place, 90);
     assert.ok(held.length <= 90);

@@ -1,18 +1,18 @@
 /** From curves of the server to lines of a chart. */
 
 import type { Axis } from "./chart.ts";
+import { fold, type Line } from "./chart_line.ts";
+import type { CurveBuffer } from "./curve_buffer.ts";
 import type { Curve, Curves } from "./curves.ts";
-import type { Held } from "./held.ts";
-import { fold, type Line } from "./line.ts";
 
 export interface Naming {
-  label: (held: Held) => string;
-  order: (held: Held) => number;
+  label: (held: CurveBuffer) => string;
+  order: (held: CurveBuffer) => number;
   bare: boolean;
 }
 
 /** Where a line has its points. */
-export type Across = (held: Held) => Float64Array;
+export type Across = (held: CurveBuffer) => Float64Array;
 
 /**
  * Return the x of curves: their steps, or their times; samples that belong to no step get one by the clock of their run.
@@ -34,7 +34,7 @@ export function acrossOf(curves: Curves, axis: Axis): Across {
 }
 
 /** Return the lines of one curve: more than one where x goes back, as after a resume from an older checkpoint. */
-export function linesOf(held: Held, across: Across, naming: Naming): Line[] {
+export function linesOf(held: CurveBuffer, across: Across, naming: Naming): Line[] {
   const columns = held.columns();
   const x = across(held);
   const cuts = [0];
@@ -92,7 +92,7 @@ export function metricLines(curve: Curve, zoomed: boolean, across: Across, namin
   return found;
 }
 
-function banded(lines: Line[], held: Held[]): Line[] {
+function banded(lines: Line[], held: CurveBuffer[]): Line[] {
   const folded = fold(lines);
   if (!folded) return [];
   const colour = Math.min(...lines.map((line) => Number(line.colour)));
