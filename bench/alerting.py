@@ -12,10 +12,10 @@ import numpy as np
 
 from bench.detection import ABSENT, DATA, MIXTRAL, SPIKES, _incidents, _losses, _places
 from bench.figure import Figure, Options
-from stepscope.alerts.backtest import replay
-from stepscope.alerts.profiles import profile
-from stepscope.alerts.rule import Rule
-from stepscope.alerts.rule_engine import Engine
+from stepscope.alerts.evaluation.rule_engine import Engine
+from stepscope.alerts.rules.backtest import replay
+from stepscope.alerts.rules.profiles import profile
+from stepscope.alerts.rules.rule import Rule
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
 from stepscope.importers import formats
@@ -24,7 +24,7 @@ from stepscope.importers.imported import Imported, series_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.alerts.state import Transition
+    from stepscope.alerts.evaluation.state import Transition
 
 METRICS, RULES, STEPS = 200, 50, 100
 """Metrics in a row, rules, and steps a second."""
@@ -153,8 +153,8 @@ def _weight() -> list[Figure]:
     program = (
         "import sys; sys.path.insert(0, '.')\n"
         "def pss(): return next(int(l.split()[1]) for l in open('/proc/self/smaps_rollup') if l.startswith('Pss:'))\n"
-        "from stepscope.alerts.rule_engine import Engine\n"
-        "from stepscope.alerts.profiles import profile\n"
+        "from stepscope.alerts.evaluation.rule_engine import Engine\n"
+        "from stepscope.alerts.rules.profiles import profile\n"
         "before = pss(); engine = Engine(profile())\n"
         "for second in range(200):\n"
         "    row = {'cpu/usage_ratio': 0.5, 'loss': 3.0 + second % 7 * 0.01, 'step_seconds': 0.1}\n"

@@ -24,7 +24,7 @@ from bench.processes import python
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stepscope.analysis.recording import Group
+    from stepscope.analysis.compare.recording import Group
 
 GATE = "step_seconds +3%"
 PAIRS, STEPS = 40, 2000
@@ -101,8 +101,8 @@ def _aside(key: str) -> str:
 
 def judged(groups: Sequence[Group]) -> list[tuple[str, float]]:
     """Return the gate's result, and the width of the interval, of each group beside the first."""
-    from stepscope.analysis.comparison import compare_one
-    from stepscope.analysis.gate import Gate, judge
+    from stepscope.analysis.compare.comparison import compare_one
+    from stepscope.analysis.compare.gate import Gate, judge
 
     gate = Gate.parse(GATE)
     found = [compare_one(gate.spec, groups[0], other).found for other in groups[1:]]
@@ -111,7 +111,7 @@ def judged(groups: Sequence[Group]) -> list[tuple[str, float]]:
 
 def group(runs: Sequence[Row]) -> Group:
     """Return the runs of one loop."""
-    from stepscope.analysis.recording import Curve, Group, Recording
+    from stepscope.analysis.compare.recording import Curve, Group, Recording
 
     found = []
     for begin, seconds in runs:

@@ -21,7 +21,7 @@ from bench.processes import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepscope.analysis.recording import Recording
+    from stepscope.analysis.compare.recording import Recording
 
 DATA = ROOT.parent / "shared" / "data" / "modded-nanogpt-runs"
 REAL = 0.004
@@ -105,9 +105,9 @@ def _steps(runs: tuple[Recording, ...]) -> int:
 
 
 def _step(a: tuple[Recording, ...], b: tuple[Recording, ...], quantity: str = "step_seconds"):
-    from stepscope.analysis.comparison import compare_one
-    from stepscope.analysis.quantity import Spec
-    from stepscope.analysis.recording import Group
+    from stepscope.analysis.compare.comparison import compare_one
+    from stepscope.analysis.compare.quantity import Spec
+    from stepscope.analysis.compare.recording import Group
 
     return compare_one(Spec.parse(quantity), Group("A", a), Group("B", b)).found
 
@@ -145,9 +145,9 @@ def _mixes(groups: dict[str, tuple[Recording, ...]], pairs: list[tuple[str, str]
 
 
 def _mixed(runs: tuple[Recording, ...]) -> bool:
-    from stepscope.analysis.comparison import mixtures
-    from stepscope.analysis.likeness import unlikeness
-    from stepscope.analysis.recording import Group
+    from stepscope.analysis.compare.comparison import mixtures
+    from stepscope.analysis.compare.likeness import unlikeness
+    from stepscope.analysis.compare.recording import Group
 
     group = Group("mix", runs)
     return any(finding.kind == "mixed_group" for finding in (*unlikeness([group]), *mixtures([group])))
@@ -160,7 +160,7 @@ def _singles(groups: dict[str, tuple[Recording, ...]], most: int) -> tuple[list[
         groups: the runs of each program.
         most: pairs of one program.
     """
-    from stepscope.analysis.gate import FAILED, Gate, judge
+    from stepscope.analysis.compare.gate import FAILED, Gate, judge
 
     gate, failed, total = Gate.parse(GATE), [0, 0], 0
     for runs in groups.values():

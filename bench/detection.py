@@ -15,11 +15,11 @@ import numpy as np
 from bench import nab
 from bench.figure import Figure, Options
 from bench.marked import cover, f_score, marked, planted, restless
-from stepscope.analysis import anomalies as detector
-from stepscope.analysis.anomalies import anomalies
-from stepscope.analysis.change_points import change_points
-from stepscope.analysis.spikes import spikes
-from stepscope.analysis.trend import trend
+from stepscope.analysis.series import anomalies as detector
+from stepscope.analysis.series.anomalies import anomalies
+from stepscope.analysis.series.change_points import change_points
+from stepscope.analysis.series.spikes import spikes
+from stepscope.analysis.series.trend import trend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
     import torch
 
     import stepscope
-    from stepscope.integrations.gradients import Gradients
+    from stepscope.integrations.numerics.gradients import Gradients
 
     torch.set_num_threads(1)
     run = stepscope.init(project="gradients", dir=Path(arguments[0]))

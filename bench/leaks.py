@@ -13,8 +13,8 @@ import numpy as np
 
 from bench.figure import Figure, Options
 from bench.processes import ROOT, output_of
-from stepscope.analysis.forecast import end_of_run
-from stepscope.analysis.leak import assess
+from stepscope.analysis.series.forecast import end_of_run
+from stepscope.analysis.series.leak import assess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -58,7 +58,7 @@ def _state(run: Path) -> str:
 
 
 def _figures(run: Path, watched: float, steps: tuple[int, int, int], *, quick: bool) -> Iterator[Figure]:
-    from stepscope.analysis.ledger import reckon
+    from stepscope.analysis.cost.ledger import reckon
     from stepscope.store.catalog import open_run
     from stepscope.views.ledger import attempts_of
 

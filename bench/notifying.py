@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.figure import Figure, Options
 from bench.sandbox import settled
-from stepscope.alerts.notifier import Brief
-from stepscope.alerts.outbox import Queue
+from stepscope.alerts.delivery.notifier import Brief
+from stepscope.alerts.delivery.outbox import Queue
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.notifying import Notifying, start_notifier
 

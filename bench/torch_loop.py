@@ -159,7 +159,7 @@ class Hooks:
     def __init__(self, training: Training, folder: Path, *, settled: bool) -> None:
         """Begin a run and let the hooks find out what a step costs, for as long as they take to settle if `settled`."""
         import stepscope
-        from stepscope.integrations.torch_budget import RICH
+        from stepscope.integrations.torch.budget import RICH
 
         self.run = stepscope.init(project="torch_loop", dir=folder)
         self.run.watch(training.net, training.optimizer)

@@ -57,9 +57,9 @@ def _files() -> list[Path]:
 
 def _reading(options: Options) -> list[Figure]:
     """Return how many files fail, and how far shares are from the plain interval union and from TraceLens."""
-    from stepscope.analysis.trace_summary import summary
+    from stepscope.analysis.trace.summary import summary
     from stepscope.core.errors import StepscopeError
-    from stepscope.importers.chrome_trace import read_traces
+    from stepscope.importers.traces.chrome_trace import read_traces
 
     failed, off, files = 0, 0.0, _files()
     if options.quick:
@@ -146,8 +146,8 @@ def _union(spans: list[tuple[float, float]]) -> float:
 
 def _tracelens() -> float | None:
     """Return the largest difference from TraceLens's csv, in its window: the profiler's step."""
-    from stepscope.analysis.trace_summary import choose_window, summary
-    from stepscope.importers.chrome_trace import read_trace
+    from stepscope.analysis.trace.summary import choose_window, summary
+    from stepscope.importers.traces.chrome_trace import read_trace
 
     off: float | None = None
     for path in sorted((DATA / "tracelens-h100").glob("*.json.gz")):
@@ -168,8 +168,8 @@ def _tracelens() -> float | None:
 
 def _loading() -> list[Figure]:
     """Return how far the DataLoader's share is from the known one, with no worker and with four."""
-    from stepscope.analysis.trace_data import loading
-    from stepscope.importers.chrome_trace import read_trace
+    from stepscope.analysis.trace.data import loading
+    from stepscope.importers.traces.chrome_trace import read_trace
 
     found = []
     for workers, known in ((0, 39.6), (4, 1.0)):

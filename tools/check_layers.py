@@ -30,6 +30,7 @@ LAYERS: dict[str, int] = {
     "importers": 1,
     "analysis": 2,
     "views": 3,
+    "reports": 3,
     "exporters": 3,
     "alerts": 3,
     "session": 4,
@@ -47,6 +48,7 @@ LAYERS: dict[str, int] = {
 
 SIDEWAYS = {
     ("views", "alerts"),
+    ("reports", "views"),
     ("watcher", "session"),
     ("web", "session"),
     ("tui", "session"),
@@ -54,7 +56,8 @@ SIDEWAYS = {
     (FACE, "trackers"),
     (FACE, "integrations"),
 }
-"""Arrows inside one layer: views show alerts, whatever starts a run needs session, a face shows a tracker or a hook."""
+"""Arrows inside one layer: views show alerts, reports draw views, a process that starts runs needs session,
+and a face shows a tracker or a hook."""
 
 NARROW = {"analysis": {"core", "version"}}
 """Rooms that may import less than their layer allows: analysis takes arrays, it never reads a store."""

@@ -125,7 +125,7 @@ def _command(case: Case, root: Path) -> list[str]:
 
 def _judge(root: Path, started: float, *, alive: bool) -> Verdict:
     import stepscope
-    from stepscope.alerts.history import alerts_of
+    from stepscope.alerts.evaluation.history import alerts_of
 
     seconds = time.monotonic() - started
     found = stepscope.runs(root / "runs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.trackers.alert_system import AlertSystem
-from stepscope.trackers.performance_alerting import PerformanceAlerting
+from stepscope.trackers.alerting.alert_system import AlertSystem
+from stepscope.trackers.alerting.performance_alerting import PerformanceAlerting
 
 __all__ = ["AlertSystem", "PerformanceAlerting"]

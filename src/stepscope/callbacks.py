@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.integrations.accelerate import StepscopeTracker
-    from stepscope.integrations.lightning_logger import StepscopeLogger
-    from stepscope.integrations.lightning_profiler import ProfilerCallback
-    from stepscope.integrations.lightning_resources import ResourceMonitorCallback
-    from stepscope.integrations.lightning_throughput import ThroughputMonitorCallback
-    from stepscope.integrations.transformers import GPUMonitoringCallback
+    from stepscope.integrations.huggingface.accelerate import StepscopeTracker
+    from stepscope.integrations.huggingface.transformers import GPUMonitoringCallback
+    from stepscope.integrations.lightning.logger import StepscopeLogger
+    from stepscope.integrations.lightning.profiler import ProfilerCallback
+    from stepscope.integrations.lightning.resources import ResourceMonitorCallback
+    from stepscope.integrations.lightning.throughput import ThroughputMonitorCallback
 
 _HOMES = {
-    "GPUMonitoringCallback": "transformers",
-    "ProfilerCallback": "lightning_profiler",
-    "ResourceMonitorCallback": "lightning_resources",
-    "StepscopeLogger": "lightning_logger",
-    "StepscopeTracker": "accelerate",
-    "ThroughputMonitorCallback": "lightning_throughput",
+    "GPUMonitoringCallback": "huggingface.transformers",
+    "ProfilerCallback": "lightning.profiler",
+    "ResourceMonitorCallback": "lightning.resources",
+    "StepscopeLogger": "lightning.logger",
+    "StepscopeTracker": "huggingface.accelerate",
+    "ThroughputMonitorCallback": "lightning.throughput",
 }
 
 __all__ = [
@@ -42,7 +42,7 @@ def register(framework: str = "transformers") -> None:
     Args:
         framework: transformers or accelerate; both must be told before the Trainer or Accelerator is made.
     """
-    importlib.import_module(f"stepscope.integrations.{framework}").register()
+    importlib.import_module(f"stepscope.integrations.huggingface.{framework}").register()
 
 
 def hydra_arguments(arguments: Sequence[str], group: str = "callbacks") -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.trackers.comprehensive_profiler import ComprehensiveProfiler
-from stepscope.trackers.gpu_memory_profiler import GPUMemoryProfiler, LeakReport
-from stepscope.trackers.throughput_tracker import ThroughputTracker
-from stepscope.trackers.training_timer import TrainingTimer
+from stepscope.trackers.profiling.comprehensive_profiler import ComprehensiveProfiler
+from stepscope.trackers.profiling.gpu_memory_profiler import GPUMemoryProfiler, LeakReport
+from stepscope.trackers.profiling.throughput_tracker import ThroughputTracker
+from stepscope.trackers.profiling.training_timer import TrainingTimer
 
 __all__ = ["ComprehensiveProfiler", "GPUMemoryProfiler", "LeakReport", "ThroughputTracker", "TrainingTimer"]

@@ -7,8 +7,8 @@ import os
 import signal
 import time
 
-from stepscope.alerts.notifier import Brief
-from stepscope.alerts.outbox import Queue
+from stepscope.alerts.delivery.notifier import Brief
+from stepscope.alerts.delivery.outbox import Queue
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.notifying import Notifying, start_notifier
 from tests.integration.processes import PATIENCE, until

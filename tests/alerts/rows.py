@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.alerts.rule import Rule, rule_of
-from stepscope.alerts.rule_engine import Engine
+from stepscope.alerts.evaluation.rule_engine import Engine
+from stepscope.alerts.rules.rule import Rule, rule_of
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from stepscope.alerts.state import Transition
+    from stepscope.alerts.evaluation.state import Transition
 
 SECOND = 10**9
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from stepscope.alerts.address import AddressError, guarded, hosts_of, refusal
-from stepscope.alerts.channel import channels_of
+from stepscope.alerts.delivery.allowed_addresses import AddressError, guarded, hosts_of, refusal
+from stepscope.alerts.delivery.channel import channels_of
 
 METADATA = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200", "::ffff:169.254.169.254", "0.0.0.0"]
 PRIVATE = ["127.0.0.1", "::1", "10.0.0.1", "192.168.1.1", "172.16.3.4", "100.64.0.1", "::ffff:10.0.0.1", "fd12::1"]

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.alerts.backtest import backtest, replay
-from stepscope.alerts.builtin import THRESHOLDS
-from stepscope.alerts.profiles import profile
-from stepscope.alerts.rule import rule_of
-from stepscope.alerts.suggest import suggest
-from stepscope.analysis.spikes import spikes
+from stepscope.alerts.rules.backtest import backtest, replay
+from stepscope.alerts.rules.builtin import THRESHOLDS
+from stepscope.alerts.rules.profiles import profile
+from stepscope.alerts.rules.rule import rule_of
+from stepscope.alerts.rules.suggest import suggest
+from stepscope.analysis.series.spikes import spikes
 from stepscope.importers import formats
 from stepscope.importers.imported import Imported, series_of
 

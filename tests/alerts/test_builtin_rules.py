@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.alerts.builtin import KINDS, LEAST_WAIT, THRESHOLDS, rules
-from stepscope.alerts.detectors import DETECTORS
-from stepscope.alerts.expression import FUNCTIONS
-from stepscope.alerts.profiles import PROFILES, profile, rules_of
+from stepscope.alerts.evaluation.detectors import DETECTORS
+from stepscope.alerts.rules.builtin import KINDS, LEAST_WAIT, THRESHOLDS, rules
+from stepscope.alerts.rules.expression import FUNCTIONS
+from stepscope.alerts.rules.profiles import PROFILES, profile, rules_of
 from stepscope.analysis.diagnosis import composition
 from stepscope.analysis.diagnosis.evidence import Evidence, Track
 from stepscope.analysis.diagnosis.kinds import KINDS as DIAGNOSED

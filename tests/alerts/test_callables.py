@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from stepscope.alerts.callables import CallableRules
+from stepscope.alerts.rules.callables import CallableRules
 from stepscope.core.errors import UsageError
 
 

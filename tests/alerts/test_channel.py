@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.alerts.channel import ALERTMANAGER, APPRISE, WEBHOOK, channels_of
+from stepscope.alerts.delivery.channel import ALERTMANAGER, APPRISE, WEBHOOK, channels_of
 from stepscope.core.errors import UsageError
 
 

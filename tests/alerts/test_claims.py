@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.alerts.claims import NEAR_STEPS, Claims
-from stepscope.alerts.rule import Rule
-from stepscope.alerts.state import Transition
+from stepscope.alerts.evaluation.claims import NEAR_STEPS, Claims
+from stepscope.alerts.evaluation.state import Transition
+from stepscope.alerts.rules.rule import Rule
 
 RULES = [Rule("spike", detect="spike", over="mean"), Rule("hot", when="x > 1"), Rule("death", event=("ended",))]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.alerts.channel import channels_of
-from stepscope.alerts.profiles import rules_of
+from stepscope.alerts.delivery.channel import channels_of
+from stepscope.alerts.rules.profiles import rules_of
 from stepscope.core.config import load
 
 SEEDS = Path(__file__).parents[3] / "shared" / "seeds"

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.alerts.evaluation import Frame, Stack, evaluate
-from stepscope.alerts.expression import parse
-from stepscope.alerts.rule import Rule
-from stepscope.alerts.store import needs_of
-from stepscope.alerts.window import Need, SeriesWindow
+from stepscope.alerts.evaluation.conditions import Frame, Stack, evaluate
+from stepscope.alerts.evaluation.window import Need, SeriesWindow
+from stepscope.alerts.evaluation.windows import needs_of
+from stepscope.alerts.rules.expression import parse
+from stepscope.alerts.rules.rule import Rule
 
 VALUES = st.lists(
     st.floats(-1e6, 1e6, width=32) | st.sampled_from([float("nan"), float("inf"), -float("inf")]),

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts import expression
-from stepscope.alerts.expression import ExpressionError, Metric, Number, Operation, metrics_of, parse
+from stepscope.alerts.rules import expression
+from stepscope.alerts.rules.expression import ExpressionError, Metric, Number, Operation, metrics_of, parse
 
 
 def test_a_slash_without_spaces_belongs_to_a_name():

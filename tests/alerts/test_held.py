@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.alerts.builtin import rules
-from stepscope.alerts.expression import POINTS, TIME, Window
-from stepscope.alerts.held import LONGEST, Held, patience_of
-from stepscope.alerts.rule import Rule
-from stepscope.alerts.rule_engine import Engine
+from stepscope.alerts.evaluation.rule_engine import Engine
+from stepscope.alerts.evaluation.waiting import LONGEST, Held, patience_of
+from stepscope.alerts.rules.builtin import rules
+from stepscope.alerts.rules.expression import POINTS, TIME, Window
+from stepscope.alerts.rules.rule import Rule
 
 SECOND = 10**9
 

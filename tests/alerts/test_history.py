@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts.history import active, alerts_of, grouped
+from stepscope.alerts.evaluation.history import active, alerts_of, grouped
 from tests.alerts.rows import Rig
 
 PLAIN = (

@@ -6,11 +6,11 @@ from datetime import datetime, timezone
 
 import pytest
 
-from stepscope.alerts import lane as lanes
-from stepscope.alerts.channel import Channel
-from stepscope.alerts.lane import GIVE_UP, LONGEST_WAIT, PACE, Lane
-from stepscope.alerts.outbox import DEAD, DONE, FAILED, TRY, Entry
-from stepscope.alerts.quiet_hours import QuietHours
+from stepscope.alerts.delivery import lane as lanes
+from stepscope.alerts.delivery.channel import Channel
+from stepscope.alerts.delivery.lane import GIVE_UP, LONGEST_WAIT, PACE, Lane
+from stepscope.alerts.delivery.outbox import DEAD, DONE, FAILED, TRY, Entry
+from stepscope.alerts.delivery.quiet_hours import QuietHours
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=timezone.utc).timestamp()
 NIGHT = datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc).timestamp()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepscope.alerts.message import Message, Subject, inert, plain
+from stepscope.alerts.delivery.message import Message, Subject, inert, plain
 from tests.alerts.servers import alert
 
 HOSTILE = (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts import outbox
-from stepscope.alerts.outbox import (
+from stepscope.alerts.delivery import outbox
+from stepscope.alerts.delivery.outbox import (
     DONE,
     FAILED,
     TRY,

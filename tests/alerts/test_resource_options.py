@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.alerts.profiles import profile
-from stepscope.alerts.resource_options import changes_of
+from stepscope.alerts.rules.profiles import profile
+from stepscope.alerts.rules.resource_options import changes_of
 from tests.alerts.rows import Rig
 
 

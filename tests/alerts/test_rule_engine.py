@@ -10,10 +10,10 @@ import sys
 import numpy as np
 import pytest
 
-from stepscope.alerts.history import alerts_of
-from stepscope.alerts.profiles import profile
-from stepscope.alerts.rule import rule_of
-from stepscope.alerts.rule_engine import Engine
+from stepscope.alerts.evaluation.history import alerts_of
+from stepscope.alerts.evaluation.rule_engine import Engine
+from stepscope.alerts.rules.profiles import profile
+from stepscope.alerts.rules.rule import rule_of
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
 from tests.alerts.rows import SECOND, Rig, records, states
@@ -335,7 +335,7 @@ def test_a_run_that_goes_on_is_not_at_its_end():
 
 def test_a_rule_that_fails_is_put_off(monkeypatch):
     """A rule that raises three times is off and noted; the others go on."""
-    from stepscope.alerts import judge
+    from stepscope.alerts.evaluation import judge
 
     rig = Rig(HIGH, {"name": "bad", "when": "mean(loss, 2) > 3"})
     plain = judge.evaluate
@@ -371,8 +371,8 @@ def test_a_watcher_stays_small():
     """The engine loads no numpy before there are points, and never scipy, duckdb, apprise or textual."""
     program = """if True:
         import sys
-        from stepscope.alerts.profiles import rules_of
-        from stepscope.alerts.rule_engine import Engine
+        from stepscope.alerts.rules.profiles import rules_of
+        from stepscope.alerts.evaluation.rule_engine import Engine
         engine = Engine(rules_of({})[0])
         engine.event({"kind": "ended", "state": "failed", "cause": "x"}, 0, 0)
         assert len(engine.evaluate(0)) == 1 and "numpy" not in sys.modules

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts.builtin import THRESHOLDS, rules
-from stepscope.alerts.expression import POINTS, STEPS, TIME, Window
-from stepscope.alerts.profiles import PROFILES, profile, rules_of
-from stepscope.alerts.rule import read_rule, rule_of
-from stepscope.alerts.rules_file import load_rules, misspelt
+from stepscope.alerts.rules.builtin import THRESHOLDS, rules
+from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, Window
+from stepscope.alerts.rules.profiles import PROFILES, profile, rules_of
+from stepscope.alerts.rules.rule import read_rule, rule_of
+from stepscope.alerts.rules.rules_file import load_rules, misspelt
 from stepscope.core.config import load
 from stepscope.core.errors import UsageError
 

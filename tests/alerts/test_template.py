@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts.template import MOST, fill
+from stepscope.alerts.rules.template import MOST, fill
 
 
 @pytest.mark.promise("S1-035")

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from stepscope.alerts import webhook
-from stepscope.alerts.message import Message, Subject
-from stepscope.alerts.webhook import post, send, sign, wait_asked
+from stepscope.alerts.delivery import webhook
+from stepscope.alerts.delivery.message import Message, Subject
+from stepscope.alerts.delivery.webhook import post, send, sign, wait_asked
 from tests.alerts.servers import Hook, alert
 
 MESSAGE = Message("alert_1", Subject("r1", "mnist"), [alert()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.analysis.recording import Curve, Group, Recording
+from stepscope.analysis.compare.recording import Curve, Group, Recording
 
 
 def curve(value, first=0, seconds=1.0):

@@ -10,8 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench import nab
-from stepscope.analysis.anomalies import FEWEST, JUMP, LONG, anomalies, newest, plain, scores, stretches, z_scores
-from stepscope.analysis.rolling import EXACT, quantile_before, quantiles_before
+from stepscope.analysis.series.anomalies import (
+    FEWEST,
+    JUMP,
+    LONG,
+    anomalies,
+    newest,
+    plain,
+    scores,
+    stretches,
+    z_scores,
+)
+from stepscope.analysis.series.rolling import EXACT, quantile_before, quantiles_before
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.autocorrelation import MOST_POINTS, correlation_time, mean_error
+from stepscope.analysis.series.autocorrelation import MOST_POINTS, correlation_time, mean_error
 
 
 def chain(count, common, seed=0):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analysis.change_points import EXACT, LEVEL, MOST_BLOCKS, SLOPE, change_points, noise
+from stepscope.analysis.series.change_points import EXACT, LEVEL, MOST_BLOCKS, SLOPE, change_points, noise
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analysis import critical_path as module
-from stepscope.analysis.critical_path import UNKNOWN_KIND, Chains, critical_path, findings, median_step, walk
-from stepscope.analysis.trace import Window, window_of
-from stepscope.analysis.trace_graph import graph
-from stepscope.analysis.trace_links import link
-from stepscope.analysis.trace_names import short_name
+from stepscope.analysis.trace import critical_path as module
+from stepscope.analysis.trace.critical_path import UNKNOWN_KIND, Chains, critical_path, findings, median_step, walk
+from stepscope.analysis.trace.graph import graph
+from stepscope.analysis.trace.links import link
+from stepscope.analysis.trace.names import short_name
+from stepscope.analysis.trace.window import Window, window_of
 from tests.analysis.trace_rig import Rig
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.energy import JOULES_PER_KWH, from_counter, from_power, measure, split
-from stepscope.analysis.ledger import Attempt, reckon
+from stepscope.analysis.cost.energy import JOULES_PER_KWH, from_counter, from_power, measure, split
+from stepscope.analysis.cost.ledger import Attempt, reckon
 
 TIME = np.arange(0.0, 101.0)
 

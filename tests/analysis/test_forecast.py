@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.forecast import (
+from stepscope.analysis.series.forecast import (
     FEWEST_STEPS,
     disk_full,
     end_of_run,

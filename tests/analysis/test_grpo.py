@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from stepscope.analysis import grpo
+from stepscope.analysis.diagnosis import grpo
 from stepscope.importers import formats
 from stepscope.views.diagnosis import diagnose_imported
 

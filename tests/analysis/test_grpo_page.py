@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepscope.analysis import grpo
+from stepscope.analysis.diagnosis import grpo
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "grpo.md"
 

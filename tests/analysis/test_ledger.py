@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.ledger import CLASSES, LONGEST_RESTART, Attempt, reckon, stalls_of
+from stepscope.analysis.cost.ledger import CLASSES, LONGEST_RESTART, Attempt, reckon, stalls_of
 from stepscope.core.ring import NO_STEP
 
 NAN = np.nan

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from stepscope.analysis.ledger import CLASSES, reckon
-from stepscope.analysis.logged_time import Logged, attempt_of_log
+from stepscope.analysis.cost.ledger import CLASSES, reckon
+from stepscope.analysis.cost.logged_time import Logged, attempt_of_log
 from stepscope.cli.main import main
 from stepscope.core.ring import NO_STEP
 from stepscope.store.catalog import runs

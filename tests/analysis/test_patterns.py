@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analysis.patterns import busy_ratio, pattern
+from stepscope.analysis.series.patterns import busy_ratio, pattern
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 COUNT = 1000

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepscope.analysis.pipeline import Operations, what_if
-from stepscope.importers.pipeline_trace import read_operations
+from stepscope.analysis.diagnosis.pipeline import Operations, what_if
+from stepscope.importers.traces.pipeline_trace import read_operations
 from stepscope.views.diagnosis import diagnose_operations
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "bytedance-straggler-ST" / "trace-ST.parquet"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analysis.prices import TABLE, load
+from stepscope.analysis.cost.prices import TABLE, load
 from stepscope.core.errors import UsageError
 
 

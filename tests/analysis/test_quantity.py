@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analysis.quantity import percent
+from stepscope.analysis.compare.quantity import percent
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from stepscope.analysis.rises import begun_at, growth, lasting_rise
+from stepscope.analysis.series.rises import begun_at, growth, lasting_rise
 
 
 def noisy(level, count, share, seed):

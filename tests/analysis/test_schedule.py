@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from stepscope.analysis.comparison import compare, compare_one
-from stepscope.analysis.difference import difference
-from stepscope.analysis.level import Level
-from stepscope.analysis.quantity import LOSS, Spec
-from stepscope.analysis.recording import Curve, Group, Recording
-from stepscope.analysis.schedule import EQUAL, OTHER, UNKNOWN, schedule_of
+from stepscope.analysis.compare.comparison import compare, compare_one
+from stepscope.analysis.compare.difference import difference
+from stepscope.analysis.compare.level import Level
+from stepscope.analysis.compare.quantity import LOSS, Spec
+from stepscope.analysis.compare.recording import Curve, Group, Recording
+from stepscope.analysis.compare.schedule import EQUAL, OTHER, UNKNOWN, schedule_of
 from tests.importers.foreign import shared
 
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from stepscope.analysis.prices import load
-from stepscope.analysis.sizing import GIB, Usage, advise, scaling
+from stepscope.analysis.cost.prices import load
+from stepscope.analysis.cost.sizing import GIB, Usage, advise, scaling
 
 HOUR = 3600.0
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.analysis.spikes import FEWEST, spikes
+from stepscope.analysis.series.spikes import FEWEST, spikes
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.trace import (
+from stepscope.analysis.trace.window import (
     Intervals,
     Window,
     clip,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from bench.traces import plain_shares
-from stepscope.analysis.trace import Window, window_of
-from stepscope.analysis.trace_breakdown import breakdown
-from stepscope.analysis.trace_roles import roles
-from stepscope.analysis.trace_summary import choose_window, summary
+from stepscope.analysis.trace.breakdown import breakdown
+from stepscope.analysis.trace.roles import roles
+from stepscope.analysis.trace.summary import choose_window, summary
+from stepscope.analysis.trace.window import Window, window_of
 from stepscope.core.trace import KERNEL, MEMCPY
-from stepscope.importers.chrome_trace import read_traces
+from stepscope.importers.traces.chrome_trace import read_traces
 from tests.analysis.trace_rig import Rig
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

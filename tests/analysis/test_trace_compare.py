@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepscope.analysis.trace_compare import NOTHING, compare_traces, split
+from stepscope.analysis.trace.compare import NOTHING, compare_traces, split
 from tests.analysis.trace_rig import Rig
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analysis.trace import window_of
-from stepscope.analysis.trace_data import LOADING, findings, loading
-from stepscope.analysis.trace_summary import summary
-from stepscope.importers.chrome_trace import read_trace
+from stepscope.analysis.trace.data import LOADING, findings, loading
+from stepscope.analysis.trace.summary import summary
+from stepscope.analysis.trace.window import window_of
+from stepscope.importers.traces.chrome_trace import read_trace
 from tests.analysis.trace_rig import Rig
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "kineto-resnet50"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.analysis import trace_details
-from stepscope.analysis.trace import union, window_of
-from stepscope.analysis.trace_compare import compare_traces
-from stepscope.analysis.trace_links import link
-from stepscope.analysis.trace_ranks import compare_ranks, extract
-from stepscope.importers.chrome_trace import read_trace
+from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace.compare import compare_traces
+from stepscope.analysis.trace.links import link
+from stepscope.analysis.trace.ranks import compare_ranks, extract
+from stepscope.analysis.trace.window import union, window_of
+from stepscope.importers.traces.chrome_trace import read_trace
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is not there: real traces are kept apart")

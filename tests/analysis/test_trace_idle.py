@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis import trace_idle
-from stepscope.analysis.trace import gaps, total, window_of
-from stepscope.analysis.trace_breakdown import breakdown, busy_time
-from stepscope.analysis.trace_idle import kernel_sizes, waiting_sites, why_idle
-from stepscope.analysis.trace_links import link
-from stepscope.analysis.trace_roles import roles
-from stepscope.analysis.trace_verdict import communication_findings, copy_findings, idle_findings
+from stepscope.analysis.trace import idle as trace_idle
+from stepscope.analysis.trace.breakdown import breakdown, busy_time
+from stepscope.analysis.trace.idle import kernel_sizes, waiting_sites, why_idle
+from stepscope.analysis.trace.links import link
+from stepscope.analysis.trace.roles import roles
+from stepscope.analysis.trace.verdict import communication_findings, copy_findings, idle_findings
+from stepscope.analysis.trace.window import gaps, total, window_of
 from stepscope.core.trace import KERNEL, PYTHON
 from tests.analysis.trace_rig import Rig
 

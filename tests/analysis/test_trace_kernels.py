@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analysis.trace import Window, window_of
-from stepscope.analysis.trace_kernels import NAMES as FAMILY_NAMES
-from stepscope.analysis.trace_kernels import _family, families, family_table, findings, kernel_table
+from stepscope.analysis.trace.kernels import NAMES as FAMILY_NAMES
+from stepscope.analysis.trace.kernels import _family, families, family_table, findings, kernel_table
+from stepscope.analysis.trace.window import Window, window_of
 from tests.analysis.trace_rig import Rig
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stepscope.analysis.trace_memory import BEFORE, UNKNOWN, findings, memory_timeline
+from stepscope.analysis.trace.memory import BEFORE, UNKNOWN, findings, memory_timeline
 from tests.analysis.trace_rig import Rig
 
 GIB = 2**30

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analysis.trace import Window, window_of
-from stepscope.analysis.trace_operators import operator_table
+from stepscope.analysis.trace.operators import operator_table
+from stepscope.analysis.trace.window import Window, window_of
 from tests.analysis.trace_rig import Rig
 
 

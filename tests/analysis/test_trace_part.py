@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from stepscope.analysis import trace_details
-from stepscope.analysis.trace import window_of
-from stepscope.analysis.trace_part import middle
+from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace.part import middle
+from stepscope.analysis.trace.window import window_of
 from tests.analysis.trace_rig import Rig
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analysis.trace import window_of
-from stepscope.analysis.trace_queue import FULL, findings, graphs, queue
+from stepscope.analysis.trace.queue import FULL, findings, graphs, queue
+from stepscope.analysis.trace.window import window_of
 from tests.analysis.trace_rig import Rig
 
 

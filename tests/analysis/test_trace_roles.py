@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepscope.analysis.trace_roles import COMMUNICATION, COMPUTE, COPY, NOTHING, roles
+from stepscope.analysis.trace.roles import COMMUNICATION, COMPUTE, COPY, NOTHING, roles
 from stepscope.core.trace import KERNEL, Sparse
 from tests.analysis.trace_rig import Rig
 

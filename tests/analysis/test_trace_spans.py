@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis import trace_spans as spans
-from stepscope.analysis.trace import union
+from stepscope.analysis.trace import spans
+from stepscope.analysis.trace.window import union
 
 
 def ints(*values):

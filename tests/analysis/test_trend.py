@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.student import two_sided
-from stepscope.analysis.trend import DECREASING, FLAT, INCREASING, UNKNOWN, trend, windowed
+from stepscope.analysis.series.student import two_sided
+from stepscope.analysis.series.trend import DECREASING, FLAT, INCREASING, UNKNOWN, trend, windowed
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stepscope.alerts.outbox import DONE, FAILED, Ledger, Note, Queue
+from stepscope.alerts.delivery.outbox import DONE, FAILED, Ledger, Note, Queue
 from stepscope.cli.main import main
 from stepscope.store.states import NodeState, RankState
 from tests.alerts.servers import Hook, alert, free_port

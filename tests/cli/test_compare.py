@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.cli.recordings import baseline_path, group_of
-from stepscope.cli.text import width_of
+from stepscope.cli.text.plain import width_of
 from stepscope.core.errors import StepscopeError, UsageError
 from tests.exporters.recorded import make_run, points_of, seal_points
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli.completion import matching
+from stepscope.cli.commands.completion import matching
 from stepscope.cli.completion_script import places, script
 from stepscope.cli.main import COMMANDS, main
 from stepscope.cli.parser import build_parser

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from stepscope.analysis.forecast import total_steps
-from stepscope.cli import demo
-from stepscope.cli.screen import SHOW
+from stepscope.analysis.series.forecast import total_steps
+from stepscope.cli.commands import demo
+from stepscope.cli.text.screen import SHOW
 from stepscope.store.states import read_nodes
 from tests.integration.processes import until
 

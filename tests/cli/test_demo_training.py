@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import stepscope
-from stepscope.cli.demo_training import LEAK_BYTES, PEAK_RATE, Settings, Training, learning_rate, plan, resident_bytes
+from stepscope.cli.demo.training import LEAK_BYTES, PEAK_RATE, Settings, Training, learning_rate, plan, resident_bytes
 
 STEPS, SPEED = 100, 1e6
 
@@ -75,7 +75,7 @@ def test_leak_keeps_memory():
 def test_stalled_loader_pauses_longer(monkeypatch):
     """Batches of the stall wait longer than all others."""
     waits = []
-    monkeypatch.setattr("stepscope.cli.demo_training.time.sleep", waits.append)
+    monkeypatch.setattr("stepscope.cli.demo.training.time.sleep", waits.append)
     training = Training(stepscope.Run.off(), Settings(STEPS))
     for _ in training._loader:
         pass

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import stepscope
-from stepscope.cli import checks
-from stepscope.cli.checks import BAD, NOTE, OFF, OK
+from stepscope.cli.commands import checks
+from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK
 from stepscope.cli.main import main
 from stepscope.core.config import load
 from stepscope.core.places import Places, find_places

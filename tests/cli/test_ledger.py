@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from stepscope.analysis.energy import JOULES_PER_KWH
-from stepscope.analysis.ledger import CLASSES, WASTE
-from stepscope.analysis.prices import load
-from stepscope.cli.ledger import Page
+from stepscope.analysis.cost.energy import JOULES_PER_KWH
+from stepscope.analysis.cost.ledger import CLASSES, WASTE
+from stepscope.analysis.cost.prices import load
+from stepscope.cli.commands.ledger import Page
 from stepscope.cli.main import main
-from stepscope.cli.text import Paint, width_of
+from stepscope.cli.text.plain import Paint, width_of
 from stepscope.store.states import NodeState, RankState
 from stepscope.views.ledger import REMEDIES, Question, account
 from tests.store.recorded import Recorded

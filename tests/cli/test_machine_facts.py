@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.cli.machine_lines import end_lines, machine_lines
-from stepscope.cli.text import Paint
+from stepscope.cli.text.machine_lines import end_lines, machine_lines
+from stepscope.cli.text.plain import Paint
 
 PLAIN = Paint()
 

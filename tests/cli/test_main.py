@@ -9,8 +9,8 @@ import pytest
 
 from stepscope.cli import main as program
 from stepscope.cli.main import COMMANDS, build_parser, main
-from stepscope.cli.table import Cell, Column, table
-from stepscope.cli.text import Paint, age, bar, columns, cut, duration, plain, sparkline, width_of
+from stepscope.cli.text.plain import Paint, age, bar, columns, cut, duration, plain, sparkline, width_of
+from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.version import __version__
 
@@ -36,7 +36,7 @@ def command(monkeypatch):
     """Return a function that puts another body under the command `runs`."""
 
     def put(run):
-        monkeypatch.setattr("stepscope.cli.runs.run", run)
+        monkeypatch.setattr("stepscope.cli.commands.runs.run", run)
 
     return put
 
@@ -81,8 +81,14 @@ def test_only_the_chosen_command_is_imported():
     """A run of one command loads no other command, and listing runs loads neither numpy nor DuckDB."""
     code = "import sys; from stepscope.cli.main import main; main(['runs']); print(*sys.modules, file=sys.stderr)"
     modules = start("-c", code).stderr.decode().split()
-    assert "stepscope.cli.runs" in modules
-    assert not {"stepscope.cli.show", "stepscope.cli.doctor", "stepscope.cli.gc", "numpy", "duckdb"} & set(modules)
+    assert "stepscope.cli.commands.runs" in modules
+    assert not {
+        "stepscope.cli.commands.show",
+        "stepscope.cli.commands.doctor",
+        "stepscope.cli.commands.gc",
+        "numpy",
+        "duckdb",
+    } & set(modules)
 
 
 def test_it_runs_as_a_module():

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli import monitor
+from stepscope.cli.commands import monitor
 from stepscope.cli.main import main
-from stepscope.cli.monitor_view import Board, absences, figure, one_line, sources
-from stepscope.cli.screen import HIDE, SHOW
-from stepscope.cli.text import LEVELS, width_of
+from stepscope.cli.text.monitor_view import Board, absences, figure, one_line, sources
+from stepscope.cli.text.plain import LEVELS, width_of
+from stepscope.cli.text.screen import HIDE, SHOW
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.watcher.machine import Machine, Moment
 from tests.trackers.fakes import FakeClock

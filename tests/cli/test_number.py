@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from stepscope.cli.number import gpu_index, port, real, whole
+from stepscope.cli.text.number import gpu_index, port, real, whole
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.cli import profile
-from stepscope.cli.checks import LiveRing
+from stepscope.cli.commands import profile
+from stepscope.cli.commands.checks import LiveRing
 from stepscope.cli.main import main
 from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places

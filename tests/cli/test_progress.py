@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from stepscope.cli import progress as module
-from stepscope.cli.progress import Shown, progress
+from stepscope.cli.text import progress as module
+from stepscope.cli.text.progress import Shown, progress
 
 PROGRAM = """
 import sys, time
@@ -45,7 +45,7 @@ def shown(total=100.0, unit="points", seconds=10.0, done=30.0):
 def test_progress_is_silent_in_a_pipe(capsys):
     """In a pipe no progress is written, and nothing is loaded for it."""
     code = (
-        "import sys; from stepscope.cli.progress import progress\n"
+        "import sys; from stepscope.cli.text.progress import progress\n"
         "with progress('work', 10, 'points') as advance: advance(5, 'half')\n"
         "assert not any(name.split('.')[0] == 'rich' for name in sys.modules)"
     )

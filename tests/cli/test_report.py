@@ -14,7 +14,7 @@ from bench.drawn_hostile import write_hostile
 from bench.drawn_runs import Drawn, sick, trained, write
 from stepscope.cli.main import main
 from stepscope.core.errors import UsageError
-from stepscope.exporters.report_png import check
+from stepscope.reports.report_png import check
 
 SECTIONS = (
     "Performance Summary",
@@ -200,7 +200,7 @@ def test_without_a_format_it_is_printed(root, capsys):
 
 def test_without_the_built_page_charts_are_drawings(root, tmp_path, monkeypatch):
     """Where the page was not built the file has drawings, and no script."""
-    monkeypatch.setattr("stepscope.web.report_file._bundle", lambda *_: None)
+    monkeypatch.setattr("stepscope.reports.report_file._bundle", lambda *_: None)
     target = tmp_path / "r.html"
     assert main(["report", "fine", "--dir", str(root), "--html", str(target)]) == 0
     text = target.read_text()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import stepscope
+from stepscope.cli.commands.show import Page, flatten
 from stepscope.cli.main import main
-from stepscope.cli.show import Page, flatten
-from stepscope.cli.text import Paint, width_of
+from stepscope.cli.text.plain import Paint, width_of
 from stepscope.core.ring import NO_STEP
 from stepscope.store.series import Series
 from stepscope.views.overview import (

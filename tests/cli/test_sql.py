@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stepscope.cli import sql
+from stepscope.cli.commands import sql
 from stepscope.cli.main import main
 from tests.exporters.recorded import leave_tail, make_run, points_of, seal_points
 

@@ -6,8 +6,8 @@ import pytest
 
 import stepscope
 from bench.drawn_runs import sick, trained, write
+from stepscope.cli.commands.top import _Newest, line, newest_running
 from stepscope.cli.main import build_parser, main
-from stepscope.cli.top import _Newest, line, newest_running
 from tests.integration.processes import until
 from tests.tui.scenes import machine_scene, run_scene
 

@@ -188,7 +188,7 @@ def test_perfetto_writes_a_small_valid_trace(write, ask, tmp_path):
 
 def test_html_is_one_file(write, ask, tmp_path):
     """The page for the browser needs nothing from elsewhere."""
-    pytest.importorskip("stepscope.views.trace_page")
+    pytest.importorskip("stepscope.reports.trace_page")
     assert ask(write(), "--html", str(tmp_path / "trace.html"))[0] == 0
     text = (tmp_path / "trace.html").read_text()
     assert "default-src &#x27;none&#x27;" in text or "default-src 'none'" in text

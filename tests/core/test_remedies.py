@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 
-from stepscope.analysis import grpo
+from stepscope.analysis.diagnosis import grpo
 from stepscope.analysis.diagnosis.kinds import KINDS
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from stepscope.exporters import exposition
-from stepscope.exporters.exposition import (
+from stepscope.exporters.prometheus import exposition
+from stepscope.exporters.prometheus.exposition import (
     COUNTER,
     GAUGE,
     HISTOGRAM,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.exporters import csv as csv_format
-from stepscope.exporters import portions, stretches
+from stepscope.exporters.files import csv as csv_format
+from stepscope.exporters.files import portions, stretches
+from stepscope.exporters.files.selection import Metric, choose
 from stepscope.exporters.formats import FORMATS
-from stepscope.exporters.selection import Metric, choose
 from stepscope.store import sql
 from stepscope.store.catalog import open_run
 from stepscope.store.layout import Writer

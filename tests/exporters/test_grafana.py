@@ -10,13 +10,21 @@ import pytest
 import yaml
 
 from stepscope.core.vocabulary import METRICS
-from stepscope.exporters.exposition import COUNTER, HISTOGRAM
+from stepscope.exporters.files.selection import Metric
 from stepscope.exporters.formats import FORMATS
-from stepscope.exporters.grafana import HEIGHT, OWN_PANELS, dashboard, expressions, own_panels, to_json, write_for
-from stepscope.exporters.grafana_panels import ROWS, VARIABLES, WIDTH
-from stepscope.exporters.prometheus import DROPPED, DURATION, PHASE, SERIES, STEPS, Names
-from stepscope.exporters.prometheus_feed import Subject
-from stepscope.exporters.selection import Metric
+from stepscope.exporters.prometheus.exposition import COUNTER, HISTOGRAM
+from stepscope.exporters.prometheus.feed import Subject
+from stepscope.exporters.prometheus.grafana import (
+    HEIGHT,
+    OWN_PANELS,
+    dashboard,
+    expressions,
+    own_panels,
+    to_json,
+    write_for,
+)
+from stepscope.exporters.prometheus.grafana_panels import ROWS, VARIABLES, WIDTH
+from stepscope.exporters.prometheus.names import DROPPED, DURATION, PHASE, SERIES, STEPS, Names
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "monitoring" / "grafana" / "dashboards" / "gpu-training-dashboard.json"
@@ -57,7 +65,7 @@ def panels(made):
 
 
 def test_file_in_the_repository_is_the_generated_one():
-    """The dashboard in the repository is what the code makes; `stepscope.exporters.grafana` is where to change it."""
+    """The dashboard in the repository is the generated one."""
     assert FILE.read_text(encoding="utf-8") == to_json(dashboard())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.exporters.output import new_file, open_output
+from stepscope.exporters.files.output import new_file, open_output
 
 
 def names(folder):

@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from stepscope.core.names import clean
 from stepscope.core.vocabulary import ALIASES, GAUGE, METRICS, Metric
-from stepscope.exporters.prometheus import Names
-from stepscope.exporters.prometheus_board import FRESH_SECONDS, Board
+from stepscope.exporters.prometheus.board import FRESH_SECONDS, Board
+from stepscope.exporters.prometheus.names import Names
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 MACHINE = {

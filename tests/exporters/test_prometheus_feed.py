@@ -11,7 +11,7 @@ import pytest
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
 from stepscope.core.vocabulary import GAUGE, Metric
-from stepscope.exporters.prometheus_feed import NoFeed, PageFeed, Subject, open_feed
+from stepscope.exporters.prometheus.feed import NoFeed, PageFeed, Subject, open_feed
 
 ON = {"exporters.prometheus.enabled": True, "exporters.prometheus.port": 0}
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.exporters import prometheus_server
-from stepscope.exporters.prometheus_request import GUESSES, Reply, Rules, answer, head_of
-from stepscope.exporters.prometheus_server import CONNECTIONS, REQUEST_BYTES, SECONDS, Endpoint
-from stepscope.exporters.prometheus_targets import TargetsFile
+from stepscope.exporters.prometheus import server as prometheus_server
+from stepscope.exporters.prometheus.request import GUESSES, Reply, Rules, answer, head_of
+from stepscope.exporters.prometheus.server import CONNECTIONS, REQUEST_BYTES, SECONDS, Endpoint
+from stepscope.exporters.prometheus.targets import TargetsFile
 from tests.integration.processes import until
 
 

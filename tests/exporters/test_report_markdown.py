@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.exporters.report_markdown import markdown, text
+from stepscope.reports.report_markdown import markdown, text
 from stepscope.store.reader import Past
 from stepscope.views.report import report
 from tests.exporters.recorded import make_run, tell

@@ -6,7 +6,7 @@ import pytest
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
-from stepscope.exporters.rows import Rows
+from stepscope.exporters.prometheus.rows import Rows
 
 
 def record(schema, step, layout, *values):

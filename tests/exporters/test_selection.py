@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import ALIASES, METRICS, aliases, canonical, pattern_of
-from stepscope.exporters.selection import DOCUMENTED, SPELLINGS, Metric, choose
+from stepscope.exporters.files.selection import DOCUMENTED, SPELLINGS, Metric, choose
 
 
 class Names:

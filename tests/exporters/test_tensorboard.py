@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
-from stepscope.exporters import TensorBoardMonitor, tensorboard
-from stepscope.exporters import tensorboard_records as records
-from stepscope.exporters.prometheus_feed import NoFeed, Subject
-from stepscope.exporters.selection import choose
-from stepscope.exporters.tensorboard_bulk import scalars
-from stepscope.exporters.tensorboard_feed import TensorBoardFeed, with_tensorboard
-from stepscope.exporters.tensorboard_summary import SummaryWriter
-from stepscope.importers import tfevents
+from stepscope.exporters import TensorBoardMonitor
+from stepscope.exporters.files.selection import choose
+from stepscope.exporters.prometheus.feed import NoFeed, Subject
+from stepscope.exporters.tensorboard import export as tensorboard
+from stepscope.exporters.tensorboard import records
+from stepscope.exporters.tensorboard.bulk import scalars
+from stepscope.exporters.tensorboard.feed import TensorBoardFeed, with_tensorboard
+from stepscope.exporters.tensorboard.summary import SummaryWriter
+from stepscope.importers.binary import tfevents
 from stepscope.store.catalog import open_run
 from stepscope.store.points import Points
 from tests.exporters.recorded import CREATED, make_run, points_of, seal_points, without_steps

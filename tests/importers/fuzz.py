@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stepscope.core.errors import StepscopeError
 from stepscope.importers import formats
-from stepscope.importers.chrome_trace import read_traces
+from stepscope.importers.traces.chrome_trace import read_traces
 from tests.importers.foreign import SAMPLES
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1.5, "dur": 2, "args": {"stream": 7}}

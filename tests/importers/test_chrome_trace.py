@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.trace import ANNOTATION, KERNEL, MEMCPY, MEMSET, OPERATOR, OTHER, RUNTIME, SYNC, Trace
-from stepscope.importers import trace_events
-from stepscope.importers.chrome_trace import read_trace, read_traces
-from stepscope.importers.trace_text import Limits
+from stepscope.importers.traces import events as trace_events
+from stepscope.importers.traces.chrome_trace import read_trace, read_traces
+from stepscope.importers.traces.text import Limits
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FOLDERS = ("hta-traces", "kineto-resnet50", "param-dlrm-8rank", "tracelens-h100")
@@ -256,7 +256,7 @@ def test_pieces_of_any_size_give_the_same(tmp_path, monkeypatch, size):
     whole = read(tmp_path, {"traceEvents": events, "baseTimeNanoseconds": 17})
     for module in ("trace_text", "trace_events"):
         monkeypatch.setattr(f"stepscope.importers.{module}.PIECE", size)
-    monkeypatch.setattr("stepscope.importers.trace_text.PACKED_PIECE", size + 1)
+    monkeypatch.setattr("stepscope.importers.traces.text.PACKED_PIECE", size + 1)
     for name in ("trace.json", "trace.json.gz"):
         cut = read(tmp_path, {"traceEvents": events, "baseTimeNanoseconds": 17}, name)
         assert cut.start.tolist() == whole.start.tolist()
@@ -306,7 +306,7 @@ def test_too_many_device_events_end_the_window(tmp_path, monkeypatch):
     """Where even the device has too many events reading stops keeping them, and says how many came after."""
     for module in ("trace_text", "trace_events"):
         monkeypatch.setattr(f"stepscope.importers.{module}.PIECE", 4096)
-    monkeypatch.setattr("stepscope.importers.trace_text.PACKED_PIECE", 4096)
+    monkeypatch.setattr("stepscope.importers.traces.text.PACKED_PIECE", 4096)
     trace = read(tmp_path, [event(ts=number * 10) for number in range(2000)], limits=Limits(events=1000))
     assert 1000 < len(trace) < 1200
     assert trace.notes[0].startswith(f"{2000 - len(trace)} events after these were left out")

@@ -145,7 +145,7 @@ def test_commands_read_foreign_files_in_the_child(tmp_path, capsys, monkeypatch)
     """A reader that runs away ends in an error of the command, of import, compare and trace alike."""
     monkeypatch.setattr(confinement, "CPU_SECONDS", 1)
     monkeypatch.setattr(formats, "read", lambda *_: _endless())
-    monkeypatch.setattr("stepscope.importers.chrome_trace.read_traces", lambda *_, **__: _endless())
+    monkeypatch.setattr("stepscope.importers.traces.chrome_trace.read_traces", lambda *_, **__: _endless())
     path = tmp_path / "log.jsonl"
     path.write_bytes(SAMPLES["jsonl"])
     for command in (["import", path], ["compare", path, path], ["trace", path]):

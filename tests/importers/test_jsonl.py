@@ -11,9 +11,10 @@ from hypothesis import strategies as some
 import stepscope
 from stepscope.core.errors import StepscopeError
 from stepscope.core.ring import NO_STEP
+from stepscope.exporters.files.selection import choose
 from stepscope.exporters.formats import FORMATS as EXPORTS
-from stepscope.exporters.selection import choose
-from stepscope.importers import formats, jsonl
+from stepscope.importers import formats
+from stepscope.importers.logs import jsonl
 
 
 def read(tmp_path, text):

@@ -6,7 +6,8 @@ import pytest
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.ring import NO_STEP
-from stepscope.importers import formats, lightning_csv
+from stepscope.importers import formats
+from stepscope.importers.logs import lightning_csv
 
 
 def read(tmp_path, text, name="metrics.csv"):

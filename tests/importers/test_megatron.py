@@ -6,7 +6,7 @@ import math
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.importers import megatron, megatron_golden
+from stepscope.importers.logs import megatron, megatron_golden
 from tests.importers.foreign import MEGATRON, SAMPLES, shared
 
 

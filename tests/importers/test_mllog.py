@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.importers import mllog
+from stepscope.importers.logs import mllog
 from tests.importers.foreign import mllog as line
 from tests.importers.foreign import shared
 

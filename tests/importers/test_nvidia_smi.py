@@ -5,7 +5,8 @@ import pytest
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.ring import NO_STEP
-from stepscope.importers import formats, nvidia_smi
+from stepscope.importers import formats
+from stepscope.importers.nvidia_smi import table as nvidia_smi
 from tests.importers.foreign import SMI, shared
 
 DMON = """# gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk

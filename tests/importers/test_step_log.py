@@ -6,7 +6,8 @@ import math
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.importers import console_log, formats, step_log
+from stepscope.importers import formats
+from stepscope.importers.logs import console_log, step_log
 from tests.importers.foreign import SAMPLES, shared
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.importers import tfevents
-from stepscope.importers.wire import fields
+from stepscope.importers.binary import tfevents
+from stepscope.importers.binary.wire import fields
 from tests.importers.foreign import event, event_file, field, scalar, shared, single
 
 

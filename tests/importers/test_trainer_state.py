@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stepscope.core.errors import StepscopeError
-from stepscope.importers import trainer_state
+from stepscope.importers.logs import trainer_state
 from tests.importers.foreign import shared
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.importers import wandb
+from stepscope.importers.binary import wandb
 from tests.importers.foreign import field, history, items, shared, wandb_file
 
 

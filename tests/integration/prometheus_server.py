@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stepscope.exporters.grafana_panels import VARIABLES
+from stepscope.exporters.prometheus.grafana_panels import VARIABLES
 from tests.integration.processes import PATIENCE, free_port, until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "monitoring" / "prometheus"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from stepscope.alerts.outbox import deliveries
+from stepscope.alerts.delivery.outbox import deliveries
 from tests.alerts.office import Office
 from tests.alerts.servers import Hook, MailServer, alert
 
@@ -205,7 +205,7 @@ def test_a_notifier_outlives_its_watcher(made, tmp_path):
 
 def test_a_full_disk_is_no_reason_to_be_silent(made, tmp_path, monkeypatch):
     """Alerts that cannot be written go to the notifier directly, and nobody hears of them twice."""
-    from stepscope.alerts import outbox
+    from stepscope.alerts.delivery import outbox
 
     hook = made(Hook())
     office = made(Office(tmp_path, hook.url))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import stepscope
-from stepscope.alerts.history import alerts_of
+from stepscope.alerts.evaluation.history import alerts_of
 from tests.integration.processes import until, watchers
 
 PROGRAM = """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stepscope
-from stepscope.analysis.ledger import CLASSES, reckon
+from stepscope.analysis.cost.ledger import CLASSES, reckon
 from stepscope.cli.main import main
 from stepscope.views.ledger import attempts_of
 from tests.integration.processes import until

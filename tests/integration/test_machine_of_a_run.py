@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import stepscope
-from stepscope.exporters.grafana import dashboard, expressions
+from stepscope.exporters.prometheus.grafana import dashboard, expressions
 from tests.integration.processes import until
 from tests.integration.prometheus_server import Prometheus, needs_prometheus, plain
 from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`

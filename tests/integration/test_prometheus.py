@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from stepscope.exporters import PrometheusMonitor
-from stepscope.exporters.grafana import dashboard, expressions
-from stepscope.exporters.prometheus_board import Board
-from stepscope.exporters.prometheus_server import Endpoint
-from stepscope.exporters.prometheus_targets import TargetsFile
+from stepscope.exporters.prometheus.board import Board
+from stepscope.exporters.prometheus.grafana import dashboard, expressions
+from stepscope.exporters.prometheus.server import Endpoint
+from stepscope.exporters.prometheus.targets import TargetsFile
 from tests.integration.processes import until
 from tests.integration.prometheus_server import EXAMPLES, NEEDED, Prometheus, needs_prometheus, plain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.integrations.cadence import OPENING_SECONDS, Cadence
+from stepscope.integrations.numerics.cadence import OPENING_SECONDS, Cadence
 
 
 class Clock:

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
-from stepscope.integrations.flops import Flops, mfu_ratio  # noqa: E402
-from stepscope.integrations.peak_flops import GPUS, cpu_peak, gpu_peak  # noqa: E402
+from stepscope.integrations.numerics.flops import Flops, mfu_ratio  # noqa: E402
+from stepscope.integrations.numerics.peak_flops import GPUS, cpu_peak, gpu_peak  # noqa: E402
 from tests.integrations.stand_ins import Clock, FakeRun  # noqa: E402
 
 CPU = "flags\t\t: fpu avx avx2 avx512f\nmodel name\t: Intel Xeon @ 2.00GHz\ncpu MHz\t\t: 2100.5\n"
@@ -73,7 +73,7 @@ def test_given_by_the_user():
 
 def test_unknown_peak_is_absent(monkeypatch):
     """Without a peak there is no MFU, and the event says what to give."""
-    monkeypatch.setattr("stepscope.integrations.flops.device_peak", lambda *_: None)
+    monkeypatch.setattr("stepscope.integrations.numerics.flops.device_peak", lambda *_: None)
     run, clock = FakeRun(), Clock()
     train(Flops(run, clock=clock, warm_up=1), clock, samples=4)
     assert run.values("mfu_ratio") == []

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.integrations.gradient_findings import DEAD, EXPLODING, NONFINITE, VANISHING, Trend
+from stepscope.integrations.numerics.gradient_findings import DEAD, EXPLODING, NONFINITE, VANISHING, Trend
 
 
 def kinds(norms, shares=None):

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
-from stepscope.integrations.gradient_norm import grad_norm, gradients_of, norms_of, total_of  # noqa: E402
-from stepscope.integrations.gradients import Gradients  # noqa: E402
-from stepscope.integrations.readback import Readback  # noqa: E402
+from stepscope.integrations.numerics.gradient_norm import grad_norm, gradients_of, norms_of, total_of  # noqa: E402
+from stepscope.integrations.numerics.gradients import Gradients  # noqa: E402
+from stepscope.integrations.numerics.readback import Readback  # noqa: E402
 from tests.integrations.stand_ins import Clock, Events, FakeRun, Gpu  # noqa: E402
 
 
@@ -373,7 +373,7 @@ def test_local_norm_is_named_so(monkeypatch):
     loop = Loop()
     loop.backward()
     whole = gradients_of(list(loop.model.parameters()))
-    monkeypatch.setattr("stepscope.integrations.gradients.gradients_of", lambda _: whole._replace(whole=False))
+    monkeypatch.setattr("stepscope.integrations.numerics.gradients.gradients_of", lambda _: whole._replace(whole=False))
     loop.update()
     loop.watch.close()
     assert loop.run.values("grad_norm") == []
@@ -421,7 +421,7 @@ def test_gradients_are_not_kept_alive(loop):
 
 def test_failure_stays_inside(loop, monkeypatch):
     """Whatever fails in the measurement is told and given up after three times; the training goes on."""
-    monkeypatch.setattr("stepscope.integrations.gradients.gradients_of", lambda _: 1 / 0)
+    monkeypatch.setattr("stepscope.integrations.numerics.gradients.gradients_of", lambda _: 1 / 0)
     for _ in range(5):
         loop.backward()
         loop.update()

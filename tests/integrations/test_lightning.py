@@ -48,7 +48,7 @@ def test_importing_the_face_loads_no_framework():
 @pytest.mark.promise("S3-001", "S3-008", "S3-018", "S3-019", "S3-022", "S3-023", "S3-024", "S3-028", "S3-042", "S3-043")
 def test_all_three_work_together_on_a_cpu(tmp_path, capsys, monkeypatch):
     """One trainer with all three prints the documents' lines and writes their files."""
-    monkeypatch.setattr("stepscope.integrations.lightning_resources.SECONDS", 0.01)
+    monkeypatch.setattr("stepscope.integrations.lightning.resources.SECONDS", 0.01)
     values = {**HOST, **GPU, "memory/used_bytes": 12.3 * 2**30, "memory/total_bytes": 32 * 2**30}
     resources = ResourceMonitorCallback(log_interval=1, make_machine=lambda: machine_of(Source(values))(0.01))
     profiler = ProfilerCallback(enabled=True, profile_epochs=[1], profile_steps=2, warmup_steps=1, log_top_k_ops=5)
@@ -188,7 +188,7 @@ def test_callback_that_fails_does_not_stop_the_training(tmp_path, monkeypatch, c
 
     for name in ("figures", "fit_begins"):
         monkeypatch.setattr(ThroughputMonitorCallback, name, broken)
-    monkeypatch.setattr("stepscope.integrations.lightning_recording.Recording.batch_ended", broken)
+    monkeypatch.setattr("stepscope.integrations.lightning.recording.Recording.batch_ended", broken)
     fitted = trainer(tmp_path, [ThroughputMonitorCallback()])
     fitted.fit(Model(), loader(8, 4))
     assert fitted.global_step == 4
@@ -215,14 +215,14 @@ def test_throughput_reports_every_so_many_epochs_what_is_wanted(tmp_path, capsys
 @pytest.mark.parametrize("kind", ["gpu", "cpu", "io"])
 def test_resources_are_reported_every_so_many_batches(tmp_path, capsys, monkeypatch, kind):
     """`log_interval` counts batches; each of the three kinds of monitoring can be switched off, and is then absent."""
-    monkeypatch.setattr("stepscope.integrations.lightning_resources.SECONDS", 0.001)
+    monkeypatch.setattr("stepscope.integrations.lightning.resources.SECONDS", 0.001)
     asked = {}
 
     def sources(**wanted):
         asked.update(wanted)
         return [Source({**HOST, **GPU})]
 
-    monkeypatch.setattr("stepscope.integrations.lightning_resources.chosen_sources", sources)
+    monkeypatch.setattr("stepscope.integrations.lightning.resources.chosen_sources", sources)
     callback = ResourceMonitorCallback(log_interval=3, **{f"{kind}_monitoring": False})
     trainer(tmp_path, [callback], max_epochs=1).fit(Model({"forward": 0.05}), loader(9, 1))
     assert 1 <= capsys.readouterr().out.count("ResourceMonitor: GPU 0") <= 3
@@ -405,7 +405,7 @@ def test_loader_that_cannot_be_timed_still_loads(tmp_path, monkeypatch, capsys):
     def broken(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr("stepscope.integrations.dataset_transforms.DatasetTransforms._prepare", broken)
+    monkeypatch.setattr("stepscope.integrations.torch.dataset_transforms.DatasetTransforms._prepare", broken)
     fitted = trainer(tmp_path, [ThroughputMonitorCallback()], max_epochs=1)
     fitted.fit(Model(), loader(8, 4))
     assert fitted.global_step == 2

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.action_phases import ActionPhases, phase_of
-from stepscope.integrations.batch import count_samples, count_tokens
-from stepscope.integrations.dataset_memory import MOST, dataset_bytes
-from stepscope.integrations.durations import Durations
-from stepscope.integrations.process_memory import peak_on_device, peak_resident
-from stepscope.integrations.resource_csv import ResourceTable
+from stepscope.integrations.lightning.action_phases import ActionPhases, phase_of
+from stepscope.integrations.lightning.durations import Durations
+from stepscope.integrations.lightning.process_memory import peak_on_device, peak_resident
+from stepscope.integrations.lightning.resource_csv import ResourceTable
+from stepscope.integrations.torch.batch import count_samples, count_tokens
+from stepscope.integrations.torch.dataset_memory import MOST, dataset_bytes
 
 
 class Phases:
@@ -84,7 +84,7 @@ def test_hooks_that_nobody_overrides_are_no_phases():
     pytest.importorskip("lightning")
     import lightning
 
-    from stepscope.integrations.lightning_recording import is_empty
+    from stepscope.integrations.lightning.recording import is_empty
 
     class Mine(lightning.LightningModule):
         def on_train_batch_start(self, batch, index):
@@ -123,7 +123,7 @@ def test_package_of_lightning_is_the_one_in_use(loaded, expected):
     """Of Lightning's two packages the one that the program has loaded is used, else the newer name."""
     pytest.importorskip("lightning")
     pytest.importorskip("pytorch_lightning")
-    from stepscope.integrations.lightning_base import lightning_package
+    from stepscope.integrations.lightning.base import lightning_package
 
     assert lightning_package(loaded).__name__ == expected
 
@@ -276,7 +276,7 @@ def test_table_goes_on_after_a_resume_and_keeps_older_ones(tmp_path):
 def test_lines_leave_out_what_is_not_known():
     """The documents' lines, with GB for 2**30 bytes; without a GPU, a temperature or a size the rest is said."""
     pytest.importorskip("lightning")
-    from stepscope.integrations.lightning_resources import resource_lines
+    from stepscope.integrations.lightning.resources import resource_lines
 
     memory = {"memory/used_bytes": 12.3 * GIB, "memory/total_bytes": 32 * GIB}
     gpu = {"gpu/0/utilization_ratio": 0.85, "gpu/0/memory_used_bytes": 6.2 * GIB, "gpu/0/memory_total_bytes": 8 * GIB}

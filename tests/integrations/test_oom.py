@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
-from stepscope.integrations.oom import (  # noqa: E402
+from stepscope.integrations.numerics.oom import (  # noqa: E402
     OutOfMemory,
     allocator_summary,
     is_out_of_memory,
@@ -186,7 +186,7 @@ def test_event_fits_the_recorder(tmp_path):
 def test_failure_inside_is_told(monkeypatch):
     """If even the looking fails, the event says so and the program's own error goes on."""
     run = FakeRun()
-    monkeypatch.setattr("stepscope.integrations.oom._live_tensors", lambda _: 1 / 0)
+    monkeypatch.setattr("stepscope.integrations.numerics.oom._live_tensors", lambda _: 1 / 0)
     with pytest.raises(MemoryError), OutOfMemory(run):
         raise MemoryError
     assert run.events[0]["incomplete"] == "ZeroDivisionError"

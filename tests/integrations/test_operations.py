@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepscope.integrations.operations import Event, own_costs, read, summarise
+from stepscope.integrations.profiler.operations import Event, own_costs, read, summarise
 
 
 def raw(name, start, duration, **more):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.integrations.resource_alerts import ResourceAlerts
+from stepscope.integrations.lightning.resource_alerts import ResourceAlerts
 
 OPTIONS = {
     "alert_gpu_underutilization": True,

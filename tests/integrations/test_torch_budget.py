@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations import torch_budget  # noqa: E402 - it needs torch
-from stepscope.integrations.torch_budget import (  # noqa: E402 - it needs torch
+from stepscope.integrations.torch import budget as torch_budget  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.budget import (  # noqa: E402 - it needs torch
     CALL_NS,
     GROUP,
     OPENING_NS,

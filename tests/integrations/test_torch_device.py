@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations.torch_device import MOST_PENDING, DeviceClock  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.device import MOST_PENDING, DeviceClock  # noqa: E402 - it needs torch
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
 
 

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, whose gradients are looked at")
 
-from stepscope.integrations.torch_layers import LayerLooks, layer_facts  # noqa: E402 - it needs torch
-from stepscope.integrations.torch_reductions import EXPOSED, OFTEN, Reductions  # noqa: E402 - it needs torch
+from stepscope.integrations.numerics.layers import LayerLooks, layer_facts  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.reductions import EXPOSED, OFTEN, Reductions  # noqa: E402 - it needs torch
 
 
 class Notes:

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations.torch_losses import count_nodes, padding_of  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.losses import count_nodes, padding_of  # noqa: E402 - it needs torch
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
 
 F = torch.nn.functional

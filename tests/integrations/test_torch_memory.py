@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from stepscope.core.vocabulary import BY_NAME, pattern_of
-from stepscope.integrations.torch_memory import DeviceMemory, host_memory, largest_free
+from stepscope.integrations.numerics.memory import DeviceMemory, host_memory, largest_free
 
 
 class FakeRun:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepscope.integrations import torch_profile
-from stepscope.integrations.torch_profile import EpochProfiles, Options, Profile
+from stepscope.integrations.profiler import profile as torch_profile
+from stepscope.integrations.profiler.profile import EpochProfiles, Options, Profile
 from stepscope.recorder.followed_step import FollowedStep
 from stepscope.session.opening import init
 from tests.session.conftest import started  # noqa: F401 - a fixture

@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations import torch_budget  # noqa: E402 - it needs torch
-from stepscope.integrations.torch_data import ITERATOR  # noqa: E402 - likewise
+from stepscope.integrations.torch import budget as torch_budget  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.data import ITERATOR  # noqa: E402 - likewise
 from stepscope.recorder import native  # noqa: E402 - likewise
 from tests.integrations import torch_rig as tr  # noqa: E402 - likewise
 

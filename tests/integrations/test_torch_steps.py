@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, which is instrumented")
 
-from stepscope.integrations.torch import Instrument  # noqa: E402 - it needs torch
+from stepscope.integrations.torch.instrument import Instrument  # noqa: E402 - it needs torch
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
 from tests.recorder.rig import Rig  # noqa: E402 - it needs torch
 

@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from stepscope.integrations.trace_file import expected_bytes, keep
+from stepscope.integrations.profiler.trace_file import expected_bytes, keep
 
 
 def writes(text):

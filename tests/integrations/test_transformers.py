@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 import stepscope
 from stepscope.callbacks import GPUMonitoringCallback, register
-from stepscope.integrations.throughput_window import ThroughputWindow
+from stepscope.integrations.huggingface.throughput_window import ThroughputWindow
 from tests.integrations.programs import ROOT, kinds, last_run, other_share, run_program
 
 # What Transformers says of its own dependencies is not ours to mend.
@@ -149,8 +149,8 @@ def test_callback_that_fails_does_not_stop_the_training(tmp_path, monkeypatch, c
     def broken(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("stepscope.integrations.transformers_recording.TrainerRecording.step_ended", broken)
-    monkeypatch.setattr("stepscope.integrations.transformers_recording.TrainerRecording.before_optimizer", broken)
+    monkeypatch.setattr("stepscope.integrations.huggingface.recording.TrainerRecording.step_ended", broken)
+    monkeypatch.setattr("stepscope.integrations.huggingface.recording.TrainerRecording.before_optimizer", broken)
     fitted = trainer(tmp_path, [GPUMonitoringCallback(Monitor())])
     fitted.train()
     assert fitted.state.global_step == 3

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from stepscope.integrations.torch import Instrument
+from stepscope.integrations.torch.instrument import Instrument
 from stepscope.recorder import native
 from tests.recorder.rig import Rig
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from stepscope.profiling import GPUMemoryProfiler
-from stepscope.trackers import gpu_memory_profiler
+from stepscope.trackers.profiling import gpu_memory_profiler
 from tests.trackers.memory_sources import GIB, Clock, Gpu
 
 

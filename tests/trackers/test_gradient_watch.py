@@ -7,12 +7,12 @@ import torch
 from torch.nn.utils import clip_grad_norm_  # by name, as programs do
 
 import stepscope
-from stepscope.alerts.backtest import replay
-from stepscope.alerts.profiles import profile
+from stepscope.alerts.rules.backtest import replay
+from stepscope.alerts.rules.profiles import profile
 from stepscope.importers.imported import Imported, series_of
 from stepscope.monitor import TrainingMonitor
 from stepscope.recorder.complaints import Complaints
-from stepscope.trackers.gradient_watch import GradientWatch
+from stepscope.trackers.profiling.gradient_watch import GradientWatch
 from tests.trackers.fakes import FakeRun
 
 

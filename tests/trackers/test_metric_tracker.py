@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from stepscope.metrics import MetricTracker
-from stepscope.trackers import metric_tracker
+from stepscope.trackers.metrics import metric_tracker
 from tests.trackers.fakes import Gpu, Stubborn
 
 FIGURES = {"count", "mean", "std", "min", "max", "p50", "p95", "p99", "last", "nonfinite"}

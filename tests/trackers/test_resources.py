@@ -11,7 +11,7 @@ import pytest
 import stepscope.monitor
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.monitor import monitor_resources
-from stepscope.trackers.resources import FIRST_SECONDS, Resources, allocator_memory
+from stepscope.trackers.monitor.resources import FIRST_SECONDS, Resources, allocator_memory
 from tests.trackers.machines import Source
 
 SOURCE = Path(stepscope.monitor.__file__).parents[1]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from stepscope.trackers.scalar import DeviceScalar, take
+from stepscope.trackers.metrics.scalar import DeviceScalar, take
 from tests.trackers.fakes import Gpu, Stubborn
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.metrics import ScoreDistributionTracker
-from stepscope.trackers.score_distribution import MOST_VALUES, OTHER
+from stepscope.trackers.metrics.score_distribution import MOST_VALUES, OTHER
 
 
 @pytest.mark.promise("S4-016", "S4-027", "S4-028")

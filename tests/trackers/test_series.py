@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trackers import device_queue
-from stepscope.trackers.device_queue import DeviceQueue
-from stepscope.trackers.scalar import DeviceScalar
-from stepscope.trackers.series import Series
+from stepscope.trackers.metrics import device_queue
+from stepscope.trackers.metrics.device_queue import DeviceQueue
+from stepscope.trackers.metrics.scalar import DeviceScalar
+from stepscope.trackers.metrics.series import Series
 from tests.trackers.fakes import Gpu
 
 NUMBERS = st.lists(st.integers(-1000, 1000) | st.floats(-10, 10), max_size=40)

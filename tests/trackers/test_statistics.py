@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.trackers.statistics import Statistics, percentile, summarise
+from stepscope.trackers.metrics.statistics import Statistics, percentile, summarise
 
 MODERATE = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 

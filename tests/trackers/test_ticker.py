@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from stepscope.trackers.ticker import Ticker
+from stepscope.trackers.monitor.ticker import Ticker
 from tests.trackers.machines import wait_until
 
 

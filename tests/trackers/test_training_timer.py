@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from stepscope.profiling import TrainingTimer
-from stepscope.trackers import training_timer
+from stepscope.trackers.profiling import training_timer
 from tests.trackers.memory_sources import Clock, Gpu
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.views.report_sections import difference, quantity
+from stepscope.reports.report_sections import difference, quantity
 
 
 @pytest.mark.parametrize(

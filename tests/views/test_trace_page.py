@@ -7,12 +7,12 @@ from html.parser import HTMLParser
 
 import pytest
 
-from stepscope.analysis import trace_details
-from stepscope.analysis.trace import window_of
-from stepscope.analysis.trace_compare import compare_traces
-from stepscope.analysis.trace_ranks import compare_ranks, extract
-from stepscope.views.markup import named, table, tag
-from stepscope.views.trace_page import page
+from stepscope.analysis.trace import details as trace_details
+from stepscope.analysis.trace.compare import compare_traces
+from stepscope.analysis.trace.ranks import compare_ranks, extract
+from stepscope.analysis.trace.window import window_of
+from stepscope.reports.markup import named, table, tag
+from stepscope.reports.trace_page import page
 from tests.analysis.trace_rig import Rig
 
 HOSTILE = "</style><script>alert(1)</script>\"'&<img src=x onerror=y>"

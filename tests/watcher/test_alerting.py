@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from stepscope.alerts.outbox import Reading, entries, queue_path
+from stepscope.alerts.delivery.outbox import Reading, entries, queue_path
+from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.requests import ask
-from stepscope.alerts.rule_engine import Engine
 from stepscope.core import ring, status
 from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX
 from stepscope.watcher.alerting import AlertFeed, Alerting, read_settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core import ring
-from stepscope.exporters.prometheus_feed import NoFeed
+from stepscope.exporters.prometheus.feed import NoFeed
 from tests.store.faults import Disk
 
 

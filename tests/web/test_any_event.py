@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.alerts.history import alerts_of
+from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.cli.main import main
 from stepscope.core.events import TYPES, WATCHERS
 from stepscope.store.catalog import open_run

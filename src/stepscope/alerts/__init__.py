@@ -1,1 +1,17 @@
 """When to call for help, and whom: rules, their state, and notification."""
+
+from __future__ import annotations
+
+from stepscope.core.moved import forward
+
+forward(
+    __name__,
+    {
+        "backtest": "rules.backtest",
+        "callables": "rules.callables",
+        "history": "evaluation.history",
+        "profiles": "rules.profiles",
+        "rule": "rules.rule",
+        "suggest": "rules.suggest",
+    },
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.moved import forward
+
 if TYPE_CHECKING:
     import os
 
@@ -12,10 +14,28 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
     def read_trace(path: str | os.PathLike[str]) -> Trace:
-        """Read the first trace in a file: see `stepscope.importers.chrome_trace`."""
+        """Read the first trace in a file: see `stepscope.importers.traces.chrome_trace`."""
 
 
 __all__ = ["PerformanceAnalyzer", "read_trace"]
+
+forward(
+    __name__,
+    {
+        "anomalies": "series.anomalies",
+        "change_points": "series.change_points",
+        "comparison": "compare.comparison",
+        "forecast": "series.forecast",
+        "gate": "compare.gate",
+        "leak": "series.leak",
+        "patterns": "series.patterns",
+        "recording": "compare.recording",
+        "sizing": "cost.sizing",
+        "spikes": "series.spikes",
+        "trace_summary": "trace.summary",
+        "trend": "series.trend",
+    },
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -25,5 +45,5 @@ def __getattr__(name: str) -> Any:
 
         return PerformanceAnalyzer
     if name == "read_trace":  # an importer's: this room takes arrays, and only passes the name on
-        return importlib.import_module("stepscope.importers.chrome_trace").read_trace
+        return importlib.import_module("stepscope.importers.traces.chrome_trace").read_trace
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

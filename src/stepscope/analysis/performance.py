@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.anomalies import anomalies, z_scores
-from stepscope.analysis.change_points import Changes, change_points
-from stepscope.analysis.patterns import Pattern, pattern
-from stepscope.analysis.spikes import Spikes, spikes
-from stepscope.analysis.trend import SIGNIFICANT, UNKNOWN, Trend, trend, windowed
+from stepscope.analysis.series.anomalies import anomalies, z_scores
+from stepscope.analysis.series.change_points import Changes, change_points
+from stepscope.analysis.series.patterns import Pattern, pattern
+from stepscope.analysis.series.spikes import Spikes, spikes
+from stepscope.analysis.series.trend import SIGNIFICANT, UNKNOWN, Trend, trend, windowed
 from stepscope.core.gpu_memory import total_in_use
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.forecast import total_steps
+from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.events import typed
 from stepscope.core.vocabulary import phase_place
 from stepscope.views.rates import Rates, Totals, rates

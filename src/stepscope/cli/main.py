@@ -8,7 +8,7 @@ import sys
 
 from stepscope.cli.command import FAILED, USAGE
 from stepscope.cli.parser import COMMANDS, build_parser
-from stepscope.cli.text import plain_lines
+from stepscope.cli.text.plain import plain_lines
 from stepscope.core.environment import ours
 from stepscope.core.errors import StepscopeError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stepscope.cli.text import plain
+from stepscope.cli.text.plain import plain
 from stepscope.store import catalog
 
 if TYPE_CHECKING:

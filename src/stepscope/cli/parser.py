@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from stepscope.cli.command import USAGE
 from stepscope.cli.examples import shown
-from stepscope.cli.text import columns, plain_lines
+from stepscope.cli.text.plain import columns, plain_lines
 from stepscope.version import __version__
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def build_parser(names: Iterable[str] = COMMANDS) -> Program:
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for name in names:
-        place = f"stepscope.cli.{MODULES.get(name, name)}"
+        place = f"stepscope.cli.commands.{MODULES.get(name, name)}"
         if importlib.util.find_spec(place) is None:
             continue
         module = cast("Command", importlib.import_module(place))

@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.analysis import baseline
-from stepscope.analysis.recording import Group, Points, Recording
+from stepscope.analysis.compare import baseline
+from stepscope.analysis.compare.recording import Group, Points, Recording
 from stepscope.cli.named_run import open_run
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.store.catalog import runs_root
@@ -21,7 +21,7 @@ from stepscope.views.recordings import category_of, curves_of, flat, of_past, pl
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from stepscope.cli.progress import Advance
+    from stepscope.cli.text.progress import Advance
     from stepscope.importers.imported import Imported
 
 BASELINES = ".baselines"

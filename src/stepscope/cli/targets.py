@@ -6,18 +6,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.analysis.comparison import measure
-from stepscope.analysis.difference import CONFIDENCE
-from stepscope.analysis.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED, Judgement
-from stepscope.analysis.quantity import Spec
-from stepscope.analysis.target import CLOSE, MET, MISSED, UNKNOWN, Aim, aim
+from stepscope.analysis.compare.comparison import measure
+from stepscope.analysis.compare.difference import CONFIDENCE
+from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED, Judgement
+from stepscope.analysis.compare.quantity import Spec
+from stepscope.analysis.compare.target import CLOSE, MET, MISSED, UNKNOWN, Aim, aim
 from stepscope.core.config import discover, load
 from stepscope.core.vocabulary import format_value, unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.analysis.recording import Group
+    from stepscope.analysis.compare.recording import Group
 
 SECTION = "targets."
 RESULTS = {MET: PASSED, MISSED: FAILED, CLOSE: UNDECIDED, UNKNOWN: NOT_JUDGED}

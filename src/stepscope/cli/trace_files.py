@@ -6,15 +6,15 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.cli.progress import progress
+from stepscope.cli.text.progress import progress
 from stepscope.core.errors import StepscopeError, UsageError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
-    from stepscope.analysis.trace_ranks import Extract
-    from stepscope.cli.progress import Advance
+    from stepscope.analysis.trace.ranks import Extract
+    from stepscope.cli.text.progress import Advance
 
 ENDINGS = (".json", ".json.gz", ".tar", ".tar.gz", ".tgz", ".zip")
 SERIAL_BYTES = 24 << 20
@@ -83,7 +83,7 @@ def answer_all(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    from stepscope.importers.trace_text import Limits
+    from stepscope.importers.traces.text import Limits
 
     own = replace(question, events=(question.events or Limits.events) // workers)
     context = multiprocessing.get_context("spawn")
@@ -113,10 +113,10 @@ def _answers(path: str, question: Question) -> list[Answer | Failure]:
 
 def answer(path: str, question: Question, told: Callable[[int, int], None] | None = None) -> Iterator[Answer | Failure]:
     """Yield what every trace in a file tells; a file that cannot be read is a failure among the answers."""
-    from stepscope.analysis.trace_ranks import extract
-    from stepscope.analysis.trace_summary import choose_window, summary
-    from stepscope.importers.chrome_trace import read_traces
-    from stepscope.importers.trace_text import Limits
+    from stepscope.analysis.trace.ranks import extract
+    from stepscope.analysis.trace.summary import choose_window, summary
+    from stepscope.importers.traces.chrome_trace import read_traces
+    from stepscope.importers.traces.text import Limits
 
     limits = Limits() if question.events is None else Limits(events=question.events)
     try:

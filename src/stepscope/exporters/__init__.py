@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepscope.exporters.prometheus_monitor import PrometheusMonitor
-    from stepscope.exporters.tensorboard_monitor import TensorBoardMonitor
+    from stepscope.exporters.prometheus.monitor import PrometheusMonitor
+    from stepscope.exporters.tensorboard.monitor import TensorBoardMonitor
 
 __all__ = ["PrometheusMonitor", "TensorBoardMonitor"]
 
@@ -14,11 +14,11 @@ __all__ = ["PrometheusMonitor", "TensorBoardMonitor"]
 def __getattr__(name: str) -> Any:
     """Load a face, and the library behind it, when it is first asked for."""
     if name == "PrometheusMonitor":
-        from stepscope.exporters.prometheus_monitor import PrometheusMonitor
+        from stepscope.exporters.prometheus.monitor import PrometheusMonitor
 
         return PrometheusMonitor
     if name == "TensorBoardMonitor":
-        from stepscope.exporters.tensorboard_monitor import TensorBoardMonitor
+        from stepscope.exporters.tensorboard.monitor import TensorBoardMonitor
 
         return TensorBoardMonitor
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from stepscope.exporters.selection import Metric
+    from stepscope.exporters.files.selection import Metric
     from stepscope.store.reader import Past
 
     Stream = Callable[[Past, Sequence[Metric], BinaryIO], None]
@@ -49,12 +49,23 @@ def _of(module: str, name: str) -> Callable[[Past, Sequence[Metric], Any], None]
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("csv", ".csv", "a line a point", write=_of("csv", "write_long"), write_wide=_of("csv_wide", "write")),
-        Format("json", ".json", "one document: run, metrics, points, events", write=_of("json", "write")),
-        Format("jsonl", ".jsonl", "a JSON object a point", write=_of("jsonl", "write")),
-        Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("grafana", "write")),
-        Format("parquet", ".parquet", "the columns of the SQL view points", write_file=_of("parquet", "write")),
-        Format("arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", write_file=_of("arrow", "write")),
-        Format("tensorboard", "", "event files in a folder, for TensorBoard", write_folder=_of("tensorboard", "write")),
+        Format(
+            "csv",
+            ".csv",
+            "a line a point",
+            write=_of("files.csv", "write_long"),
+            write_wide=_of("files.csv_wide", "write"),
+        ),
+        Format("json", ".json", "one document: run, metrics, points, events", write=_of("files.json", "write")),
+        Format("jsonl", ".jsonl", "a JSON object a point", write=_of("files.jsonl", "write")),
+        Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("prometheus.grafana", "write")),
+        Format("parquet", ".parquet", "the columns of the SQL view points", write_file=_of("files.parquet", "write")),
+        Format("arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", write_file=_of("files.arrow", "write")),
+        Format(
+            "tensorboard",
+            "",
+            "event files in a folder, for TensorBoard",
+            write_folder=_of("tensorboard.export", "write"),
+        ),
     )
 }

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.trace import GPU, STEPS, Window, gaps, steps, window_of
-from stepscope.analysis.trace_breakdown import busy_time
+from stepscope.analysis.trace.breakdown import busy_time
+from stepscope.analysis.trace.window import GPU, STEPS, Window, gaps, steps, window_of
 from stepscope.core.trace import FIRST_DEVICE, RUNTIME
-from stepscope.exporters.output import open_output
+from stepscope.exporters.files.output import open_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,21 +10,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError, UsageError
-from stepscope.importers import (
+from stepscope.importers import own_export
+from stepscope.importers.binary import tfevents, wandb
+from stepscope.importers.logs import (
     console_log,
     jsonl,
     lightning_csv,
     megatron,
     megatron_golden,
     mllog,
-    nvidia_smi,
-    own_export,
     resource_logs,
     step_log,
-    tfevents,
     trainer_state,
-    wandb,
 )
+from stepscope.importers.nvidia_smi import table as nvidia_smi
 from stepscope.importers.source import head, unreadable
 
 if TYPE_CHECKING:

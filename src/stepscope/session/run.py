@@ -36,7 +36,7 @@ RETIRE_SECONDS = 0.05
 """How long the end of a run waits for another thread's row."""
 END_SECONDS = 0.4
 """How long the end of a run waits for the watcher to have taken the last row."""
-INSTRUMENT = "stepscope.integrations.torch"
+INSTRUMENT = "stepscope.integrations.torch.instrument"
 OVERHEAD_BUDGET = 0.01
 """Share of a step that the instrumentation may cost, if nothing else is set."""
 
@@ -152,7 +152,7 @@ class Run(Recorder):
         """
         from importlib import import_module  # by its name: integrations lie above this room
 
-        return import_module("stepscope.integrations.torch_profile").profile_run(self, steps, **options)
+        return import_module("stepscope.integrations.profiler.profile").profile_run(self, steps, **options)
 
     def follow(self, follower: Follower) -> None:
         """Have `follower.step_ended()` called after each step from the next one on, until `unfollow`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import unit_of
-from stepscope.exporters.csv import text_cell
+from stepscope.exporters.files.csv import text_cell
 
 if TYPE_CHECKING:
     from stepscope.views.terminal import Scene

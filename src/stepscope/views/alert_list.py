@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.history import ACTIVE, alerts_of
-from stepscope.alerts.outbox import deliveries
+from stepscope.alerts.delivery.outbox import deliveries
+from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 
 if TYPE_CHECKING:
     from stepscope.store.reader import Past

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.comparison import compare
-from stepscope.analysis.quantity import MEMORY, PHASE, RATE, TIME, kind_of
-from stepscope.analysis.recording import Group
+from stepscope.analysis.compare.comparison import compare
+from stepscope.analysis.compare.quantity import MEMORY, PHASE, RATE, TIME, kind_of
+from stepscope.analysis.compare.recording import Group
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.views.recordings import flat, of_past
@@ -16,7 +16,7 @@ from stepscope.views.run_list import row
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.analysis.comparison import Compared, Comparison
+    from stepscope.analysis.compare.comparison import Compared, Comparison
     from stepscope.store.reader import Past
 
 SETTINGS = 500

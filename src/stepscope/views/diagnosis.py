@@ -9,8 +9,8 @@ import numpy as np
 from stepscope.analysis.diagnosis.changes import changes, slow_steps
 from stepscope.analysis.diagnosis.machine import busy
 from stepscope.analysis.diagnosis.missing import missing
+from stepscope.analysis.diagnosis.pipeline import Operations, what_if
 from stepscope.analysis.diagnosis.verdict import findings, limited, primary, summary
-from stepscope.analysis.pipeline import Operations, what_if
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 from stepscope.views.diagnosis_evidence import evidence_of, evidence_of_imported, seconds_of

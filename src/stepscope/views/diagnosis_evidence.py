@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.cost.logged_time import Logged, steps_since
 from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
-from stepscope.analysis.logged_time import Logged, steps_since
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.analysis.ledger import Attempt
+    from stepscope.analysis.cost.ledger import Attempt
     from stepscope.importers.imported import Imported, ImportedSeries
     from stepscope.store.pyramid import Blocks
     from stepscope.store.reader import Past

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.quantity import is_loss, is_score
+from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.vocabulary import by_canonical, canonical
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.overview import FIRST, OWN, PHASE

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis import energy, forecast, logged_time, sizing
-from stepscope.analysis.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon, stalls_of
-from stepscope.analysis.logged_time import Logged
-from stepscope.analysis.quantity import is_loss
+from stepscope.analysis.compare.quantity import is_loss
+from stepscope.analysis.cost import energy, logged_time, sizing
+from stepscope.analysis.cost.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon, stalls_of
+from stepscope.analysis.cost.logged_time import Logged
+from stepscope.analysis.series import forecast
 from stepscope.core.events import ours
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.analysis.cost.prices import Price, Table
     from stepscope.analysis.finding import Finding
-    from stepscope.analysis.prices import Price, Table
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
     from stepscope.store.states import NodeState, RankState

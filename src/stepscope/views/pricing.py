@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis import prices
+from stepscope.analysis.cost import prices
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import StepscopeError
 from stepscope.views.ledger import Question, account
 
 if TYPE_CHECKING:
-    from stepscope.analysis.prices import Price, Table
+    from stepscope.analysis.cost.prices import Price, Table
     from stepscope.store.reader import Past
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.quantity import PHASE, STEP, is_loss, is_score
-from stepscope.analysis.recording import MEAN, MOST, SUM, Curve, Points, Recording, curve_of
-from stepscope.analysis.schedule import LEARNING_RATE, last_step
+from stepscope.analysis.compare.quantity import PHASE, STEP, is_loss, is_score
+from stepscope.analysis.compare.recording import MEAN, MOST, SUM, Curve, Points, Recording, curve_of
+from stepscope.analysis.compare.schedule import LEARNING_RATE, last_step
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, canonical, matches
 from stepscope.store.layout import RunFolder

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.history import alerts_of
-from stepscope.analysis.quantity import is_loss, is_score
+from stepscope.alerts.evaluation.history import alerts_of
+from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.vocabulary import canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
@@ -20,7 +20,7 @@ from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.comparison_view import comparison_view
 from stepscope.views.diagnosis import diagnose
 from stepscope.views.event_list import event_list, text_list
-from stepscope.views.ledger_section import kept
+from stepscope.views.ledger_summary import kept
 from stepscope.views.machine_view import machine_view
 from stepscope.views.metric_list import metric_list
 from stepscope.views.overview import DEFINITIONS, own_cost

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.forecast import total_steps
-from stepscope.analysis.quantity import is_loss, is_score
+from stepscope.analysis.compare.quantity import is_loss, is_score
+from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.vocabulary import canonical
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from stepscope.analysis.quantity import is_score
+from stepscope.analysis.compare.quantity import is_score
 from stepscope.core.vocabulary import MEETING, canonical, phase_place
 
 if TYPE_CHECKING:

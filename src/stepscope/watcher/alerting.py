@@ -11,7 +11,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.claims import Claims
+from stepscope.alerts.evaluation.claims import Claims
 from stepscope.alerts.requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, Request
 from stepscope.core import ring, status
 from stepscope.core.access import write_private
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from stepscope.alerts.channel import Channel
-    from stepscope.alerts.rule_engine import Engine
-    from stepscope.alerts.state import Transition
+    from stepscope.alerts.delivery.channel import Channel
+    from stepscope.alerts.evaluation.rule_engine import Engine
+    from stepscope.alerts.evaluation.state import Transition
     from stepscope.core.clock import Pair
     from stepscope.core.columns import SchemaTable
-    from stepscope.exporters.prometheus_feed import Feed
+    from stepscope.exporters.prometheus.feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.acting import Acting
@@ -152,8 +152,8 @@ class Alerting:
 
     def _begin(self, settings: dict[str, Any], pair: Pair) -> None:
         from stepscope.alerts.actions import commands_of
-        from stepscope.alerts.profiles import rules_of
-        from stepscope.alerts.rule_engine import Engine
+        from stepscope.alerts.evaluation.rule_engine import Engine
+        from stepscope.alerts.rules.profiles import rules_of
         from stepscope.watcher.acting import Acting
 
         rules, problems = rules_of(settings)
@@ -170,8 +170,8 @@ class Alerting:
             self._notifying = self._notifier(settings)
 
     def _notifier(self, settings: dict[str, Any]) -> Notifying:
-        from stepscope.alerts.notifier import Brief
-        from stepscope.alerts.outbox import Queue
+        from stepscope.alerts.delivery.notifier import Brief
+        from stepscope.alerts.delivery.outbox import Queue
         from stepscope.watcher.notifying import Notifying
 
         told = {key: value for key, value in settings.items() if key != "alerting.rules"}
@@ -322,7 +322,7 @@ class Alerting:
         return found
 
     def _test(self, request: Request, pair: Pair) -> None:
-        from stepscope.alerts.message import trial_event
+        from stepscope.alerts.delivery.message import trial_event
 
         if self._notifying is not None:
             self._notifying.tell([trial_event(pair.wall_ns / 1e9, request.id)], str(request.facts.get("channel", "")))
@@ -369,7 +369,7 @@ def _channels(settings: dict[str, Any]) -> tuple[list[Channel], list[str]]:
     """Return whom to tell; without loading what reads that where nothing was set."""
     if not CHANNEL_KEYS & settings.keys():
         return [], []
-    from stepscope.alerts.channel import channels_of
+    from stepscope.alerts.delivery.channel import channels_of
 
     return channels_of(settings)
 

@@ -10,7 +10,7 @@ from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, read_pair
 from stepscope.core.places import STACKS_SUFFIX
-from stepscope.exporters.prometheus_feed import Feed, NoFeed, Subject
+from stepscope.exporters.prometheus.feed import Feed, NoFeed, Subject
 from stepscope.store.drain import BusyError, Stream
 from stepscope.store.layout import node_name
 from stepscope.watcher.alerting import Alerting, NoAlerting

@@ -17,11 +17,11 @@ from stepscope.core.spawn import SpawnError, arguments, interpreter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stepscope.alerts.notifier import Brief
-    from stepscope.alerts.outbox import Queue
+    from stepscope.alerts.delivery.notifier import Brief
+    from stepscope.alerts.delivery.outbox import Queue
     from stepscope.watcher.journal import Journal
 
-MODULE = "stepscope.alerts.notifier"
+MODULE = "stepscope.alerts.delivery.notifier"
 FIRST_WAIT, LONGEST_WAIT = 0.2, 60.0
 """Seconds before a notifier that ended badly is started again; doubled each time until it did its work."""
 MAX_LINE = 1 << 16

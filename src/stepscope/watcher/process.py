@@ -17,7 +17,7 @@ from typing import Any
 from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
-from stepscope.exporters.prometheus_feed import open_feed
+from stepscope.exporters.prometheus.feed import open_feed
 from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
@@ -62,11 +62,11 @@ def main(arguments: list[str]) -> int:
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
         feed = open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note)
         if settings.get("exporters.tensorboard.enabled"):
-            from stepscope.exporters.tensorboard_feed import with_tensorboard
+            from stepscope.exporters.tensorboard.feed import with_tensorboard
 
             feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
         if settings.get("exporters.grafana.enabled"):
-            from stepscope.exporters.grafana import write_for
+            from stepscope.exporters.prometheus.grafana import write_for
 
             write_for(watcher.subject(), settings, journal.note)
         watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)

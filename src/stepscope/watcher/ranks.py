@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.core.clock import Pair
-    from stepscope.exporters.prometheus_feed import Feed
+    from stepscope.exporters.prometheus.feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import End

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from stepscope.exporters.selection import Metric
+    from stepscope.exporters.files.selection import Metric
     from stepscope.store.reader import Past
     from stepscope.web.answers import Site
     from stepscope.web.questions import Export
@@ -96,7 +96,7 @@ async def begin(site: Site, asked: Export) -> Download:
 
 
 def _chosen(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Metric]]:
-    from stepscope.exporters.selection import choose
+    from stepscope.exporters.files.selection import choose
     from stepscope.store.layout import RunFolder
     from stepscope.store.reader import Past
 
@@ -133,8 +133,8 @@ def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[Binar
 
 def _write_report(past: Past, stream: BinaryIO) -> None:
     """Write the report of the run, with all its metrics."""
+    from stepscope.reports.report_file import html_of
     from stepscope.views.report import report
-    from stepscope.web.report_file import html_of
 
     stream.write(html_of([past], report(past)).encode("utf-8", "replace"))
 

@@ -19,11 +19,11 @@ from stepscope.store.following import Follower
 from stepscope.store.layout import RunFolder
 from stepscope.store.pyramid import Blocks, build
 from stepscope.store.reader import Past
+from stepscope.views.curve_message import encode_frame
 from stepscope.views.event_count import EventCount
 from stepscope.views.pace import STEP, pace_of
 from stepscope.views.run_card import EPOCH, card_of
 from stepscope.views.status import status
-from stepscope.web.encoding import encode_frame
 
 if TYPE_CHECKING:
     from pathlib import Path

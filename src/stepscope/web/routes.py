@@ -131,7 +131,7 @@ async def read_series(site: Site, asked: ask.Series, query: bytes) -> bytes:
 
     def read(connection: duckdb.DuckDBPyConnection) -> bytes:
         from stepscope.store.curves import Ask, curves
-        from stepscope.web.encoding import encode_curves
+        from stepscope.views.curve_message import encode_curves
 
         wanted = Ask(
             tuple(dict.fromkeys(asked.name)),

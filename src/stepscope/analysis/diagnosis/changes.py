@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.change_points import LEVEL, change_points
 from stepscope.analysis.diagnosis.composition import PASSES, is_disturbed
 from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.tell import time
+from stepscope.analysis.series.change_points import LEVEL, change_points
 from stepscope.core.vocabulary import format_value, unit_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analysis import grpo
+from stepscope.analysis.diagnosis import grpo
 
 KINDS: dict[str, str] = {
     "none": "nothing was found",

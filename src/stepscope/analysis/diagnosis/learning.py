@@ -10,8 +10,8 @@ import numpy as np
 from stepscope.analysis.diagnosis.course import course_of
 from stepscope.analysis.diagnosis.progress import PUSHED, progress
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
-from stepscope.analysis.rises import begun_at, comes_down, lasting_rise, rise_text
-from stepscope.analysis.spikes import spikes
+from stepscope.analysis.series.rises import begun_at, comes_down, lasting_rise, rise_text
+from stepscope.analysis.series.spikes import spikes
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
-    from stepscope.analysis.spikes import Spike
+    from stepscope.analysis.series.spikes import Spike
 
     Numbers = NDArray[np.float64]
 

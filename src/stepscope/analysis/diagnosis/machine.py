@@ -9,8 +9,8 @@ from stepscope.analysis.diagnosis.cards import cards
 from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, others_use
 from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
-from stepscope.analysis.forecast import FAR, HOUR, SOON, disk_full, spell, together
-from stepscope.analysis.leak import STEADY, Trend, assess
+from stepscope.analysis.series.forecast import FAR, HOUR, SOON, disk_full, spell, together
+from stepscope.analysis.series.leak import STEADY, Trend, assess
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import format_value
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.analysis.diagnosis.course import PARTS, course_of
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
-from stepscope.analysis.quantity import is_loss, is_score
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import unit_of
 

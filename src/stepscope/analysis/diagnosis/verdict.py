@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.analysis import grpo
+from stepscope.analysis.diagnosis import grpo
 from stepscope.analysis.diagnosis.composition import PASSES
 from stepscope.analysis.diagnosis.ends import ends
 from stepscope.analysis.diagnosis.learning import learning

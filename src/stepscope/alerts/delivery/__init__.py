@@ -1,0 +1,1 @@
+"""Send notifications: queue, retries, channels and their allowed addresses."""

@@ -1,0 +1,157 @@
+"""Tell people through apprise: mail, Slack, Discord, Teams, Telegram, PagerDuty, ntfy, Pushover and a hundred others.
+
+Only the notifier and `stepscope alerts` import this: apprise never lives in the watcher or in a training.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import requests
+
+from stepscope.alerts.delivery.channel import MAIL
+from stepscope.alerts.delivery.message import inert, plain
+from stepscope.alerts.delivery.webhook import Outcome, describe, wait_asked
+
+with warnings.catch_warnings():  # it loads modules that this Python calls deprecated, which is no fault of a training
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import apprise
+    import apprise.utils.pgp  # loaded by mail
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from stepscope.alerts.delivery.message import Message
+
+TYPES = {"critical": apprise.NotifyType.FAILURE, "warning": apprise.NotifyType.WARNING, "info": apprise.NotifyType.INFO}
+MAX_WHY = 200
+DETAIL = "Socket Exception: "
+"""How apprise begins the line that says why a connection failed."""
+_ANSWERS = threading.local()
+"""The last answer that this thread got from a server: its status and its Retry-After."""
+
+
+class _Answering(requests.adapters.HTTPAdapter):
+    """Remembers what servers answer: apprise itself keeps only whether it worked."""
+
+    def send(self, request: Any, *arguments: Any, **named: Any) -> Any:
+        """Send, and keep status and Retry-After."""
+        answer = super().send(request, *arguments, **named)
+        _ANSWERS.last = (answer.status_code, answer.headers.get("Retry-After"))
+        return answer
+
+
+def prepare_this_process() -> None:
+    """Let requests follow no redirect (rule S19) and remember answers; for the notifier, which does nothing else."""
+
+    def stay(self: Any, resp: Any) -> None:
+        del self, resp
+
+    requests.Session.get_redirect_target = stay  # type: ignore[method-assign]
+    initialise = requests.Session.__init__
+
+    def begin(self: requests.Session) -> None:
+        initialise(self)
+        self.mount("https://", _Answering())
+        self.mount("http://", _Answering())
+
+    requests.Session.__init__ = begin  # type: ignore[method-assign]
+
+
+def service(address: str) -> Any:
+    """Return apprise's plugin for an address; None if it knows none for it or lacks something of it."""
+    asset = apprise.AppriseAsset(
+        app_id="Stepscope", app_desc="Stepscope alerts", app_url="", secure_logging=True, image_url_mask="", theme=""
+    )
+    with _Complaints():
+        return apprise.Apprise.instantiate(address, asset=asset, suppress_exceptions=True)
+
+
+def send(message: Message, address: str) -> Outcome:
+    """Send a message to an address of apprise and say how that went; never raises for what the network does."""
+    kind = apprise.NotifyType.SUCCESS if message.resolved else TYPES.get(message.severity, apprise.NotifyType.WARNING)
+    if is_mail(address):
+        return tell(address, message.title(), message.html(), kind, apprise.NotifyFormat.HTML)
+    return tell(address, inert(message.title()), inert(message.text()), kind)
+
+
+def is_mail(address: str) -> bool:
+    """Say whether an address of apprise is one of mail."""
+    return address.startswith(tuple(f"{scheme}://" for scheme in MAIL))
+
+
+def tell(
+    address: str,
+    title: str,
+    body: str,
+    kind: apprise.NotifyType = apprise.NotifyType.WARNING,
+    form: apprise.NotifyFormat = apprise.NotifyFormat.TEXT,
+) -> Outcome:
+    """Send a text to an address of apprise, and say how that went."""
+    found = service(address)  # a new one each time: it remembers whom it has told, and waits between two messages
+    if found is None:
+        return Outcome(ok=False, why="apprise does not know this address")
+    _ANSWERS.last = None
+    with _Complaints() as complaints:
+        try:
+            ok = bool(found.notify(body=body, title=title, notify_type=kind, body_format=form))
+        except Exception as error:  # noqa: BLE001 - a hundred plugins may raise anything; it is told as the cause
+            return Outcome(ok=False, why=without_secrets(describe(error), address))
+    if ok:
+        return Outcome(ok=True)
+    answer = getattr(_ANSWERS, "last", None)
+    if answer is not None and answer[0] >= 300:
+        return Outcome(ok=False, why=f"the server answered {answer[0]}", retry_after=wait_asked(answer[1]))
+    return Outcome(ok=False, why=without_secrets(complaints.last() or "it was not accepted", address))
+
+
+def without_secrets(text: str, address: str) -> str:
+    """Return text of apprise without anything that is in the address behind its scheme."""
+    shown = plain(text, MAX_WHY)
+    body = address.partition("://")[2]
+    pieces = set(re.split(r"[/?&@:]", body))
+    pieces |= {part.partition("=")[2] for part in pieces}
+    host = body.partition("?")[0].rpartition("@")[2].partition("/")[0].partition(":")[0]
+    for piece in sorted({*pieces, *map(unquote, pieces)} - {host, ""}, key=len, reverse=True):
+        if len(piece) > 3 and not piece.isdecimal():
+            shown = shown.replace(piece, "***")
+    return shown
+
+
+class _Complaints(logging.Handler):
+    """What apprise complains about in this thread while it is open; why a mail failed it tells as a detail only."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._thread = threading.get_ident()
+        self._texts: list[str] = []
+        self._details: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        if record.thread != self._thread:
+            return
+        text = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            self._texts.append(text)
+        elif text.startswith(DETAIL):
+            self._details.append(text.removeprefix(DETAIL))
+
+    def last(self) -> str:
+        """Return the last line, rather one that says why."""
+        return ([*self._texts, *self._details] or [""])[-1]
+
+    def __enter__(self) -> Self:
+        logger = logging.getLogger("apprise")
+        logger.addHandler(self)
+        logger.propagate = False
+        logger.setLevel(logging.DEBUG)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("apprise").removeHandler(self)

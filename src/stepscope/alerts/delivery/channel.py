@@ -1,0 +1,192 @@
+"""Whom to tell: the channels of the configuration, with their secrets kept out of every message and file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.delivery.quiet_hours import QuietHours
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SEVERITIES = ("info", "warning", "critical")
+APPRISE, WEBHOOK, ALERTMANAGER = "apprise", "webhook", "alertmanager"
+KEYS = ("url", "name", "secret", "severity", "quiet_hours")
+MAIL = ("mailto", "mailtos")
+SLACK_HOST = "hooks.slack.com"
+MAX_SECRET = 4096
+"""Bytes of a secret that are read from a file."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_HOLE = re.compile(r"\$\{(file:)?([^{}\s]{1,500})\}")
+_NATIVE = ("hooks.slack.com", "discord.com", "discordapp.com", "webhook.office.com", "outlook.office.com", "ntfy.sh")
+"""Hosts whose https addresses apprise knows by itself."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One way to tell people. Its `repr` and `name` hold no secret."""
+
+    name: str
+    """Shown to people, and in the outbox: a scheme and a number, or what the configuration says."""
+    kind: str
+    """apprise, webhook or alertmanager."""
+    scheme: str
+    url: str = field(repr=False)
+    """As the configuration has it: with holes such as ${TOKEN} or ${file:/run/secrets/token}."""
+    secret: str = field(default="", repr=False)
+    severity: str = "info"
+    """The least that is told."""
+    quiet: QuietHours | None = None
+
+    @property
+    def key(self) -> str:
+        """Who it is in the outbox: the same as long as the configuration names it alike."""
+        return hashlib.sha256(f"{self.name}\0{self.url}".encode()).hexdigest()[:12]
+
+    def takes(self, severity: str) -> bool:
+        """Say whether an alert of this severity is told here."""
+        return rank_of(severity) >= rank_of(self.severity)
+
+    def address(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Return the address with its holes filled.
+
+        Raises:
+            UsageError: a variable is not set, or a file cannot be read.
+        """
+        return filled(self.url, environ, self.name)
+
+    def signing_secret(self, environ: Mapping[str, str] = os.environ) -> str:
+        """Return the secret that signs messages; empty if there is none."""
+        return filled(self.secret, environ, self.name)
+
+
+def rank_of(severity: str) -> int:
+    """Return how severe: 0 to 2; what is unknown counts as a warning."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else 1
+
+
+def filled(text: str, environ: Mapping[str, str], name: str) -> str:
+    """Return a text with `${NAME}` from the environment and `${file:/path}` from a file.
+
+    Raises:
+        UsageError: one of them is not there.
+    """
+
+    def fill(hole: re.Match[str]) -> str:
+        return _from_file(hole[2], name) if hole[1] else _from_environment(hole[2], environ, name)
+
+    return _HOLE.sub(fill, text)
+
+
+def _from_environment(variable: str, environ: Mapping[str, str], name: str) -> str:
+    if variable not in environ:
+        raise UsageError(f"use channel {name}", f"the variable {variable} is not set", "set it where the training runs")
+    return environ[variable]
+
+
+def _from_file(path: str, name: str) -> str:
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return file.read(MAX_SECRET).decode().strip()
+    except (OSError, ValueError, RuntimeError) as error:
+        cause = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        remedy = "make it readable for this user"
+        raise UsageError(f"use channel {name}", f"the file {path} cannot be read: {cause}", remedy) from None
+
+
+def channels_of(settings: Mapping[str, Any]) -> tuple[list[Channel], list[str]]:
+    """Return the channels of a configuration, and what is wrong with it as sentences; the right ones are returned.
+
+    Args:
+        settings: by path: `alerting.channels`, `alerting.quiet_hours`, `alerting.email`, `alerting.slack`.
+    """
+    problems: list[str] = []
+    general = _quiet(settings.get("alerting.quiet_hours"), "alerting.quiet_hours", problems)
+    given = settings.get("alerting.channels") or ()
+    found: list[Channel] = []
+    for number, item in enumerate([given] if isinstance(given, (str, dict)) else given, 1):
+        try:
+            found.append(_channel(item, number, general, {channel.name for channel in found}))
+        except UsageError as error:
+            problems.append(str(error))
+    kept = [channel for channel in found if _is_on(channel, settings)]
+    problems += _wanted(settings, found)
+    return kept, problems
+
+
+def _quiet(text: object, where: str, problems: list[str]) -> QuietHours | None:
+    if not text:
+        return None
+    try:
+        return QuietHours.parse(str(text))
+    except ValueError as error:
+        problems.append(str(UsageError(f"read {where}", error, "or leave it out")))
+        return None
+
+
+def _channel(item: object, number: int, general: QuietHours | None, taken: Iterable[str]) -> Channel:
+    what = f"use channel {number} of alerting.channels"
+    facts: dict[str, Any] = {"url": item} if isinstance(item, str) else dict(item) if isinstance(item, dict) else {}
+    url = facts.get("url")
+    if not isinstance(url, str) or not url.strip():
+        raise UsageError(what, "it has no address", "give an apprise URL, an https:// address, or a mapping with url")
+    unknown = sorted(set(facts) - set(KEYS))
+    if unknown:
+        raise UsageError(what, f"it has the unknown key {unknown[0][:40]!r}", f"known are {', '.join(KEYS)}")
+    problems: list[str] = []
+    quiet = _quiet(facts.get("quiet_hours"), f"quiet_hours of channel {number}", problems) or general
+    severity = str(facts.get("severity") or "info").lower()
+    if problems:
+        raise UsageError(what, problems[0], "the channel is left out until then")
+    if severity not in SEVERITIES:
+        raise UsageError(what, f"there is no severity {severity[:40]!r}", f"known are {', '.join(SEVERITIES)}")
+    kind, scheme = _kind(url.strip(), what)
+    name = str(facts.get("name") or f"{scheme}-{number}")[:60]
+    if name in taken:
+        name = f"{name}-{number}"
+    return Channel(name, kind, scheme, url.strip(), str(facts.get("secret") or ""), severity, quiet)
+
+
+def _kind(url: str, what: str) -> tuple[str, str]:
+    """Return what sends to an address, and its scheme; a whole address may be one hole, which apprise takes then."""
+    found = _SCHEME.match(url)
+    if found is None:
+        if _HOLE.match(url):
+            return APPRISE, "channel"
+        raise UsageError(what, "its address has no scheme", "begin it with mailtos://, slack://, https:// or another")
+    scheme = found[1].lower()
+    host = re.split(r"[/?#:]", url[found.end() :].rpartition("@")[2], maxsplit=1)[0].lower()
+    if scheme.startswith("alertmanager+"):
+        return ALERTMANAGER, "alertmanager"
+    if scheme in {"http", "https"} and not any(host == one or host.endswith(f".{one}") for one in _NATIVE):
+        return WEBHOOK, "webhook"
+    if scheme == "https":
+        return APPRISE, "slack" if host == SLACK_HOST else host.split(".")[-2] if "." in host else "https"
+    return APPRISE, scheme
+
+
+def _is_on(channel: Channel, settings: Mapping[str, Any]) -> bool:
+    """Say whether the switches for mail and Slack leave a channel on."""
+    switch = "alerting.email" if channel.scheme in MAIL else "alerting.slack" if channel.scheme == "slack" else ""
+    return bool(settings.get(switch, True)) if switch else True
+
+
+def _wanted(settings: Mapping[str, Any], found: list[Channel]) -> list[str]:
+    """Say which switch is on, by the user's own word, that no channel answers."""
+    schemes = {channel.scheme for channel in found}
+    mail = "mailtos://user:${MAIL_PASSWORD}@server:587?mode=starttls&to=you@example.com"
+    wanted = [
+        ("email", "mail", set(MAIL), mail),
+        ("slack", "Slack", {"slack", "channel"}, "https://hooks.slack.com/services/${SLACK_TOKEN}"),
+    ]
+    return [
+        f"cannot send {what}: alerting.{switch} is on and alerting.channels has none; add one such as {example}"
+        for switch, what, known, example in wanted
+        if settings.get(f"alerting.{switch}") and not schemes & known
+    ]

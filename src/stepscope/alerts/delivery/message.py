@@ -1,0 +1,234 @@
+"""What people read: alerts of one run, grouped, in plain words, with nothing in them that acts on whoever shows it."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.delivery.channel import SEVERITIES, rank_of
+from stepscope.core.names import UNSAFE
+from stepscope.core.redact import redact, redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MOST_SHOWN = 20
+"""Alerts that a message tells one by one; the rest is counted by rule."""
+MAX_LINE = 500
+MAX_TITLE = 120
+EVIDENCE_SHOWN = 8
+_MENTION = re.compile(r"@(?=(?:everyone|here|channel|all|[!&]?\d))|<(?=[!@#/A-Za-z])", re.IGNORECASE)
+_LINK = re.compile(r"\]\(|:(?=//)|\bwww\.")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Whose alerts these are."""
+
+    run: str
+    project: str = ""
+    name: str = ""
+    node: str = ""
+    page: str = ""
+    """Address of the page, as the configuration has it; empty if there is none."""
+
+    def title(self) -> str:
+        """Return how the run is called in a title."""
+        label = self.name or self.run
+        return plain(f"{self.project}/{label}" if self.project else label)
+
+
+@dataclass(frozen=True)
+class Message:
+    """Some alerts of one run, for one channel."""
+
+    id: str
+    """The same whenever it is sent again: whoever receives it twice can tell."""
+    subject: Subject
+    events: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    """The alert events, oldest first."""
+
+    @property
+    def severity(self) -> str:
+        """The highest of what fires; info if everything is resolved."""
+        return max((event_severity(event) for event in self.events), key=rank_of, default="info")
+
+    @property
+    def resolved(self) -> bool:
+        """Whether it only tells that things are well again."""
+        return all(event.get("state") == "resolved" for event in self.events)
+
+    def title(self) -> str:
+        """Return one line: how bad, which run, what."""
+        word = "resolved" if self.resolved else self.severity
+        rules: dict[str, int] = {}
+        for event in self.events:
+            rules[plain(event.get("rule", "alert"))] = rules.get(plain(event.get("rule", "alert")), 0) + 1
+        if len(self.events) == 1:
+            what = plain(self.events[0].get("text") or self.events[0].get("rule", "alert"))
+        else:
+            shown = ", ".join(f"{rule} ({count})" if count > 1 else rule for rule, count in list(rules.items())[:4])
+            what = f"{len(self.events)} alerts: {shown}" + (" …" if len(rules) > 4 else "")
+        return cut(f"[{word}] {self.subject.title()}: {what}", MAX_TITLE)
+
+    def text(self) -> str:
+        """Return the body as plain text."""
+        lines: list[str] = []
+        for event in self.events[:MOST_SHOWN]:
+            lines += [*_lines(event), ""]
+        rest = self.events[MOST_SHOWN:]
+        if rest:
+            lines += [f"and {len(rest)} more: {_counted(rest)}", ""]
+        return "\n".join([*lines, *_footer(self.subject)])
+
+    def html(self) -> str:
+        """Return the body as HTML: every text escaped, links only to the page of the configuration."""
+        parts: list[str] = []
+        for event in self.events[:MOST_SHOWN]:
+            first, *others = _lines(event)
+            body = "<br>".join(html.escape(line) for line in others)
+            parts.append(f"<p><b>{html.escape(first)}</b><br>{body}</p>")
+        rest = self.events[MOST_SHOWN:]
+        if rest:
+            parts.append(f"<p>and {len(rest)} more: {html.escape(_counted(rest))}</p>")
+        *facts, last = _footer(self.subject)
+        if self.subject.page:
+            last = f'<a href="{html.escape(self.subject.page, quote=True)}">{html.escape(self.subject.page)}</a>'
+        else:
+            last = html.escape(last)
+        parts.append(f"<p>{'<br>'.join([*map(html.escape, facts), last])}</p>")
+        return "\n".join(parts)
+
+    def facts(self, now: float) -> dict[str, Any]:
+        """Return the message as plain data, for a webhook; `now` in unix seconds."""
+        subject = {"id": self.subject.run, "project": self.subject.project, "name": self.subject.name}
+        return {
+            "version": 1,
+            "id": self.id,
+            "type": "stepscope.alerts",
+            "sent": moment(now),
+            "severity": self.severity,
+            "resolved": self.resolved,
+            "title": self.title(),
+            "run": {**redact(subject), "node": self.subject.node, "page": self.subject.page},
+            "alerts": [_public(event) for event in self.events],
+        }
+
+
+def trial_event(now: float, name: str) -> dict[str, Any]:
+    """Return the alert that a test sends; `now` in unix seconds."""
+    return {
+        "kind": "alert",
+        "alert": f"test-{name}",
+        "rule": "test",
+        "state": "firing",
+        "severity": "critical",
+        "text": "This is a test: alerts of this run arrive here.",
+        "remedy": "Nothing is wrong, and nothing has to be done.",
+        "labels": {},
+        "evidence": {},
+        "rank": None,
+        "step": None,
+        "time": now,
+    }
+
+
+def event_severity(event: Mapping[str, Any]) -> str:
+    """Return how bad an event is: nothing that is resolved is."""
+    if event.get("state") == "resolved":
+        return "info"
+    severity = str(event.get("severity", "warning"))
+    return severity if severity in SEVERITIES else "warning"
+
+
+def plain(text: object, limit: int = MAX_LINE) -> str:
+    """Return text of a run on one line, without secrets and without anything that acts on a reader (rules S20, S24)."""
+    return cut(redact_text(UNSAFE.sub(" ", str(text)[: 4 * limit])).strip(), limit)
+
+
+def inert(text: str) -> str:
+    """Return text for a chat: nobody is called by it, and nothing in it is a tag or a link (rules S24, S27)."""
+    text = _MENTION.sub(lambda found: "@ " if found[0] == "@" else "\u2039", text)
+    return _LINK.sub(lambda found: {"](": "] (", ":": ": "}.get(found[0], "www ."), text)
+
+
+def cut(text: str, limit: int) -> str:
+    """Return at most `limit` characters of a text."""
+    return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
+
+
+def moment(seconds: float) -> str:
+    """Return a time (unix seconds) as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _lines(event: Mapping[str, Any]) -> list[str]:
+    """Return what one alert says: the fact, what to do, when and where, and the values that decided."""
+    state, severity = plain(event.get("state", "firing"), 40), plain(event.get("severity", "warning"), 40)
+    head = "resolved" if state == "resolved" else severity
+    lines = [f"{head}: {plain(event.get('text') or event.get('rule', 'alert'))}"]
+    if event.get("remedy") and state != "resolved":
+        lines.append(f"What to do: {plain(event['remedy'])}")
+    lines.append(f"Rule: {plain(event.get('rule', ''), 120)}, {_place(event)}")
+    evidence = event.get("evidence")
+    if isinstance(evidence, dict) and evidence:
+        safe = redact(dict(list(evidence.items())[:EVIDENCE_SHOWN]))
+        shown = [f"{plain(key, 60)} {_value(value)}" for key, value in safe.items()]
+        lines.append(f"Evidence: {', '.join(shown)}")
+    return lines
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else plain(value, 120)
+
+
+def _place(event: Mapping[str, Any]) -> str:
+    """Say when and where it was."""
+    parts = []
+    rank, step, time = event.get("rank"), event.get("step"), event.get("time")
+    if isinstance(rank, int) and rank >= 0:
+        parts.append(f"rank {rank}")
+    if isinstance(step, int) and step >= 0:
+        parts.append(f"step {step}")
+    if isinstance(time, (int, float)):
+        parts.append(moment(time))
+    return ", ".join(parts) or "now"
+
+
+def _counted(events: Iterable[Mapping[str, Any]]) -> str:
+    rules: dict[str, int] = {}
+    for event in events:
+        rule = plain(event.get("rule", "alert"), 60)
+        rules[rule] = rules.get(rule, 0) + 1
+    return ", ".join(f"{rule} ({count})" for rule, count in sorted(rules.items(), key=lambda pair: -pair[1])[:10])
+
+
+def _footer(subject: Subject) -> list[str]:
+    where = f" on {plain(subject.node, 80)}" if subject.node else ""
+    lines = [f"Run {plain(subject.run, 120)} of {plain(subject.project or 'default', 120)}{where}"]
+    return [*lines, subject.page or f"stepscope alerts list {plain(subject.run, 120)}"]
+
+
+def _public(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event as it may leave this machine: cleaned and without secrets."""
+    cleaned = {str(key): _clean(value) for key, value in event.items() if key not in {"kind", "attempt", "sequence"}}
+    found: dict[str, Any] = redact(cleaned)
+    time = event.get("time")
+    if isinstance(time, (int, float)):
+        found["time"] = moment(time)
+    return found
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return UNSAFE.sub(" ", value[:4000])
+    if isinstance(value, dict):
+        return {UNSAFE.sub(" ", str(key)[:200]): _clean(item) for key, item in list(value.items())[:200]}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in list(value)[:200]]
+    if isinstance(value, float) and value - value != 0:  # NaN or infinity: JSON has none
+        return str(value)
+    return value

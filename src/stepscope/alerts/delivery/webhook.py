@@ -1,0 +1,133 @@
+"""Tell a web address: a JSON document, signed as the Standard Webhooks describe; no redirect is followed (rule S19).
+
+The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`; libraries of that standard verify it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import http.client
+import json
+import ssl
+import time
+from dataclasses import dataclass
+from datetime import timezone
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from stepscope.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.alerts.delivery.message import Message
+
+TIMEOUT = 15.0
+"""Seconds for the connection, and for each part of the answer."""
+PREFIX = "whsec_"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How sending went."""
+
+    ok: bool
+    why: str = ""
+    """What went wrong, without any secret and without the body of an answer."""
+    retry_after: float | None = None
+    """Seconds that the receiver asked for."""
+
+
+def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Return the value of the header `webhook-signature`."""
+    digest = hmac.new(secret_bytes(secret), f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
+
+
+def secret_bytes(secret: str) -> bytes:
+    """Return the key: base64 behind `whsec_`, as the standard has it, or any other text as it is."""
+    if secret.startswith(PREFIX):
+        try:
+            return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+        except (binascii.Error, ValueError):
+            return secret.encode()
+    return secret.encode()
+
+
+def send(message: Message, url: str, secret: str = "", now: float | None = None) -> Outcome:
+    """Send a message and say how that went; never raises for what the network does."""
+    when = time.time() if now is None else now
+    body = json.dumps(message.facts(when), separators=(",", ":"), default=str).encode()
+    headers = {"webhook-id": message.id, "webhook-timestamp": str(int(when))}
+    if secret:
+        headers["webhook-signature"] = sign(secret, message.id, int(when), body)
+    return post(url, body, headers)
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], timeout: float = TIMEOUT) -> Outcome:
+    """POST a JSON document; any status of 200 to 299 is success. The body of the answer is not read."""
+    parts = urlsplit(url)
+    try:
+        connection = _connection(parts, timeout)
+    except ValueError as error:
+        return Outcome(ok=False, why=str(error))
+    fixed = {"Content-Type": "application/json", "User-Agent": f"stepscope/{__version__}", "Connection": "close"}
+    if parts.username:
+        pair = f"{parts.username}:{parts.password or ''}".encode()
+        fixed["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
+    try:
+        target = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~") + (f"?{parts.query}" if parts.query else "")
+        connection.request("POST", target, body, {**fixed, **headers})
+        answer = connection.getresponse()
+        return _outcome(answer.status, answer.headers)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Outcome(ok=False, why=describe(error))
+    finally:
+        connection.close()
+
+
+def _connection(parts: Any, timeout: float) -> http.client.HTTPConnection:
+    host, port = parts.hostname, parts.port
+    if not host or parts.scheme not in {"http", "https"}:
+        raise ValueError("it is no web address")
+    if parts.scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+    return http.client.HTTPSConnection(host, port, timeout=timeout, context=ssl.create_default_context())
+
+
+def _outcome(status: int, headers: Any) -> Outcome:
+    if 200 <= status < 300:
+        return Outcome(ok=True)
+    if 300 <= status < 400:
+        return Outcome(ok=False, why=f"the server answered {status}, a redirect, which is not followed")
+    return Outcome(ok=False, why=f"the server answered {status}", retry_after=wait_asked(headers.get("Retry-After")))
+
+
+def wait_asked(value: str | None, now: float | None = None) -> float | None:
+    """Return the seconds that a Retry-After header asks for, given as a number or as a date."""
+    if not value:
+        return None
+    text = value.strip()
+    if text.isdecimal() and text.isascii():
+        return float(text[:9])
+    try:
+        moment = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return max(0.0, moment.timestamp() - (time.time() if now is None else now))
+
+
+def describe(error: BaseException) -> str:
+    """Return what went wrong in a few words; no address of a message is in it."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {error.verify_message}"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{type(error).__name__}: {text}"[:200] if text else type(error).__name__

@@ -1,0 +1,137 @@
+"""All alerts of a run: their states, what is silenced, what is restored after a restart."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.evaluation.history import alerts_of
+from stepscope.alerts.evaluation.state import (
+    ACKNOWLEDGED,
+    ACTIVE,
+    AT_END,
+    FIRING,
+    RESOLVED,
+    SILENCED,
+    Alert,
+    Point,
+    Silence,
+    Words,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from stepscope.alerts.evaluation.state import Transition
+    from stepscope.alerts.rules.rule import Rule
+
+Key = tuple[str, str, int | None]
+"""Rule, what of it, rank."""
+MOST_ALERTS = 20_000
+"""Things that are watched at most; more are a rule over names without a bound."""
+
+
+class Book:
+    """Holds an alert for everything that a rule watches and that was ever more than inactive."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        """Begin with nothing firing."""
+        self.rules = {rule.name: rule for rule in rules}
+        self.alerts: dict[Key, Alert] = {}
+        self.silences: list[Silence] = []
+
+    def alert(self, rule: Rule, key: str, rank: int | None, labels: Mapping[str, str]) -> Alert:
+        """Return the alert of one thing; a new one is inactive."""
+        found = self.alerts.get((rule.name, key, rank))
+        if found is not None:
+            found.rule = rule  # its thresholds may have changed
+        else:
+            found = Alert(rule, key, rank, labels)
+            if len(self.alerts) < MOST_ALERTS:
+                self.alerts[rule.name, key, rank] = found
+        return found
+
+    def see(self, alert: Alert, points: Iterable[Point], words: Callable[[int], Words]) -> list[Transition]:
+        """Take judged moments in order; `words` says what to tell at the n-th of them."""
+        found = (self.look(alert, point, partial(words, number)) for number, point in enumerate(points))
+        return [change for change in found if change is not None]
+
+    def look(self, alert: Alert, point: Point, words: Callable[[], Words]) -> Transition | None:
+        """Take one judged moment; return what changes with it."""
+        due = alert.see(point)
+        if due == "fire":
+            silenced = any(each.covers(alert.rule.name, alert.labels, point.time) for each in self.silences)
+            return alert.fire(point, words(), silenced=silenced)
+        return alert.turn(RESOLVED, point.time) if due == "resolve" else None
+
+    def tick(self, now: float) -> list[Transition]:
+        """Do what time alone brings: silences that end, escalations."""
+        found = []
+        if self.silences:
+            self.silences = [each for each in self.silences if each.until is None or now < each.until]
+            found += self._speak_again(now)
+        for alert in self.alerts.values():
+            louder = alert.escalate(now) if alert.rule.escalate is not None else None
+            if louder is not None:
+                found.append(louder)
+        return found
+
+    def _speak_again(self, now: float) -> list[Transition]:
+        return [
+            alert.turn(FIRING, now)
+            for alert in self.alerts.values()
+            if alert.state == SILENCED
+            and not any(each.covers(alert.rule.name, alert.labels, now) for each in self.silences)
+        ]
+
+    def acknowledge(self, which: str, by: str, now: float) -> list[Transition]:
+        """Take note that somebody cares; `which` is the id of an alert or the name of a rule."""
+        found = []
+        for alert in self.alerts.values():
+            if alert.state in {FIRING, SILENCED} and which in {alert.id, alert.rule.name}:
+                evidence = {**alert.told.evidence, "acknowledged_by": by} if by else alert.told.evidence
+                found.append(alert.turn(ACKNOWLEDGED, now, alert.told._replace(evidence=evidence)))
+        return found
+
+    def silence(self, silence: Silence, now: float) -> list[Transition]:
+        """Tell nobody of what matches, from now on."""
+        self.silences.append(silence)
+        return [
+            alert.turn(SILENCED, now)
+            for alert in self.alerts.values()
+            if alert.state == FIRING and silence.covers(alert.rule.name, alert.labels, now)
+        ]
+
+    def unsilence(self, match: Mapping[str, str], now: float) -> list[Transition]:
+        """Lift a silence; what still fires is told."""
+        self.silences = [each for each in self.silences if dict(each.match) != dict(match)]
+        return self._speak_again(now)
+
+    def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """Go on with what was active in the events of the run; what is over leaves its cooldown."""
+        for row in reversed(alerts_of(events)):
+            rule = self.rules.get(row["rule"])
+            if rule is None:
+                continue
+            rank = row["rank"] if isinstance(row["rank"], int) and row["rank"] >= 0 else None
+            alert = self.alert(rule, row["key"], rank, row["labels"])
+            if row["state"] in ACTIVE:
+                alert.restore(row)
+            else:
+                alert.fired = max(alert.fired or 0.0, row["since"])
+
+    def cut_off(self, alerts: Iterable[Alert], now: float) -> list[Transition]:
+        """Say of alerts that are active that they were so to the end; nobody is told again."""
+        return [
+            alert.turn(alert.state, now, alert.told._replace(text=alert.told.text + AT_END), quiet=True)
+            for alert in alerts
+            if alert.is_active and not alert.told.text.endswith(AT_END)
+        ]
+
+    def resolve(self, alerts: Iterable[Alert], now: float, why: str, *, quiet: bool = False) -> list[Transition]:
+        """End alerts that are active, whatever their condition says."""
+        return [
+            alert.turn(RESOLVED, now, alert.told._replace(text=f"{alert.told.text}; {why}"), quiet=quiet)
+            for alert in alerts
+            if alert.is_active
+        ]

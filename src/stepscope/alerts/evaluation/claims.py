@@ -1,0 +1,86 @@
+"""One message for one cause: of several watchers of a run that see the same, the first one tells.
+
+What ranks of all nodes have in common, such as a loss, is seen by the watcher of every node. Whoever fires first makes
+a file, exclusively, in the run's folder; the others write their change down as well and tell nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stepscope.alerts.evaluation.state import FIRING
+from stepscope.alerts.rules.rule import EACH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from stepscope.alerts.evaluation.state import Transition
+    from stepscope.alerts.rules.rule import Rule
+
+NEAR_STEPS, NEAR_SECONDS = 64, 600
+"""Within so many steps, or seconds where there are none, two nodes mean the same."""
+
+
+class Claims:
+    """Which alerts of this node are told by another one."""
+
+    def __init__(self, run: Path, node: str) -> None:
+        """Claim in the folder of `run` for one `node`; nothing is written before something fires."""
+        self._run, self._node = run, node
+        self._elsewhere: set[str] = set()
+
+    def settle(self, found: Iterable[Transition], rules: Iterable[Rule]) -> list[Transition]:
+        """Return changes, those quiet that another node tells; `rules` are all that may have made them."""
+        settled = []
+        shared: set[str] | None = None
+        for change in found:
+            if shared is None:
+                shared = {rule.name for rule in rules if not rule.event and rule.over != EACH}
+            starts = change.state == FIRING and change.previous != FIRING
+            if starts and change.tells and change.rank is None and change.rule in shared and not self._claim(change):
+                self._elsewhere.add(change.alert)
+            settled.append(replace(change, quiet=True) if change.alert in self._elsewhere else change)
+        return settled
+
+    def _claim(self, change: Transition) -> bool:
+        """Say whether this node is the one to tell; without a word of the others, or a disk to ask, it is."""
+        try:
+            nodes = {entry.name.rpartition("-")[0] for entry in os.scandir(self._run / "nodes")}
+            if not any(node and not node.startswith(".") and node != self._node for node in nodes):
+                return True
+            what = hashlib.blake2b(f"{change.rule}|{change.key}".encode(), digest_size=8).hexdigest()
+            when = change.time // NEAR_SECONDS if change.step is None else change.step // NEAR_STEPS
+            paths = [self._run / "claims" / f"alert-{what}-{int(when) + away}" for away in (0, -1, 1)]
+            if any(_is_of_other(path, self._node) for path in paths):
+                return False
+            return _make(paths[0], self._node) or not _is_of_other(paths[0], self._node)
+        except OSError:
+            return True
+
+
+def _make(path: Path, node: str) -> bool:
+    """Make a file that says whose it is; False if it is there."""
+    part = path.with_name(f".{path.name}-{node}")
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, node.encode())
+        finally:
+            os.close(descriptor)
+        os.link(part, path)  # as exclusive as O_EXCL, and never seen half written
+    except FileExistsError:
+        return False
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+def _is_of_other(path: Path, node: str) -> bool:
+    try:
+        return path.read_bytes() != node.encode()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,383 @@
+"""The analyses as conditions: each looks at the end of a series as it grows, with the very functions reports use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.alerts.evaluation.window import Need
+from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.alerts.evaluation.window import SeriesWindow
+
+    Numbers = NDArray[np.float64]
+
+LOSS_POINTS = 2600
+"""Points of a loss that are kept: what `spikes` looks back to, its memory of 2 000 points and the windows before."""
+ODD_LOOK = 10.0
+"""Seconds between two looks for an anomaly at least."""
+ANOMALIES = 50
+"""Anomalies of a series that are remembered, so that what comes back is not told again."""
+RISE_LOOK = 25
+"""Points between two looks for a lasting rise: it has lasted for more anyhow."""
+FLAT_LOOK = 10.0
+"""Seconds between two looks for a plateau at least: it has lasted for thousands of points anyhow."""
+SLOW_LOOK, SLOWER = 30.0, 0.05
+"""Seconds between two looks of a costly analysis at a series of the machine, and as a share of the time it looks at."""
+
+
+def median(values: Numbers | list[float]) -> float:
+    """Return the median of numbers; numpy's own loads its masked arrays, which take 3 MiB, at the first call."""
+    ordered = np.sort(values)
+    half = len(ordered) // 2
+    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
+
+
+class Sign(NamedTuple):
+    """What a detector sees at one point."""
+
+    at: int
+    """Place in the window."""
+    holds: bool
+    finding: Finding | None = None
+
+
+@dataclass
+class Scene:
+    """What a detector looks at: one series, others of the same instance, and what it remembers of it."""
+
+    name: str
+    window: SeriesWindow
+    others: Mapping[str, SeriesWindow | None]
+    options: Mapping[str, float]
+    memory: dict[str, Any]
+    rank: int | None = None
+    ranks: Mapping[int, Mapping[str, SeriesWindow]] = field(default_factory=dict)
+    """For a detector across ranks: the series of each."""
+
+    def last(self, name: str) -> float | None:
+        """Return the newest value of another series; None if there is none."""
+        other = self.others.get(name)
+        return float(other.value[-1]) if other is not None and len(other) else None
+
+    def is_due(self, points: int = 1, seconds: float = 0.0) -> bool:
+        """Say whether enough has come since the last look, and begin to count anew if so."""
+        total, time = self.window.total, float(self.window.time[-1])
+        if total - self.memory.get("looked", 0) < points or time - self.memory.get("looked_at", -np.inf) < seconds:
+            return False
+        self.memory["looked"], self.memory["looked_at"] = total, time
+        return True
+
+
+@dataclass(frozen=True)
+class Detector:
+    """One analysis that a rule can name."""
+
+    text: str
+    look: Callable[[Scene], list[Sign]]
+    need: Need
+    options: Mapping[str, float] = field(default_factory=dict)
+    metric: tuple[str, ...] = ()
+    """Series that it looks at if the rule names none."""
+    others: tuple[str, ...] = ()
+    """Series that it needs besides; a `*` stands for the same instance."""
+    across: bool = False
+    """It compares ranks."""
+
+
+def spike(scene: Scene) -> list[Sign]:
+    """Tell a spike with the point that makes it known, and its end."""
+    from stepscope.analysis.series.spikes import REST, SHARE, WINDOW, may_spike, spikes
+
+    window, memory = scene.window, scene.memory
+    fresh, count = window.fresh, len(window)
+    if "open" not in memory:
+        end = window.value[-(fresh + WINDOW + 2) :]
+        low, high = float(end.min()), float(end[-fresh - 1 :].max())
+        # No level lies below the lowest value: where nothing rises above that by the share of a spike, there is none.
+        if (low > 0.0 and high - low < SHARE * low) or not may_spike(window.value, fresh):
+            return []
+    gone = window.total - count
+    found = []
+    for each in spikes(window.value).spikes:
+        start, over = each.index + gone, each.end + REST + 1
+        is_new = each.told >= count - fresh and start > memory.get("last", -1)
+        if is_new:
+            found.append(Sign(each.told, holds=True, finding=_spike(scene, each)))
+            memory["last"] = memory["open"] = start
+        if memory.get("open") == start and over < count:
+            found.append(Sign(max(over, count - fresh), holds=False))
+            del memory["open"]
+    if memory.get("open", gone) < gone:  # so long ago that it is no longer in the window
+        del memory["open"]
+        found.append(Sign(count - 1, holds=False))
+    return found
+
+
+def _spike(scene: Scene, spike: Any) -> Finding:
+    from stepscope.analysis.series.rises import growth
+
+    step = scene.window.step[spike.index]
+    where = f" at step {step:.0f}" if np.isfinite(step) else ""
+    value = float(scene.window.value[spike.told])
+    who = "the loss" if scene.name == "loss" else scene.name
+    text = f"{who} rose at once from {spike.level:.4g} to {spike.top:.4g}{where}{growth(spike.level, spike.top)}"
+    evidence = {"value": value, "level": spike.level, "top": spike.top, "height": spike.height, "window": "40 points"}
+    return Finding("loss_spike", text, WARNING, "", {**evidence, "threshold": spike.level * 1.05})
+
+
+def rise(scene: Scene) -> list[Sign]:
+    """Tell a loss that has risen above its own noise and stays there."""
+    return _risen(scene, scene.options["rise"], WARNING)
+
+
+def divergence(scene: Scene) -> list[Sign]:
+    """Tell such a rise that undoes what was learned."""
+    return _risen(scene, scene.options["rise"], CRITICAL)
+
+
+def _risen(scene: Scene, share: float, severity: str) -> list[Sign]:
+    from stepscope.analysis.series.rises import begun_at, lasting_rise
+
+    window = scene.window
+    if not scene.is_due(points=RISE_LOOK):
+        return []
+    found = lasting_rise(window.value, share)
+    if found is None or (severity == CRITICAL and not found.is_divergence(begun_at(window.head))):
+        return [Sign(len(window) - 1, holds=False)]
+    step = float(window.step[found.index])
+    evidence: dict[str, Any] = {
+        "value": found.now,
+        "before": found.before,
+        "threshold": found.before + share * abs(found.before),
+    }
+    evidence |= {"noises": found.noises, "since_step": step if np.isfinite(step) else None}
+    finding = Finding("divergence", found.text(scene.name, step), severity, "", evidence)
+    return [Sign(len(window) - 1, holds=True, finding=finding)]
+
+
+def plateau(scene: Scene) -> list[Sign]:
+    """Tell a loss that has not fallen for long."""
+    from stepscope.analysis.series.trend import DECREASING, trend
+
+    size = int(scene.options["points"])
+    window = scene.window
+    if window.total < 1.2 * size or not scene.is_due(points=max(1, size // 20), seconds=FLAT_LOOK):
+        return []
+    values, steps = window.value[-size:], window.step[-size:]
+    line = trend(np.arange(len(values)), values)
+    if line.robust_slope is None or line.robust_high is None:
+        return []
+    level = float(np.median(values[np.isfinite(values)]))
+    fallen = -line.robust_slope * len(values) / (abs(level) or 1.0)
+    surely = line.direction == DECREASING and line.robust_high < 0
+    holds = fallen < scene.options["fall"] and not (surely and fallen > 0)
+    first, last = steps[0], steps[-1]
+    during = f"steps {first:.0f} to {last:.0f}" if np.isfinite(first + last) else f"the last {len(values)} points"
+    text = f"{scene.name} has not fallen during {during}: it stays at {level:.4g}"
+    evidence: dict[str, Any] = {"value": level, "fallen_ratio": fallen, "threshold": scene.options["fall"]}
+    evidence |= {"p_value": line.p_value, "window": f"{size} points"}
+    return [Sign(len(window) - 1, holds, Finding("plateau", text, INFO, "", evidence))]
+
+
+def _is_long_enough(scene: Scene) -> bool:
+    """Say whether a slow change could be seen by now, and whether it is time to look again."""
+    span = float(scene.window.time[-1] - scene.window.time[0])
+    return span >= scene.options["seconds"] and scene.is_due(points=12, seconds=max(SLOW_LOOK, SLOWER * span))
+
+
+def spoken(name: str) -> str:
+    """Return what a series of memory is, for people."""
+    kind, _, rest = name.partition("/")
+    instance = rest.partition("/")[0]
+    owner = {"process": f"rank {instance}", "gpu": f"GPU {instance}"}.get(kind)
+    return f"memory of {owner}" if owner and instance.isdecimal() else name
+
+
+def leak(scene: Scene) -> list[Sign]:
+    """Tell memory that grows without end, with the time that is left."""
+    from stepscope.analysis.series.forecast import memory_leak
+
+    window = scene.window
+    if not _is_long_enough(scene):
+        return []
+    limits = [scene.last(name) for name in scene.others]
+    limit = min((each for each in limits if each), default=None)
+    finding = memory_leak(spoken(scene.name), window.time, window.value, limit)
+    return [Sign(len(window) - 1, finding is not None, finding)]
+
+
+def disk_full(scene: Scene) -> list[Sign]:
+    """Tell a disk that will be full, and when."""
+    from stepscope.analysis.series.forecast import disk_full as forecast
+
+    window = scene.window
+    if not _is_long_enough(scene):
+        return []
+    finding = forecast(window.time, window.value)
+    return [Sign(len(window) - 1, finding is not None and finding.severity == CRITICAL, finding)]
+
+
+def anomaly(scene: Scene) -> list[Sign]:
+    """Tell a value or a level that the series has not had before, once until it is usual again."""
+    from stepscope.analysis.series.anomalies import LEVEL, REST, SHORT, is_known, newest
+
+    window, memory = scene.window, scene.memory
+    before = memory.get("looked", 0)
+    if not scene.is_due(points=10, seconds=ODD_LOOK):
+        return []
+    fresh = min(window.total - before, len(window))
+    found = None if _goes_one_way(window.value) else newest(window.value, fresh, window.total)
+    gone = window.total - len(window)
+    if found is None or found.score < scene.options["score"]:
+        over = memory.get("until", -1) < window.total
+        return [Sign(len(window) - 1, holds=False)] if over else []
+    told: list[Any] = memory.setdefault("told", [])
+    goes_on = memory.get("until", -1) >= found.index + gone
+    memory["until"] = found.index + gone + REST
+    if goes_on or is_known(found, told):
+        return []
+    memory["told"] = [*told, found][-ANOMALIES:]
+    what = "averages" if found.kind == LEVEL else "is"
+    span = f" over {SHORT} points" if found.kind == LEVEL else ""
+    text = f"{scene.name} {what} {found.value:.4g}{span}; before, it was between {found.low:.4g} and {found.high:.4g}"
+    evidence = {"value": found.value, "low": found.low, "high": found.high, "score": found.score, "of": found.kind}
+    return [Sign(found.index, holds=True, finding=Finding("anomaly", text, INFO, "", evidence))]
+
+
+def _goes_one_way(values: Any) -> bool:
+    """Say whether values only rise, or only fall, as counters and schedules do: each of them is new."""
+    return bool((values[1:] >= values[:-1]).all() or (values[1:] <= values[:-1]).all())
+
+
+def change(scene: Scene) -> list[Sign]:
+    """Tell a lasting change of level."""
+    from stepscope.analysis.series.change_points import LEVEL, change_points
+
+    window, memory = scene.window, scene.memory
+    if not scene.is_due(points=20, seconds=5.0):
+        return []
+    gone = window.total - len(window)
+    least = scene.options["share"]
+    found = []
+    for each in change_points(window.value).changes:
+        ratio = abs(each.ratio) if each.ratio is not None else np.inf
+        if each.kind != LEVEL or ratio < least or each.index + gone <= memory.get("last", -1):
+            continue
+        if len(window) - each.index < scene.options["after"]:
+            continue
+        memory["last"] = each.index + gone
+        text = f"{scene.name} changed for good from {each.before:.4g} to {each.after:.4g}"
+        evidence = {"value": each.after, "before": each.before, "score": each.score, "threshold": least}
+        found.append(Sign(len(window) - 1, holds=True, finding=Finding("change_point", text, INFO, "", evidence)))
+    return found or [Sign(len(window) - 1, holds=False)]
+
+
+OWN_PHASES = ("phase/data", "phase/copy", "phase/forward")
+"""Parts of a step in which a rank does not wait for the others."""
+
+
+def straggler(scene: Scene) -> list[Sign]:
+    """Tell the rank that the others wait for: by what it does alone in a step, as the step itself they end together."""
+    size = int(scene.options["steps"])
+    if len(scene.ranks) < 2 or not scene.is_due(points=max(1, size // 2)):
+        return []
+    own = {rank: times for rank, series in scene.ranks.items() if (times := own_seconds(series, size)) is not None}
+    if len(own) < len(scene.ranks):
+        return []
+    ranks = sorted(own)
+    usual = median([own[rank][0] for rank in ranks])
+    whole = median([own[rank][1] for rank in ranks])
+    slow = max(ranks, key=lambda rank: own[rank][0])
+    if len(ranks) == 2:
+        usual = min(own[rank][0] for rank in ranks)
+    behind = (own[slow][0] - usual) / whole if whole > 0 else 0.0
+    text = f"rank {slow} is behind the others by {behind:.0%} of a step: {own[slow][0]:.3g} s of its own a step"
+    evidence: dict[str, Any] = {
+        "value": behind,
+        "threshold": scene.options["share"],
+        "rank": slow,
+        "seconds": own[slow][0],
+    }
+    evidence |= {"usual_seconds": usual, "step_seconds": whole, "window": f"{size} steps"}
+    text += f", the others {usual:.3g} s"
+    holds = behind >= scene.options["share"]
+    return [Sign(len(scene.window) - 1, holds, Finding("straggler", text, WARNING, "", evidence))]
+
+
+def own_seconds(series: Mapping[str, SeriesWindow], size: int) -> tuple[float, float] | None:
+    """Return how long a rank works alone in a step, and the whole step: medians of its last steps, in seconds."""
+    step = series.get("step_seconds")
+    if step is None or step.total < size:
+        return None
+    whole = median(step.value[-size:])
+    waits = series.get("phase/communication")
+    if waits is not None and waits.total >= size:
+        return whole - median(waits.value[-size:]), whole
+    parts = [series[name] for name in OWN_PHASES if name in series and series[name].total >= size]
+    return (sum(median(part.value[-size:]) for part in parts), whole) if parts else (whole, whole)
+
+
+MEMORY_LIMITS = ("cgroup/memory_limit_bytes", "memory/total_bytes")
+HOURS = 3600.0
+
+DETECTORS: dict[str, Detector] = {
+    "spike": Detector("a loss rises at once", spike, Need(LOSS_POINTS), metric=("loss",)),
+    "rise": Detector(
+        "a loss has risen above its own noise and stays there", rise, Need(LOSS_POINTS), {"rise": 0.1}, ("loss",)
+    ),
+    "divergence": Detector(
+        "a loss has risen so far that what was learned is lost",
+        divergence,
+        Need(LOSS_POINTS, head=True),
+        {"rise": 0.5},
+        ("loss",),
+    ),
+    "plateau": Detector(
+        "a loss has not fallen for so many points", plateau, Need(5000), {"points": 2000, "fall": 0.001}, ("loss",)
+    ),
+    "leak": Detector(
+        "memory grows without end",
+        leak,
+        Need(240, seconds=2 * HOURS),
+        {"seconds": 600.0},
+        ("process/*/tree_memory_bytes",),
+        MEMORY_LIMITS,
+    ),
+    "gpu_leak": Detector(
+        "memory of a GPU grows without end",
+        leak,
+        Need(240, seconds=2 * HOURS),
+        {"seconds": 600.0},
+        ("gpu/*/memory_allocated_bytes",),
+        ("gpu/*/memory_total_bytes",),
+    ),
+    "disk_full": Detector(
+        "a disk fills up", disk_full, Need(240, seconds=2 * HOURS), {"seconds": 600.0}, ("disk/free_bytes",)
+    ),
+    "anomaly": Detector("a value or a level that the series has not had before", anomaly, Need(2000), {"score": 1.0}),
+    "change": Detector("a lasting change of level", change, Need(1000), {"share": 0.1, "after": 20}),
+    "straggler": Detector(
+        "one rank that the others wait for",
+        straggler,
+        Need(1),
+        {"steps": 50, "share": 0.1},
+        ("step_seconds",),
+        (*OWN_PHASES, "phase/communication"),
+        across=True,
+    ),
+}
+"""What a rule can name in `detect`, with the options it has and their defaults."""
+
+
+def need_of(detector: Detector, options: Mapping[str, float]) -> Need:
+    """Return how much of a series a detector looks at with these options."""
+    points = max(detector.need.points, int(1.2 * options.get("points", 0)), int(options.get("steps", 0)))
+    return detector.need._replace(points=points)

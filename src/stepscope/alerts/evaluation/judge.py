@@ -1,0 +1,363 @@
+"""Judge the rules on new points: conditions for many series together, detectors one by one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.alerts.evaluation import words
+from stepscope.alerts.evaluation.conditions import Frame, Stack, evaluate
+from stepscope.alerts.evaluation.detectors import DETECTORS, Scene
+from stepscope.alerts.evaluation.state import INACTIVE, PENDING, Alert, Point, Words
+from stepscope.alerts.evaluation.window import Need
+from stepscope.alerts.evaluation.windows import Store, bind, fill_in, needs_of
+from stepscope.alerts.rules.expression import Call, Node, walk
+from stepscope.alerts.rules.rule import EACH, VALUE
+from stepscope.core.errors import in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from stepscope.alerts.evaluation.alert_book import Book
+    from stepscope.alerts.evaluation.records import Parts
+    from stepscope.alerts.evaluation.state import Transition
+    from stepscope.alerts.evaluation.window import SeriesWindow
+    from stepscope.alerts.rules.rule import Rule
+
+STRIKES = 3
+"""Failures after which a rule is left alone."""
+WHOLE = {"highest", "lowest"}
+"""Functions of everything since the run began."""
+MOST_INSTANCES = 2000
+"""Series that one rule is judged on."""
+
+
+@dataclass
+class Instance:
+    """One series, or set of series, that a rule is judged on."""
+
+    rule: Rule
+    name: str
+    """Of the driving metric."""
+    rank: int | None
+    binding: tuple[str, ...]
+    alert: Alert
+    memory: dict[str, Any] = field(default_factory=dict)
+    frozen: dict[Call, float] = field(default_factory=dict)
+    found: dict[str, SeriesWindow | None] = field(default_factory=dict)
+    """The series by the names that the rule calls them."""
+    driving: SeriesWindow | None = None
+    """The one whose points are judged."""
+    version: int = -1
+
+    def look(self, store: Store) -> SeriesWindow | None:
+        """Find the series, some of which are new; return the one whose points are judged."""
+        self.version = store.version
+        if store.is_double(self.name, patterns_of(self.rule)):  # one series is judged once, whatever its names
+            self.driving = None
+            return None
+        named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
+        self.found = {name: self._find(name, store) for name in named}
+        self.driving = self.found[self.driver] = store.find(self.rank, self.name, self.rule.over)
+        return self.driving
+
+    @property
+    def driver(self) -> str:
+        """What the rule calls the series whose points are judged."""
+        return self.name if self.rule.detect else self.rule.metrics[0]
+
+    def _find(self, name: str, store: Store) -> SeriesWindow | None:
+        if name == VALUE:
+            return store.find(self.rank, self.name, self.rule.over)
+        return store.find(self.rank, fill_in(name, self.binding), self.rule.over)
+
+
+def patterns_of(rule: Rule) -> tuple[str, ...]:
+    """Return the patterns of the series whose points a rule judges: its own, or its detector's."""
+    return rule.drivers() or (DETECTORS[rule.detect].metric if rule.detect else ())
+
+
+def labels_of(rule: Rule, name: str, rank: int | None) -> dict[str, str]:
+    """Return the labels of an alert: the rule's, the metric, the rank, the GPU."""
+    found = {**rule.labels, "metric": name}
+    parts = name.split("/")
+    if parts[0] in {"gpu", "process"} and len(parts) > 2:
+        found[{"gpu": "gpu", "process": "rank"}[parts[0]]] = parts[1]
+    return found if rank is None else {**found, "rank": str(rank)}
+
+
+def reach_of(rule: Rule) -> Need | None:
+    """Return how far before the new points a rule looks; None: as far back as there are any."""
+    needs = list(needs_of(rule).values())
+    parts = walk(rule.condition) if rule.condition is not None else ()
+    whole = any(isinstance(part, Call) and part.name in WHOLE for part in parts)
+    if rule.detect or whole or any(need.steps for need in needs):
+        return None
+    points = 1 << max(need.points for need in needs).bit_length()  # rounded up: rules can share what was put together
+    return Need(points, max(need.seconds for need in needs))
+
+
+def holding(node: Node, frame: Frame) -> Any:
+    """Return whether a condition holds at each new point: rows by points."""
+    shape = (frame.rows, frame.fresh)
+    found = evaluate(node, frame)
+    return found if found.shape == shape else np.broadcast_to(found, shape)
+
+
+class Judge:
+    """Holds the series and judges every rule on what is new."""
+
+    def __init__(self, rules: Iterable[Rule], book: Book, note: Callable[[str], None]) -> None:
+        """Prepare for rules on metrics; those on events are the engine's."""
+        self._rules = [rule for rule in rules if rule.enabled and not rule.event]
+        self.store = Store(self._rules)
+        self._book, self._note = book, note
+        self._instances: dict[str, dict[tuple[int | None, str], Instance]] = {rule.name: {} for rule in self._rules}
+        self._met: set[tuple[int, str]] = set()
+        self._strikes: dict[str, int] = {}
+        self._reach = {rule.name: reach_of(rule) for rule in self._rules}
+        self._stacks: dict[tuple[Any, ...], Stack] = {}
+        self.seconds: dict[str, float] = {}
+        """What each rule has cost, in seconds of a core."""
+
+    def take(self, parts: Parts) -> list[Transition]:
+        """Take new points and judge them."""
+        self.store.take(parts)
+        for key in self.store.windows.keys() - self._met:
+            self._met.add(key)
+            self._meet(*key)
+        found = []
+        for rule in self._rules:
+            fresh = self._fresh(rule)
+            if not fresh:
+                continue
+            began = time.thread_time()
+            try:
+                found += self._judge(rule, fresh)
+            except Exception as error:  # noqa: BLE001 - a rule that fails must not keep the others from being judged
+                self._strike(rule, error)
+            self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + time.thread_time() - began
+        self.store.settle()
+        self._stacks = {}
+        return found
+
+    def _strike(self, rule: Rule, error: Exception) -> None:
+        self._strikes[rule.name] = self._strikes.get(rule.name, 0) + 1
+        if self._strikes[rule.name] == STRIKES:
+            self._note(f"alert rule '{rule.name}' failed {STRIKES} times and is off: {in_words(error)}")
+
+    def _meet(self, rank: int, name: str) -> None:
+        """Make the instances that a new series drives."""
+        for rule in self._rules:
+            detector = DETECTORS[rule.detect] if rule.detect else None
+            bindings = (bind(each, name) for each in patterns_of(rule))
+            binding = next((found for found in bindings if found is not None), None)
+            if binding is None or len(self._instances[rule.name]) >= MOST_INSTANCES:
+                continue
+            alone = rule.over == EACH and not (detector is not None and detector.across)
+            own = rank if alone and rank >= 0 else None
+            place = rank if alone else None
+            if (place, name) in self._instances[rule.name]:
+                continue
+            alert = self._book.alert(rule, name, own, labels_of(rule, name, own))
+            self._instances[rule.name][place, name] = Instance(rule, name, place, binding, alert)
+
+    def forget(self, rank: int) -> list[Alert]:
+        """Let go of a rank; return its alerts."""
+        gone = []
+        for instances in self._instances.values():
+            for key in [key for key in instances if key[0] == rank]:
+                alert = instances.pop(key).alert
+                gone += [alert]
+        self._met = {key for key in self._met if key[0] != rank}
+        self.store.forget(rank)
+        return gone
+
+    def _fresh(self, rule: Rule) -> list[tuple[Instance, SeriesWindow]]:
+        """Return what has new points of a rule, with the series that has them."""
+        if self._strikes.get(rule.name, 0) >= STRIKES:
+            return []
+        found = []
+        for instance in self._instances[rule.name].values():
+            driver = instance.driving if instance.version == self.store.version else instance.look(self.store)
+            if driver is not None and driver.fresh:
+                found.append((instance, driver))
+        return found
+
+    def _judge(self, rule: Rule, fresh: list[tuple[Instance, SeriesWindow]]) -> list[Transition]:
+        groups: dict[tuple[Any, ...], list[Instance]] = {}
+        found: list[Transition] = []
+        for instance, driver in fresh:
+            if rule.detect:
+                found += self._detect(instance, driver)
+            else:
+                series = instance.found.values()
+                shape = tuple((each.axis, len(each)) if each is not None else None for each in series)
+                groups.setdefault((driver.fresh, *shape), []).append(instance)
+        for instances in groups.values():
+            found += self._compare(rule, instances)
+        return found
+
+    def _compare(self, rule: Rule, instances: list[Instance]) -> list[Transition]:
+        """Judge a condition on series that have the same times."""
+        if rule.condition is None:
+            return []
+        frame = self._frame(instances)
+        frame.lazy = all(instance.alert.state == INACTIVE for instance in instances)
+        truth = holding(rule.condition, frame)
+        rises = (truth == 1.0).any(axis=1)
+        found: list[Transition] = []
+        if frame.lazy and not rises.any():
+            return found  # as almost always
+        if frame.lazy:
+            frame.lazy = False
+            truth = holding(rule.condition, frame)
+        clear = None if rule.clearing is None else holding(rule.clearing, frame)
+        for row, instance in enumerate(instances):
+            if not rises[row] and instance.alert.state == INACTIVE:
+                continue
+            if frame.baselines:
+                found += self._follow(instance, frame if len(instances) == 1 else self._frame([instance]))
+                continue
+            points = self._points(frame, truth[row], None if clear is None else clear[row], instance)
+            found += self._book.see(instance.alert, points, partial(self._say, instance, frame, row))
+        return found
+
+    def _follow(self, instance: Instance, frame: Frame) -> list[Transition]:
+        """Judge one series whose baselines stand still while its alert fires: anew from every change on."""
+        found: list[Transition] = []
+        start = 0
+        while start < frame.fresh:
+            truth, clear = (
+                None if node is None else holding(node, frame)[0]
+                for node in (instance.rule.condition, instance.rule.clearing)
+            )
+            points = self._points(frame, truth, clear, instance)
+            for at in range(start, frame.fresh):
+                change = self._book.look(instance.alert, points[at], partial(self._say, instance, frame, 0, at))
+                start = at + 1
+                if change is not None:
+                    found.append(change)
+                    self._freeze(instance, frame, at)
+                    break
+        return found
+
+    def _frame(self, instances: list[Instance]) -> Frame:
+        first = instances[0]
+        stacks: dict[str, Stack | None] = {}
+        driver = first.found[first.driver]
+        fresh = 0 if driver is None else min(driver.fresh, len(driver))
+        for name, window in first.found.items():
+            windows = [found for one in instances if (found := one.found[name]) is not None]
+            most = None if window is None else self._most(first.rule, window, fresh)
+            stacks[name] = None if window is None else self._stack(windows, most)
+        return Frame(stacks, first.driver, fresh, [one.frozen for one in instances])
+
+    def _most(self, rule: Rule, window: SeriesWindow, fresh: int) -> int | None:
+        """Return how many of the last points a rule looks at; None: all."""
+        reach = self._reach[rule.name]
+        if reach is None:
+            return None
+        new = max(fresh, window.fresh)
+        if not reach.seconds or new >= len(window):
+            return reach.points + new
+        since = float(window.time[-1 - new]) - reach.seconds
+        return max(reach.points + new, len(window) - int(np.searchsorted(window.time, since)))
+
+    def _stack(self, windows: list[SeriesWindow], most: int | None) -> Stack:
+        """Put series together; several rules look at the same ones."""
+        key = (most, len(windows), id(windows[0]), id(windows[-1]))
+        found = self._stacks.get(key)
+        if found is None or found.windows != windows:
+            found = self._stacks[key] = Stack.of(windows, most)
+        return found
+
+    def _points(self, frame: Frame, truth: Any, clear: Any, instance: Instance) -> list[Point]:
+        """Return the judged moments of one series; those before anything happens are left out."""
+        stack = frame.stacks[frame.driver]
+        if stack is None:
+            return []
+        times, steps = stack.time[-frame.fresh :].tolist(), stack.step[-frame.fresh :].tolist()
+        skip = 0
+        if instance.alert.state == INACTIVE:
+            skip = int(np.argmax(truth == 1.0))
+        cleared = (truth == 0.0) if clear is None else (clear == 1.0)
+        return [
+            Point(
+                times[at],
+                None if steps[at] != steps[at] else int(steps[at]),
+                None if truth[at] != truth[at] else bool(truth[at]),
+                bool(cleared[at]),
+            )
+            if at >= skip
+            else Point(times[at], None, None, None)
+            for at in range(frame.fresh)
+        ]
+
+    def _freeze(self, instance: Instance, frame: Frame, at: int) -> None:
+        """Hold the baselines while the alert fires, so that it is not judged by what it made of them."""
+        instance.frozen.clear()
+        if instance.alert.is_active:
+            values = {call: float(found[0, at]) for call, found in frame.baselines.items()}
+            instance.frozen.update({call: value for call, value in values.items() if np.isfinite(value)})
+
+    def _say(self, instance: Instance, frame: Frame, row: int, at: int) -> Words:
+        """Return what to tell of a point."""
+        rule, stack = instance.rule, frame.stacks[frame.driver]
+        names = {name: fill_in(name, instance.binding) for name in instance.found}
+        names[instance.driver] = instance.name
+        values = {}
+        for name, each in frame.stacks.items():
+            high = 0 if each is None else int(frame.ends(each)[at])
+            if each is not None and high:
+                values[names[name]] = float(each.value[row, high - 1])
+        step = stack.step[len(stack.time) - frame.fresh + at] if stack is not None else np.nan
+        facts = {"metric": instance.name, "rank": instance.alert.rank, "step": None if np.isnan(step) else int(step)}
+        facts["instance"] = instance.binding[0] if instance.binding else instance.name
+        comparison = words.deciding(rule.condition) if rule.condition is not None else None
+        sides, unit = None, ""
+        if comparison is not None:
+            left, right = (
+                float(np.broadcast_to(evaluate(side, frame), (frame.rows, frame.fresh))[row, at])
+                for side in comparison.operands
+            )
+            sides, unit = (left, right), words.unit_in(comparison.operands[0], names)
+        return words.of_condition(rule, facts, values, sides, unit)
+
+    def _detect(self, instance: Instance, driver: SeriesWindow) -> list[Transition]:
+        """Ask a detector about one series."""
+        rule = instance.rule
+        detector = DETECTORS[rule.detect]
+        others = {name: window for name, window in instance.found.items() if name != instance.name}
+        ranks: dict[int, dict[str, SeriesWindow]] = {}
+        if detector.across:
+            for name in (instance.name, *detector.others):
+                for rank, window in self.store.of_ranks(name, rule.over).items():
+                    ranks.setdefault(rank, {})[name] = window
+        options = {**detector.options, **rule.options}
+        scene = Scene(instance.name, driver, others, options, instance.memory, instance.rank, ranks)
+        signs = detector.look(scene)
+        if not signs:
+            return []
+        points = []
+        for sign in signs:
+            step = driver.step[sign.at]
+            at = None if np.isnan(step) else int(step)
+            points.append(Point(float(driver.time[sign.at]), at, sign.holds, not sign.holds))
+        facts = {"metric": instance.name, "rank": instance.alert.rank, "step": points[-1].step}
+        facts["instance"] = instance.binding[0] if instance.binding else instance.name
+
+        def say(number: int) -> Words:
+            finding = signs[number].finding
+            if finding is None:
+                return Words(rule.name, rule.remedy, rule.severity, {"metric": instance.name})
+            return words.of_finding(rule, {**facts, "step": points[number].step}, finding)
+
+        return self._book.see(instance.alert, points, say)
+
+
+__all__ = ["PENDING", "Instance", "Judge"]

@@ -1,0 +1,226 @@
+"""The state of one alert: pending, firing, acknowledged, silenced, resolved; and what each change tells people."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.alerts.rules.expression import STEPS, TIME, Window
+from stepscope.alerts.rules.rule import SEVERITIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.alerts.rules.rule import Rule
+
+INACTIVE, PENDING, FIRING, ACKNOWLEDGED, SILENCED, RESOLVED = (
+    *("inactive", "pending", "firing", "acknowledged", "silenced", "resolved"),
+)
+ACTIVE = (FIRING, ACKNOWLEDGED, SILENCED)
+AT_END = "; still so at the end"
+"""What is added to the words of an alert that held until the run, or its rank, ended."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One change of an alert's state, with what decided it."""
+
+    alert: str
+    """Its id: the same for everything that happens to one occurrence."""
+    rule: str
+    state: str
+    severity: str
+    text: str
+    remedy: str
+    labels: Mapping[str, str]
+    evidence: Mapping[str, Any]
+    rank: int | None
+    """None: the machine."""
+    step: int | None
+    time: float
+    """Seconds since 1970."""
+    key: str = ""
+    """What makes it this one among others of its rule: `gpu/0/temperature_celsius`, rank 3."""
+    previous: str = ""
+    """State before; firing for an escalation."""
+    actions: tuple[Any, ...] = ()
+    """What to do besides telling; only where it begins to fire."""
+    quiet: bool = False
+    """Nobody needs to hear of it: the run is over."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether people should hear of it."""
+        if self.quiet:
+            return False
+        return self.state == FIRING or (self.state == RESOLVED and self.previous in {FIRING, ACKNOWLEDGED})
+
+    def event(self) -> dict[str, Any]:
+        """Return it as an event of the run."""
+        found: dict[str, Any] = {"kind": "alert", "alert": self.alert, "rule": self.rule, "state": self.state}
+        found |= {"severity": self.severity, "text": self.text, "remedy": self.remedy, "key": self.key}
+        found |= {"labels": dict(self.labels), "evidence": dict(self.evidence), "previous": self.previous}
+        return {**found, "rank": self.rank, "step": self.step, "time": self.time}
+
+
+class Point(NamedTuple):
+    """One moment at which a condition was judged."""
+
+    time: float
+    step: int | None
+    holds: bool | None
+    """None: unknown."""
+    cleared: bool | None = None
+    """Whether what resolves it holds; None if unknown."""
+
+
+class Words(NamedTuple):
+    """What to say at a moment."""
+
+    text: str
+    remedy: str
+    severity: str
+    evidence: Mapping[str, Any]
+
+
+NOTHING = Words("", "", "", {})
+
+
+class Silence(NamedTuple):
+    """What nobody wants to hear of, and until when."""
+
+    match: Mapping[str, str]
+    until: float | None
+    """Seconds since 1970; None: until it is lifted."""
+    by: str = ""
+
+    def covers(self, rule: str, labels: Mapping[str, str], now: float) -> bool:
+        """Say whether an alert is one of them."""
+        from fnmatch import fnmatchcase
+
+        if self.until is not None and now >= self.until:
+            return False
+        facts = {**labels, "rule": rule}
+        return all(fnmatchcase(facts.get(key, ""), pattern) for key, pattern in self.match.items())
+
+
+@dataclass
+class Alert:
+    """One thing that a rule watches: a series, a GPU, a rank."""
+
+    rule: Rule
+    key: str
+    rank: int | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    state: str = INACTIVE
+    id: str = ""
+    since: Point | None = None
+    """Where the condition began to hold."""
+    count: int = 0
+    """Points since then."""
+    clear_since: Point | None = None
+    clear_count: int = 0
+    fired: float | None = None
+    """When it fired last; seconds since 1970."""
+    told: Words = NOTHING
+    """What was said last."""
+    step: int | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it fires, acknowledged or silenced or not."""
+        return self.state in ACTIVE
+
+    def see(self, point: Point) -> str:
+        """Take one judged moment; return what is due: "fire", "resolve" or nothing."""
+        if point.holds:
+            self.clear_since, self.clear_count = None, 0
+            if self.is_active:
+                return ""
+            if self.state != PENDING:
+                self.state, self.since, self.count = PENDING, point, 0
+            self.count += 1
+            return "fire" if self._is_ripe(point) else ""
+        if self.state == PENDING and point.holds is not None:
+            self.state, self.since, self.count = INACTIVE, None, 0
+        if not self.is_active or not point.cleared:
+            if self.is_active and point.cleared is False:
+                self.clear_since, self.clear_count = None, 0
+            return ""
+        if self.clear_since is None:
+            self.clear_since, self.clear_count = point, 0
+        self.clear_count += 1
+        return "resolve" if lasted(self.rule.keep, self.clear_since, point, self.clear_count) else ""
+
+    def _is_ripe(self, point: Point) -> bool:
+        if self.since is None or not lasted(self.rule.lasting, self.since, point, self.count):
+            return False
+        return self.fired is None or point.time - self.fired >= self.rule.cooldown
+
+    def fire(self, point: Point, words: Words, *, silenced: bool) -> Transition:
+        """Begin to fire."""
+        seed = f"{self.rule.name}|{self.key}|{self.rank}|{point.time:.6f}"
+        self.id = f"{self.rule.name}-{hashlib.blake2b(seed.encode(), digest_size=4).hexdigest()}"
+        self.fired, self.told, self.step = point.time, words, point.step
+        self.clear_since, self.clear_count = None, 0
+        return self.turn(SILENCED if silenced else FIRING, point.time, previous="")
+
+    def turn(
+        self, state: str, now: float, words: Words | None = None, previous: str | None = None, *, quiet: bool = False
+    ) -> Transition:
+        """Change the state; return the transition."""
+        before = self.state if previous is None else previous
+        self.told = words or self.told
+        starts = state == FIRING and before != FIRING
+        self.state = state
+        change = Transition(
+            alert=self.id,
+            rule=self.rule.name,
+            state=state,
+            severity=self.told.severity,
+            text=self.told.text,
+            remedy=self.told.remedy,
+            labels=dict(self.labels),
+            evidence=dict(self.told.evidence),
+            rank=self.rank,
+            step=self.step,
+            time=now,
+            key=self.key,
+            previous=before,
+            actions=self.rule.actions if starts else (),
+            quiet=quiet,
+        )
+        if state == RESOLVED:
+            self.state, self.since, self.count, self.clear_since, self.clear_count = INACTIVE, None, 0, None, 0
+        return change
+
+    def escalate(self, now: float) -> Transition | None:
+        """Say it again, louder, if nobody has reacted for so long."""
+        plan = self.rule.escalate
+        if plan is None or self.state != FIRING or self.fired is None or now - self.fired < plan.after:
+            return None
+        if SEVERITIES.index(plan.severity) <= SEVERITIES.index(self.told.severity):
+            return None
+        minutes = (now - self.fired) / 60
+        text = f"{self.told.text} (for {minutes:.0f} min, not acknowledged)"
+        return self.turn(FIRING, now, self.told._replace(severity=plan.severity, text=text))
+
+    def restore(self, row: Mapping[str, Any]) -> None:
+        """Go on as a row of the history has it."""
+        self.state, self.id, self.fired, self.step = row["state"], row["alert"], row["since"], row.get("step")
+        text = str(row["text"]).removesuffix(AT_END)  # it goes on
+        self.told = Words(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
+
+
+def lasted(span: Window, since: Point, now: Point, count: int) -> bool:
+    """Say whether something has lasted as long as a rule wants."""
+    if not span.size:
+        return True
+    if span.unit == TIME:
+        return now.time - since.time >= span.size - 1e-6
+    if span.unit == STEPS:
+        if now.step is not None and since.step is not None:
+            return now.step - since.step >= span.size
+        return count > span.size
+    return count >= span.size

@@ -1,0 +1,143 @@
+"""The last points of one series: arrays that grow at one end and are cut at the other, in bounded memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from stepscope.alerts.rules.expression import MOST_POINTS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.float64]
+    Steps = NDArray[np.int64]
+
+HEAD = 256
+"""Points of the beginning that are kept for `first()`."""
+SMALLEST = 64
+"""Points that a new window has room for."""
+
+
+class Need(NamedTuple):
+    """How much of a series somebody looks at before its newest points."""
+
+    points: int = 1
+    seconds: float = 0.0
+    steps: float = 0.0
+    head: bool = False
+    """The first points of the run, too."""
+
+    def both(self, other: Need) -> Need:
+        """Return what serves two."""
+        return Need(
+            max(self.points, other.points),
+            max(self.seconds, other.seconds),
+            max(self.steps, other.steps),
+            self.head or other.head,
+        )
+
+
+class SeriesWindow:
+    """The newest points of a series, as many as are needed, and its first ones."""
+
+    def __init__(self, need: Need) -> None:
+        """Begin empty; `need` says what to keep."""
+        self.need = need
+        self.total = 0
+        """Points that have come."""
+        self.began = np.nan
+        """Time of the first one."""
+        self.first_step = np.nan
+        self.last_step, self.last_time = np.nan, -np.inf
+        """Of the newest point."""
+        self.fresh = 0
+        """Points since the last `settle`."""
+        self.axis = 0
+        """Equal for series whose points came in the same rows: they have the same times and steps."""
+        self.highest, self.lowest = -np.inf, np.inf
+        self._start = self._end = 0
+        self._data = np.empty((3, SMALLEST))
+        self._head: list[float] = []
+
+    def __len__(self) -> int:
+        """Return how many points are there."""
+        return self._end - self._start
+
+    def extend(self, step: Numbers, time: Numbers, value: Numbers, axis: int) -> None:
+        """Take new points, in order. `axis` names the rows that they came in."""
+        count = len(value)
+        if not count:
+            return
+        if not self.total:
+            self.began, self.first_step = float(time[0]), float(step[0])
+        if time[0] < self.last_time or (count > 1 and (time[1:] < time[:-1]).any()):  # a device had it for a while
+            time = np.maximum(np.maximum.accumulate(time), self.last_time)
+        self.last_step, self.last_time = float(step[-1]), float(time[-1])
+        if self._end + count > self._data.shape[1]:
+            self._make_room(count)
+        places = slice(self._end, self._end + count)
+        data = self._data
+        data[0, places], data[1, places], data[2, places] = step, time, value
+        if self.need.head and len(self._head) < HEAD:
+            self._head += value[: HEAD - len(self._head)].tolist()
+        self._end += count
+        self.total += count
+        self.fresh += count
+        self.axis = hash((self.axis, axis))
+
+    def _make_room(self, count: int) -> None:
+        """Forget what is older than anybody looks, and get more room where that is not enough."""
+        kept = min(len(self), MOST_POINTS, self._needed() + self.fresh)
+        leaving = self._data[2, self._start : self._end - kept]
+        leaving = leaving[np.isfinite(leaving)]
+        if len(leaving):
+            self.highest = max(self.highest, float(leaving.max()))
+            self.lowest = min(self.lowest, float(leaving.min()))
+        old = self._data[:, self._end - kept : self._end]
+        size = self._data.shape[1]
+        while size < 2 * (kept + count):
+            size *= 2
+        while size > max(SMALLEST, 4 * (kept + count)):
+            size //= 2
+        data = np.empty((3, size))
+        data[:, :kept] = old
+        self._data, self._start, self._end = data, 0, kept
+
+    def _needed(self) -> int:
+        """Return how many of the points somebody may still look at."""
+        found = self.need.points
+        if not len(self):
+            return found
+        if self.need.seconds:
+            since = self.time[-1 - self.fresh if self.fresh < len(self) else 0] - self.need.seconds
+            found = max(found, len(self) - self.fresh - int(np.searchsorted(self.time, since)))
+        if self.need.steps:
+            since = self.step[-1 - self.fresh if self.fresh < len(self) else 0] - self.need.steps
+            found = max(found, len(self) - self.fresh - int(np.searchsorted(self.step, since)))
+        return found
+
+    def settle(self) -> None:
+        """Take the new points for seen."""
+        self.fresh = 0
+
+    @property
+    def step(self) -> Numbers:
+        """Steps; NaN where a point belongs to none."""
+        return self._data[0, self._start : self._end]
+
+    @property
+    def time(self) -> Numbers:
+        """Seconds since 1970."""
+        return self._data[1, self._start : self._end]
+
+    @property
+    def value(self) -> Numbers:
+        """Values."""
+        return self._data[2, self._start : self._end]
+
+    @property
+    def head(self) -> Numbers:
+        """The first values of the run, as far as they are kept."""
+        return np.asarray(self._head, dtype=np.float64)

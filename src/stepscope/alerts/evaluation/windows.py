@@ -1,0 +1,344 @@
+"""The series that rules look at: windows by rank and name, only of what is wanted, and of all ranks together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.alerts.evaluation.conditions import baseline_stride
+from stepscope.alerts.evaluation.detectors import DETECTORS, need_of
+from stepscope.alerts.evaluation.records import Part, merged
+from stepscope.alerts.evaluation.waiting import patience_of
+from stepscope.alerts.evaluation.window import Need, SeriesWindow
+from stepscope.alerts.rules import expression
+from stepscope.alerts.rules.expression import POINTS, STEPS, Call, Node
+from stepscope.alerts.rules.rule import EACH, VALUE
+from stepscope.core.vocabulary import aliases, metric_of, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from stepscope.alerts.evaluation.records import Parts
+    from stepscope.alerts.rules.rule import Rule
+
+    Numbers = NDArray[np.float64]
+
+OWN = "own"
+"""Stands, as a pattern, for the metrics of a program's own that a general rule can judge: see `is_own`."""
+MOST_OWN = 64
+"""Metrics that such a rule looks at, the first that come: each costs 48 KiB."""
+WORD = re.compile(r"[a-z]+")
+COURSES = frozenset({"accuracy", "acc", "reward", "rewards", "score"})
+PLANNED = frozenset(
+    WORD.findall(
+        "loss lr rate epoch step steps iteration iterations batch batches samples tokens time times runtime seconds "
+        "sec ms throughput speed memory mem bytes total count interval elapsed eta progress beta alpha temperature "
+        "momentum decay scale weight tflops tflop mfu size length num seed norm grad optimizer params zeros"
+    )
+)
+"""Words in names of losses, schedules, counters, sizes and times."""
+MACHINE = ("cpu/", "gpu/", "memory/", "disk/", "network/", "process/", "pressure/", "cgroup/", "swap/", "stepscope/")
+SILENT = 60.0
+"""Seconds after which a rank that no longer logs a metric is not waited for."""
+Name = tuple[int, str]
+
+
+def bind(pattern: str, name: str) -> tuple[str, ...] | None:
+    """Return what the parts with a `*` stand for in a name; None if it is not one of the pattern's."""
+    if pattern == OWN:
+        return () if is_own(name) else None
+    if "*" not in pattern:
+        return () if pattern == name else None
+    parts, given = pattern.split("/"), name.split("/")
+    if len(parts) != len(given) or not all(fnmatchcase(own, part) for part, own in zip(parts, given, strict=True)):
+        return None
+    return tuple(own for part, own in zip(parts, given, strict=True) if "*" in part)
+
+
+@lru_cache(maxsize=4096)
+def is_own(name: str) -> bool:
+    """Say whether a metric is one of the program's own whose course nobody knows: no loss, time, rate or counter.
+
+    What the vocabulary knows has rules of its own, accuracy and reward aside; so have losses. Times, memory and
+    throughput are the machine's as much as the program's; schedules and counters do what they were told to do.
+    """
+    words = set(WORD.findall(name.lower()))
+    if words & COURSES:
+        return True
+    known = metric_of(name) is not None or name.startswith(MACHINE)
+    return not (known or unit_of(name) or words & PLANNED)
+
+
+def fill_in(pattern: str, binding: tuple[str, ...]) -> str:
+    """Return the name that a pattern becomes for one instance."""
+    if "*" not in pattern:
+        return pattern
+    waiting = iter(binding)
+    return "/".join(next(waiting, part) if "*" in part else part for part in pattern.split("/"))
+
+
+def needs_of(rule: Rule) -> dict[str, Need]:
+    """Return how much a rule looks at of each of its metrics, by name or pattern."""
+    found: dict[str, Need] = {}
+    if rule.detect:
+        detector = DETECTORS[rule.detect]
+        need = need_of(detector, {**detector.options, **rule.options})
+        found = dict.fromkeys(rule.metric or detector.metric, need)
+        most = need.points if detector.across else 1
+        return {**dict.fromkeys(detector.others, Need(most)), **found}
+    for node in (rule.condition, rule.clearing):
+        if node is not None:
+            for name, need in _needs(node).items():
+                for each in rule.metric if name == VALUE else (name,):
+                    found[each] = found.get(each, Need()).both(need)
+    return found
+
+
+def _needs(node: Node) -> dict[str, Need]:
+    found: dict[str, Need] = dict.fromkeys(expression.metrics_of(node), Need(2))
+    for part in expression.walk(node):
+        if isinstance(part, Call):
+            need = _need(part)
+            for name in expression.metrics_of(part):
+                found[name] = found[name].both(need)
+    return found
+
+
+def _need(call: Call) -> Need:
+    if call.name == "first":
+        return Need(head=True)
+    points = 2 + sum(int(window.size) for window in call.windows if window.unit == POINTS)
+    if call.name == "baseline":
+        points += baseline_stride(int(call.windows[0].size))
+    seconds = max((window.size for window in call.windows if window.unit == expression.TIME), default=0.0)
+    steps = max((window.size for window in call.windows if window.unit == STEPS), default=0.0)
+    return Need(points, seconds * 1.1, steps * 1.1)
+
+
+@dataclass
+class Together:
+    """One metric of all ranks as one series, by step."""
+
+    window: SeriesWindow
+    how: str
+    done: float = -np.inf
+    members: dict[int, SeriesWindow] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+    """By rank, how many of its points need not be looked at again: their steps are done."""
+
+    def advance(self) -> None:
+        """Take the steps that every rank has logged by now."""
+        members = [(rank, member) for rank, member in self.members.items() if len(member)]
+        newest = max(member.last_time for _, member in members)
+        members = [(rank, member) for rank, member in members if newest - member.last_time <= SILENT]
+        upto = min(member.last_step for _, member in members)
+        if np.isnan(upto):  # rows without a step have nothing in common
+            return
+        parts = [self._new(rank, member, upto) for rank, member in members]
+        common = parts[0][0]
+        if len(common) and not all(len(each[0]) == len(common) and (each[0] == common).all() for each in parts):
+            for step, _, _ in parts[1:]:
+                common = common[np.isin(common, step)]
+        if len(common) > 1 and not (common[1:] > common[:-1]).all():
+            common = np.unique(common)
+        if len(common):
+            self._take(common, parts)
+        self.done = max(self.done, upto)
+
+    def _new(self, rank: int, member: SeriesWindow, upto: float) -> tuple[Numbers, Numbers, Numbers]:
+        """Return steps, times and values of a rank after what is done, up to a step."""
+        gone = member.total - len(member)
+        start = max(0, self.taken.get(rank, 0) - gone)
+        step = member.step[start:]
+        waits = step > max(self.done, upto)
+        self.taken[rank] = gone + start + (int(waits.argmax()) if waits.any() else len(step))
+        mine = (step > self.done) & (step <= upto)
+        if mine.all():
+            return step, member.time[start:], member.value[start:]
+        return step[mine], member.time[start:][mine], member.value[start:][mine]
+
+    def _take(self, common: Numbers, parts: list[tuple[Numbers, Numbers, Numbers]]) -> None:
+        """Put the points at these steps together."""
+        if any(len(step) != len(common) or (step != common).any() for step, _, _ in parts):
+            parts = [_at(common, part) for part in parts]
+        values = np.array([value for _, _, value in parts])
+        times = np.array([time for _, time, _ in parts])
+        with np.errstate(all="ignore"):
+            value = np.asarray(_WAYS[self.how](values))
+        self.window.extend(common, np.maximum.accumulate(times.max(axis=0)), value, hash(common.tobytes()))
+
+
+def _at(common: Numbers, part: tuple[Numbers, Numbers, Numbers]) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the points of one rank at these steps, each of which it has."""
+    step, time, value = part
+    order = np.argsort(step, kind="stable")
+    places = order[np.searchsorted(step[order], common)]
+    return common, time[places], value[places]
+
+
+_WAYS: dict[str, Callable[[Numbers], Any]] = {
+    "max": lambda values: values.max(axis=0),
+    "min": lambda values: values.min(axis=0),
+    "mean": lambda values: values.mean(axis=0),
+    "sum": lambda values: values.sum(axis=0),
+    "spread": lambda values: values.max(axis=0) / np.median(values, axis=0),
+}
+"""How the values of several ranks, in rows, become one."""
+
+
+def _spellings(name: str) -> list[tuple[str, float]]:
+    """Return under which names a metric is known, and what its values are multiplied by there.
+
+    What a program logs never stands in for what the watcher samples of a device or a process.
+    """
+    alias = aliases.get(name)
+    if alias is None or "*" in alias.canonical:
+        return [(name, 1.0)]
+    return [(name, 1.0), (alias.canonical, alias.factor)]
+
+
+class Store:
+    """Windows of everything that a rule wants."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        """Learn from the rules what is wanted."""
+        self._needs: list[tuple[str, Need]] = []
+        self._patience: list[tuple[str, float]] = []
+        self._ways: list[tuple[str, str]] = []
+        for rule in rules:
+            needs = needs_of(rule)
+            self._needs += needs.items()
+            self._patience += [(pattern, patience_of(rule)) for pattern in needs]
+            across = bool(rule.detect) and DETECTORS[rule.detect].across
+            if rule.over != EACH or across:
+                self._ways += [(pattern, rule.over) for pattern in needs]
+        self.windows: dict[Name, SeriesWindow] = {}
+        self._targets: dict[Name, list[tuple[SeriesWindow, float]]] = {}
+        self._together: dict[tuple[str, str], Together] = {}
+        self._logged: set[str] = set()
+        self._own: set[str] = set()
+        self._machine: list[int] = []
+        """Numbers under which watchers write their own rows."""
+        self.version = 0
+        """Grows with every new series."""
+
+    def wants(self, rank: int, name: str) -> bool:
+        """Say whether a metric of a rank is wanted by a rule, under its name or the canonical one."""
+        key = (rank, name)
+        if key not in self._targets:
+            self._targets[key] = self._meet(rank, name)
+        return bool(self._targets[key])
+
+    def patience(self, name: str) -> float:
+        """Return how many seconds samples of a metric may wait before they are judged."""
+        spellings = [spelling for spelling, _ in _spellings(name)]
+        found = (
+            patience for pattern, patience in self._patience for each in spellings if bind(pattern, each) is not None
+        )
+        return min(found, default=0.0)
+
+    def _meet(self, rank: int, name: str) -> list[tuple[SeriesWindow, float]]:
+        found = []
+        for spelling, factor in _spellings(name):
+            wanted = [need for pattern, need in self._needs if self._binds(pattern, spelling)]
+            taken = self.windows.get((rank, spelling))
+            if not wanted or (taken is not None and spelling != name):  # of two other spellings the first one counts
+                continue
+            if taken is not None:  # it was known by another spelling only: now it speaks for itself
+                self._forget(taken)
+            need = Need()
+            for each in wanted:
+                need = need.both(each)
+            window = self.windows[rank, spelling] = SeriesWindow(need)
+            found.append((window, factor))
+            self.version += 1
+            if rank < 0 and rank not in self._machine:
+                self._machine.append(rank)
+            for pattern, how in self._ways:
+                if rank >= 0 and bind(pattern, spelling) is not None:
+                    whole = self._together.setdefault((how, spelling), Together(SeriesWindow(need), how))
+                    whole.members[rank] = window
+        if found:
+            self._logged.add(name)
+        return found
+
+    def _binds(self, pattern: str, name: str) -> bool:
+        """Say whether a pattern wants a metric; the general rule has only so many series."""
+        if bind(pattern, name) is None:
+            return False
+        if pattern == OWN and len(self._own) < MOST_OWN:
+            self._own.add(name)
+        return pattern != OWN or name in self._own
+
+    def _forget(self, window: SeriesWindow) -> None:
+        """Fill a window no more."""
+        self._targets = {
+            key: [target for target in targets if target[0] is not window] for key, targets in self._targets.items()
+        }
+
+    def is_double(self, name: str, patterns: tuple[str, ...]) -> bool:
+        """Say whether a rule with these patterns judges the points under this name under a better one, too.
+
+        Better is the name under which they were logged; of two names for one quantity the canonical one.
+        """
+        if name in self._logged:
+            better = {spelling for spelling, _ in _spellings(name)} - {name}
+        else:
+            better = {one for one in self._logged if any(spelling == name for spelling, _ in _spellings(one))}
+        return any(bind(pattern, other) is not None for other in better & self._logged for pattern in patterns)
+
+    def take(self, parts: Parts) -> None:
+        """Add new points."""
+        for key, several in parts.items():
+            part = merged(several)
+            for window, factor in self._targets.get(key, ()):
+                value = part.value if factor == 1.0 else part.value * factor
+                window.extend(part.step, part.time, value, part.axis)
+        for whole in self._together.values():
+            if whole.how != EACH and len(whole.members) > 1 and any(each.fresh for each in whole.members.values()):
+                whole.advance()
+
+    def find(self, rank: int | None, name: str, how: str = EACH) -> SeriesWindow | None:
+        """Return the series of a metric: of a rank, or of the machine if the rank has none, or of all ranks."""
+        whole = self._together.get((how, name)) if rank is None else None
+        if whole is not None:
+            alone = how == EACH or len(whole.members) == 1
+            return whole.members[min(whole.members)] if alone else whole.window
+        for each in (rank, *(() if rank is not None and rank < 0 else self._machine)):
+            found = self.windows.get((each, name)) if each is not None else None
+            if found is not None:
+                return found
+        return None
+
+    def of_ranks(self, name: str, how: str) -> dict[int, SeriesWindow]:
+        """Return the series of a metric by rank."""
+        whole = self._together.get((how, name))
+        return whole.members if whole is not None else {}
+
+    def settle(self) -> None:
+        """Take all new points for seen."""
+        for window in self.windows.values():
+            window.fresh = 0
+        for whole in self._together.values():
+            whole.window.fresh = 0
+
+    def forget(self, rank: int) -> None:
+        """Let go of a rank."""
+        self.windows = {key: window for key, window in self.windows.items() if key[0] != rank}
+        self._targets = {key: targets for key, targets in self._targets.items() if key[0] != rank}
+        for whole in self._together.values():
+            whole.members.pop(rank, None)
+            whole.taken.pop(rank, None)
+        self._together = {key: whole for key, whole in self._together.items() if whole.members}
+        self.version += 1
+
+
+__all__ = ["Part", "Store", "bind", "fill_in", "needs_of"]

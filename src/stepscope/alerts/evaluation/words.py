@@ -1,0 +1,116 @@
+"""What an alert says: the sentence, the numbers that decided, the remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.evaluation.state import Words
+from stepscope.alerts.rules.expression import COMPARISONS, Call, Metric, Node, Operation, walk
+from stepscope.alerts.rules.template import fill
+from stepscope.core.endings import end_words
+from stepscope.core.remedies import REMEDIES, crash_remedy, spoken
+from stepscope.core.vocabulary import format_value, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.alerts.rules.rule import Rule
+    from stepscope.analysis.finding import Finding
+
+SIGNS = {">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "equal to", "!=": "not"}
+BY_URGENCY = {"leak", "disk_full"}
+"""Findings that are graver the less time is left."""
+LEVELLED = {"slope", "rate", "zscore", "count", "finite"}
+"""Functions whose value has another unit than their metric."""
+
+
+def deciding(node: Node) -> Operation | None:
+    """Return the comparison of a condition whose two sides are told."""
+    return next((part for part in walk(node) if isinstance(part, Operation) and part.sign in COMPARISONS), None)
+
+
+def unit_in(node: Node, names: Mapping[str, str]) -> str:
+    """Return the unit of one side of a comparison; empty if it is not that of a metric."""
+    while isinstance(node, Call) and node.name not in LEVELLED:
+        node = node.of
+    return unit_of(names.get(node.name, node.name)) if isinstance(node, Metric) else ""
+
+
+def of_condition(
+    rule: Rule, facts: Mapping[str, Any], values: Mapping[str, float], sides: tuple[float, float] | None, unit: str
+) -> Words:
+    """Return what to say when a condition holds.
+
+    Args:
+        rule: whose.
+        facts: metric, rank, step, instance.
+        values: newest value of every metric of the condition, by its name.
+        sides: the two sides of the comparison that decides.
+        unit: of both.
+    """
+    evidence: dict[str, Any] = {"metric": facts["metric"], "condition": rule.when}
+    last = values.get(facts["metric"], math.nan)
+    evidence["value"], evidence["threshold"] = (_plain(side) for side in sides or (last, None))
+    evidence["window"] = _windows(rule)
+    if rule.lasting.size:
+        evidence["for"] = str(rule.lasting)
+    evidence["values"] = {name: _plain(value) for name, value in values.items()}
+    shown = {"shown": format_value(sides[0] if sides else last, unit)}
+    shown |= {"limit": format_value(sides[1], unit)} if sides else {}
+    given = {**values, **facts, **evidence, **shown, "last": last, "rule": rule.name, "severity": rule.severity}
+    text = fill(rule.message, given) if rule.message else _default(rule, facts, shown, given)
+    return Words(text, fill(rule.remedy, {**spoken(facts), **given}), rule.severity, evidence)
+
+
+def _windows(rule: Rule) -> str:
+    """Return how far back the condition looks."""
+    calls = [part for part in walk(rule.condition) if isinstance(part, Call)] if rule.condition is not None else []
+    windows = [str(window) for call in calls for window in call.windows]
+    return ", ".join(dict.fromkeys(windows)) or "the newest value"
+
+
+def _default(rule: Rule, facts: Mapping[str, Any], shown: Mapping[str, str], given: Mapping[str, Any]) -> str:
+    comparison = deciding(rule.condition) if rule.condition is not None else None
+    if comparison is None or "limit" not in shown:
+        return f"{rule.name}: {rule.when} holds for {facts['metric']}"
+    return f"{facts['metric']} is {shown['shown']}, {SIGNS[comparison.sign]} {shown['limit']} ({rule.when})" + (
+        f" for {rule.lasting}" if rule.lasting.size and given else ""
+    )
+
+
+def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> Words:
+    """Return what to say when a detector has found something: its own sentence, if the rule has none."""
+    evidence = {"metric": facts["metric"], "detector": rule.detect, **finding.evidence}
+    evidence = {key: _plain(value) for key, value in evidence.items()}
+    given = {**evidence, **facts, "text": finding.text, "rule": rule.name}
+    severity = finding.severity if finding.kind in BY_URGENCY else rule.severity
+    text = fill(rule.message, given) if rule.message else finding.text
+    remedy = fill(rule.remedy, {**spoken({**facts, "rank": finding.evidence.get("rank")}), **given})
+    return Words(text, remedy or finding.remedy, severity, evidence)
+
+
+def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> Words:
+    """Return what to say when an event of the run has come."""
+    kept = {key: value for key, value in event.items() if isinstance(value, (str, int, float, bool)) and key != "kind"}
+    evidence = {"event": event.get("kind"), **{key: _plain(value) for key, value in list(kept.items())[:40]}}
+    given = {**kept, "rank": "the machine" if rank is None else rank, "rule": rule.name, "event": event.get("kind")}
+    state, cause = str(event.get("state", "")), str(event.get("cause", ""))
+    if event.get("kind") == "ended":
+        given["end"] = end_words(state, cause)
+    text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {_reason(event)}"
+    own = event.get("remedy") or (crash_remedy(state, cause) if rule.remedy == REMEDIES["crash"] else "")
+    told = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
+    return Words(text, told, rule.severity, evidence)
+
+
+def _reason(event: Mapping[str, Any]) -> str:
+    return next((str(event[key]) for key in ("why", "cause", "meaning", "reason", "error") if event.get(key)), "")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number as JSON can hold it: NaN and infinity as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    item = getattr(value, "item", None)
+    return _plain(item()) if item is not None and not isinstance(value, (str, bytes)) else value

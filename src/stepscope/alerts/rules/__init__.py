@@ -1,0 +1,1 @@
+"""Alert rules: their language, the built-in set, backtests and suggestions."""

@@ -1,0 +1,172 @@
+"""Replay recorded runs through the engine: what would have fired, how late, and how often for nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from stepscope.alerts.evaluation.alert_book import Book
+from stepscope.alerts.evaluation.judge import Judge
+from stepscope.alerts.evaluation.records import Part
+from stepscope.alerts.evaluation.state import FIRING
+from stepscope.core.ring import NO_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from stepscope.alerts.evaluation.state import Transition
+    from stepscope.alerts.rules.rule import Rule
+
+BATCH = 64
+"""Parts of a run's time that are judged one after another at least; each holds at most `MOST` points of a series."""
+MOST = 256
+GRACE = 50
+"""Steps after an incident within which an alert belongs to it."""
+
+
+class Source(Protocol):
+    """A recorded run: our own, or an imported one."""
+
+    def names(self) -> list[str]:
+        """Return the names of its metrics."""
+        ...
+
+    def series(self, name: str) -> Any:
+        """Return one metric: step, time, value, rank and attempt of each point."""
+        ...
+
+
+def replay(rules: Iterable[Rule], source: Source) -> list[Transition]:
+    """Return the changes that rules would have made in a run, in order of time.
+
+    A run without times is taken to have made a step a second. Attempts follow one another as they did: each begins
+    with empty windows.
+    """
+    found: list[Transition] = []
+    rules = list(rules)
+    recorded = [(name, source.series(name)) for name in source.names()]
+    attempts = sorted({int(each) for _, series in recorded for each in np.unique(series.attempt)})
+    for attempt in attempts:
+        found += _attempt(rules, recorded, attempt)
+    return sorted(found, key=lambda change: change.time)
+
+
+def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -> list[Transition]:
+    judge = Judge(rules, Book(rules), lambda _: None)
+    columns: dict[tuple[int, str], tuple[NDArray[np.float64], ...]] = {}
+    for name, series in recorded:
+        for rank in np.unique(series.rank[series.attempt == attempt]).tolist():
+            if judge.store.wants(rank, name):
+                mine = (series.attempt == attempt) & (series.rank == rank)
+                columns[rank, name] = _clocked(series.step[mine], series.time[mine], series.value[mine])
+    if not columns:
+        return []
+    longest = max(len(each[1]) for each in columns.values())
+    every = np.sort(np.concatenate([each[1] for each in columns.values()]))
+    parts = max(BATCH, -(-longest // MOST))
+    edges = every[np.linspace(0, len(every) - 1, min(parts, len(every)) + 1).round().astype(int)][1:]
+    found: list[Transition] = []
+    places = dict.fromkeys(columns, 0)
+    for number, edge in enumerate(np.unique(edges)):
+        batch: dict[tuple[int, str], list[Part]] = {}
+        for key, (step, time, value) in columns.items():
+            start, end = places[key], int(np.searchsorted(time, edge, side="right"))
+            if end > start:
+                axis = hash((number, key[0], time[start:end].tobytes()))
+                batch[key] = [Part(step[start:end], time[start:end], value[start:end], axis)]
+                places[key] = end
+        found += judge.take(batch)
+    return found
+
+
+def _clocked(
+    step: NDArray[np.int64], time: NDArray[np.float64], value: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], ...]:
+    """Return steps (NaN for none), times in order, and values; steps stand for seconds where there are no times."""
+    steps = step.astype(np.float64)
+    steps[step == NO_STEP] = np.nan
+    when = np.asarray(time, dtype=np.float64)
+    if not np.isfinite(when).all():
+        when = np.where(np.isfinite(steps), steps, np.arange(len(steps)))
+    return (
+        steps,
+        np.maximum.accumulate(when),
+        np.asarray(value, dtype=np.float64),
+    )  # a clock that was reset stands still
+
+
+def backtest(
+    rules: Iterable[Rule],
+    sources: Iterable[tuple[str, Source]],
+    incidents: Mapping[str, Iterable[int]] | None = None,
+) -> dict[str, Any]:
+    """Return what rules would have said in recorded runs.
+
+    Args:
+        rules: to try.
+        sources: names and runs.
+        incidents: steps at which something was wrong, by the run's name; none, for a run that was healthy. An alert up
+            to `GRACE` steps after one belongs to it; every other one of such a run is a false alarm. Of a run that is
+            not named nobody knows which alerts were right: they are counted as fired and no more.
+
+    Returns:
+        A dict with `runs` (name, steps, points, alerts, incidents: None if nobody knows, missed) and `rules` (rule,
+        fired, told, false, false_per_10000_steps, delay_steps: the median; None where nobody knows), as plain data.
+    """
+    rules = list(rules)
+    runs = []
+    for name, source in sources:
+        known = (incidents or {}).get(name)
+        runs.append(_run(name, source, rules, None if known is None else sorted(int(step) for step in known)))
+    return {"runs": runs, "rules": [_of_rule(rule, runs) for rule in rules if not rule.event]}
+
+
+def _run(name: str, source: Source, rules: list[Rule], incidents: list[int] | None) -> dict[str, Any]:
+    known = incidents or []
+    alerts = []
+    for change in replay(rules, source):
+        if change.state != FIRING or change.previous == FIRING:
+            continue
+        before = [step for step in known if change.step is not None and 0 <= change.step - step <= GRACE]
+        row: dict[str, Any] = {
+            "rule": change.rule,
+            "severity": change.severity,
+            "text": change.text,
+            "rank": change.rank,
+        }
+        row |= {"step": change.step, "time": change.time, "incident": before[-1] if before else None}
+        alerts.append(row | {"delay": change.step - before[-1] if before and change.step is not None else None})
+    told = {row["incident"] for row in alerts}
+    steps, points = _size(source)
+    missed = [step for step in known if step not in told]
+    return {"run": name, "steps": steps, "points": points, "alerts": alerts, "incidents": incidents, "missed": missed}
+
+
+def _size(source: Source) -> tuple[int, int]:
+    """Return how many steps and points a run has."""
+    steps: set[int] = set()
+    points = 0
+    for name in source.names():
+        series = source.series(name)
+        points += len(series.value)
+        steps.update(np.unique(series.step[series.step != NO_STEP]).tolist())
+    return len(steps), points
+
+
+def _of_rule(rule: Rule, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    mine = [(run["run"], row) for run in runs for row in run["alerts"] if row["rule"] == rule.name]
+    known = [run for run in runs if run["incidents"] is not None]
+    false = sum(row["rule"] == rule.name and row["incident"] is None for run in known for row in run["alerts"])
+    delays = sorted(row["delay"] for _, row in mine if row["delay"] is not None)
+    steps = sum(run["steps"] for run in known)
+    return {
+        "rule": rule.name,
+        "fired": len(mine),
+        "told": len({(name, row["incident"]) for name, row in mine if row["incident"] is not None}),
+        "false": false if known else None,
+        "false_per_10000_steps": false / steps * 1e4 if steps else None,
+        "delay_steps": delays[len(delays) // 2] if delays else None,
+    }

@@ -1,0 +1,249 @@
+"""Rules of the user's own code, in the training process: isolated, so that one that raises or hangs stops nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.evaluation.state import RESOLVED, Alert, Point, Words
+from stepscope.alerts.rules.rule import SEVERITIES, WARNING, Rule
+from stepscope.alerts.rules.template import fill
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.alerts.evaluation.state import Transition
+
+STRIKES = 3
+"""Failures after which a rule is off."""
+SECONDS = 0.25
+"""How long one condition may take; the training waits at most twice that for all of them."""
+LOOKS = 4
+"""Parts of that time: of one in which the machine stood still the others are left."""
+MOST_VALUES = 1000
+OWN = "callable"
+"""Kind of event that such a rule stands for."""
+
+
+class Metrics(Mapping[str, Any]):
+    """Values by attribute, by name and by key: `m.loss`, `m["loss"]`, `m.get("loss")`."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        """Hold values; the names are texts."""
+        self._values = dict(values)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the value of that name."""
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"no metric is called {name!r}; there are {', '.join(self._values)}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of that name."""
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """Return how many values there are."""
+        return len(self._values)
+
+
+@dataclass
+class _Own:
+    """One rule of the user's."""
+
+    rule: Rule
+    condition: Callable[[Any], Any]
+    alert: Alert
+    strikes: int = 0
+    off: str = ""
+    """Why it is off; empty while it is on."""
+    last: Transition | None = field(default=None, repr=False)
+
+
+class _Worker:
+    """A daemon thread that calls one condition after another; left behind when one of them hangs."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="stepscope-alert-rules", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            condition, metrics = job
+            try:
+                self._answers.put((True, condition(metrics)))
+            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit too
+                self._answers.put((False, error))
+
+    def ask(self, condition: Callable[[Any], Any], metrics: Any, seconds: float) -> tuple[bool, Any]:
+        """Return whether the condition returned, and what; raise queue.Empty if it takes too long."""
+        self._jobs.put((condition, metrics))
+        for _ in range(LOOKS - 1):
+            with contextlib.suppress(queue.Empty):
+                return self._answers.get(timeout=seconds / LOOKS)
+        return self._answers.get(timeout=seconds / LOOKS)
+
+    def leave(self) -> None:
+        """Let the thread end once it can."""
+        self._jobs.put(None)
+
+
+class CallableRules:
+    """The rules that a program adds to its own run."""
+
+    def __init__(self, note: Callable[[str], None] = lambda _: None, seconds: float = SECONDS) -> None:
+        """Begin without rules.
+
+        Args:
+            note: where to say that a rule is off, and why.
+            seconds: how long one condition may take.
+        """
+        self._note, self._seconds = note, seconds
+        self._rules: dict[str, _Own] = {}
+        self._worker: _Worker | None = None
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        name: str,
+        condition: Callable[[Any], Any],
+        severity: str = WARNING,
+        message: str = "",
+        cooldown_seconds: float = 0.0,
+        remedy: str = "",
+    ) -> None:
+        """Add a rule; one of the same name takes its place.
+
+        Args:
+            name: of the rule.
+            condition: takes the metrics (`m.loss`, `m["loss"]`), returns whether to tell.
+            severity: info, warning or critical.
+            message: template, as in "loss is {loss:.2f}"; a placeholder without a value stays as it is.
+            cooldown_seconds: between two times that it is told.
+            remedy: what to do.
+
+        Raises:
+            UsageError: the condition cannot be called, or the severity is none.
+        """
+        if not callable(condition):
+            raise UsageError(
+                f"add alert rule {name!r}", "its condition cannot be called", "give a function or a lambda"
+            )
+        if severity not in SEVERITIES:
+            raise UsageError(
+                f"add alert rule {name!r}", f"there is no severity {severity!r}", f"use one of {', '.join(SEVERITIES)}"
+            )
+        cooldown = max(0.0, float(cooldown_seconds))
+        rule = Rule(
+            str(name), event=("callable",), severity=severity, cooldown=cooldown, message=message, remedy=remedy
+        )
+        with self._lock:
+            self._rules[rule.name] = _Own(rule, condition, Alert(rule, "", None))
+
+    def names(self) -> list[str]:
+        """Return the names of the rules."""
+        return list(self._rules)
+
+    def disabled(self) -> dict[str, str]:
+        """Return the rules that are off, and why."""
+        return {name: own.off for name, own in self._rules.items() if own.off}
+
+    def check(self, metrics: Any, now: float | None = None) -> list[Transition]:
+        """Ask every rule; return what changed. Never raises, and takes at most twice the time of one condition.
+
+        Args:
+            metrics: a mapping, or an object whose attributes are the values.
+            now: seconds since 1970; this moment by default.
+        """
+        if not self._rules or not self._lock.acquire(blocking=False):
+            return []
+        try:
+            moment = time.time() if now is None else now
+            values = values_of(metrics)
+            given = metrics if not isinstance(metrics, Mapping) else Metrics(values)
+            until = time.monotonic() + 2 * self._seconds
+            found = []
+            for own in list(self._rules.values()):
+                left = until - time.monotonic()
+                if not own.off and left > 0:
+                    found += self._ask(own, given, values, moment, min(left, self._seconds))
+            return found
+        finally:
+            self._lock.release()
+
+    def _ask(self, own: _Own, given: Any, values: Mapping[str, Any], now: float, seconds: float) -> list[Transition]:
+        self._worker = self._worker or _Worker()
+        try:
+            returned, answer = self._worker.ask(own.condition, given, seconds)
+        except queue.Empty:
+            self._worker.leave()
+            self._worker = None
+            self._fail(own, f"it did not return within {seconds * 1e3:.0f} ms")
+            return []
+        if not returned:
+            self._fail(own, f"it raised {type(answer).__name__}: {answer}")
+            return []
+        truth = _truth(answer)
+        if truth is None:
+            self._fail(own, f"it returned {type(answer).__name__}, which is neither true nor false")
+            return []
+        own.strikes = 0
+        return self._see(own, values, now, holds=truth)
+
+    def _see(self, own: _Own, values: Mapping[str, Any], now: float, *, holds: bool) -> list[Transition]:
+        alert = own.alert
+        step = values.get("step")
+        point = Point(now, step if isinstance(step, int) else None, holds, not holds)
+        due = alert.see(point)
+        if due == "fire":
+            own_text = fill(own.rule.message, values) if own.rule.message else f"{own.rule.name} holds"
+            numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            words = Words(own_text, fill(own.rule.remedy, values), own.rule.severity, {"values": numbers})
+            return [alert.fire(point, words, silenced=False)]
+        return [alert.turn(RESOLVED, now)] if due == "resolve" else []
+
+    def _fail(self, own: _Own, why: str) -> None:
+        own.strikes += 1
+        if own.strikes >= STRIKES:
+            own.off = why
+            self._note(f"alert rule '{own.rule.name}' is off: {why}")
+
+    def close(self) -> None:
+        """Let the thread end."""
+        if self._worker is not None:
+            self._worker.leave()
+            self._worker = None
+
+
+def values_of(metrics: Any) -> dict[str, Any]:
+    """Return the values of a mapping, or of an object's public attributes, as far as they are plain."""
+    try:
+        pairs = list(metrics.items()) if isinstance(metrics, Mapping) else list(vars(metrics).items())
+    except TypeError:
+        names = [name for name in getattr(type(metrics), "__slots__", ()) if isinstance(name, str)]
+        pairs = [(name, getattr(metrics, name, None)) for name in names]
+    return {
+        name: value
+        for name, value in pairs[:MOST_VALUES]
+        if isinstance(name, str) and not name.startswith("_") and isinstance(value, (int, float, str, bool))
+    }
+
+
+def _truth(answer: Any) -> bool | None:
+    """Return a truth as a bool, also numpy's; None for anything else."""
+    if isinstance(answer, bool):
+        return answer
+    if type(answer).__name__ in {"bool_", "bool"} and type(answer).__module__ == "numpy":
+        return bool(answer)
+    return None

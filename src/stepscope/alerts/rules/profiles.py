@@ -1,0 +1,189 @@
+"""Sets of rules to start from: sober, strict, quiet, and with the thresholds of each document (X-10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope.alerts.rules import builtin
+from stepscope.alerts.rules.expression import POINTS, TIME, Window
+from stepscope.alerts.rules.rule import CRITICAL, Rule
+from stepscope.core import thresholds
+from stepscope.core.errors import UsageError
+from stepscope.core.kinds import describe, parse_float
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SECTION = "alerting."
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What differs from the default."""
+
+    text: str
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+    """Severities or names of rules that are on; all if empty."""
+    plain: bool = False
+    """Gradient norm against the threshold alone, as documents have it."""
+
+
+PROFILES: dict[str, Profile] = {
+    "default": Profile("sober thresholds: what should wake somebody"),
+    "strict": Profile(
+        "earlier warnings, for a run that must not be lost",
+        {
+            "loss_increase": 0.05,
+            "training_speed": 0.25,
+            "gpu_memory": 0.9,
+            "gpu_utilization": 0.7,
+            "cpu_usage": 0.9,
+            "memory_usage": 0.8,
+            "io_wait": 0.2,
+            "disk_usage": 0.85,
+            "data_wait": 0.15,
+            "straggler": 0.05,
+            "plateau_points": 1000,
+            "gpu_temperature": 75.0,
+        },
+    ),
+    "quiet": Profile("only what ends or ruins a run", only=(CRITICAL, "memory_leak", "disk_filling", "disk_usage")),
+    "performance-monitoring": Profile(
+        "the guide to performance monitoring, basic example: loss 10 %, GPU memory 90 %, CPU 95 %, speed 50 %",
+        {"loss_increase": 0.1, "gpu_memory": 0.9, "cpu_usage": 0.95, "training_speed": 0.5},
+    ),
+    "performance-monitoring-advanced": Profile(
+        "the same guide, advanced example: loss 5 %, GPU memory 85 %, CPU 90 %, speed 70 %",
+        {"loss_increase": 0.05, "gpu_memory": 0.85, "cpu_usage": 0.9, "training_speed": 0.7},
+    ),
+    "training-monitor": Profile(
+        "the training monitor's configuration: CPU 85 %, memory 80 %, gradient norm 10, learning rate 1e-8",
+        {"cpu_usage": 0.85, "memory_usage": 0.8, "grad_norm_exploded": 10.0, "learning_rate_too_low": 1e-8},
+        plain=True,
+    ),
+    "gpu-monitor": Profile(
+        "the GPU monitor's advice: 80 °C, memory 90 %, gradient norm 10, loss not decreasing",
+        {"gpu_temperature": 80.0, "gpu_memory": 0.9, "memory_usage": 0.9, "grad_norm_exploded": 10.0},
+        plain=True,
+    ),
+    "resource-monitor": Profile(
+        "the resource callback's options: GPU below 50 %, memory 90 %, I/O wait 30 %, 80 °C",
+        {"gpu_utilization": 0.5, "memory_usage": 0.9, "io_wait": 0.3, "gpu_temperature": 80.0},
+    ),
+}
+"""By name, for `alerting.profile`."""
+
+SWITCHES = {
+    "alerting.gpu_underutilization": ("gpu_underused",),
+    "alerting.memory_pressure": ("memory_pressure",),
+    "alerting.io_bottleneck": ("io_wait", "io_pressure"),
+    "watcher.analysis.anomaly": ("anomaly",),
+    "watcher.analysis.trend": ("loss_plateau", "memory_leak", "gpu_memory_leak", "disk_filling"),
+    "watcher.analysis.regression": ("training_speed",),
+}
+"""Settings that turn rules off, as the documents have them."""
+
+
+def profile(name: str = "default", limits: Mapping[str, float] | None = None) -> list[Rule]:
+    """Return the rules of a profile.
+
+    Args:
+        name: one of `PROFILES`.
+        limits: thresholds by name, in place of the profile's.
+
+    Raises:
+        UsageError: there is no such profile, or no such threshold.
+    """
+    chosen = PROFILES.get(name)
+    if chosen is None:
+        raise UsageError(f"use alert profile {name!r}", "there is none", f"choose one of {', '.join(PROFILES)}")
+    unknown = set(limits or ()) - set(builtin.THRESHOLDS)
+    if unknown:
+        there = ", ".join(builtin.THRESHOLDS)
+        raise UsageError(f"set the threshold {min(unknown)!r}", "there is none", f"there are {there}")
+    given = {**chosen.thresholds, **(limits or {})}
+    found = builtin.rules(given)
+    if chosen.only:
+        found = [rule for rule in found if rule.severity in chosen.only or rule.name in chosen.only]
+    if chosen.plain:
+        most = given.get("grad_norm_exploded", builtin.THRESHOLDS["grad_norm_exploded"])
+        found = [_plain(rule, most) if rule.name == "gradient_exploding" else rule for rule in found]
+    return found
+
+
+def _plain(rule: Rule, most: float) -> Rule:
+    """Return the rule on the gradient norm as documents have it."""
+    return replace(
+        rule,
+        when=f"grad_norm > {most:g}",
+        clear=f"median(grad_norm, 20) < {most:g}",
+        lasting=Window(1, POINTS),
+        message=f"the gradient norm is {{shown}}, above {most:g}",
+        help="The gradient norm is above the threshold.",
+    )
+
+
+def rules_of(settings: Mapping[str, Any]) -> tuple[list[Rule], list[str]]:
+    """Return the rules that a configuration asks for, and what is wrong with it as sentences.
+
+    A rule of one's own with the name of a built-in one takes its place; `enabled: false` turns that off. A threshold of
+    0, or none, is the profile's.
+    """
+    from stepscope.alerts.rules.rules_file import load_rules, read_rules
+
+    problems: list[str] = []
+    if not settings.get(f"{SECTION}enabled", True):
+        return [], []
+    limits = _thresholds(settings, problems)
+    try:
+        found = profile(str(settings.get(f"{SECTION}profile") or "default"), limits)
+    except UsageError as error:
+        problems.append(str(error))
+        found = profile("default")
+    off = {name for key, names in SWITCHES.items() if settings.get(key) is False for name in names}
+    own: list[Rule] = []
+    for item in settings.get(f"{SECTION}rules") or ():
+        if isinstance(item, str):  # a file of rules
+            try:
+                own += load_rules(item)
+            except UsageError as error:
+                problems.append(str(error))
+            continue
+        rules, wrong = read_rules([_with_builtin(item, found)])
+        own += rules
+        problems += wrong
+    named = {rule.name: rule for rule in [*found, *own] if rule.name not in off}
+    return [rule for rule in named.values() if rule.enabled], problems
+
+
+def _thresholds(settings: Mapping[str, Any], problems: list[str]) -> dict[str, float]:
+    """Return the thresholds that are set, each checked as its own key is wherever it comes from."""
+    prefix = thresholds.PREFIX
+    found = {}
+    for path, value in settings.items():
+        name = path.removeprefix(prefix)
+        if not path.startswith(prefix) or value in (None, 0, 0.0):
+            continue
+        known = thresholds.BY_NAME.get(name)
+        if known is None:
+            problems.append(f"there is no threshold '{name}'; there are {', '.join(thresholds.BY_NAME)}")
+            continue
+        try:
+            found[name] = parse_float(known.key.parse(value))
+        except ValueError as error:
+            cause = f"it is {describe(value)}, {error}"
+            problems.append(str(UsageError(f"set the threshold '{name}'", cause, f"the default is {known.default:g}")))
+    return found
+
+
+def _with_builtin(item: Any, found: list[Rule]) -> Any:
+    """Return a rule that names a built-in one and changes a part of it, whole."""
+    if not isinstance(item, dict) or any(key in item for key in ("when", "detect", "event")):
+        return item
+    base = next((rule for rule in found if rule.name == item.get("name")), None)
+    return item if base is None else {**base.facts(), **item}
+
+
+__all__ = ["PROFILES", "SWITCHES", "TIME", "Profile", "profile", "rules_of"]

@@ -1,0 +1,1 @@
+"""Compare runs: levels, differences, baselines and gates."""

@@ -1,0 +1,411 @@
+"""Compare groups of runs: speed, phases, throughput, memory and loss, each with its interval and verdict."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.compare import likeness
+from stepscope.analysis.compare.difference import (
+    CONFIDENCE,
+    NOT_COMPARABLE,
+    SAME,
+    TOO_LARGE,
+    Difference,
+    difference,
+    not_comparable,
+)
+from stepscope.analysis.compare.gate import Gate, Judgement, judge
+from stepscope.analysis.compare.level import QUIET, QUIET_RATE, Level, Levels, at_step, at_time, flow, peak, profiles
+from stepscope.analysis.compare.quantity import (
+    LOSS,
+    MEAN_STEP,
+    MEMORY,
+    PHASE,
+    RATE,
+    SCORE,
+    STEP,
+    TIME,
+    TOTAL,
+    Spec,
+    is_loss,
+    is_score,
+    kind_of,
+)
+from stepscope.analysis.compare.recording import common_steps, in_turn, together
+from stepscope.analysis.compare.schedule import EQUAL, OTHER, PARTS, UNKNOWN, Schedule, by_share, schedule_of
+from stepscope.core.vocabulary import unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.analysis.compare.quantity import Kind
+    from stepscope.analysis.compare.recording import Curve, Group, Recording
+    from stepscope.analysis.finding import Finding
+
+THROUGHPUT = ("samples_per_second", "tokens_per_second")
+SAMPLES = "samples"
+BATCH_TOLERANCE = 0.01
+"""Ratio by which the samples of a step may differ before step times are not comparable."""
+TOGETHER = 1.25
+"""How many times farther than their steps tell runs lie apart that took place at the same time, in turns: what the
+machine does meanwhile is in the steps of all of them. 40 pairs of equal torch loops on two busy cores lie 0.25 % apart
+(standard deviation), where this and the noise of their kind allow 0.32 %."""
+FLOOR_FREEDOM = 8.0
+"""Degrees of freedom of how far the fastest steps of equal runs lie apart, as the parts of each run tell it. Of 165
+pairs of equal torch loops one after the other, on two cores with 16 programs waiting for them, 1.8 % lie farther apart
+than the interval that follows."""
+CERTAIN = 0.999
+"""Confidence of the interval of all steps that must not hold the change of the fastest ones before they are set aside:
+so certain that equal runs, whose disturbances differ, hardly ever get there."""
+SEVERAL = 20
+"""Curves (losses and scores) that are compared unasked, at most."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One quantity in two groups."""
+
+    quantity: str
+    unit: str
+    definition: str
+    """How its value is taken out of a run."""
+    found: Difference
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        found = self.found
+        interval = None if found.low is None else [found.low, found.high]
+        return {
+            "quantity": self.quantity,
+            "unit": self.unit,
+            "a": found.a,
+            "b": found.b,
+            "difference": found.difference,
+            "ratio": found.ratio,
+            "interval": interval,
+            "confidence": found.confidence,
+            "verdict": found.verdict,
+            "why": found.why,
+            "definition": self.definition,
+            "noise": found.noise,
+            "runs": list(found.runs),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Group B beside group A."""
+
+    a: str
+    b: str
+    quantities: tuple[Compared, ...]
+    gates: tuple[Judgement, ...] = ()
+    findings: tuple[Finding, ...] = field(default=())
+    """What is not alike."""
+
+    def quantity(self, name: str) -> Compared | None:
+        """Return one quantity, if it was compared."""
+        return next((item for item in self.quantities if item.quantity == name), None)
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "quantities": [item.facts() for item in self.quantities],
+            "gates": [item.facts() for item in self.gates],
+            "findings": [item.facts() for item in self.findings],
+        }
+
+
+def compare(
+    first: Group,
+    second: Group,
+    *,
+    asked: Sequence[Spec] = (),
+    gates: Sequence[Gate] = (),
+    confidence: float = CONFIDENCE,
+) -> Comparison:
+    """Compare two groups of runs.
+
+    Args:
+        first: A, what the other is measured against.
+        second: B.
+        asked: quantities to compare beside those that always are.
+        gates: limits to hold the differences against; what they name is compared too.
+        confidence: of the intervals.
+    """
+    specs = dict.fromkeys([*usual(first, second), *asked, *(gate.spec for gate in gates)])
+    compared = {spec: compare_one(spec, first, second, confidence) for spec in specs}
+    judged = tuple(judge(gate, compared[gate.spec].found) for gate in gates)
+    findings = (*likeness.unlikeness([first, second]), *mixtures([first, second]))
+    return Comparison(first.label, second.label, tuple(compared.values()), judged, findings)
+
+
+def compare_one(spec: Spec, first: Group, second: Group, confidence: float = CONFIDENCE) -> Compared:
+    """Compare one quantity."""
+    unit = "seconds" if spec.name == MEAN_STEP else unit_of(spec.name)
+    groups = [first, second]
+    levels = measure(spec, groups)
+    if not levels.groups:
+        return Compared(spec.text, unit, "", not_comparable(levels.text, confidence))
+    found = _difference(spec, levels, groups, confidence)
+    if levels.whole and not _alike(spec, found, groups):
+        levels = measure(spec, groups, quiet=False)
+        found = _difference(spec, levels, groups, confidence)
+    found = _undisputed(spec, found, groups, confidence)
+    other = _batches(first, second) if spec.name in {STEP, MEAN_STEP} or spec.name.startswith(PHASE) else ""
+    if other:
+        found = Difference(NOT_COMPARABLE, other, found.a, found.b, runs=found.runs, confidence=confidence)
+    order = "; all ran at the same time" if together(_runs(groups)) else ""
+    order = order or ("; A and B took turns" if in_turn(first, second) else "")
+    return Compared(spec.text, unit, levels.text + order, found)
+
+
+def _difference(spec: Spec, levels: Levels, groups: Sequence[Group], confidence: float) -> Difference:
+    with np.errstate(all="ignore"):  # what leaves the floats is not finite, and is said to be
+        kind, pairs = kind_in(spec, levels, groups), in_turn(groups[0], groups[1])
+        return difference(levels.groups[0], levels.groups[1], kind, confidence, pairs)
+
+
+def _undisputed(spec: Spec, found: Difference, groups: Sequence[Group], confidence: float) -> Difference:
+    """Return what is found at equal steps, unless nothing tells whether that is fair.
+
+    Of runs of other lengths one may be unfinished, or each may have had a schedule of its own. If equal shares of the
+    runs say something else than equal steps, neither is believed.
+    """
+    if spec.seconds is not None or spec.share is not None or kind_of(spec.name) is MEMORY:
+        return found
+    schedule = schedule_of(groups)
+    if schedule.kind != UNKNOWN:
+        return found
+    levels = measure(replace(spec, step=None), groups, schedule=replace(schedule, kind=OTHER))
+    shares = _difference(spec, levels, groups, confidence) if levels.groups else found
+    if shares.verdict == found.verdict:
+        return found
+    why = (
+        f"the runs have {schedule.text}, and nothing tells whether one is unfinished or each had a schedule of its "
+        f"own: at equal steps B is {_said(found)}, at equal shares {_said(shares)}; log learning_rate, or give the "
+        "planned steps in the config as max_steps"
+    )
+    return Difference(NOT_COMPARABLE, why, found.a, found.b, runs=found.runs, confidence=confidence)
+
+
+def _said(found: Difference) -> str:
+    return "no different" if found.verdict == SAME else found.verdict
+
+
+def _alike(spec: Spec, found: Difference, groups: Sequence[Group]) -> bool:
+    """Say whether all steps may have changed as the fastest did; else the fastest do not stand for them."""
+    levels = measure(spec, groups, quiet=False)
+    if not levels.groups or found.ratio is None:
+        return True
+    whole = _difference(spec, levels, groups, CERTAIN)
+    return whole.low is None or whole.high is None or whole.low <= found.ratio <= whole.high
+
+
+def kind_in(spec: Spec, levels: Levels, groups: Sequence[Group]) -> Kind:
+    """Return the kind of a quantity with the noise that these runs have."""
+    kind = kind_of(spec.name)
+    if levels.whole:
+        return replace(kind, run_over_steps=1.0, freedom=FLOOR_FREEDOM)
+    return replace(kind, run_over_steps=_over(kind, groups))
+
+
+def _over(kind: Kind, groups: Sequence[Group]) -> float:
+    return min(kind.run_over_steps, TOGETHER) if together(_runs(groups)) else kind.run_over_steps
+
+
+def _runs(groups: Sequence[Group]) -> list[Recording]:
+    return [run for group in groups for run in group.runs]
+
+
+def measure(spec: Spec, groups: Sequence[Group], *, quiet: bool = True, schedule: Schedule | None = None) -> Levels:
+    """Return the level of a quantity in each run of each group.
+
+    Args:
+        spec: the quantity.
+        groups: the runs.
+        quiet: whether the fastest steps may stand for all, where the machine disturbed the others.
+        schedule: how the runs' ways lie to each other; None: as the runs tell.
+    """
+    with np.errstate(all="ignore"):  # as above
+        found = _measure(spec, groups, schedule or schedule_of(groups), quiet=quiet)
+    return found if _finite(found) else Levels((), TOO_LARGE)
+
+
+def _finite(levels: Levels) -> bool:
+    return all(math.isfinite(level.value) for group in levels.groups for level in group)
+
+
+def _measure(spec: Spec, groups: Sequence[Group], schedule: Schedule, *, quiet: bool) -> Levels:
+    total = _is_total(spec, groups)
+    name = STEP if spec.name == MEAN_STEP or total else spec.name
+    missing = _missing(name, groups)
+    if missing:
+        return Levels((), missing)
+    curves = [group.curves(name) for group in groups]
+    if total:
+        return _total(curves, groups, schedule)
+    if spec.step is not None:
+        return _noted(at_step(curves, spec.step), schedule)
+    if spec.seconds is not None:
+        return _noted(at_time(curves, None if math.isinf(spec.seconds) else spec.seconds), schedule)
+    if kind_of(spec.name) is MEMORY:
+        return peak(curves)
+    return _along(spec, curves, groups, schedule, quiet=quiet)
+
+
+def _missing(name: str, groups: Sequence[Group]) -> str:
+    """Return which group does not have a metric in all of its runs; empty if all have."""
+    for group in groups:
+        having = sum(name in run.curves for run in group.runs)
+        if having < len(group.runs) or not having:
+            some = f"only {having} of {len(group.runs)} runs of {group.label} have the metric {name}"
+            return some if having else f"{group.label} has no metric {name}"
+    return ""
+
+
+def _along(
+    spec: Spec, curves: list[list[Curve]], groups: Sequence[Group], schedule: Schedule, *, quiet: bool
+) -> Levels:
+    """Return what is compared along the runs' ways: over equal steps, or over equal shares of other lengths."""
+    kind, parts = kind_of(spec.name), 0
+    if spec.share is not None and spec.share > schedule.share:
+        return Levels((), f"not every run came as far: {_done(schedule)}")
+    if spec.share is not None or schedule.kind == OTHER:
+        curves, parts = _by_share(curves, schedule), PARTS
+    if kind in {LOSS, SCORE} or spec.share is not None:
+        part = int(spec.share * PARTS) if spec.share is not None and spec.share < 1 else None
+        return at_step(curves, part, parts)
+    views = {TIME: QUIET, RATE: QUIET_RATE} if spec.name != MEAN_STEP and quiet else {}
+    return flow(curves, views.get(kind), _over(kind, groups), parts)
+
+
+def _is_total(spec: Spec, groups: Sequence[Group]) -> bool:
+    """Say whether the total time is asked for, and no run has a metric of that name."""
+    return spec.name == TOTAL and not any(TOTAL in run.curves for run in _runs(groups))
+
+
+def _by_share(curves: Sequence[Sequence[Curve]], schedule: Schedule) -> list[list[Curve]]:
+    """Return the curves of all groups over shares of the runs' ways."""
+    rest = iter(by_share([curve for group in curves for curve in group], schedule.lengths))
+    return [[next(rest) for _ in group] for group in curves]
+
+
+def _done(schedule: Schedule) -> str:
+    """Return how far the runs came."""
+    return f"{schedule.text} planned, of which the least complete run did {min(schedule.reached, default=0):.0%}"
+
+
+def _noted(levels: Levels, schedule: Schedule) -> Levels:
+    """Add to what is read at an equal step or time that the runs' ways are of other lengths."""
+    if schedule.kind == EQUAL or not levels.groups:
+        return levels
+    return replace(levels, text=f"{levels.text}, of runs of other lengths ({schedule.text})")
+
+
+def _total(curves: Sequence[Sequence[Curve]], groups: Sequence[Group], schedule: Schedule) -> Levels:
+    """Return how long each run took from its first step to its last; its error is the steps' own."""
+    if not schedule.finished:
+        return Levels((), f"not every run reached its end ({_done(schedule)})")
+    if schedule.kind == UNKNOWN:
+        return Levels((), f"nothing says whether every run was finished ({schedule.text})")
+    ends = [np.array([curve.elapsed[-1] if len(curve) else math.nan for curve in group]) for group in curves]
+    if not all(np.isfinite(some).all() and (some > 0).all() for some in ends):
+        return Levels((), "not every run tells its time")
+    steps = _measure(Spec(MEAN_STEP), groups, schedule, quiet=False)
+    doubts = [[_doubt(level) for level in group] for group in steps.groups] or [[0.0] * len(some) for some in ends]
+    found = [
+        tuple(Level(float(end), float(end) * doubt) for end, doubt in zip(*pair, strict=True))
+        for pair in zip(ends, doubts, strict=True)
+    ]
+    return Levels(tuple(found), f"from the first step to the last ({schedule.text})")
+
+
+def _doubt(level: Level) -> float:
+    """Return the error of a level as a ratio."""
+    return level.error / level.value if level.value > 0 else 0.0
+
+
+def usual(first: Group, second: Group) -> Iterator[Spec]:
+    """Yield the quantities that are compared unasked: those that both groups have, speed first."""
+    shared = set(first.names()) & set(second.names())
+    schedule = schedule_of([first, second])
+    if STEP in shared:
+        yield Spec(STEP)
+        yield Spec(MEAN_STEP)
+        if schedule.complete:
+            yield Spec(TOTAL)
+    yield from (Spec(name) for name in THROUGHPUT if name in shared)
+    yield from (Spec(name) for name in sorted(shared) if name.startswith(PHASE))
+    yield from (Spec(name) for name in sorted(shared) if kind_of(name) is MEMORY and _is_peak(name))
+    curves = [name for name in sorted(shared) if is_loss(name) or is_score(name)][:SEVERAL]
+    for name in sorted(curves, key=lambda name: (name != "loss", name)):
+        yield from _usual_of_curve(name, [first.curves(name), second.curves(name)], schedule)
+
+
+def _usual_of_curve(name: str, groups: Sequence[Sequence[Curve]], schedule: Schedule) -> Iterator[Spec]:
+    """Yield where a loss or score is compared: at an equal step and time, or at an equal share of other ways.
+
+    At a time at which one of two finished runs was not yet finished it looks worse than it is.
+    """
+    if schedule.kind == OTHER:
+        share = math.floor(schedule.share * 100) / 100
+        if share > 0:
+            yield Spec(name, share=share)
+        return
+    last = last_common(groups)
+    if last is not None:
+        yield Spec(name, step=last)
+    end = common_end(groups)
+    if end is not None and schedule.kind == EQUAL and not schedule.complete:  # else the total time says it better
+        yield Spec(name, seconds=end)
+
+
+def _is_peak(name: str) -> bool:
+    """Say whether a metric is a peak of memory; those of single GPUs have become one."""
+    return "peak" in name and not name.startswith("gpu/")
+
+
+def last_common(groups: Sequence[Sequence[Curve]]) -> int | None:
+    """Return the last step that all curves have; None if they have none."""
+    steps = common_steps([curve for group in groups for curve in group])
+    return int(steps[-1]) if len(steps) else None
+
+
+def common_end(groups: Sequence[Sequence[Any]]) -> float | None:
+    """Return the last time that all curves reach, to three digits, in seconds; None if one tells no time."""
+    ends = [float(curve.elapsed[-1]) if len(curve) else math.nan for group in groups for curve in group]
+    if not ends or not all(math.isfinite(end) and end > 0 for end in ends):
+        return None
+    end = min(ends)
+    unit = 10.0 ** (math.floor(math.log10(end)) - 2)
+    return math.floor(end / unit) * unit if unit < 1 else float(math.floor(end))
+
+
+def _batches(first: Group, second: Group) -> str:
+    """Return why the step times of two groups cannot be compared: other batches; empty if nothing speaks against it."""
+    sizes = []
+    for group in (first, second):
+        curves = group.curves(SAMPLES)
+        if len(curves) < len(group.runs) or not all(len(curve) for curve in curves):
+            return ""
+        sizes.append(sum(float(curve.value.mean()) for curve in curves) / len(curves))
+    if min(sizes) <= 0 or max(sizes) / min(sizes) - 1 <= BATCH_TOLERANCE:
+        return ""
+    return f"{sizes[0]:g} samples a step against {sizes[1]:g}; compare samples_per_second"
+
+
+def mixtures(groups: Sequence[Group]) -> Iterator[Finding]:
+    """Yield the groups whose runs fall into two clusters by their step time."""
+    for group in groups:
+        curves = group.curves(STEP)
+        with np.errstate(all="ignore"):
+            found = likeness.mixture(profiles(curves)) if len(curves) == len(group.runs) else None
+        if found is not None:
+            yield likeness.apart(group, found, STEP)

@@ -1,0 +1,254 @@
+"""Is one group of runs different from another? A ratio, its interval, and a verdict that knows its noise.
+
+The unit of evidence is the run, not the step: equal runs lie apart by more than their steps tell. With repeats that
+distance is measured; where there are few, it is held near what is known beforehand, which counts as a few runs (the
+moderated t of empirical Bayes): the kind's own noise, and a multiple of the error that the steps tell. So one run
+against one gives an interval too, a wide one, and ten against ten rely on nothing but themselves. Runs that took turns,
+A B A B, are compared in pairs: what the machine did meanwhile, slow hours and fast ones, is in both of a pair.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.compare.quantity import percent
+from stepscope.analysis.series.student import two_sided
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.compare.level import Level
+    from stepscope.analysis.compare.quantity import Kind
+
+    Numbers = NDArray[np.float64]
+
+CONFIDENCE = 0.95
+"""Share of intervals that hold the true difference; equal groups are called different in the rest."""
+SAME = "no difference"
+NOT_COMPARABLE = "not comparable"
+TOO_LARGE = "its values are too large to be compared"
+TOLD_FREEDOM = 4.0
+"""Degrees of freedom of the deviation of equal runs that follows from what the steps tell."""
+BIG = 700.0
+"""Logarithm of what is still a float."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How B differs from A in one quantity. Ratios are B / A - 1; None where they do not exist."""
+
+    verdict: str
+    """faster, slower, better, worse, lower, higher, no difference or not comparable."""
+    why: str
+    a: float | None = None
+    b: float | None = None
+    """Means over the runs of each group (geometric for positive values)."""
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """Interval of the ratio."""
+    noise: float | None = None
+    """Standard deviation of equal runs that was reckoned with, as a ratio."""
+    runs: tuple[int, int] = (0, 0)
+    confidence: float = CONFIDENCE
+
+    @property
+    def difference(self) -> float | None:
+        """B - A."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+
+def not_comparable(why: str, confidence: float = CONFIDENCE) -> Difference:
+    """Return that there is nothing to compare."""
+    return Difference(NOT_COMPARABLE, why, confidence=confidence)
+
+
+def difference(
+    first: Sequence[Level],
+    second: Sequence[Level],
+    kind: Kind,
+    confidence: float = CONFIDENCE,
+    pairs: Sequence[tuple[int, int]] = (),
+) -> Difference:
+    """Compare two groups of runs.
+
+    Args:
+        first: the level of each run of A.
+        second: the level of each run of B.
+        kind: which way is better, and the noise that is known beforehand.
+        confidence: of the interval.
+        pairs: places of the runs of A and B that followed each other, where all took turns.
+    """
+    values = [np.array([level.value for level in group]) for group in (first, second)]
+    why = _obstacle(values)
+    if why:
+        return not_comparable(why, confidence)
+    scale = _Scale.of(values)
+    a, b = (scale.inside(group) for group in values)
+    errors = [scale.error(level) for level in (*first, *second)]
+    noise, error, freedom = spread(a, b, errors, kind) if not pairs else paired(a, b, errors, kind, pairs)
+    reach = t_quantile(confidence, freedom) * error
+    gap = float(b.mean() - a.mean())
+    ratio, low, high = (scale.ratio(gap + part) for part in (0.0, -reach, reach))
+    means = [scale.outside(float(group.mean())) for group in (a, b)]
+    if not all(map(math.isfinite, (ratio, low, high, *means))):
+        return not_comparable(TOO_LARGE, confidence)
+    verdict, runs = verdict_of(low, high, kind), (len(a), len(b))
+    why = _why(verdict, runs, noise, reach)
+    return Difference(verdict, why, means[0], means[1], ratio, low, high, noise, runs, confidence)
+
+
+def _obstacle(values: Sequence[Numbers]) -> str:
+    """Return why groups cannot be compared; empty if they can."""
+    if not all(len(group) and np.isfinite(group).all() for group in values):
+        return "a run has no finite value"
+    if float(values[0].mean()) == 0.0:
+        return "A is zero, so there is no ratio" if any(group.any() for group in values) else "both are zero"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Where differences are ratios: logarithms of the values; if some are not positive, shares of the mean of A."""
+
+    unit: float | None
+    """The size of A; None for logarithms."""
+
+    @classmethod
+    def of(cls, values: Sequence[Numbers]) -> _Scale:
+        return cls(None if all((group > 0).all() for group in values) else abs(float(values[0].mean())))
+
+    def inside(self, values: Numbers) -> Numbers:
+        return np.log(values) if self.unit is None else values / self.unit
+
+    def outside(self, value: float) -> float:
+        return math.exp(min(value, BIG)) if self.unit is None else value * self.unit
+
+    def ratio(self, gap: float) -> float:
+        return math.expm1(min(gap, BIG)) if self.unit is None else gap
+
+    def error(self, level: Level) -> float:
+        return level.error / (level.value if self.unit is None else self.unit)
+
+
+def spread(
+    a: Numbers,
+    b: Numbers,
+    errors: Sequence[float],
+    kind: Kind,
+) -> tuple[float, float, float]:
+    """Return the deviation of equal runs, the standard error of the difference of means, and its degrees of freedom."""
+    sums = [float(np.sum((group - group.mean()) ** 2)) for group in (a, b)]
+    noise, freedom, prior = _pooled(_prior(errors, kind), kind, sum(sums), len(a) + len(b) - 2)
+    error = math.sqrt(noise * (1 / len(a) + 1 / len(b)))
+    own = [
+        (prior * noise + total) / (prior + len(group) - 1) / len(group)
+        for group, total in zip((a, b), sums, strict=True)
+        if prior + len(group) > 1
+    ]
+    if len(own) == 2 and sum(own) > error**2:  # the smaller group is the noisier one: Welch
+        shares = [part**2 / (prior + len(group) - 1) for part, group in zip(own, (a, b), strict=True)]
+        return math.sqrt(noise), math.sqrt(sum(own)), sum(own) ** 2 / sum(shares)
+    return math.sqrt(noise), error, freedom
+
+
+def _pooled(known: tuple[float, float], kind: Kind, squares: float, repeats: int) -> tuple[float, float, float]:
+    """Return the variance of equal runs, its degrees of freedom, and how many of these are known beforehand.
+
+    Where the noise is a matter of the program, repeats that lie farther apart than it is known are believed alone.
+
+    Args:
+        known: the variance as it is known beforehand, and its degrees of freedom.
+        kind: of the quantity.
+        squares: sum of squares of the repeats around the mean of their group.
+        repeats: degrees of freedom of these.
+    """
+    variance, before = known
+    if kind.varies and repeats > 0 and squares > variance * repeats:
+        return squares / repeats, float(repeats), 0.0
+    freedom = before + repeats
+    return (before * variance + squares) / freedom, freedom, before
+
+
+def paired(
+    a: Numbers, b: Numbers, errors: Sequence[float], kind: Kind, pairs: Sequence[tuple[int, int]]
+) -> tuple[float, float, float]:
+    """Return the same as `spread` of runs that took turns, from how far the pairs lie apart in their difference."""
+    gaps = np.array([b[there] - a[here] for here, there in pairs])
+    # The difference of a pair has the noise of two runs.
+    squares = float(np.sum((gaps - gaps.mean()) ** 2)) / 2
+    noise, freedom, _ = _pooled(_prior(errors, kind), kind, squares, len(gaps) - 1)
+    return math.sqrt(noise), math.sqrt(2 * noise / len(gaps)), freedom
+
+
+def _prior(errors: Sequence[float], kind: Kind, scale: float = 1.0) -> tuple[float, float]:
+    """Return the variance of equal runs as it is known beforehand, and its degrees of freedom.
+
+    The noise of a program that nobody has repeated is a guess; what the steps tell is known better.
+    """
+    told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
+    guess, told = (kind.noise * scale) ** 2, kind.run_over_steps**2 * told
+    if not kind.varies or guess + told == 0:
+        return guess + told, kind.freedom
+    return guess + told, (guess + told) ** 2 / (guess**2 / kind.freedom + told**2 / TOLD_FREEDOM)
+
+
+def one_more_run(levels: Sequence[Level], kind: Kind) -> tuple[float, float, float]:
+    """Return the mean of some equal runs, the deviation of one run from it, and its degrees of freedom."""
+    values, errors = np.array([level.value for level in levels]), np.array([level.error for level in levels])
+    scale = float(np.abs(values).max()) or 1.0
+    values, errors = values / scale, errors / scale
+    mean = float(values.mean())
+    prior = _prior(errors.tolist(), kind, mean)
+    variance, freedom, _ = _pooled(prior, kind, float(np.sum((values - mean) ** 2)), len(values) - 1)
+    return mean * scale, math.sqrt(variance) * scale, freedom
+
+
+@functools.lru_cache(maxsize=256)
+def t_quantile(confidence: float, freedom: float) -> float:
+    """Return how many standard errors an interval of Student's t reaches to each side."""
+    low, high = 0.0, 1.0
+    while two_sided(high, freedom) > 1 - confidence and high < 1e6:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if two_sided(middle, freedom) > 1 - confidence else (low, middle)
+    return high
+
+
+def verdict_of(low: float, high: float, kind: Kind) -> str:
+    """Return what an interval of the ratio says."""
+    if low <= 0.0 <= high:
+        return SAME
+    falls = high < 0
+    return kind.better if falls == (kind.lower_is_better is not False) else kind.worse
+
+
+def runs_needed(found: Difference, ratio: float) -> int | None:
+    """Return how many runs of each group would show a difference of this size in nine of ten cases; None if not known.
+
+    Args:
+        found: a comparison, whose noise is taken for that of every run.
+        ratio: the size, such as 0.03.
+    """
+    if not found.noise or not ratio > 0:
+        return None
+    reach = t_quantile(found.confidence, 60.0) + 1.282
+    return max(2, math.ceil(2 * (reach * found.noise / ratio) ** 2))
+
+
+def _why(verdict: str, runs: tuple[int, int], noise: float, reach: float) -> str:
+    counted = f"{runs[0]} {'run' if runs[0] == 1 else 'runs'} against {runs[1]}"
+    known = f"equal runs differ by {percent(noise, signed=False)} (standard deviation)"
+    if sum(runs) == 2:
+        known = f"equal runs are taken to differ by {percent(noise, signed=False)}, as nothing is repeated"
+    if verdict == SAME:
+        return f"{counted}; {known}, so a change below {percent(reach, signed=False)} cannot be told"
+    return f"{counted}; {known}"

@@ -1,0 +1,188 @@
+"""Are runs alike? A difference means little between other machines, other batches, or a group that mixes two programs.
+
+The facts of a run are named `<what>/<which>`: hardware, batch, build and config. Inside a group all of them should be
+equal; between groups builds and settings may differ (that is what one compares), machines and batches should not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.compare.quantity import percent
+from stepscope.analysis.finding import INFO, WARNING, Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.compare.recording import Group
+
+    Numbers = NDArray[np.float64]
+
+HARDWARE, BATCH, BUILD, CONFIG = "hardware", "batch", "build", "config"
+WORDS = {HARDWARE: "hardware", BATCH: "batches", BUILD: "builds", CONFIG: "settings"}
+APART = 1.8
+"""How many times farther apart than inside each of them two clusters of runs must lie to count as two programs.
+Of 174 subsets of six groups of equal runs on 8 H100 (modded-nanogpt-runs) none reaches 1.6; half and half mixes of two
+programs 0.5 and 1.1 % apart have 3.7 and more, those of two 0.2 % apart 1.6 to 3.6. On two busy cores 1 in 20 groups of
+equal torch loops gets there: a busy hour is another machine."""
+ALONE = 3.0
+"""The same for one run beside all others; in those 174 subsets 2.3 at most."""
+LEAST_APART = 0.003
+"""Ratio that clusters, or a run and all others, must lie apart to be told: equal programs are 0.2 % apart from one day
+to the next, and nobody can do anything about it."""
+FEWEST_RUNS = 4
+"""Runs of a group below which clusters are not looked for."""
+MOST_SHOWN = 4
+_VARIES = re.compile(
+    r"seed|name|dir|path|file|port|host|id$|date|time|output|log|seconds$|status$|train_samples$", re.IGNORECASE
+)
+"""Settings, and results among them, that differ between repeats by nature."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Runs of one group that lie apart from the others."""
+
+    few: tuple[int, ...]
+    """Places of the smaller cluster's runs."""
+    ratio: float
+    """How far it lies from the others, as a ratio."""
+    distance: float
+    """Distance between the clusters by the larger distance inside one."""
+
+
+def unlikeness(groups: Sequence[Group]) -> list[Finding]:
+    """Return what differs inside the groups, and between them."""
+    return [*(finding for group in groups for finding in _inside(group)), *_between(groups)]
+
+
+def _inside(group: Group) -> Iterator[Finding]:
+    for what, word in WORDS.items():
+        values = {name: _values(group, name) for name in _names([group], what)}
+        mixed = {name: found for name, found in values.items() if len(found) > 1}
+        if mixed:
+            told = [f"{_short(name)} {_counted(found)}" for name, found in mixed.items()]
+            remedy = "compare runs of one kind: leave the others out of the group"
+            evidence = {"group": group.label, "mixed": mixed}
+            yield Finding("mixed_group", f"{group.label} mixes {word}: {_joined(told)}", WARNING, remedy, evidence)
+
+
+def _between(groups: Sequence[Group]) -> Iterator[Finding]:
+    first = groups[0]
+    for other in groups[1:]:
+        for what, word in WORDS.items():
+            values = {name: (_values(first, name), _values(other, name)) for name in _names([first, other], what)}
+            found = {name: [list(a), list(b)] for name, (a, b) in values.items() if a and b and set(a) != set(b)}
+            if found:
+                severe = what in {HARDWARE, BATCH}
+                told = [f"{_short(name)} {' | '.join(a[:2])} -> {' | '.join(b[:2])}" for name, (a, b) in found.items()]
+                text = f"{word} of {first.label} and {other.label} differ: {_joined(told)}"
+                remedy = "run both on the same machines with the same batch" if severe else ""
+                kind = "unlike_groups" if severe else "changed"
+                evidence = {"groups": [first.label, other.label], "differ": found}
+                yield Finding(kind, text, WARNING if severe else INFO, remedy, evidence)
+
+
+def _names(groups: Sequence[Group], what: str) -> list[str]:
+    names = {name for group in groups for run in group.runs for name in run.facts if name.startswith(f"{what}/")}
+    return sorted(name for name in names if what != CONFIG or not _VARIES.search(name))
+
+
+def _values(group: Group, name: str) -> dict[str, int]:
+    """Return the values that a fact has in a group, with the number of runs of each; unknown is none."""
+    found: dict[str, int] = {}
+    for run in group.runs:
+        if run.facts.get(name) is not None:
+            value = _shown(run.facts[name])
+            found[value] = found.get(value, 0) + 1
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _short(name: str) -> str:
+    return name.partition("/")[2]
+
+
+def _counted(values: dict[str, int]) -> str:
+    return ", ".join(f"{value} ({runs})" for value, runs in list(values.items())[:MOST_SHOWN])
+
+
+def _joined(parts: list[str]) -> str:
+    more = f"; and {len(parts) - MOST_SHOWN} more" if len(parts) > MOST_SHOWN else ""
+    return "; ".join(parts[:MOST_SHOWN]) + more
+
+
+def mixture(profiles: Numbers | None) -> Mixture | None:
+    """Return the runs of a group that lie apart, if it falls into two clusters; None if it does not.
+
+    Runs of one program are slow and fast in the same places, so the distance of two runs is the median over the
+    stretches of how far they lie apart there: a disturbance in some of them does not count. Runs that are far from all
+    others are set aside one by one, so that they do not hide two programs behind them.
+
+    Args:
+        profiles: runs by stretches, relative to what all do (`level.profiles`).
+    """
+    if profiles is None:
+        return None
+    left = np.arange(len(profiles))
+    alone: Mixture | None = None
+    while len(left) >= FEWEST_RUNS:
+        distances = np.median(np.abs(profiles[left][:, None] - profiles[left][None]), axis=2)
+        few, many = _two_clusters(distances)
+        between = float(distances[np.ix_(few, many)].mean())
+        inside = max(_inner(distances, few), _inner(distances, many))
+        reach = between / inside if inside > 0 else np.inf if between > 0 else 0.0
+        ratio = float(np.median(profiles[left[few]].mean(axis=0) - profiles[left[many]].mean(axis=0)))
+        found = Mixture(tuple(left[few].tolist()), ratio, float(reach))
+        if len(few) > 1:
+            return found if reach >= APART and abs(ratio) >= LEAST_APART else alone
+        if reach >= ALONE and abs(ratio) >= LEAST_APART:
+            alone = alone or found
+        left = left[many]
+    return alone
+
+
+def _inner(distances: Numbers, members: list[int]) -> float:
+    """Return the mean distance between the members of a cluster; 0 for a single one."""
+    count = len(members)
+    return float(distances[np.ix_(members, members)].sum()) / (count * (count - 1)) if count > 1 else 0.0
+
+
+def _two_clusters(distances: Numbers) -> tuple[list[int], list[int]]:
+    """Join the nearest clusters, by their mean distance, until two are left; the smaller first, members in order."""
+    members = [[place] for place in range(len(distances))]
+    apart = distances.astype(np.float64)
+    np.fill_diagonal(apart, np.inf)
+    while len(members) > 2:
+        first, second = sorted(divmod(int(np.argmin(apart)), len(members)))
+        sizes = len(members[first]), len(members[second])
+        joined = (sizes[0] * apart[first] + sizes[1] * apart[second]) / sum(sizes)
+        apart[first], apart[:, first] = joined, joined
+        apart[first, first] = np.inf
+        apart = np.delete(np.delete(apart, second, 0), second, 1)
+        members[first] += members.pop(second)
+    few, many = sorted((sorted(some) for some in members), key=len)
+    return few, many
+
+
+def apart(group: Group, found: Mixture, quantity: str) -> Finding:
+    """Return the finding that a group seems to mix two programs, or has a run that stands apart."""
+    names = ", ".join(group.runs[place].label for place in found.few[:MOST_SHOWN])
+    count = len(found.few)
+    seems = "one run stands apart" if count == 1 else f"it seems to mix two programs or machines: {count} runs"
+    others = len(group.runs) - count
+    text = f"{group.label}: {seems} ({names}), {percent(found.ratio)} in {quantity} from the other {others}"
+    evidence = {"group": group.label, "runs": list(found.few), "ratio": found.ratio, "distance": found.distance}
+    kind = "outlier_run" if count == 1 else "mixed_group"
+    return Finding(kind, text, WARNING, "look at what these runs did otherwise, or leave them out", evidence)

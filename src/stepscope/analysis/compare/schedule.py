@@ -1,0 +1,174 @@
+"""Do runs follow one schedule? Two runs of other lengths are not comparable at an equal step.
+
+A learning rate that falls over 1 000 steps is half way down where one of 2 000 steps has hardly begun: the shorter run
+looks better there, and is not. Runs of other lengths are compared at equal shares of their way; those of one schedule,
+of which one has not come as far, at the last step that both have. What a run was to do is told by its settings, by its
+learning rate, or by its being finished.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.analysis.compare.quantity import STEP, is_loss, is_score
+from stepscope.analysis.compare.recording import Curve, common_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.compare.recording import Group, Recording
+
+    Numbers = NDArray[np.float64]
+
+EQUAL, OTHER, UNKNOWN = "equal", "other", "unknown"
+LEARNING_RATE = "learning_rate"
+TOLERANCE = 0.02
+"""Ratio by which lengths, and shares of a way, may differ and count as equal: the last steps are not always logged."""
+RATE_TOLERANCE, RATE_SHARE, RATE_LEAST = 0.02, 0.95, 8
+"""Two learning rates are one schedule if they differ by less than so much of their highest value at so many of the
+steps that both have, of which there must be as many at least."""
+RATE_PART = 0.8
+"""The same for equal shares of their ways: a warm-up often goes by steps all the same."""
+PARTS = 1_000_000
+"""Parts of a run: the step of a curve that goes by share."""
+FEW = 48
+"""Points below which a curve is read between its points, and not as means."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the ways of some runs lie to each other."""
+
+    kind: str
+    """equal: equal steps are comparable; other: only equal shares are; unknown: nothing tells."""
+    lengths: tuple[int, ...] = ()
+    """Steps of each run's whole way: those it was to do, else those it did."""
+    reached: tuple[float, ...] = ()
+    """Share of it that each run did."""
+    text: str = ""
+    """The lengths, as in `1845 steps against 1490`."""
+    planned: bool = False
+    """Whether it is known of every run how many steps it was to do."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every run reached its end."""
+        return all(share >= 1 - TOLERANCE for share in self.reached)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run is known to have done all that it was to do."""
+        return self.finished and (self.planned or self.kind == OTHER)
+
+    @property
+    def share(self) -> float:
+        """The share of their way that all runs did; 1 if they are finished."""
+        return 1.0 if self.finished else min(self.reached)
+
+
+def schedule_of(groups: Sequence[Group]) -> Schedule:
+    """Return whether the runs of some groups follow one schedule."""
+    runs = [run for group in groups for run in group.runs]
+    known = [last for last in map(last_step, runs) if last]
+    if len(known) < len(runs) or not known:
+        return Schedule(EQUAL)
+    plans = list(map(_plan, runs, known))
+    lengths = tuple(plan or last for plan, last in zip(plans, known, strict=True))
+    reached = tuple(min(1.0, last / length) for last, length in zip(known, lengths, strict=True))
+    return Schedule(_kind(runs, plans, lengths), lengths, reached, _text(groups, lengths), all(plans))
+
+
+def _kind(runs: Sequence[Recording], plans: Sequence[int | None], lengths: Sequence[int]) -> str:
+    """Return how the ways of runs lie to each other; the learning rate is asked where the lengths do not tell."""
+    if _alike(lengths):
+        return EQUAL
+    rates = [run.curves[LEARNING_RATE] for run in runs if LEARNING_RATE in run.curves]
+    told = len(rates) == len(runs)
+    if told and _one_schedule(rates):
+        return EQUAL
+    return OTHER if all(plans) or (told and _one_schedule(by_share(rates, lengths), RATE_PART)) else UNKNOWN
+
+
+def last_step(run: Recording) -> int | None:
+    """Return the last step that a run did; None if it tells none."""
+    curve = run.curves.get(STEP)
+    curves = (
+        [curve] if curve is not None else [one for name, one in run.curves.items() if is_loss(name) or is_score(name)]
+    )
+    return max((int(one.step[-1]) for one in curves if len(one)), default=None)
+
+
+def _plan(run: Recording, last: int) -> int | None:
+    """Return how many steps a run was to do; None if nobody knows, or if it did more."""
+    return run.planned if run.planned and last <= run.planned * (1 + TOLERANCE) else None
+
+
+def _alike(lengths: Sequence[int]) -> bool:
+    return max(lengths) - min(lengths) <= max(1, TOLERANCE * max(lengths))
+
+
+def _one_schedule(rates: Sequence[Curve], share: float = RATE_SHARE) -> bool:
+    """Say whether learning rates go the same way over so much of what they have in common, whatever their height."""
+    steps = common_steps(rates)
+    if len(steps) < RATE_LEAST:
+        return False
+    table = np.stack([rate.value[np.searchsorted(rate.step, steps)] for rate in rates])
+    highest = table.max(axis=1, keepdims=True)
+    if not (highest > 0).all():
+        return False
+    table = table / highest
+    apart = table.max(axis=0) - table.min(axis=0)
+    return float(np.mean(apart <= RATE_TOLERANCE)) >= share
+
+
+def _text(groups: Sequence[Group], lengths: Sequence[int]) -> str:
+    rest = iter(lengths)
+    of_groups = [sorted({next(rest) for _ in group.runs}) for group in groups]
+    shown = [str(some[0]) if len(some) == 1 else f"{some[0]} to {some[-1]}" for some in of_groups if some]
+    return f"{shown[0]} steps{''.join(f' against {each}' for each in shown[1:])}" if shown else ""
+
+
+def by_share(curves: Sequence[Curve], lengths: Sequence[int]) -> list[Curve]:
+    """Return curves over shares of the runs' ways, in `PARTS`, with the same parts in each; they tell no time.
+
+    Args:
+        curves: a metric of each run.
+        lengths: steps of each run's whole way.
+    """
+    if not curves or not all(len(curve) for curve in curves):
+        return list(curves)
+    shares = [curve.step / length for curve, length in zip(curves, lengths, strict=True)]
+    begin, end = max(share[0] for share in shares), min(share[-1] for share in shares)
+    if begin > end:
+        return [Curve(curve.step[:0], curve.elapsed[:0], curve.value[:0]) for curve in curves]
+    points = [
+        (share[some], curve.value[some])
+        for share, curve in zip(shares, curves, strict=True)
+        for some in [(share >= begin) & (share <= end)]
+    ]
+    fewest = min((share for share, _ in points), key=len)
+    if len(fewest) >= FEW:
+        return _means(points, np.linspace(begin, end, len(fewest) + 1))
+    grid = np.unique(np.append(fewest, (begin, end)))
+    return _on_parts(grid, [np.interp(grid, share, curve.value) for share, curve in zip(shares, curves, strict=True)])
+
+
+def _means(points: Sequence[tuple[Numbers, Numbers]], edges: Numbers) -> list[Curve]:
+    """Return the means of points between edges of shares, where all runs have points."""
+    count = len(edges) - 1
+    places = [np.clip(np.searchsorted(edges, share, side="right") - 1, 0, count - 1) for share, _ in points]
+    numbers = [np.bincount(place, minlength=count) for place in places]
+    sums = [np.bincount(place, value, minlength=count) for place, (_, value) in zip(places, points, strict=True)]
+    full = np.all([number > 0 for number in numbers], axis=0)
+    means = [total[full] / number[full] for total, number in zip(sums, numbers, strict=True)]
+    return _on_parts(edges[1:][full], means)
+
+
+def _on_parts(shares: Numbers, values: Sequence[Numbers]) -> list[Curve]:
+    parts, kept = np.unique(np.round(shares * PARTS).astype(np.int64), return_index=True)
+    return [Curve(parts, np.full(len(parts), np.nan), value[kept]) for value in values]

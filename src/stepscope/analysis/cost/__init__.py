@@ -1,0 +1,1 @@
+"""What a run cost: time, energy, money, and the size of machine it needs."""

@@ -1,0 +1,163 @@
+"""Energy of a run: joules from counters or from power over time, split by what the time went to, and the CO₂ of it.
+
+A counter is exact, so it comes first; power is integrated between samples that are close enough. What no meter has
+seen is left out and said, never estimated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.cost.ledger import CLASSES
+from stepscope.analysis.series.leak import LARGEST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from stepscope.analysis.cost.ledger import Ledger
+
+    Numbers = NDArray[np.float64]
+
+JOULES_PER_KWH = 3.6e6
+LONGEST_GAP = 30.0
+"""Seconds between two samples of power that are bridged: thirty samples of the watcher's default of one a second."""
+
+
+@dataclass(frozen=True)
+class Meter:
+    """The joules that a meter has counted by each moment, from 0."""
+
+    time: Numbers
+    joules: Numbers
+
+    @property
+    def total(self) -> float:
+        """Joules in all."""
+        return float(self.joules[-1]) if len(self.joules) else 0.0
+
+    def at(self, moments: Numbers) -> Numbers:
+        """Return the joules that were counted by some moments."""
+        if not len(self.time):
+            return np.zeros(len(moments))
+        return np.interp(moments, self.time, self.joules)
+
+
+def from_counter(time: ArrayLike, joules: ArrayLike) -> Meter:
+    """Return the meter of a counter that only grows; where it begins anew nothing is added."""
+    when, what = _ordered(time, joules)
+    return Meter(when, np.cumsum(np.maximum(0.0, np.diff(what, prepend=what[:1]))))
+
+
+def from_power(time: ArrayLike, watts: ArrayLike, longest_gap: float = LONGEST_GAP) -> Meter:
+    """Return the meter of samples of power: the area below the lines between them, without gaps that are too long."""
+    when, what = _ordered(time, watts)
+    if not len(when):
+        return Meter(when, what)
+    apart = np.diff(when)
+    areas = np.where(apart <= longest_gap, apart, 0.0) * (what[1:] + what[:-1]) / 2
+    return Meter(when, np.concatenate([[0.0], np.cumsum(np.maximum(0.0, areas))]))
+
+
+def _ordered(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
+    when, what = np.asarray(time, np.float64).ravel(), np.asarray(value, np.float64).ravel()
+    size = min(len(when), len(what))
+    with np.errstate(invalid="ignore"):
+        good = (np.abs(when[:size]) <= LARGEST) & (np.abs(what[:size]) <= LARGEST)
+    when, what = when[:size][good], what[:size][good]
+    order = np.argsort(when, kind="stable")
+    return when[order], what[order]
+
+
+def split(ledger: Ledger, meters: Iterable[Meter]) -> dict[str, float]:
+    """Return the joules of a run by class.
+
+    Each span of the ledger has what the meters counted in it, split like its time; the mean over the ranks is taken.
+    """
+    meters = list(meters)
+    total = np.zeros(len(CLASSES))
+    ranks: dict[int, int] = {}
+    for spans in ledger.spans:
+        ranks[spans.number] = ranks.get(spans.number, 0) + 1
+    for spans in ledger.spans:
+        used = sum((meter.at(spans.end) - meter.at(spans.begin) for meter in meters), np.zeros(len(spans.end)))
+        lasted = spans.end - spans.begin
+        power = np.divide(used, lasted, out=np.zeros(len(used)), where=lasted > 0)
+        total += (spans.table * power[:, None]).sum(axis=0) / ranks[spans.number]
+    return dict(zip(CLASSES, total.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What a run has used, by class, and where that is known from."""
+
+    joules: dict[str, float]
+    sources: tuple[str, ...]
+    """The meters, by name."""
+    covered_ratio: float
+    """Share of the run's time that the meters saw."""
+    grams_per_kwh: float | None = None
+    region: str = ""
+
+    @property
+    def total_joules(self) -> float:
+        """Joules in all."""
+        return sum(self.joules.values())
+
+    @property
+    def kwh(self) -> float:
+        """Kilowatt-hours in all."""
+        return self.total_joules / JOULES_PER_KWH
+
+    @property
+    def co2_kg(self) -> float | None:
+        """Kilograms of CO₂ for it; None where the region is not known."""
+        return None if self.grams_per_kwh is None else self.kwh * self.grams_per_kwh / 1000
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "joules": self.joules,
+            "total_joules": self.total_joules,
+            "kwh": self.kwh,
+            "co2_kg": self.co2_kg,
+            "grams_per_kwh": self.grams_per_kwh,
+            "region": self.region,
+            "sources": list(self.sources),
+            "covered_ratio": self.covered_ratio,
+        }
+
+
+def measure(
+    ledger: Ledger, meters: Sequence[tuple[str, Meter]], grams_per_kwh: float | None = None, region: str = ""
+) -> Energy | None:
+    """Return the energy of a run from its meters; None if there is no meter with a sample in it.
+
+    Args:
+        ledger: of the run.
+        meters: name and meter; the same name on several nodes counts as one source.
+        grams_per_kwh: CO₂ of a kilowatt-hour where the run took place.
+        region: name of that place.
+    """
+    used = [(name, meter) for name, meter in meters if len(meter.time) > 1]
+    if not used or ledger.paid_seconds <= 0:
+        return None
+    names = sorted({name for name, _ in used})
+    seen = min(_union([meter for other, meter in used if other == name]) for name in names)
+    ratio = min(1.0, seen / ledger.paid_seconds)
+    joules = split(ledger, [meter for _, meter in used])
+    return Energy(joules, tuple(names), ratio, grams_per_kwh, region)
+
+
+def _union(meters: Sequence[Meter]) -> float:
+    """Return the seconds in which at least one of some meters counted."""
+    total, reached = 0.0, -np.inf
+    for meter in sorted(meters, key=lambda meter: float(meter.time[0])):
+        first, last = float(meter.time[0]), float(meter.time[-1])
+        total += max(0.0, last - max(first, reached))
+        reached = max(reached, last)
+    return total

@@ -1,0 +1,1 @@
+"""Statistics of one series of numbers: trend, anomalies, change points, leaks, forecasts."""

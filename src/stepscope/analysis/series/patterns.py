@@ -1,0 +1,163 @@
+"""How a resource is used: evenly, in turns, in bursts, at its limit, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.series.trend import finite_pairs, trend
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Numbers = NDArray[np.float64]
+
+CONSTANT, SATURATED, PERIODIC, SWITCHING = "constant", "saturated", "periodic", "switching"
+BURSTY, DRIFTING, STEADY, UNKNOWN = "bursty", "drifting", "steady", "unknown"
+"""Never moves; at its limit; comes back at equal distances; between two levels; mostly low with short peaks; rises or
+falls all along; about one level; too little to tell."""
+
+FEWEST = 20
+"""Points below which nothing is said."""
+AT_LIMIT, MOSTLY = 0.95, 0.9
+"""Share of the limit, and share of the points above that, that make it saturated."""
+TWO_LEVELS = 0.8
+"""Share of the variance that two levels must explain (one broad hump: 0.64 if Gaussian, 0.75 if even)."""
+RARE = 0.05
+"""Share of the points that each of two levels must have; fewer are bursts."""
+BURST = 6.0
+"""Height of the highest hundredth over the median, in distances between the quartiles (Gaussian: 1.7)."""
+RETURNS = 0.5
+"""Correlation with itself one period later."""
+SAME = 0.8
+"""Share of the best likeness that makes a shorter time the period."""
+FEWEST_PERIODS = 3
+"""Periods that must be there."""
+DRIFT = 0.7
+"""Share of the variance that a line must explain."""
+MOST_POINTS = 2**17
+"""Points of a longer series that a period is looked for in: means of equal blocks."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """How a resource was used, with the plain figures beside."""
+
+    kind: str
+    """constant, saturated, periodic, switching, bursty, drifting, steady or unknown."""
+    reason: str
+    """The evidence, or what is missing, in one sentence."""
+    points: int = 0
+    """Finite points; the figures are None without any."""
+    mean: float | None = None
+    std: float | None = None
+    """Standard deviation of the population, as everywhere."""
+    min: float | None = None
+    median: float | None = None
+    p95: float | None = None
+    max: float | None = None
+    busy_ratio: float | None = None
+    """Share of the points on the upper of two levels; None if there are not two."""
+    period: float | None = None
+    """Time between two returns, in the caller's unit; None if nothing returns."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) -> Pattern:
+    """Tell how a resource was used.
+
+    Args:
+        time: when each was measured, about evenly: seconds, or steps.
+        value: what was used; points that are not finite are left out.
+        limit: all that there is, in the same unit; None if there is no limit.
+    """
+    when, what = finite_pairs(time, value)
+    if not len(what):
+        return Pattern(UNKNOWN, "not enough data: no points")
+    scale = float(np.abs(what).max()) or 1.0
+    values = what / scale
+    low, median, p95, high = (float(each) for each in np.quantile(values, (0, 0.5, 0.95, 1)))
+    figures = {
+        "mean": float(values.mean()) * scale,
+        "std": float(values.std()) * scale,
+        "min": low * scale,
+        "median": median * scale,
+        "p95": p95 * scale,
+        "max": high * scale,
+    }
+    if len(what) < FEWEST:
+        text = f"not enough data: {len(what)} points, of which {FEWEST} are needed"
+        return Pattern(UNKNOWN, text, len(what), **figures)
+    busy, period = busy_ratio(values), _period(when, values)
+    kind, reason = _kind(when, values, None if limit is None else limit / scale, busy, period)
+    return Pattern(kind, reason, len(what), **figures, busy_ratio=busy, period=period)
+
+
+def busy_ratio(values: Numbers) -> float | None:
+    """Return the share of points on the upper of two levels (Otsu's split); None if there are not two levels."""
+    ordered = np.sort(values)
+    count = len(ordered)
+    below = np.arange(1, count)
+    sums = np.cumsum(ordered)
+    gap = sums[-1] * below / count - sums[:-1]
+    between = gap * gap / (below * (count - below))
+    best = int(np.argmax(between))
+    whole = float(np.var(ordered))
+    upper = (count - 1 - best) / count
+    if whole <= 0 or between[best] < TWO_LEVELS * whole or not RARE <= upper <= 1 - RARE:
+        return None
+    return upper
+
+
+def _kind(
+    when: Numbers, values: Numbers, limit: float | None, busy: float | None, period: float | None
+) -> tuple[str, str]:
+    """Return the kind and its evidence."""
+    low, first, median, third, top = np.quantile(values, (0, 0.25, 0.5, 0.75, 0.99))
+    if low == values.max():
+        return CONSTANT, "all points are equal"
+    if limit is not None:
+        share = float(np.mean(values >= AT_LIMIT * limit))
+        if share >= MOSTLY:
+            return SATURATED, f"{share:.0%} of the points are at the limit"
+    if period is not None:
+        return PERIODIC, f"comes back every {period:.4g}"
+    if busy is not None:
+        return SWITCHING, f"on the upper of two levels {busy:.0%} of the points"
+    line = trend(when, values)
+    if line.r_squared is not None and line.r_squared >= DRIFT:
+        return DRIFTING, f"a line explains {line.r_squared:.0%} of the variance"
+    if top - median > BURST * (third - first) and median - low < top - median:
+        return BURSTY, "the highest hundredth is far above the rest"
+    return STEADY, "one level with its noise"
+
+
+def _period(when: Numbers, values: Numbers) -> float | None:
+    """Return the time after which the series is most like itself, if it is like itself then."""
+    size = -(-len(values) // MOST_POINTS)
+    whole = len(values) // size * size
+    blocks = values[:whole].reshape(-1, size).mean(axis=1)
+    count = len(blocks)
+    at = np.arange(count) - (count - 1) / 2
+    rest = blocks - blocks.mean()
+    rest = rest - at * (np.dot(at, rest) / np.dot(at, at))
+    power = float(np.dot(rest, rest))
+    if power <= 1e-24 * count:
+        return None
+    spectrum = np.fft.rfft(rest, 2 * count)
+    lags = np.fft.irfft(spectrum * np.conj(spectrum))[: count // FEWEST_PERIODS + 1]
+    likeness = lags / power * count / (count - np.arange(len(lags)))
+    crossed = np.flatnonzero(likeness < 0)
+    if not len(crossed) or crossed[0] + 1 >= len(likeness):
+        return None
+    after = likeness[crossed[0] : -1]
+    if not len(after) or after.max() < RETURNS:
+        return None
+    first = int(np.argmax(after >= SAME * after.max()))  # not a multiple of the period
+    best = int(crossed[0]) + first + int(np.argmax(after[first : 2 * first + 2]))
+    return float(best * (when[-1] - when[0]) / (len(when) - 1) * size)

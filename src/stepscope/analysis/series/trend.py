@@ -1,0 +1,147 @@
+"""Which way a series goes, how fast, and how surely: least squares beside a slope that outliers do not move.
+
+Least squares gives the numbers of scipy's `linregress`. Its p-value takes the points for independent, as linregress
+does; the interval of the robust slope is widened for what neighbours have in common. Where they disagree, a few points
+make the trend: believe the robust one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.analysis.series.leak import theil_sen
+from stepscope.analysis.series.student import two_sided
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    Numbers = NDArray[np.float64]
+
+INCREASING, DECREASING, FLAT, UNKNOWN = "increasing", "decreasing", "flat", "unknown"
+
+SIGNIFICANT = 0.05
+"""Probability below which a slope is not put down to chance: the documents' (S0-068)."""
+WINDOWS = 20
+"""Parts that a series is cut into for `windowed`: enough to see a warm-up, a plateau and an end in one training."""
+MOST_BLOCKS = 300
+"""Blocks, each its medians, between which robust slopes are taken: 45 000 pairs take 2 ms, and on the loss of
+megatron-golden's mixtral run the slope is within 3 % of the one of all pairs."""
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A straight line through a series. Slopes are values per unit of time, as the caller's clock has it."""
+
+    direction: str
+    """increasing or decreasing where that is significant, else flat; unknown without enough points."""
+    reason: str
+    """The evidence, or what is missing, in one sentence."""
+    points: int = 0
+    """Finite points."""
+    slope: float | None = None
+    intercept: float | None = None
+    r_squared: float | None = None
+    """Share of the variance that the line explains."""
+    p_value: float | None = None
+    """Probability of such a slope if there is none (two-sided, t-test)."""
+    std_error: float | None = None
+    """Standard error of the slope."""
+    robust_slope: float | None = None
+    """Median slope between all pairs of blocks (Theil and Sen)."""
+    robust_low: float | None = None
+    robust_high: float | None = None
+    """95 % interval of it."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+
+def trend(time: ArrayLike, value: ArrayLike) -> Trend:
+    """Fit a line.
+
+    Args:
+        time: when: seconds, or steps. Any order.
+        value: what was measured; points that are not finite are left out.
+    """
+    when, what = finite_pairs(time, value)
+    count = len(when)
+    if count < 2 or when.min() == when.max():
+        return Trend(UNKNOWN, f"not enough data: {count} points, of which 2 at different times are needed", count)
+    slope, intercept, r, error = _least_squares(when, what)
+    freedom = count - 2
+    p_value = _probability(r, freedom, same=bool(what[0] == what[-1]))
+    way = FLAT if p_value >= SIGNIFICANT or slope == 0 else INCREASING if slope > 0 else DECREASING
+    said = f"slope {slope:.4g} over {count} points, p = {p_value:.2g}"
+    return Trend(way, said, count, slope, intercept, r * r, p_value, error, *_robust(when, what))
+
+
+def windowed(time: ArrayLike, value: ArrayLike, count: int = WINDOWS) -> list[Trend]:
+    """Fit a line to each of `count` parts with equally many points, in order of time; fewer parts if points are few."""
+    when, what = finite_pairs(time, value)
+    parts = max(1, min(count, len(when) // 3))
+    return [trend(*part) for part in zip(np.array_split(when, parts), np.array_split(what, parts), strict=True)]
+
+
+def finite_pairs(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
+    """Return the points whose time and value are finite, in order of time."""
+    when, what = np.asarray(time, dtype=np.float64).ravel(), np.asarray(value, dtype=np.float64).ravel()
+    size = min(len(when), len(what))
+    kept = np.isfinite(when[:size]) & np.isfinite(what[:size])
+    when, what = when[:size][kept], what[:size][kept]
+    if np.any(when[1:] < when[:-1]):
+        order = np.argsort(when, kind="stable")
+        when, what = when[order], what[order]
+    return when, what
+
+
+def _least_squares(when: Numbers, what: Numbers) -> tuple[float, float, float, float]:
+    """Return slope, intercept, correlation and the slope's standard error; no square overflows."""
+    x, x_scale = _deviations(when)
+    y, y_scale = _deviations(what)
+    xx, yy, xy = float(np.dot(x, x)), float(np.dot(y, y)), float(np.dot(x, y))
+    ratio = y_scale / x_scale
+    slope = xy / xx * ratio
+    r = max(-1.0, min(1.0, xy / math.sqrt(xx * yy))) if yy > 0 else 0.0
+    freedom = len(when) - 2
+    error = math.sqrt((1 - r * r) * yy / xx / freedom) * ratio if freedom > 0 else 0.0
+    return slope, _mean(what) - slope * _mean(when), r, error
+
+
+def _deviations(values: Numbers) -> tuple[Numbers, float]:
+    """Return the differences from the mean in units of the widest, and a quarter of that: nothing overflows."""
+    away = values * 0.25 - values[0] * 0.25
+    scale = float(np.abs(away).max()) or 1.0
+    away /= scale
+    return away - away.mean(), scale
+
+
+def _mean(values: Numbers) -> float:
+    """Return the mean, also of values whose sum is too large for a float."""
+    widest = float(np.abs(values).max()) or 1.0
+    return float(np.mean(values / widest)) * widest
+
+
+def _probability(r: float, freedom: int, *, same: bool) -> float:
+    """Return the probability of that correlation by chance; as linregress does for two points."""
+    if freedom == 0:
+        return 1.0 if same else 0.0
+    tiny = 1e-20
+    return two_sided(r * math.sqrt(freedom / ((1 - r + tiny) * (1 + r + tiny))), freedom)
+
+
+def _robust(when: Numbers, what: Numbers) -> tuple[float, float, float]:
+    """Return the median slope between blocks and its interval."""
+    size = -(-len(when) // MOST_BLOCKS)
+    whole = len(when) // size * size  # the newest that fill blocks
+    when, what = (np.median(values[-whole:].reshape(-1, size), axis=1) for values in (when, what))
+    if when[0] == when[-1]:
+        return 0.0, 0.0, 0.0
+    scale, reach = float(np.abs(what).max()) or 1.0, max(1.0, float(np.abs(when).max()))
+    slopes = theil_sen(when / reach, what / scale)  # in units in which no difference overflows
+    slope, low, high = (slope / reach * scale for slope in slopes)
+    return slope, low, high

@@ -1,0 +1,1 @@
+"""Analyse profiler traces: kernels, idle time, communication, critical path."""

@@ -1,0 +1,55 @@
+"""Everything that a trace tells beside its breakdown: tables, memory, queue, graphs, critical path, and its picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.trace import critical_path
+from stepscope.analysis.trace import kernels as trace_kernels
+from stepscope.analysis.trace import memory as trace_memory
+from stepscope.analysis.trace import operators as trace_operators
+from stepscope.analysis.trace import part as trace_part
+from stepscope.analysis.trace import queue as trace_queue
+from stepscope.analysis.trace import timeline as trace_timeline
+from stepscope.analysis.trace.links import Links, link
+
+if TYPE_CHECKING:
+    from stepscope.analysis.finding import Finding
+    from stepscope.analysis.trace.window import Window
+    from stepscope.core.trace import Trace
+
+TOP = 20
+"""Rows of a table that a person reads."""
+MOST_EVENTS = 500_000
+"""Events up to which all tables are of the whole window: these take some 60 MB."""
+
+
+def details(trace: Trace, window: Window, top: int | None = TOP, links: Links | None = None) -> dict[str, Any]:
+    """Return all tables of a trace as plain values; `top` cuts those of kernels and operators, None keeps all rows.
+
+    Of a huge trace, operators, memory's owners, queue, graphs and path are those of its middle: `part` says which.
+    """
+    links = link(trace) if links is None else links
+    some, span = trace_part.middle(trace, window, MOST_EVENTS)
+    joined = links if some is trace else link(some)
+    return {
+        "kernels": trace_kernels.kernel_table(trace, window, links)[:top],
+        "families": trace_kernels.family_table(trace, window, links),
+        "operators": trace_operators.operator_table(some, span, joined)[:top],
+        "memory": trace_memory.memory_timeline(some, joined),
+        "queue": trace_queue.queue(some, span, joined),
+        "graphs": trace_queue.graphs(some, span, joined),
+        "critical_path": critical_path.critical_path(some, span, joined),
+        "timeline": trace_timeline.timeline(trace, window, links),
+        "part": None if some is trace else span.facts(trace.origin) | {"events": len(some)},
+    }
+
+
+def findings(facts: dict[str, Any]) -> list[Finding]:
+    """Return what stands out in them."""
+    return [
+        *critical_path.findings(facts["critical_path"]),
+        *trace_kernels.findings(facts["families"]),
+        *trace_memory.findings(facts["memory"]),
+        *trace_queue.findings(facts["queue"]),
+    ]

@@ -1,0 +1,229 @@
+"""Spans of time and how they lie in one another: who encloses whom, who runs alone, who shares a moment with how many.
+
+Every function takes whole columns and answers in whole columns, exact in nanoseconds; none loops over events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stepscope.analysis.trace.window import Intervals
+
+    Integers = NDArray[np.signedinteger[Any]]
+    Floats = NDArray[np.float64]
+
+NONE = -1
+"""The parent of a span that lies in no other; the event of a moment in which a thread does nothing."""
+BLOCK = 2**17
+"""Spans that are looked at together: these take some 20 MB."""
+
+
+def parents(thread: Integers, start: Integers, end: Integers, rows: Integers | None = None) -> NDArray[np.int32]:
+    """Return for each span the innermost one of its thread that was running when it began; `NONE` if there is none.
+
+    Times cut to microseconds let a child end after its parent, so what counts is the moment of its beginning. Spans are
+    taken in blocks, so that memory stays small; what is open at the end of one goes on into the next.
+
+    Args:
+        thread: where each runs.
+        start: when each begins; in this order, outer before inner, as a trace has them.
+        end: when each ends.
+        rows: those of the columns that are meant, in order; places in the answer count within them. None: all.
+    """
+    count = len(start) if rows is None else len(rows)
+    found = np.full(count, NONE, dtype=np.int32)
+    going_on: dict[int, NDArray[np.int32]] = {}
+    for first in range(0, count, BLOCK):
+        place = np.arange(first, min(first + BLOCK, count), dtype=np.int32)
+        threads = thread[place if rows is None else rows[place]]
+        for one in np.unique(threads).tolist():
+            block = place[threads == one]
+            block = np.concatenate([going_on[one], block]) if one in going_on else block
+            row = block if rows is None else rows[block]
+            inner = _parents_of_one(start[row], end[row])
+            known = inner != NONE
+            found[block[known]] = block[inner[known]]
+            going_on[one] = block[_line(inner)]
+    return found
+
+
+def _line(parent: NDArray[np.int32]) -> list[int]:
+    """Return the last span and those around it, outermost first."""
+    at, line = len(parent) - 1, []
+    while at != NONE:
+        line.append(at)
+        at = int(parent[at])
+    return line[::-1]
+
+
+def _parents_of_one(start: Integers, end: Integers) -> NDArray[np.int32]:
+    """Return the parents in one thread: each asks the one before it, then whomever that one asks, in doubling steps."""
+    asked = np.arange(-1, len(start) - 1, dtype=np.int32)
+    waiting = np.flatnonzero(asked != NONE).astype(np.int32)
+    while len(waiting):
+        waiting = waiting[end[asked[waiting]] <= start[waiting]]
+        asked[waiting] = asked[asked[waiting]]
+        waiting = waiting[asked[waiting] != NONE]
+    return asked
+
+
+def depths(parent: Integers) -> Integers:
+    """Return how many spans enclose each."""
+    depth = np.zeros(len(parent), dtype=np.int32)
+    above: Integers = parent.copy()
+    while (inside := above != NONE).any():
+        depth[inside] += 1
+        above[inside] = parent[above[inside]]
+    return depth
+
+
+def roots(parent: Integers) -> Integers:
+    """Return the outermost span around each: itself if it lies in no other."""
+    root = np.arange(len(parent), dtype=np.int64)
+    while (inside := parent[root] != NONE).any():
+        root[inside] = parent[root[inside]]
+    return root
+
+
+def own_time(start: Integers, end: Integers, parent: Integers) -> Integers:
+    """Return each span's time without its direct children, each of which counts as far as it lies inside."""
+    own: Integers = end - start
+    inner = np.flatnonzero(parent != NONE)
+    outer = parent[inner]
+    np.subtract.at(own, outer, np.minimum(end[inner], end[outer]) - start[inner])
+    return np.asarray(np.maximum(own, 0))
+
+
+def with_children(value: Integers, parent: Integers) -> Integers:
+    """Return each span's value plus those of all spans inside it."""
+    total: Integers = value.copy()
+    depth = depths(parent)
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        inner = np.flatnonzero(depth == level)
+        np.add.at(total, parent[inner], total[inner])
+    return total
+
+
+def outermost(label: Integers, parent: Integers) -> NDArray[np.bool_]:
+    """Say which spans lie in no span of the same label: what a sum over a label may count once."""
+    alone = np.ones(len(parent), dtype=np.bool_)
+    above = parent.copy()
+    while (inside := above != NONE).any():
+        alone[inside] &= label[above[inside]] != label[inside]
+        above[inside] = parent[above[inside]]
+    return alone
+
+
+def inherited(mark: NDArray[np.bool_], parent: Integers) -> NDArray[np.bool_]:
+    """Say which spans are marked or lie in one that is."""
+    marked: NDArray[np.bool_] = mark.copy()
+    above = parent.copy()
+    while (inside := above != NONE).any():
+        marked[inside] |= mark[above[inside]]
+        above[inside] = parent[above[inside]]
+    return marked
+
+
+def alone(start: Integers, end: Integers, group: Integers, groups: int) -> Integers:
+    """Return for each group the time in which it runs and no other group does: what its absence could save at most.
+
+    Spans are given by start. Many are taken in blocks of time, so that memory stays small.
+    """
+    found = np.zeros(groups, dtype=np.int64)
+    open_rows = np.zeros(0, dtype=np.int64)
+    for first in range(0, len(start), BLOCK):
+        last = min(first + BLOCK, len(start))
+        low, high = start[first], start[last] if last < len(start) else np.iinfo(np.int64).max
+        row = np.concatenate([open_rows, np.arange(first, last)])
+        found += _alone(np.maximum(start[row], low), np.minimum(end[row], high), group[row].astype(np.int64), groups)
+        open_rows = row[end[row] > high]
+    return found
+
+
+def _alone(start: Integers, end: Integers, group: Integers, groups: int) -> Integers:
+    """All spans of a moment are of one group if and only if n·Σg² = (Σg)², in whole numbers and so exactly."""
+    time, running = _running(start, end, np.stack([np.ones_like(group), group, group * group]))
+    count, total, squares = running
+    single = (count > 0) & (count * squares == total * total)
+    return _sums(total[single] // count[single], np.diff(time)[single], groups)
+
+
+def shares(start: Integers, end: Integers) -> Floats:
+    """Return each span's part of the time: a moment is divided evenly among the spans that run in it.
+
+    The parts sum to the time in which anything runs.
+    """
+    time, (count,) = _running(start, end, np.ones((1, len(start)), dtype=np.int64))
+    busy = np.divide(np.diff(time), count, out=np.zeros(len(count)), where=count > 0)
+    clock = np.r_[0.0, np.cumsum(busy)]
+    return np.asarray(clock[np.searchsorted(time, end)] - clock[np.searchsorted(time, start)], dtype=np.float64)
+
+
+def covered(intervals: Intervals, at: Integers) -> Integers:
+    """Return how much of the time before each moment the intervals cover."""
+    if not len(intervals.start):
+        return np.zeros(len(at), dtype=np.int64)
+    place = np.searchsorted(intervals.start, at, side="right")
+    sums = np.r_[0, np.cumsum(intervals.end - intervals.start)]
+    over = np.maximum(intervals.end[np.maximum(place - 1, 0)] - at, 0)
+    return np.asarray(sums[place] - np.where(place > 0, over, 0), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What threads did, moment by moment: consecutive pieces of the innermost span, by thread and time."""
+
+    thread: Integers
+    start: Integers
+    end: Integers
+    event: Integers
+    """The innermost span; `NONE` where the thread was in none."""
+
+    def of(self, thread: int) -> Pieces:
+        """Return those of one thread."""
+        first, last = np.searchsorted(self.thread, [thread, thread + 1])
+        return Pieces(*(column[first:last] for column in (self.thread, self.start, self.end, self.event)))
+
+
+def pieces(thread: Integers, start: Integers, end: Integers, parent: Integers) -> Pieces:
+    """Cut the spans of each thread into what was innermost when; between them the thread was in none.
+
+    A span that ends before one inside it (times cut to microseconds do that) lasts until that one ends.
+    """
+    event = np.flatnonzero(end > start)
+    depth = depths(parent)
+    ends, above, depth = _lasting(end, parent, depth)[event], parent[event], depth[event]
+    threads, time = np.r_[thread[event], thread[event]], np.r_[start[event], ends]
+    opens = np.repeat([1, 0], len(event))
+    # At one moment the inner ends before the outer, and all ends before the outer begins before the inner.
+    order = np.lexsort((np.r_[depth, -depth], opens, time, threads))
+    threads, time, inner = threads[order], time[order], np.r_[event, above][order]
+    real = np.flatnonzero((threads[1:] == threads[:-1]) & (time[1:] > time[:-1]))
+    return Pieces(threads[real], time[real], time[real + 1], inner[real])
+
+
+def _lasting(end: Integers, parent: Integers, depth: Integers) -> Integers:
+    """Return the ends, each no earlier than those of the spans inside."""
+    ends: Integers = end.copy()
+    for level in range(int(depth.max(initial=0)), 0, -1):
+        inner = np.flatnonzero(depth == level)
+        np.maximum.at(ends, parent[inner], ends[inner])
+    return ends
+
+
+def _running(start: Integers, end: Integers, values: Integers) -> tuple[Integers, Integers]:
+    """Return the moments at which anything begins or ends, and the sums of the values of what runs between them."""
+    time = np.r_[start, end]
+    order = np.argsort(time, kind="stable")
+    running = np.cumsum(np.concatenate([values, -values], axis=1)[:, order], axis=1)
+    return time[order], running[:, :-1]
+
+
+def _sums(group: Integers, width: Integers, groups: int) -> Integers:
+    return np.bincount(group, weights=width, minlength=groups).astype(np.int64)

@@ -1,0 +1,180 @@
+"""The rules for people: which apply, what they would have found in old runs, and what thresholds those suggest."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, print_json
+from stepscope.cli.commands.alerts_channels import alert_settings
+from stepscope.cli.text.plain import Paint, columns, count, plain
+from stepscope.cli.text.progress import progress
+from stepscope.cli.text.table import Cell, Column, table
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from stepscope.alerts.rules.rule import Rule
+    from stepscope.cli.text.progress import Advance
+
+STYLES = {"critical": "red bold", "warning": "yellow", "info": "cyan"}
+
+
+def rules(options: argparse.Namespace) -> int:
+    """Print the rules that apply."""
+    found, problems = _chosen(options)
+    for problem in problems:
+        print(f"stepscope: {plain(problem)}", file=sys.stderr)
+    facts = [rule.facts() for rule in found]
+    if options.json:
+        from stepscope.alerts.rules.profiles import PROFILES
+
+        profiles = {name: one.text for name, one in PROFILES.items()}
+        print_json({"rules": facts, "problems": problems, "profiles": profiles})
+    else:
+        print("\n".join(_table(facts, columns(), Paint.of())))
+    return FINE
+
+
+def _chosen(options: argparse.Namespace) -> tuple[list[Rule], list[str]]:
+    from stepscope.alerts.rules.profiles import rules_of
+    from stepscope.alerts.rules.rules_file import load_rules
+
+    if options.rules:
+        return load_rules(options.rules), []
+    if options.profile:
+        return rules_of({"alerting.profile": options.profile})
+    return rules_of(alert_settings(options.config))
+
+
+def _table(facts: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterator[str]:
+    shape = [Column("rule"), Column("severity"), Column("when", narrowest=24), Column("for", optional=True)]
+    rows: list[list[Cell | str]] = []
+    for rule in facts:
+        severity = str(rule.get("severity", ""))
+        name = Cell(plain(rule.get("name", "")), "" if rule.get("enabled", True) else "dim")
+        rows.append([name, Cell(severity, STYLES.get(severity, "")), _when(rule), plain(rule.get("for") or "")])
+    yield from table(shape, rows, width, paint)
+    if not rows:
+        yield "no rule applies"
+
+
+def _when(rule: dict[str, Any]) -> str:
+    """Return the condition of a rule in one line."""
+    if rule.get("when"):
+        return plain(rule["when"])
+    if rule.get("detect"):
+        return plain(f"{rule['detect']} of {_joined(rule.get('metric'))}".removesuffix(" of "))
+    return plain(f"event {_joined(rule.get('event'))}")
+
+
+def _joined(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value or "")
+
+
+def backtest(options: argparse.Namespace) -> int:
+    """Replay old runs through rules."""
+    from stepscope.alerts.rules.backtest import backtest as replay
+    from stepscope.alerts.rules.profiles import PROFILES, rules_of
+    from stepscope.alerts.rules.rules_file import load_rules
+
+    chosen = (
+        rules_of({"alerting.profile": options.rules})[0] if options.rules in PROFILES else load_rules(options.rules)
+    )
+    incidents = {**{name: [] for name in options.healthy}, **_incidents(options.incident)}
+    with progress("replaying", len(options.runs), "runs", options=options) as advance:
+        facts = replay(chosen, _told(sources(options.runs, options.dir), advance), incidents)
+    if options.json:
+        print_json(facts)
+    else:
+        print("\n".join(backtest_lines(facts, columns(), Paint.of())))
+    return FINE
+
+
+def _incidents(texts: Iterable[str]) -> dict[str, list[int]]:
+    """Return the steps at which something was wrong, by run, from texts as RUN=STEP."""
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, _, step = text.rpartition("=")
+        if not name or not step.isdecimal():
+            raise UsageError(f"take the incident {text!r}", "it is not RUN=STEP", "write it as run-1=1200")
+        found.setdefault(name, []).append(int(step))
+    return found
+
+
+def sources(arguments: Iterable[str], root: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the runs that arguments name, each with its label: ours, or files of other tools."""
+    from stepscope.cli.named_run import open_run
+    from stepscope.store.layout import RUN_FILE
+
+    for argument in arguments:
+        paths = sorted(glob.glob(argument)) if glob.has_magic(argument) and not os.path.exists(argument) else [argument]
+        for path in paths:
+            if os.path.exists(path) and not os.path.isfile(os.path.join(path, RUN_FILE)):
+                from stepscope.importers.transfer import read
+
+                label = "/".join(path.rstrip("/").split("/")[-2:])
+                yield from ((label, run) for run in read(path))
+            else:
+                past = open_run(path, root)
+                yield past.id, past
+
+
+def _told(found: Iterator[tuple[str, Any]], advance: Advance) -> Iterator[tuple[str, Any]]:
+    """Return the same runs; each is told when it is begun, and when the next one is asked for."""
+    for label, run in found:
+        advance(0, plain(label, 40))
+        yield label, run
+        advance()
+
+
+def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
+    """Yield what rules would have found: each run, then each rule that spoke."""
+    shape = [Column("run", narrowest=16), Column("steps", right=True), Column("points", right=True)]
+    shape += [Column("alerts", right=True), Column("missed", right=True), Column("first", narrowest=20)]
+    rows: list[list[Cell | str]] = []
+    for run in facts["runs"]:
+        first = run["alerts"][0] if run["alerts"] else None
+        told = "" if first is None else f"step {first['step']}: {first['text']}"
+        missed = str(len(run["missed"])) if run["incidents"] else ""
+        figures = [count(run["steps"]), count(run["points"]), count(len(run["alerts"])), missed]
+        rows.append([plain(run["run"]), *figures, plain(told)])
+    yield from table(shape, rows, width, paint)
+    spoke = [row for row in facts["rules"] if row["fired"]]
+    yield ""
+    if not spoke:
+        yield f"none of {len(facts['rules'])} rules would have fired"
+        return
+    shape = [Column("rule"), Column("fired", right=True), Column("false", right=True)]
+    shape += [Column("false per 10 000 steps", right=True), Column("delay, steps", right=True)]
+    yield from table(shape, [_rule_row(row) for row in spoke], width, paint)
+    yield paint(f"{len(facts['rules']) - len(spoke)} other rules would not have fired", "dim")
+    if any(run["incidents"] is None for run in facts["runs"]):
+        ways = "name incidents (--incident RUN=STEP) and healthy runs (--healthy RUN)"
+        yield paint(f"which alerts were right is not known: {ways}", "dim")
+
+
+def _rule_row(row: dict[str, Any]) -> list[Cell | str]:
+    rate = "" if row["false_per_10000_steps"] is None else f"{row['false_per_10000_steps']:.3g}"
+    delay = "" if row["delay_steps"] is None else str(row["delay_steps"])
+    false = "" if row["false"] is None else count(row["false"])
+    return [plain(row["rule"]), count(row["fired"]), false, rate, delay]
+
+
+def suggest(options: argparse.Namespace) -> int:
+    """Print thresholds that healthy runs suggest."""
+    from stepscope.alerts.rules.suggest import suggest as propose
+
+    with progress("reading", len(options.runs), "runs", options=options) as advance:
+        found = propose(_told(sources(options.runs, options.dir), advance))
+    if options.json:
+        print_json({"suggestions": found})
+        return FINE
+    shape = [Column("setting"), Column("value", right=True), Column("why", narrowest=30)]
+    rows = [[plain(row["key"]), f"{row['value']:g}", plain(row["reason"])] for row in found]
+    print("\n".join(table(shape, rows, columns(), Paint.of())) if rows else "these runs suggest nothing")
+    return FINE

@@ -1,0 +1,137 @@
+"""Keep what runs normally do, to compare later runs with: save a baseline, show it, or list all.
+
+A baseline is one file: the curves and surroundings of its runs, and the normal range of each quantity, where the next
+run lies with 95 % confidence if nothing has changed. It is kept beside the runs, or where --output says, for instance
+in a repository for its checks. Several repeats make it worth more than one run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json
+from stepscope.cli.text.plain import Paint, columns, cut, plain
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.table import Column, table
+from stepscope.core.errors import StepscopeError
+from stepscope.core.vocabulary import format_value
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.analysis.compare.recording import Group
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    save = actions.add_parser("save", help="keep runs as a baseline")
+    save.add_argument("name", metavar="NAME", help="name of the baseline")
+    save.add_argument("runs", metavar="RUN", nargs="+", help="runs of one program, as `stepscope compare` takes them")
+    save.add_argument("--force", action="store_true", help="replace a baseline of that name")
+    add_output(save)
+    add_quiet(save)
+    show = actions.add_parser("show", help="show a baseline, or list all")
+    show.add_argument("name", metavar="NAME", nargs="?", help="its name or file; all are listed without")
+    for own in (save, show):
+        add_root(own)
+        add_json(own)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Save or show."""
+    if options.action == "save":
+        return _save(options)
+    return _show(options) if options.name else _list(options)
+
+
+def _save(options: argparse.Namespace) -> int:
+    from stepscope.analysis.compare import likeness
+    from stepscope.analysis.compare.baseline import to_facts
+    from stepscope.analysis.compare.comparison import mixtures
+    from stepscope.analysis.compare.recording import Group
+    from stepscope.cli.recordings import baseline_path, group_of
+    from stepscope.exporters.files.output import open_output
+
+    target = baseline_path(options.name, options.dir)
+    with progress("reading", unit="runs", options=options) as advance:
+        runs = [run for text in options.runs for run in group_of(text, options.dir, (), advance).runs]
+    group = Group(options.name, tuple(runs))
+    facts = to_facts(group, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    if options.output is None:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = options.output or str(target)
+    with open_output(path, force=options.force) as stream:
+        stream.write(json.dumps(facts, allow_nan=False).encode())
+    findings = [*likeness.unlikeness([group]), *mixtures([group])]
+    if options.json:
+        told = {"ranges": facts["ranges"], "findings": [item.facts() for item in findings]}
+        print_json({"name": options.name, "path": path, "runs": [run.label for run in runs], **told})
+    elif path != "-":
+        print(f"saved {plain(options.name)} of {len(runs)} {'run' if len(runs) == 1 else 'runs'} to {plain(path)}")
+        print(
+            "\n".join([*range_lines(facts["ranges"], columns(), Paint.of()), *(plain(item.text) for item in findings)])
+        )
+    return FINE
+
+
+def _show(options: argparse.Namespace) -> int:
+    from stepscope.analysis.compare.baseline import ranges
+    from stepscope.cli.recordings import find_baseline, read_baseline
+    from stepscope.cli.targets import aims, targets
+
+    path = find_baseline(options.name, options.dir)
+    if path is None:
+        what = f"show baseline {options.name!r}"
+        raise StepscopeError(what, "there is none of that name", "see `stepscope baseline show`, or save one")
+    group = read_baseline(path)
+    found = [item.facts() for item in ranges(group)]
+    reached = [aim.facts() for aim in aims(group, targets())]
+    if options.json:
+        runs = [{"label": run.label, "facts": run.facts} for run in group.runs]
+        print_json({"name": group.label, "path": str(path), "runs": runs, "ranges": found, "targets": reached})
+        return FINE
+    print("\n".join(_page(group, found, reached, columns(), Paint.of())))
+    return FINE
+
+
+def _page(
+    group: Group, found: Sequence[dict[str, Any]], reached: Sequence[dict[str, Any]], width: int, paint: Paint
+) -> Iterator[str]:
+    runs = (
+        f"{len(group.runs)} {'run' if len(group.runs) == 1 else 'runs'}: {', '.join(run.label for run in group.runs)}"
+    )
+    yield f"{paint(plain(group.label), 'bold')}  {cut(plain(runs), width - len(group.label) - 2)}"
+    yield from range_lines(found, width, paint)
+    for aim in reached:
+        yield cut(f"  target {plain(aim['quantity'])} {aim['target']:g}: {aim['result']}", width)
+
+
+def range_lines(found: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterator[str]:
+    """Yield a table of normal ranges."""
+    shape = [Column("quantity", narrowest=14), Column("normal", right=True), Column("from", right=True)]
+    shape += [Column("to", right=True), Column("is", optional=True, narrowest=10)]
+    rows = []
+    for item in found:
+        values = [format_value(item[key], item["unit"]) for key in ("value", "low", "high")]
+        rows.append([plain(item["quantity"]), *values, plain(item["definition"])])
+    if rows:
+        yield from table(shape, rows, width, paint, 2)
+    else:
+        yield "  no quantity that all of them have"
+
+
+def _list(options: argparse.Namespace) -> int:
+    from stepscope.cli.recordings import BASELINES, SUFFIX
+    from stepscope.store.catalog import runs_root
+
+    folder = runs_root(options.dir) / BASELINES
+    names = sorted(path.name.removesuffix(SUFFIX) for path in folder.glob(f"[!.]*{SUFFIX}"))
+    if options.json:
+        print_json({"folder": str(folder), "baselines": names})
+    else:
+        print("\n".join(map(plain, names)) if names else f"no baseline in {plain(str(folder))}")
+    return FINE

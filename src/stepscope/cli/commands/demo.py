@@ -1,0 +1,258 @@
+"""Watch a small real training with planted faults, live.
+
+A network in numpy learns for about a minute, in a process of its own, with a data stall, a loss spike, evaluations, a
+checkpoint and a memory leak planted in it. It is recorded like any training, and shown by reading the run while it is
+written, here and on the page in the browser. On a terminal the result stays until Ctrl-C; elsewhere a line is printed
+now and then, and the command ends by itself. The run is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from stepscope.cli.command import FINE, add_root
+from stepscope.cli.signals import ended_by_signals
+from stepscope.cli.text.number import port, whole
+from stepscope.core.command_line import typed
+from stepscope.core.errors import StepscopeError
+from stepscope.core.spawn import SpawnError, arguments, interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepscope.cli.demo.live_screen import Display
+    from stepscope.cli.demo.training import Settings
+    from stepscope.cli.live import Recorded, View
+    from stepscope.store.reader import Past
+
+STEPS = 1000
+QUERY = "SELECT name, sum(value) AS s FROM points WHERE run = 'RUN' AND name LIKE 'phase/%' GROUP BY 1 ORDER BY 2 DESC"
+PROGRAM = "stepscope.cli.demo.training"
+POLL_SECONDS = 0.5
+END_SECONDS = 5.0
+"""How long the watcher may take to write down the end of the training."""
+MOST_STEPS = 10_000_000
+STOP_SECONDS = 5.0
+"""How long the training may take to stop when asked; after that it is killed."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own options."""
+    steps = whole(1, MOST_STEPS)
+    parser.add_argument("--steps", type=steps, default=STEPS, metavar="N", help="steps to train (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=whole(0), default=1, metavar="S", help="same seed, same loss (default: %(default)s)"
+    )
+    help_speed = "divide the sleeps that set the pace by this (default: %(default)s, about a minute)"
+    parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
+    parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
+    add_root(parser)
+    page = "port of the page that is served meanwhile; 0: any free one (default: 8080 or the next free one)"
+    parser.add_argument("--port", type=port, metavar="PORT", help=page)
+    parser.add_argument("--no-page", action="store_true", help="do not serve the page")
+    # The documents' spelling of the same thing.
+    parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--simulate_steps",
+        "--simulate-steps",
+        dest="steps",
+        type=steps,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+
+
+def _speed(text: str) -> float:
+    number = float(text)
+    if not (number > 0 and math.isfinite(number)):
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start the training, show it, and say what came of it."""
+    from stepscope.cli.demo.live_screen import display
+    from stepscope.cli.demo.training import Settings
+    from stepscope.cli.text.screen import is_screen
+
+    settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
+    wants_page = not options.no_page and (is_screen(sys.stdout) or options.port is not None)
+    with contextlib.ExitStack() as stack:
+        with ended_by_signals() as ends, Child(settings) as child:
+            past = child.open()
+            address = stack.enter_context(served(past, options.port)) if wants_page else None
+            if address:
+                print(f"The page is at {address}", flush=True)
+            with contextlib.closing(display(sys.stdout)) as screen:
+                code = _watch(past, child, screen, ends)
+        _tell(past, options.dir, address)
+        if child.complaints:
+            print(child.complaints, file=sys.stderr)
+        if code == FINE and is_screen(sys.stdout):
+            _stay()
+    return code
+
+
+@contextlib.contextmanager
+def served(past: Past, port: int | None) -> Iterator[str | None]:
+    """Serve the page of the run's folder meanwhile; gives its address, or None where that is not possible.
+
+    Raises:
+        StepscopeError: the port that was asked for is taken.
+    """
+    from stepscope.session.page import free_port
+    from stepscope.web.server import Options, Server
+
+    chosen = free_port("127.0.0.1", 8080) if port is None else port
+    server = Server(Options(past.path.parents[1], port=chosen))
+    server.start()
+    try:
+        yield f"{server.address}#/run/{quote(f'{past.path.parent.name}/{past.path.name}', safe='')}"
+    finally:
+        server.stop()
+
+
+def _watch(past: Past, child: Child, screen: Display, ends: list[BaseException]) -> int:
+    """Show the run until the training is over; return its exit code. Ctrl-C stops the training."""
+    try:
+        while child.wait(POLL_SECONDS) is None:
+            if ends:  # raised where nobody could pass it on, such as a finalizer
+                raise ends[0]
+            screen.show(_look(past)[1])
+        _await_end(past)
+    except KeyboardInterrupt:
+        child.stop()
+    screen.show(_look(past)[1])
+    code = child.wait(0) or FINE
+    return code if code >= 0 else 128 - code
+
+
+def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Wait until the watcher has written that the run is over, for a while."""
+    deadline = time.monotonic() + END_SECONDS
+    while past.state == "running" and time.monotonic() < deadline:
+        sleep(0.05)
+
+
+def _look(past: Past) -> tuple[Recorded, View]:
+    from stepscope.cli.live import read, view
+
+    recorded = read(past)
+    return recorded, view(recorded)
+
+
+def _tell(past: Past, root: str | None, address: str | None = None) -> None:
+    """Print the summary, where the run lies, and what to type next."""
+    from stepscope.cli.demo.summary import summary
+    from stepscope.cli.text.plain import Paint
+
+    paint = Paint.of()
+    print()
+    page = [] if address is None else [("page", address)]
+    for label, text in [*summary(*_look(past)), ("run", str(past.path)), *page]:
+        print(f" {paint(label.ljust(10), 'dim')} {text}")
+    print()
+    print(paint(" Look further:", "bold"))
+    place = "" if root is None else f" --dir {shlex.quote(root)}"
+    query = QUERY.replace("RUN", past.id)
+    program = typed()
+    print(f"   {program} diagnose {past.id}{place}")
+    print(f"   {program} serve{'' if root is None else ' ' + shlex.quote(root)}")
+    print(f"   {program} show {past.id}{place}")
+    print(f'   {program} sql "{query}"{place}')
+    print(f"   {program} export {past.id} --format csv --output demo.csv{place}")
+
+
+def _stay() -> None:
+    """Keep the result on the terminal until Ctrl-C."""
+    from stepscope.cli.text.plain import Paint
+
+    try:
+        print(f"\n{Paint.of()(' Ctrl-C to leave', 'dim')}", end="", flush=True)
+        while True:
+            time.sleep(POLL_SECONDS)  # not signal.pause: a signal just before it would be slept through
+    except KeyboardInterrupt:
+        print()
+
+
+class Child:
+    """The training's process; a context manager that leaves none behind."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Start it, in a session of its own: Ctrl-C reaches us, and we stop it.
+
+        Raises:
+            StepscopeError: no process can be started.
+        """
+        self.complaints = ""
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by __exit__
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        try:
+            self._process = subprocess.Popen(
+                [interpreter(), *arguments(PROGRAM, settings.encode())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env={**os.environ, **threads},
+                text=True,
+                start_new_session=True,
+            )
+        except (SpawnError, OSError) as error:
+            self._errors.close()
+            raise StepscopeError("start the training", error, "make room for one more process") from error
+
+    def __enter__(self) -> Child:  # noqa: PYI034 - typing.Self needs Python 3.11
+        """Return the training."""
+        return self
+
+    def open(self) -> Past:
+        """Wait until the run is there, and open it.
+
+        Raises:
+            StepscopeError: the training does not record; the message says why.
+        """
+        from stepscope.cli.demo.training import READY
+        from stepscope.store.catalog import open_run
+
+        line = self._process.stdout.readline() if self._process.stdout is not None else ""
+        if line.startswith(READY):
+            return open_run(line.removeprefix(READY).rstrip("\n"))
+        self._process.wait()
+        why = self._read_errors().removeprefix("stepscope: ") or "it ended at once"
+        raise StepscopeError("record the demo", why, "give a --dir that you can write to")
+
+    def wait(self, seconds: float) -> int | None:
+        """Return the exit code, or None if the training still runs after so many seconds."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """Ask the training to stop, and see to it that it does."""
+        self._process.terminate()
+        if self.wait(STOP_SECONDS) is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _read_errors(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().strip()
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the training if it still runs, and keep what it has complained about."""
+        self.stop()
+        self.complaints = self._read_errors()
+        self._errors.close()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

@@ -1,0 +1,89 @@
+"""Say why a run is slow or went wrong, how sure that is, what to do about it and what that would bring.
+
+RUN is the folder of a run, its id or a unique start of it, project/id, its display name,
+'latest', or a file or folder that another tool recorded (trainer_state.json, TensorBoard events, a W&B run,
+MLLOG, a log with steps and losses).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.named_run import open_run
+from stepscope.cli.text.diagnosis_lines import lines
+from stepscope.cli.text.plain import Paint, columns, plain
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.core.config import discover, load_or_default
+from stepscope.store.layout import RUN_FILE
+
+if TYPE_CHECKING:
+    import argparse
+
+    from stepscope.analysis.cost.prices import Price
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_run(parser)
+    add_root(parser)
+    text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price of the configuration)"
+    parser.add_argument("--price", metavar="PRICE", help=text)
+    parser.add_argument("--all", action="store_true", help="show all changes and what is not known, too")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the verdict."""
+    with progress(f"diagnosing {plain(options.run, 40)}", options=options):
+        found = _diagnoses(options.run, options.dir)
+    price = _price(options.price)
+    for facts in found:
+        if price is not None:
+            _add_money(facts, price)
+    if options.json:
+        print_json(found[0] if len(found) == 1 else {"runs": found})
+        return FINE
+    for number, facts in enumerate(found):
+        if number:
+            print()
+        print("\n".join(lines(facts, columns(), Paint.of(), everything=options.all)))
+    return FINE
+
+
+def _diagnoses(argument: str, root: str | None) -> list[dict[str, Any]]:
+    if os.path.exists(argument) and not os.path.isfile(os.path.join(argument, RUN_FILE)):
+        from stepscope.importers.traces.pipeline_trace import read_operations
+        from stepscope.importers.transfer import read  # loads every reader
+        from stepscope.views.diagnosis import diagnose_imported, diagnose_operations
+
+        operations = read_operations(argument)
+        if operations is not None:
+            return [diagnose_operations(argument, operations)]
+        return [diagnose_imported(one) for one in read(argument)]
+    past = open_run(argument, root)
+    from stepscope.views.diagnosis import diagnose  # loads numpy: a run that is not found needs none
+
+    return [diagnose(past)]
+
+
+def _price(wanted: str | None) -> Price | None:
+    config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
+    asked = wanted or config.get("ledger.price")
+    if not asked:
+        return None
+    from stepscope.analysis.cost import prices
+
+    return prices.load(config.get("ledger.prices") or None).price(asked)
+
+
+def _add_money(facts: dict[str, Any], price: Price) -> None:
+    """Add to each finding what it has cost in money, for all devices of the run."""
+    for one in facts["findings"]:
+        seconds = one["cost_seconds"]
+        if seconds is not None:
+            amount = seconds / 3600 * price.per_hour * facts["devices"]
+            one["cost_money"] = {"amount": amount, "currency": price.currency}

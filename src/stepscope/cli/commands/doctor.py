@@ -1,0 +1,138 @@
+"""Say what was detected here, what is off and why, and what to do about it.
+
+Looks at interpreter, packages, folders, shared memory, GPUs, the machine's sources, container, launcher and
+configuration; brings home the rows of processes that died. Exit code 0 if a run started here would be recorded, else 1.
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.command import FAILED, FINE, add_json, add_root, print_json
+from stepscope.cli.commands import checks
+from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK, Finding
+from stepscope.cli.text.plain import Paint, columns, plain, shows_unicode
+from stepscope.core.config import discover, load, load_or_default
+from stepscope.core.errors import UsageError
+from stepscope.core.places import find_places
+from stepscope.samplers.machine import host_samplers
+from stepscope.samplers.nvidia import describe_gpus
+from stepscope.store.catalog import runs_root
+from stepscope.store.known_roots import known_roots
+from stepscope.store.salvage import salvage
+from stepscope.version import __version__
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.core.config import Config
+
+MARKS = {OK: ("✓", "green"), NOTE: ("!", "yellow"), OFF: ("-", "dim"), BAD: ("✗", "red")}
+PLAIN_MARKS = {OK: "+", BAD: "X"}
+LABEL = 16
+"""Columns of the topics."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_root(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report."""
+    found = list(examine(options.dir))
+    works = all(finding.state != BAD for finding in found)
+    if options.json:
+        facts = [checks.as_data(finding) for finding in found]
+        print_json({"version": __version__, "would_record": works, "findings": facts})
+    else:
+        print("\n".join(report(found, columns(), Paint.of())))
+    return FINE if works else FAILED
+
+
+def examine(root: str | None) -> Iterator[Finding]:
+    """Yield everything that was found."""
+    environ = os.environ
+    files = discover(Path.cwd(), environ)
+    config = load_or_default(files, environ=environ)
+    yield from checks.python(environ)
+    yield from checks.hot_path()
+    yield from checks.platform()
+    yield from checks.packages()
+    yield from checks.configuration(config, files, _config_error(files))
+    yield from checks.variables(environ)
+    yield from checks.runs_root(runs_root(root))
+    yield from checks.known_roots(known_roots(environ))
+    yield from _machine(config)
+    yield from checks.machine(describe_gpus(), _absent())
+    yield from checks.surroundings(environ)
+    yield from checks.launcher(environ)
+
+
+def _absent() -> dict[str, str]:
+    """Ask the sources of the machine once, and return what they cannot tell here."""
+    samplers = host_samplers(Path("/"), Path.cwd(), dict)
+    found: dict[str, str] = {}
+    for sampler in samplers:
+        try:
+            sampler.sample(time.monotonic_ns())
+            found |= sampler.absent()
+        except (OSError, ValueError) as error:
+            found[sampler.name] = f"{error}; the others go on without it"
+    return found
+
+
+def _config_error(files: Sequence[Path]) -> str | None:
+    try:
+        load(files, environ=os.environ)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _machine(config: Config) -> Iterator[Finding]:
+    """Look at the places between processes; salvage what lies there."""
+    try:
+        places = find_places()
+    except OSError as error:
+        text = f"there is no private folder for locks and rings: {error}"
+        yield Finding("runtime", BAD, text, "set STEPSCOPE_RUNTIME_DIR to a folder of your own")
+        return
+    notes: list[str] = []
+    salvaged = salvage(places, note=notes.append)
+    yield from checks.ring_place(places, config.get("recorder.ring_bytes"), wanted=config.get("recorder.memory_map"))
+    yield from checks.recording(places, salvaged, notes)
+
+
+def report(found: Sequence[Finding], width: int, paint: Paint) -> Iterator[str]:
+    """Yield the report: the verdict, then a line or more for each finding."""
+    bad = sum(finding.state == BAD for finding in found)
+    notes = sum(finding.state == NOTE for finding in found)
+    verdict = "A run started here would not be recorded" if bad else "A run started here would be recorded"
+    more = "".join(f", {number} to {verb}" for number, verb in ((bad, "mend"), (notes, "know of")) if number)
+    yield f"stepscope {__version__}  {paint(verdict, 'bold red' if bad else 'bold green')}{more}"
+    yield ""
+    before = ""
+    for finding in found:
+        yield from _lines(finding, width, paint, repeated=finding.topic == before)
+        before = finding.topic
+
+
+def _lines(finding: Finding, width: int, paint: Paint, *, repeated: bool) -> Iterator[str]:
+    mark, style = MARKS[finding.state]
+    shown = mark if shows_unicode() else PLAIN_MARKS.get(finding.state, mark)
+    topic = "" if repeated else finding.topic
+    start = f"  {paint(shown, style)} {paint(topic.ljust(LABEL), 'dim')}"
+    room = width - LABEL - 4
+    lines = textwrap.wrap(plain(finding.text), room) or [""]
+    for number, line in enumerate(lines):
+        yield f"{' ' * (LABEL + 4) if number else start}{paint(line, 'dim' if finding.state == OFF else '')}"
+    for number, line in enumerate(textwrap.wrap(plain(finding.remedy), room - 2)):
+        arrow = "  " if number else "→ " if shows_unicode() else "> "
+        yield f"{' ' * (LABEL + 4)}{paint(arrow + line, 'cyan')}"

@@ -1,0 +1,110 @@
+"""Write the metrics of a run to a file in another format.
+
+csv, json, jsonl and grafana go to standard output unless --output names a file; parquet and arrow need one, and
+tensorboard needs a folder. What exists is replaced only with --force. What could not be read of the run is said on
+standard error. `stepscope import` reads back what it writes, to the last bit.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.cli.command import FINE, add_output, add_root, add_run
+from stepscope.cli.text.plain import plain
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.core.errors import UsageError
+from stepscope.exporters.formats import FORMATS, SPELLINGS
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from stepscope.exporters.files.selection import Metric
+    from stepscope.exporters.formats import Format
+    from stepscope.store.reader import Past
+
+COUNTED = ("csv", "json", "jsonl", "arrow", "tensorboard")
+"""Formats whose writers say how many points they have written."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_run(parser)
+    add_root(parser)
+    formats = ", ".join(f"{form.name} ({form.help})" for form in FORMATS.values())
+    parser.add_argument("--format", metavar="FORMAT", required=True, choices=list(FORMATS), help=formats)
+    add_output(parser)
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+    add_quiet(parser)
+    metrics = "only these, separated by commas, in any documented spelling; may be given several times"
+    parser.add_argument("--metrics", metavar="A,B", action="append", help=metrics)
+    spelling = "names as recorded (the default), canonical (as in docs/metrics.md), or as the documents spell them"
+    parser.add_argument("--spelling", choices=SPELLINGS, default=SPELLINGS[0], help=spelling)
+    parser.add_argument(
+        "--wide", action="store_true", help="csv: a line a step, a column a metric, the last value wins"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Export the run."""
+    from stepscope.cli.named_run import open_run
+    from stepscope.exporters.files.selection import choose
+    from stepscope.store.shelf import Source, problems_of
+
+    form = FORMATS[options.format]
+    if options.wide and form.write_wide is None:
+        raise UsageError(f"export {form.name} with --wide", "it has no such form", "leave --wide out, or take csv")
+    past = open_run(options.run, options.dir)
+    metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
+    _export(form, past, metrics, options)
+    for problem in problems_of(Source(past.path, past.id, past.project)):
+        print(f"stepscope: {plain(problem)}", file=sys.stderr)
+    return FINE
+
+
+def _export(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
+    """Write it; progress is told in points where the writer counts them."""
+    from stepscope.exporters.files.portions import sizes_of
+    from stepscope.exporters.files.stretches import counting
+
+    if options.output in {None, "-"} and sys.stdout.isatty():
+        _write(form, past, metrics, options)  # what is written is seen itself
+        return
+    sizes = sizes_of(past)
+    total = sum(sizes.get(metric.recorded, 0) for metric in metrics) if form.name in COUNTED else None
+    with progress(f"export {form.name}", total, "points", options=options) as advance, counting(advance):
+        _write(form, past, metrics, options)
+
+
+def _wanted(given: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
+    """Return the names that were asked for; one that holds a comma is taken whole if it was recorded so."""
+    if given is None:
+        return None
+    return [name for text in given for name in ([text] if text in known else map(str.strip, text.split(","))) if name]
+
+
+def _write(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
+    from stepscope.exporters.files.output import new_file, new_folder, open_output
+
+    write = form.write_wide if options.wide else form.write
+    if write is not None:
+        with open_output(options.output, force=options.force) as stream:
+            write(past, metrics, stream)
+    elif form.write_file is not None:
+        with new_file(_named(form, options.output), force=options.force) as temporary:
+            form.write_file(past, metrics, temporary)
+    elif form.write_folder is not None:
+        with new_folder(_named(form, options.output), force=options.force) as temporary:
+            form.write_folder(past, metrics, temporary)
+
+
+def _named(form: Format, output: str | None) -> Path:
+    """Return the path that was given; a format that needs a file or folder does not go to standard output."""
+    if output is None or output == "-":
+        what = "a file" if form.write_file is not None else "a folder"
+        raise UsageError(
+            f"export {form.name} to standard output", f"it needs {what}", f"give one with --output NAME{form.suffix}"
+        )
+    return Path(output)

@@ -1,0 +1,122 @@
+"""Remove runs beyond the limits of size, age and number, and what interrupted work has left.
+
+The limits are those of the configuration (store.max_size_gb, store.max_age_days, store.max_runs) unless given here;
+0 is no limit. The oldest runs go first, by their last sign of life. A run that may still be written never goes, nor
+does a folder that is not plainly a run. Rows of processes that died are brought home before anything is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.text.number import real, whole
+from stepscope.cli.text.plain import Paint, columns, count, plain
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.table import Column, table
+from stepscope.core.config import discover, load_or_default
+from stepscope.core.vocabulary import format_value
+from stepscope.store.catalog import runs_root, salvage_quietly
+from stepscope.store.retention import Limits, Removal, apply, clear, find_candidates, leftovers, plan
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+SHOWN = 40
+"""Lines of the table; the rest is counted."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_root(parser)
+    parser.add_argument("--max-size-gb", metavar="GIB", type=real(0), help="size of all runs together, in GiB")
+    parser.add_argument("--max-age-days", metavar="DAYS", type=real(0), help="days since the last sign of life")
+    parser.add_argument("--max-runs", metavar="N", type=whole(0), help="number of runs")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Remove, or with --dry-run only say what would go."""
+    root = runs_root(options.dir)
+    limits = limits_of(options)
+    salvaged = salvage_quietly()
+    with progress("looking", options=options):
+        candidates = find_candidates(root)
+    with progress("removing", options=options):
+        removed = plan(candidates, limits, time.time()) if options.dry_run else apply(root, limits)
+    swept = leftovers(root)
+    if not options.dry_run:
+        for leftover in swept:
+            clear(leftover, root)
+    facts = {
+        "root": str(root),
+        "dry_run": options.dry_run,
+        "limits": limits.__dict__,
+        "runs": len(candidates),
+        "bytes": sum(candidate.bytes for candidate in candidates),
+        "removed": [_plain(removal) for removal in removed],
+        "leftovers": [_plain(removal) for removal in swept],
+        "rings_salvaged": salvaged,
+    }
+    if options.json:
+        print_json(facts)
+    else:
+        print("\n".join(report(facts, root, removed, swept, columns(), Paint.of())))
+    return FINE
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """Return the limits of the configuration, replaced by those that were given."""
+    config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
+    given = {name: getattr(options, name) for name in ("max_size_gb", "max_age_days", "max_runs")}
+    return replace(Limits.of(config.values), **{name: value for name, value in given.items() if value is not None})
+
+
+def _plain(removal: Removal) -> dict[str, Any]:
+    return {"path": str(removal.path), "bytes": removal.bytes, "reason": removal.reason}
+
+
+def report(
+    facts: dict[str, Any], root: Path, removed: Sequence[Removal], swept: Sequence[Removal], width: int, paint: Paint
+) -> list[str]:
+    """Return what went or would go, as lines for people."""
+    verb = "would remove" if facts["dry_run"] else "removed"
+    lines = _table(removed, root, width, paint)
+    if removed:
+        size = format_value(sum(removal.bytes for removal in removed), "bytes")
+        lines += ["", paint(f"{verb} {_counted(len(removed), 'run')}, {size}", "bold")]
+    if swept:
+        size = format_value(sum(removal.bytes for removal in swept), "bytes")
+        lines.append(f"{verb} {_counted(len(swept), 'leftover file')}, {size}")
+    if facts["rings_salvaged"]:
+        lines.append(f"brought home the rows of {_counted(facts['rings_salvaged'], 'dead process', 'es')}")
+    if not removed and not swept:
+        lines.append("nothing to remove")
+    left, size = facts["runs"] - len(removed), facts["bytes"] - sum(removal.bytes for removal in removed)
+    lines.append(paint(f"{_counted(left, 'run')}, {format_value(size, 'bytes')} stay in {plain(root)}", "dim"))
+    if not any(facts["limits"].values()):
+        lines.append(paint("no limit is set: give --max-size-gb, --max-age-days or --max-runs", "dim"))
+    return lines
+
+
+def _table(removed: Sequence[Removal], root: Path, width: int, paint: Paint) -> list[str]:
+    if not removed:
+        return []
+    shape = (Column("run", narrowest=20), Column("size", right=True), Column("why", narrowest=12))
+    rows = [
+        [plain(os.path.relpath(removal.path, root)), format_value(removal.bytes, "bytes"), removal.reason]
+        for removal in removed[:SHOWN]
+    ]
+    more = [paint(f"and {len(removed) - SHOWN} more", "dim")] if len(removed) > SHOWN else []
+    return [*table(shape, rows, width, paint), *more]
+
+
+def _counted(number: int, noun: str, plural: str = "s") -> str:
+    return f"{count(number)} {noun}{'' if number == 1 else plural}"

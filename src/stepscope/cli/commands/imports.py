@@ -1,0 +1,78 @@
+"""Store runs that another tool has recorded, or that were exported, as runs of Stepscope.
+
+PATH is a file or a folder, which is searched; the content tells the format (docs/importers.md lists them). What
+`stepscope export` has written comes back to the last bit. A run that is there already is not stored twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.text.plain import plain
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from stepscope.cli.imported_run import Stored
+
+MOST_NOTES = 10
+"""Notes of one run that are shown."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("path", metavar="PATH", help="file or folder to read")
+    add_root(parser)
+    parser.add_argument("--format", metavar="FORMAT", help="read it as this format, where the content does not tell")
+    parser.add_argument("--project", metavar="NAME", default="", help="project of the runs (default: imported)")
+    parser.add_argument("--name", metavar="NAME", help="name of the run")
+    parser.add_argument("--id", metavar="ID", help="id of the run (default: as exported, or made of time and content)")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read and store."""
+    from stepscope.cli.imported_run import store
+    from stepscope.importers.transfer import read
+    from stepscope.store.catalog import runs_root
+    from stepscope.store.known_roots import note_root
+
+    with progress(f"reading {plain(options.path, 40)}", options=options):
+        found = read(options.path, options.format)
+    if len(found) > 1 and (options.id or options.name):
+        cause = f"there are {len(found)} runs in it"
+        raise UsageError(
+            f"import {options.path!r} under one name", cause, "leave --id and --name out, or give one file"
+        )
+    if options.name:
+        found = [replace(one, facts={**one.facts, "name": options.name}) for one in found]
+    root = runs_root(options.dir)
+    total = sum(len(series) for one in found for series in one.columns.values())
+    with progress("storing", total, "points", options=options) as advance:
+        stored = [store(one, root, options.project, options.id, advance) for one in found]
+    note_root(root)
+    if options.json:
+        print_json({"runs": [_facts(one) for one in stored]})
+    else:
+        _tell(stored)
+    return FINE
+
+
+def _facts(stored: Stored) -> dict[str, Any]:
+    return {**stored.__dict__, "path": str(stored.path), "notes": list(stored.notes)}
+
+
+def _tell(stored: Sequence[Stored]) -> None:
+    for one in stored:
+        verb = "was there already" if one.existed else f"{one.points} points of {one.metrics} metrics"
+        print(f"{one.id}  {verb}, from {plain(one.source)} ({one.format})")
+        print(f"  {plain(str(one.path))}")
+        for note in one.notes[:MOST_NOTES]:
+            print(f"stepscope: {plain(one.id)}: {plain(note)}", file=sys.stderr)

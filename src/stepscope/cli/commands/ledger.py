@@ -1,0 +1,242 @@
+"""Show what a run's time, money and energy were spent on: every second of every attempt, in one class each.
+
+The classes sum to the wall clock. --price makes money of them: an amount for one GPU and hour (2.5, '2.5 EUR'), or a
+GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id or a unique start of it, project/id, its
+display name, or 'latest'; or a file of another tool (`stepscope import` lists them): what its log tells is accounted
+for, the rest is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import textwrap
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.named_run import open_run
+from stepscope.cli.text.plain import Paint, bar, columns, count, cut, duration, plain
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.table import Cell, Column, table
+from stepscope.core.config import discover, load_or_default
+from stepscope.core.errors import UsageError
+from stepscope.store.layout import RUN_FILE
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from stepscope.store.reader import Past
+
+LABEL = 12
+STYLES = {
+    "productive": "green",
+    **dict.fromkeys(("stall", "restart", "redone"), "red"),
+    **dict.fromkeys(("data", "copy", "start", "other"), "yellow"),
+}
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_run(parser)
+    add_root(parser)
+    text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price, or the run's own GPU)"
+    parser.add_argument("--price", metavar="PRICE", help=text)
+    text = "where the electricity comes from, for its CO₂ (default: ledger.region of the configuration, or world)"
+    parser.add_argument("--region", metavar="NAME", help=text)
+    parser.add_argument("--steps", metavar="N", type=int, help="steps of the run in all, to forecast its end")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the ledger."""
+    with _opened(options) as past:
+        facts = _account(past, options)
+    if options.json:
+        print_json(facts)
+    else:
+        print("\n".join(Page(facts, columns(), Paint.of()).lines()))
+    return FINE
+
+
+@contextmanager
+def _opened(options: argparse.Namespace) -> Iterator[Past]:
+    """Open the run; a file of another tool is one for as long as it is looked at."""
+    path = options.run
+    if not os.path.exists(path) or os.path.isfile(os.path.join(path, RUN_FILE)):
+        yield open_run(path, options.dir)
+        return
+    from stepscope.cli.imported_run import store
+    from stepscope.importers.transfer import read
+
+    with progress(f"reading {plain(path, 40)}", options=options):
+        found = read(path)
+    if len(found) > 1:
+        what, cause = f"show the ledger of {path!r}", f"there are {len(found)} runs in it"
+        raise UsageError(what, cause, f"give one file, or store them: stepscope import {path}")
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as scratch:
+        yield open_run(store(found[0], Path(scratch)).path)
+
+
+def _account(past: Past, options: argparse.Namespace) -> dict[str, Any]:
+    from stepscope.analysis.cost import prices  # loads numpy: a run that is not found needs none
+    from stepscope.views.ledger import Question, account
+    from stepscope.views.pricing import card_name
+
+    config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
+    known = prices.load(config.get("ledger.prices") or None)
+    wanted = options.price or config.get("ledger.price") or card_name(past, known)
+    region = options.region or config.get("ledger.region")
+    if known.region(region) is None:
+        some = ", ".join(sorted(known.regions))
+        raise UsageError(f"find the region {region!r}", f"{known.path} has no such one", f"choose of {some}")
+    if options.steps is not None and options.steps < 1:
+        raise UsageError(f"forecast {options.steps} steps", "a run has at least one", "give how many it makes in all")
+    question = Question(known, known.price(wanted) if wanted else None, region, options.steps)
+    place = options.run if os.path.isfile(options.run) else str(past.path)
+    about = {"id": past.id, "name": past.name, "project": past.project, "path": place, "state": past.state}
+    with progress(f"reading {plain(past.id)}", options=options):
+        return {"run": about, **account(past, question)}
+
+
+class Page:
+    """The ledger as lines of a given width."""
+
+    def __init__(self, facts: dict[str, Any], width: int, paint: Paint) -> None:
+        """Take the facts as they are printed for --json."""
+        self._facts, self._width, self._paint = facts, width, paint
+
+    def lines(self) -> Iterator[str]:
+        """Yield the page."""
+        yield from self._head()
+        yield from self._table()
+        yield from self._attempts()
+        yield from self._waste()
+        yield from self._forecast()
+        yield from self._advice()
+
+    def _title(self, text: str, rest: str = "") -> Iterator[str]:
+        yield ""
+        yield self._paint(text, "bold") + (f"  {cut(rest, self._width - len(text) - 2)}" if rest else "")
+
+    def _fact(self, label: str, text: str) -> str:
+        return f"  {self._paint(label.ljust(LABEL), 'dim')}{cut(text, self._width - LABEL - 2)}"
+
+    def _wrapped(self, text: str, indent: str = "  ") -> list[str]:
+        return textwrap.wrap(plain(text), self._width, initial_indent=indent, subsequent_indent=indent)
+
+    def _head(self) -> Iterator[str]:
+        facts, about = self._facts, self._facts["run"]
+        yield f"{self._paint(cut(plain(about['name']), self._width - 14), 'bold')}  {about['state']}"
+        parts = [_many(len(facts["attempts"]), "attempt"), _many(facts["ranks"], "rank")]
+        parts.append(_many(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
+        source = facts["imported"]
+        summed = ", added up, as its log tells no time" if source is not None and not source["timed"] else ""
+        yield self._fact("wall clock", f"{duration(facts['wall_seconds'])}{summed}; {', '.join(parts)}")
+        good = facts["goodput_ratio"]
+        yield self._fact("goodput", "no step is known" if good is None else self._goodput(good))
+        yield self._fact("money", self._price())
+        yield self._fact("energy", self._energy())
+
+    def _goodput(self, good: float) -> str:
+        dark = self._facts["seconds"]["unknown"] / (self._facts["paid_seconds"] or 1.0)
+        if dark < 0.001:
+            return f"{good * 100:.1f} % of the time was productive"
+        return f"at least {good * 100:.1f} % productive; its log does not tell of {dark * 100:.1f} %"
+
+    def _price(self) -> str:
+        money = self._facts["money"]
+        if money is None:
+            return "no price is set; --price 2.5 or --price H100"
+        wasted = f", {_amount(money['wasted'])} of it wasted" if money["wasted"] else ""
+        rate = f"{money['per_device_hour']:g} an hour, {money['source']}"
+        return f"{_amount(money['total'])} {money['currency']}{wasted} ({rate})"
+
+    def _energy(self) -> str:
+        used = self._facts["energy"]
+        if used is None:
+            return "no meter: neither GPUs nor processors told their power"
+        co2 = "" if used["co2_kg"] is None else f", {used['co2_kg']:.3g} kg CO₂ ({used['region']})"
+        seen = "" if used["covered_ratio"] > 0.98 else f", seen {used['covered_ratio'] * 100:.0f} % of the time"
+        return f"{used['kwh']:.3g} kWh{co2} by {', '.join(used['sources'])}{seen}"
+
+    def _table(self) -> Iterator[str]:
+        yield from self._title("Where the time went", "the classes sum to the wall clock")
+        facts, money, used = self._facts, self._facts["money"], self._facts["energy"]
+        wall = facts["wall_seconds"]
+        shape = [Column("class"), Column("time", right=True), Column("share", right=True), Column("", optional=True)]
+        shape += [Column(money["currency"] if money else "", right=True), Column("kWh" if used else "", right=True)]
+        rows: list[list[Cell | str]] = []
+        for name, seconds in facts["seconds"].items():
+            if seconds <= 0:
+                continue
+            share = seconds / wall
+            cost = _amount(money["classes"][name]) if money else ""
+            joules = f"{used['joules'][name] / 3.6e6:.3g}" if used else ""
+            painted = Cell(bar(share, max(8, min(30, self._width - 50))), STYLES.get(name, "blue"))
+            rows.append([_spoken(name), duration(seconds), f"{share * 100:.1f} %", painted, cost, joules])
+        total = [_amount(money["total"]) if money else "", f"{used['kwh']:.3g}" if used else ""]
+        rows.append([Cell("all", "bold"), duration(wall), "100.0 %", "", *total])
+        yield from table(shape, rows, self._width, self._paint, 2)
+
+    def _attempts(self) -> Iterator[str]:
+        attempts = self._facts["attempts"]
+        if len(attempts) < 2:
+            return
+        yield from self._title("Attempts", "each from the end of the one before")
+        shape = [Column("attempt", right=True), Column("state"), Column("took", right=True)]
+        shape += [Column(title, right=True) for title in ("productive", "restart", "redone")]
+        rows: list[list[Cell | str]] = []
+        for one in attempts[-12:]:
+            figures = [duration(one["classes"][name]) for name in ("productive", "restart", "redone")]
+            rows.append([str(one["attempt"]), plain(one["state"]), duration(one["seconds"]), *figures])
+        yield from table(shape, rows, self._width, self._paint, 2)
+
+    def _waste(self) -> Iterator[str]:
+        found = [one for one in self._facts["wasted"] if (one["share"] or 0) >= 0.01][:4]
+        if not found:
+            return
+        money = self._facts["money"]
+        yield from self._title("Wasted most on")
+        for one in found:
+            cost = f", {_amount(money['classes'][one['class']])} {money['currency']}" if money else ""
+            spent = f"{_spoken(one['class'])}: {duration(one['seconds'])} ({one['share'] * 100:.0f} %{cost})"
+            yield from self._wrapped(f"{spent}; {one['remedy']}")
+
+    def _forecast(self) -> Iterator[str]:
+        found = self._facts["forecast"]
+        if found is None:
+            return
+        span = f"{duration(found['low'])} to {duration(found['high'])}"
+        yield from self._title("End of the run", f"in {duration(found['seconds'])} ({span})")
+        cost = "" if found["money"] is None else f"; {_amount(found['money'])} more to spend"
+        yield from self._wrapped(f"{found['text']}{cost}")
+
+    def _advice(self) -> Iterator[str]:
+        if not self._facts["advice"]:
+            return
+        yield from self._title("Advice")
+        for one in self._facts["advice"][:6]:
+            gain = one["gain_ratio"]
+            mark = self._paint("!" if one["severity"] != "info" else "-", "yellow")
+            first, *rest = self._wrapped(one["text"], "    ")
+            yield f"  {mark} {first.strip()}"
+            yield from rest
+            brings = f" (at most {gain * 100:.0f} %)" if gain else ""
+            yield from (self._paint(line, "dim") for line in self._wrapped(f"{one['remedy']}{brings}", "    "))
+
+
+def _spoken(name: str) -> str:
+    return "redone work" if name == "redone" else name
+
+
+def _many(number: int, what: str) -> str:
+    return f"{count(number)} {what}{'' if number == 1 else 's'}"
+
+
+def _amount(value: float) -> str:
+    """Return an amount of money: two digits after the point, or enough to show that it is not nothing."""
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}" if value >= 1e-4 else "<0.0001"

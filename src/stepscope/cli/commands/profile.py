@@ -1,0 +1,252 @@
+"""Profile some steps of a run that is training now, from outside.
+
+Asks one live process of this user on this machine, which must have loaded torch and end steps. It writes a Chrome trace
+into the folder of the run (ui.perfetto.dev opens it) and answers with its slowest operations. The steps are slower
+while they are profiled; nothing else changes for the training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.commands.checks import LiveRing, rings
+from stepscope.cli.named_run import open_run
+from stepscope.cli.text.number import whole
+from stepscope.cli.text.plain import columns, count, cut, duration, plain
+from stepscope.core.errors import StepscopeError
+from stepscope.core.events import ours
+from stepscope.core.places import REQUEST_SUFFIX, find_places
+from stepscope.core.vocabulary import format_value
+from stepscope.session.requests import STARTED, TAKEN, Request, place
+from stepscope.store.layout import RunFolder
+from stepscope.store.states import read_nodes
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from stepscope.core.places import Places
+    from stepscope.store.reader import Past
+
+ANSWER = "profile"
+"""Kind of the event with the answer."""
+EVERY = 0.25
+"""Seconds between two looks for the answer."""
+MOST_STEPS = 10_000
+
+
+class Answer(NamedTuple):
+    """What the process has said so far."""
+
+    taken: bool = False
+    started: bool = False
+    result: dict[str, Any] | None = None
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_run(parser)
+    add_root(parser)
+    any_number, some = whole(0, MOST_STEPS), whole(1, MOST_STEPS)
+    parser.add_argument("--steps", metavar="N", type=some, default=20, help="steps to record (default: 20)")
+    parser.add_argument("--warmup", metavar="N", type=any_number, default=3, help="steps before that (default: 3)")
+    parser.add_argument("--rank", metavar="R", type=any_number, default=0, help="which rank (default: 0)")
+    parser.add_argument("--top", metavar="K", type=some, default=5, help="operations to list (default: 5)")
+    parser.add_argument("--shapes", action="store_true", help="record the shapes of tensors")
+    parser.add_argument("--stacks", action="store_true", help="record where in the program each operation was called")
+    parser.add_argument("--memory", action="store_true", help="record what is taken and given back of memory")
+    parser.add_argument("--no-trace", action="store_true", help="list the operations only, write no trace")
+    text = "cap of the trace in MiB; a larger one is compressed, or left out (default: 256)"
+    parser.add_argument("--max-size", metavar="MIB", type=some, default=256, help=text)
+    text = "how long to wait for the answer (default: 120)"
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=120.0, help=text)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask, wait, print the answer."""
+    past = open_run(options.run, options.dir)
+    target = find_target(past, options.rank, find_places())
+    request = Request(os.urandom(8).hex(), _wanted(options))
+    path = target.path.with_suffix(REQUEST_SUFFIX)
+    place(path, request)
+    try:
+        result = wait(past, target, request.id, options.timeout)
+    finally:
+        with contextlib.suppress(OSError):  # it was taken, as it should; else it is withdrawn
+            path.unlink()
+    if result.get("error"):
+        cause, _, remedy = str(result["error"]).partition("; ")
+        raise StepscopeError(f"profile run {past.id}", cause, remedy or "see `stepscope show`, then ask again")
+    facts = _facts(past, result)
+    if options.json:
+        print_json({"run": {"id": past.id, "path": str(past.path)}, "profile": facts})
+    else:
+        print("\n".join(lines(facts)))
+    return FINE
+
+
+def _wanted(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the profile, as `Run.profile` takes them."""
+    return {
+        "steps": options.steps,
+        "warmup": options.warmup,
+        "top": options.top,
+        "record_shapes": options.shapes,
+        "with_stack": options.stacks,
+        "memory": options.memory,
+        "export": not options.no_trace,
+        "max_bytes": options.max_size << 20,
+        "seconds": max(1.0, options.timeout / 2),
+    }
+
+
+def find_target(past: Past, rank: int, places: Places) -> LiveRing:
+    """Return the live process of a rank.
+
+    Raises:
+        StepscopeError: the run has ended, or no such process of this user is on this machine.
+    """
+    what = f"profile run {past.id}"
+    here = [ring for ring in rings(places) if isinstance(ring, LiveRing) and ring.trainer and _same(ring.run, past)]
+    found = [ring for ring in here if ring.rank == rank]
+    if found:
+        return found[-1]
+    if here:
+        others = ", ".join(str(number) for number in sorted({ring.rank for ring in here})[:16])
+        raise StepscopeError(what, f"rank {rank} is not on this machine", f"choose one that is: --rank {others}")
+    state = past.state
+    if state != "running":
+        raise StepscopeError(what, f"it is {state}", "profile a run that is training; `stepscope runs` lists them")
+    cause = "no live process of it belongs to this user on this machine"
+    raise StepscopeError(what, cause, "run this command where it trains, as the same user")
+
+
+def _same(recorded: str, past: Past) -> bool:
+    try:
+        return os.path.samefile(recorded, past.path)
+    except OSError:
+        return False
+
+
+def wait(
+    past: Past,
+    target: LiveRing,
+    request: str,
+    timeout: float,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+    stream: TextIO | None = None,
+) -> dict[str, Any]:
+    """Wait for the answer to a request, with a line that tells how it goes.
+
+    Raises:
+        StepscopeError: it did not come within `timeout` seconds, or the process ended.
+    """
+    progress = Progress(sys.stderr if stream is None else stream)
+    began = clock()
+    try:
+        while True:
+            answer = look(past, request)
+            if answer.result is not None:
+                return answer.result
+            step, waited = _step(past, target.rank), clock() - began
+            verb = "profiles" if answer.started else "has taken the request" if answer.taken else "has been asked"
+            progress.show(f"rank {target.rank} (pid {target.pid}) {verb}: step {count(step)}, {duration(waited)}")
+            if past.state != "running":
+                raise StepscopeError(f"profile run {past.id}", f"it is {past.state} now", "see `stepscope show`")
+            if waited > timeout:
+                raise _silence(past, target, answer, step, waited)
+            sleep(EVERY)
+    finally:
+        progress.close()
+
+
+def look(past: Past, request: str) -> Answer:
+    """Return what the process has said to a request."""
+    mine = {event.get("kind"): event for event in ours(past.events()) if event.get("request") == request}
+    return Answer(TAKEN in mine, STARTED in mine, mine.get(ANSWER))
+
+
+def _step(past: Past, rank: int) -> int | None:
+    """Return the last step of a rank, as its watcher says."""
+    nodes, _ = read_nodes(RunFolder(past.path))
+    steps = [node.ranks[rank].step for node in nodes if rank in node.ranks]
+    return max((step for step in steps if step is not None), default=None)
+
+
+def _silence(past: Past, target: LiveRing, answer: Answer, step: int | None, waited: float) -> StepscopeError:
+    """Return why there is no answer, as far as one can know."""
+    what, span, last = f"profile run {past.id}", duration(waited), f"last step {count(step)}"
+    who = f"rank {target.rank} (pid {target.pid})"
+    if not answer.taken:
+        cause = f"{who} has not taken the request within {span}: it records nothing ({last})"
+        return StepscopeError(what, cause, "see what it does with `stepscope show`, then ask again or wait longer")
+    if not answer.started:
+        cause = f"{who} took the request, but has ended no step within {span} ({last})"
+        return StepscopeError(what, cause, "its loop must use run.step(), or wait longer if a step takes that long")
+    cause = f"{who} is still at it after {span} ({last})"
+    return StepscopeError(what, cause, "ask for fewer --steps or wait longer; the answer will be an event of the run")
+
+
+class Progress:
+    """A line on a terminal that is written anew; elsewhere only what differs from before, without numbers."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream`."""
+        self._stream, self._terminal, self._last = stream, stream.isatty(), ""
+
+    def show(self, text: str) -> None:
+        """Show how it goes."""
+        if self._terminal:
+            self._stream.write(f"\r{cut(text, columns() - 1)}\x1b[K")
+        elif self._last != text.partition(":")[0]:
+            self._last = text.partition(":")[0]
+            self._stream.write(f"{self._last} …\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Clear the line."""
+        if self._terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+def _facts(past: Past, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer as plain data: without what every event has, and with the trace as a path."""
+    facts = {key: value for key, value in result.items() if key not in {"kind", "request", "sequence", "step", "time"}}
+    trace = facts.get("trace")
+    return {**facts, "trace": None if trace is None else str(_inside(past.path, str(trace)))}
+
+
+def _inside(folder: Path, name: str) -> Path:
+    return folder / name
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """Return the answer as lines."""
+    steps, seconds = facts["steps"], facts["seconds"]
+    where = "" if facts.get("first_step") is None else f" ({count(facts['first_step'])} to {count(facts['last_step'])})"
+    each = format_value(seconds / steps, "seconds") if steps else "-"
+    yielded = [f"{count(steps)} steps{where} of rank {facts.get('rank', 0)} in {duration(seconds)}, {each} each"]
+    found = facts["operations"]
+    if found:
+        yielded.append(f"Profiler: Top {len(found)} slowest operations:")
+    for number, operation in enumerate(found, 1):
+        cost = f"{count(operation['calls'])} calls, {format_value(operation['seconds'], 'seconds')}"
+        yielded.append(f"{number}. {plain(operation['name'])} ({operation['share']:.1%} of time)  {cost}")
+    if facts.get("operation_seconds"):
+        whole = format_value(facts["operation_seconds"], "seconds")
+        yielded.append(f"of {whole} that all operations took themselves, by the clock of the {facts['clock']}")
+    yielded += [plain(note) for note in facts.get("notes", ())]
+    if facts["trace"]:
+        size = format_value(facts["trace_bytes"], "bytes")
+        yielded.append(f"trace {plain(facts['trace'])} ({size}); ui.perfetto.dev opens it")
+    return yielded

@@ -1,0 +1,152 @@
+"""List the recorded runs, newest first.
+
+Shows what each run was called, how it ended and why, how far it came, how long it took and how long ago it began.
+A run that cannot be read is listed as broken, with the reason.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_root, print_json
+from stepscope.cli.text.number import whole
+from stepscope.cli.text.plain import Paint, age, columns, count, cut, duration, plain
+from stepscope.cli.text.table import Cell, Column, table
+from stepscope.core.command_line import typed
+from stepscope.core.endings import is_bad
+from stepscope.store.catalog import RunInfo, chosen_root, elsewhere, runs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MOST_ELSEWHERE = 5
+"""Other folders that are named."""
+SHOWN = 20
+"""Runs that a table has unless told otherwise."""
+STYLES = {
+    "running": "cyan",
+    "finished": "green",
+    "interrupted": "yellow",
+    "preempted": "yellow",
+    "lost": "yellow",
+    **dict.fromkeys(("failed", "killed", "oom-killed", "broken"), "red"),
+}
+COLUMNS = (
+    Column("run", narrowest=24),
+    Column("name", narrowest=8),
+    Column("project", narrowest=7, optional=True),
+    Column("state"),
+    Column("step", right=True),
+    Column("duration", right=True, optional=True),
+    Column("age", right=True),
+)
+
+
+def style_of(state: str, cause: str = "") -> str:
+    """Return the colour of a run's state."""
+    return "red" if is_bad(state, cause) else STYLES.get(state, "")
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_root(parser)
+    parser.add_argument("--project", metavar="P", help="only runs of this project")
+    states = ", ".join(STYLES)
+    parser.add_argument("--state", metavar="S", choices=list(STYLES), help=f"only runs in this state: {states}")
+    text = f"at most so many, 0 for all (default: {SHOWN} in a table, all as JSON)"
+    parser.add_argument("-n", dest="limit", metavar="N", type=whole(0), help=text)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the list."""
+    root, is_given = chosen_root(options.dir)
+    everything = runs(root)
+    chosen = [
+        info for info in everything if options.project in {None, info.project} and options.state in {None, info.state}
+    ]
+    now = time.time()
+    if options.json:
+        shown = chosen[: options.limit or None]
+        print_json({"root": str(root), "total": len(everything), "runs": [facts(info) for info in shown]})
+        return FINE
+    limit = SHOWN if options.limit is None else options.limit
+    shown = chosen[: limit or None]
+    lines = listing(shown, now, columns(), Paint.of()) if shown else _nothing(len(everything))
+    if not everything and not is_given:
+        lines = [*_elsewhere(elsewhere(root)), *lines]
+    print("\n".join([*lines, *_footer(str(root), everything, len(chosen), len(shown), Paint.of())]))
+    return FINE
+
+
+def facts(info: RunInfo) -> dict[str, Any]:
+    """Return one run as plain data; times in seconds."""
+    return {**info.__dict__, "path": str(info.path)}
+
+
+def listing(shown: Sequence[RunInfo], now: float, width: int, paint: Paint) -> list[str]:
+    """Return the table: a line a run, and one more where there is a cause to tell."""
+    lines = table(COLUMNS, [_row(info, now) for info in shown], width, paint)
+    result = lines[:1]
+    for info, line in zip(shown, lines[1:], strict=True):
+        result.append(line)
+        if info.cause:
+            result.append(paint(cut(f"  {plain(info.cause)}", width), "dim"))
+    return result
+
+
+def _row(info: RunInfo, now: float) -> list[Cell | str]:
+    name = "" if info.name == info.id else plain(info.name)
+    return [
+        Cell(plain(info.id), "bold"),
+        name,
+        plain(info.project),
+        Cell(plain(info.state), style_of(info.state, info.cause)),
+        count(info.step),
+        duration(info.duration),
+        age(now - info.created),
+    ]
+
+
+def _elsewhere(others: Sequence[Path]) -> list[str]:
+    """Say where else there are runs of this user."""
+    commands = [f"    {typed()} runs --dir {shlex.quote(plain(str(other)))}" for other in others[:MOST_ELSEWHERE]]
+    return ["Your runs are elsewhere:", "", *commands, ""] if commands else []
+
+
+def _nothing(total: int) -> list[str]:
+    if total:
+        return ["No run matches."]
+    return [
+        "No runs yet. Record one:",
+        "",
+        "    import stepscope",
+        "",
+        '    with stepscope.init(project="mnist") as run:',
+        "        for batch in run.data(loader):",
+        "            with run.step():",
+        '                run.log({"loss": loss})',
+        "",
+        "or watch a small training with planted faults: stepscope demo",
+        "",
+    ]
+
+
+def _footer(root: str, everything: Sequence[RunInfo], matching: int, shown: int, paint: Paint) -> list[str]:
+    """Say where this is, and what is not shown."""
+    parts = [f"{count(matching)} of {count(len(everything))} runs" if matching < len(everything) else _runs(matching)]
+    running = sum(info.state == "running" for info in everything)
+    if running:
+        parts.append(f"{running} running")
+    if shown < matching:
+        parts.append(f"the newest {shown} shown, -n 0 shows all")
+    text = f"{', '.join(parts)} in {plain(root)}"
+    return ["", paint(text, "dim")] if everything else [paint(f"(looked in {plain(root)})", "dim")]
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{count(number)} runs"

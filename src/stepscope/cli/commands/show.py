@@ -1,0 +1,345 @@
+"""Show one run: what it was, how it went, where its time goes, its metrics, and what watching it cost.
+
+Works while the run is being written. RUN is the folder of a run, its id or a unique start of it, project/id, its
+display name, or 'latest'.
+With --metric only these metrics are shown, with every figure there is.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
+from stepscope.cli.commands.runs import STYLES, style_of
+from stepscope.cli.named_run import open_run
+from stepscope.cli.text.machine_lines import end_lines, machine_lines
+from stepscope.cli.text.plain import Paint, age, bar, columns, count, cut, duration, plain, sparkline
+from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.table import Cell, Column, table
+from stepscope.core.vocabulary import format_value
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+METRICS = 20
+"""Metrics that a table has; JSON has all."""
+RANKS = 16
+TEXTS = 12
+PHASES = 12
+CONFIG_LINES = 3
+METRIC_TITLES = ("last", "min", "max", "mean", "nan/inf")
+FIGURES = ("mean", "p50", "p95", "max")
+LABEL = 10
+"""Columns of the labels at the top."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_run(parser)
+    add_root(parser)
+    text = "show this metric only, with every figure; may be given several times"
+    parser.add_argument("--metric", metavar="NAME", action="append", default=[], help=text)
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the run, or some of its metrics."""
+    past = open_run(options.run, options.dir)
+    from stepscope.views import overview  # loads numpy and DuckDB: a run that is not found needs neither
+
+    if options.metric:
+        found = [overview.details(past, name) for name in options.metric]
+        if options.json:
+            print_json({"run": {"id": past.id, "path": str(past.path)}, "metrics": found})
+        else:
+            print("\n".join(line for facts in found for line in metric_block(facts, columns(), Paint.of())))
+        return FINE
+    with progress(f"reading {plain(past.id)}", options=options):
+        facts = overview.overview(past, None if options.json else METRICS)
+    if options.json:
+        print_json(facts)
+    else:
+        quiet = overview.silence(facts["heard"]) if facts["state"] == "running" else None
+        print("\n".join(Page(facts, columns(), Paint.of(), time.time(), quiet).lines()))
+    return FINE
+
+
+class Page:
+    """The facts of a run as lines of a given width."""
+
+    def __init__(self, facts: dict[str, Any], width: int, paint: Paint, now: float, quiet: float | None = None) -> None:
+        """Take the facts of `overview`; `now` in seconds since 1970, `quiet` in seconds."""
+        self._facts, self._width, self._paint, self._now, self._quiet = facts, width, paint, now, quiet
+
+    def lines(self) -> Iterator[str]:
+        """Yield the page."""
+        yield from self._head()
+        yield from self._time()
+        yield from self._metrics()
+        yield from self._texts()
+        yield from self._machine()
+        yield from self._ranks()
+        yield from self._end()
+        yield from self._foot()
+
+    def _title(self, text: str, rest: str = "") -> Iterator[str]:
+        yield ""
+        room = self._width - len(text) - 2
+        yield self._paint(text, "bold") + (f"  {cut(rest, room)}" if rest else "")
+
+    def _note(self, text: str) -> str:
+        return self._paint(cut(f"  {text}", self._width), "dim")
+
+    def _fact(self, label: str, text: str, style: str = "") -> str:
+        return f"  {self._paint(label.ljust(LABEL), 'dim')}{self._paint(cut(text, self._width - LABEL - 2), style)}"
+
+    def _head(self) -> Iterator[str]:
+        facts, about = self._facts, self._facts["run"]
+        named = plain(about["name"] or about["id"])
+        style = f"bold {style_of(facts['state'], facts['cause'])}".strip()
+        yield f"{self._paint(cut(named, self._width - 14), 'bold')}  {self._paint(facts['state'], style)}"
+        if facts["cause"]:
+            label = "wrong" if facts["state"] == "finished" else "cause"
+            yield from self._wrapped(label, plain(facts["cause"]), 3)
+        if self._quiet is not None:
+            yield self._fact("silent", f"its watcher has said nothing for {duration(self._quiet)}", "yellow")
+        yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")
+        yield self._fact("time", self._when())
+        for label, text in _surroundings(about):
+            if text:
+                yield self._fact(label, plain(text))
+        if about["config"]:
+            yield from self._wrapped(
+                "config", "  ".join(plain(item) for item in flatten(about["config"])), CONFIG_LINES
+            )
+        yield self._fact("folder", plain(about["path"]))
+        yield self._fact("size", f"{format_value(facts['bytes'], 'bytes')}, {count(facts['points'])} points")
+
+    def _when(self) -> str:
+        facts = self._facts
+        created = facts["run"]["created"]
+        began = "began at an unknown time"
+        if created:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(created))
+            began = f"{stamp}, {age(self._now - created)} ago".replace("now ago", "just now")
+        verb = "running for" if facts["state"] == "running" else "took"
+        step = "" if facts["step"] is None else f", last step {count(facts['step'])}"
+        return f"{began}; {verb} {duration(facts['duration_seconds'])}{step}"
+
+    def _wrapped(self, label: str, text: str, most: int) -> Iterator[str]:
+        import textwrap
+
+        room = self._width - LABEL - 2
+        found = textwrap.wrap(text, room, max_lines=most, placeholder=" …") or [""]
+        for number, line in enumerate(found):
+            yield self._fact("" if number else label, line)
+
+    def _time(self) -> Iterator[str]:
+        taken = self._facts["time"]
+        if taken is None:
+            return
+        yield from self._title("Where the time goes", f"{count(taken['steps'])} steps, {_seconds(taken['seconds'])}")
+        titles = ("per step", "p50", "p95", "max")
+        shape = [Column("phase", narrowest=8), Column("share", right=True), Column("", optional=True)]
+        shape += [Column(title, right=True, optional=title in titles[1:]) for title in titles]
+        width = max(8, min(40, self._width - 68))
+        whole: list[Cell | str] = [Cell("the step", "bold"), "", "", *(_seconds(taken["step"][key]) for key in FIGURES)]
+        rows = [_phase_row(phase, width) for phase in taken["phases"][:PHASES]]
+        yield from table(shape, [*rows, whole], self._width, self._paint, 2)
+        if len(taken["phases"]) > PHASES:
+            yield self._note(f"and {len(taken['phases']) - PHASES} more phases; --json has them")
+        if taken["window"]:
+            yield self._note(f"of the steps {taken['window'][0]} to {taken['window'][1]}; there are more before")
+        yield from self._throughput()
+
+    def _throughput(self) -> Iterator[str]:
+        units = {"samples_per_second": "samples/second", "steps_per_second": "steps/second"}
+        found = []
+        for rate in self._facts["throughput"]:
+            parts = [format_value(rate[key], unit) for key, unit in units.items() if rate[key] is not None]
+            ranks = f", {rate['ranks']} ranks together" if rate["ranks"] > 1 else ""
+            if parts:
+                found.append((rate["attempt"], f"{', '.join(parts)}{ranks}"))
+        if len(found) == 1:
+            yield from self._title("Throughput", found[0][1])
+        elif found:
+            yield from self._title("Throughput")
+            yield from (f"  attempt {attempt}: {text}" for attempt, text in found[-3:])
+        if found:
+            yield self._note("steps and the samples in them, by the seconds of these steps")
+
+    def _metrics(self) -> Iterator[str]:
+        found, total = self._facts["metrics"], self._facts["metrics_total"]
+        if not found:
+            yield from self._title("Metrics", "none recorded" if self._facts["state"] != "running" else "none yet")
+            return
+        yield from self._title("Metrics", count(total))
+        shape = [Column("metric", narrowest=12)]
+        shape += [Column(title, right=True, optional=title == "mean") for title in METRIC_TITLES]
+        rows = [_metric_row(metric, self._width >= 100) for metric in found]
+        yield from table([*shape, Column("trend", optional=True)], rows, self._width, self._paint, 2)
+        if total > len(found):
+            yield self._note(f"and {count(total - len(found))} more: --metric NAME shows one, --json all of them")
+
+    def _texts(self) -> Iterator[str]:
+        found = self._facts["texts"]
+        if not found:
+            return
+        yield from self._title("Texts", "the newest of each name; the page has all")
+        shape = [Column("name", narrowest=8), Column("step", right=True), Column("logged", right=True, optional=True)]
+        rows = [
+            [plain(one["name"], 40), "" if one["step"] is None else count(one["step"]), count(one["count"]), _line(one)]
+            for one in found[:TEXTS]
+        ]
+        yield from table([*shape, Column("text", narrowest=20)], rows, self._width, self._paint, 2)
+        if len(found) > TEXTS:
+            yield self._note(f"and {count(len(found) - TEXTS)} more names; --json has them")
+
+    def _machine(self) -> Iterator[str]:
+        found = list(machine_lines(self._facts["machine"], self._width, self._paint))
+        if found:
+            number = len(self._facts["machine"]["metrics"])
+            yield from self._title(
+                "Machine", f"means over the run; {count(number)} metrics in all, --metric NAME shows one"
+            )
+            yield from found
+
+    def _end(self) -> Iterator[str]:
+        facts = self._facts["end"]
+        found = list(end_lines(facts, self._width, self._paint))
+        if found:
+            title = "So far" if self._facts["state"] == "running" else "The end"
+            yield from self._title(title, f"last {len(facts['steps'])} steps of rank {facts['rank']}")
+            yield from found
+
+    def _ranks(self) -> Iterator[str]:
+        ranks = self._facts["attempts"]
+        yield from self._title("Attempts and ranks", "" if ranks else "no watcher has written yet")
+        titles = ("attempt", "rank", "state", "step", "rows", "lost", "refused")
+        shape = [Column(title, right=title in titles[3:], narrowest=10 * (title == "state")) for title in titles]
+        shape += [Column("duration", right=True, optional=True), Column("node", narrowest=8, optional=True)]
+        shown = sorted(
+            ranks, key=lambda rank: (rank["state"] in {"finished", "running"}, -rank["attempt"], rank["rank"])
+        )
+        if ranks:
+            yield from table(shape, [_rank_row(rank) for rank in shown[:RANKS]], self._width, self._paint, 2)
+        if len(ranks) > RANKS:
+            yield self._note(f"and {count(len(ranks) - RANKS)} more; --json has them")
+
+    def _foot(self) -> Iterator[str]:
+        facts, own = self._facts, self._facts["own_cost"]
+        parts = [f"{count(own['rows'])} rows, {count(own['lost'])} lost, {count(own['refused'])} refused"]
+        if own["log_seconds"] is not None:
+            parts.append(f"{_seconds(own['log_seconds'])} a call")
+        if own["cost_ratio"] is not None:
+            parts.append(f"{format_value(own['cost_ratio'], 'ratio')} of the time")
+        yield from self._title("Cost of watching", ", ".join(parts))
+        if facts["events"]:
+            kinds = sorted(facts["events"].items(), key=lambda item: (-item[1], item[0]))
+            yield from self._title("Events", ", ".join(f"{count(number)} {plain(kind, 40)}" for kind, number in kinds))
+        if facts["problems"]:
+            yield from self._title("Problems while reading", str(len(facts["problems"])))
+            for problem in facts["problems"][:8]:
+                yield self._paint(cut(f"  {plain(problem)}", self._width), "yellow")
+            if len(facts["problems"]) > 8:
+                yield self._note(f"and {len(facts['problems']) - 8} more; --json has them")
+
+
+def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield label and text of what was around the run; an old or foreign run.json may lack any of it."""
+    platform, python, git = (_mapping(about[key]) for key in ("platform", "python", "git"))
+    machine = [about["host"], about["container"], platform.get("system"), platform.get("machine")]
+    processors, memory = _mapping(about["cpu"]).get("usable"), _mapping(about["memory"]).get("total_bytes")
+    machine += [f"{processors} CPUs" if processors else "", _bytes(memory)]
+    yield "host", ", ".join(str(part) for part in machine if part)
+    yield "python", " ".join(str(python[key]) for key in ("version", "executable") if python.get(key))
+    yield "git", " ".join(str(part) for part in (str(git.get("commit") or "")[:12], git.get("branch")) if part)
+    command = about["command"]
+    yield "command", shlex.join(str(word) for word in command) if isinstance(command, list) else ""
+
+
+def _line(text: dict[str, Any]) -> str:
+    return plain(" ".join(text["text"].split()), 400)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _bytes(value: Any) -> str:
+    return format_value(value, "bytes") if isinstance(value, (int, float)) else ""
+
+
+def _seconds(value: float | None) -> str:
+    return format_value(value, "seconds")
+
+
+def flatten(config: Any, above: str = "") -> Iterator[str]:
+    """Yield a configuration as `path=value` texts."""
+    if isinstance(config, dict) and config:
+        for key, value in config.items():
+            yield from flatten(value, f"{above}.{key}" if above else str(key))
+    else:
+        text = config if isinstance(config, str) else json.dumps(config)
+        yield f"{above}={text}" if above else text
+
+
+def _phase_row(phase: dict[str, Any], width: int) -> list[Cell | str]:
+    share = phase["share"]
+    figures = [_seconds(phase[key]) for key in FIGURES]
+    percent = "-" if share is None else f"{share * 100:.1f} %"
+    return [plain(phase["phase"]), percent, Cell(bar(share or 0.0, width), "blue"), *figures]
+
+
+def _metric_row(metric: dict[str, Any], wide: bool) -> list[Cell | str]:  # noqa: FBT001 - private
+    unit = metric["unit"]
+    figures: list[Cell | str] = [format_value(metric[key], unit) for key in ("last", "min", "max", "mean")]
+    bad = Cell(count(metric["nonfinite"]), "red") if metric["nonfinite"] else Cell("")
+    line = sparkline(metric["trend"] if wide else _joined(metric["trend"], 3))
+    return [plain(metric["name"]), *figures, bad, Cell(line, "cyan")]
+
+
+def _joined(trend: list[float | None], size: int) -> list[float | None]:
+    """Join `size` stretches each; one that is not finite stays visible."""
+    groups = [trend[place : place + size] for place in range(0, len(trend), size)]
+    known = [[value for value in group if value is not None] for group in groups]
+    return [
+        sum(some) / len(some) if len(some) == len(group) else None for some, group in zip(known, groups, strict=True)
+    ]
+
+
+def _rank_row(rank: dict[str, Any]) -> list[Cell | str]:
+    mark = " (inferred)" if rank["inferred"] else ""
+    lost = [Cell(count(rank[key]), "red" if rank[key] else "") for key in ("lost", "refused")]
+    return [
+        str(rank["attempt"]),
+        str(rank["rank"]),
+        Cell(f"{plain(rank['state'])}{mark}", STYLES.get(rank["state"], "")),
+        count(rank["step"]),
+        count(rank["rows"]),
+        *lost,
+        duration(rank["seconds"]),
+        plain(rank["node"]),
+    ]
+
+
+def metric_block(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
+    """Yield every figure of one metric."""
+    unit = facts["unit"]
+    steps = "" if facts["first_step"] is None else f", steps {facts['first_step']} to {facts['last_step']}"
+    ranks = f", {len(facts['ranks'])} ranks" if len(facts["ranks"]) > 1 else ""
+    yield f"{paint(cut(plain(facts['name']), width - 30), 'bold')}  {count(facts['count'])} points{steps}{ranks}"
+    if facts["trend"]:
+        yield f"  {paint(sparkline(facts['trend']), 'cyan')}"
+    for keys in (("last", "min", "max", "mean"), ("std", "p50", "p95", "p99")):
+        yield (
+            "  " + "".join(f"{paint(key.ljust(5), 'dim')}{format_value(facts[key], unit):<14}" for key in keys).rstrip()
+        )
+    if facts["nonfinite"]:
+        yield paint(f"  {count(facts['nonfinite'])} of them not finite", "red")
+    yield ""

@@ -1,0 +1,249 @@
+"""Watch a live run in the terminal: progress, graphs, the step, GPUs, processes, ranks, alerts.
+
+Without RUN the newest run that is running is followed, and the next one when it begins; without any, this machine is
+shown. A run that is over can be looked at, too. Where the terminal cannot be drawn on (a pipe, a log, TERM=dumb) a line
+is printed now and then instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FINE, RUN, add_root
+from stepscope.cli.commands.monitor import LONGEST, SHORTEST
+from stepscope.cli.named_run import find_run, say
+from stepscope.cli.signals import ended_by_signals
+from stepscope.cli.text.number import gpu_index, real
+from stepscope.cli.text.plain import count, duration, plain
+from stepscope.cli.text.screen import is_screen
+from stepscope.core.vocabulary import format_value
+from stepscope.store.catalog import changed_at, chosen_root, elsewhere, run_folders, runs_root, salvage_quietly
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from stepscope.tui.app import Feed
+    from stepscope.views.terminal import Scene
+
+INTERVAL = 0.5
+LINE_SECONDS = 5.0
+"""Seconds between two lines where the terminal cannot be drawn on, unless --interval says otherwise."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    text = f"{RUN} (default: the newest that is running)"
+    parser.add_argument("run", metavar="RUN", nargs="?", help=text)
+    add_root(parser)
+    add = parser.add_argument
+    add("--machine", action="store_true", help="this machine alone, whatever runs on it")
+    add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
+    add(
+        "--interval",
+        type=real(SHORTEST, LONGEST),
+        metavar="S",
+        help="seconds between two looks, from 0.1 on (default: 0.5)",
+    )
+    add("--count", type=int, metavar="N", help="print so many lines and end, also on a terminal")
+    add("--json", action="store_true", help="print a JSON object for each look instead")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show until `q`, or print lines."""
+    salvage_quietly()
+    plainly = options.json or options.count is not None or not _is_terminal()
+    feed = _feed(options)
+    if plainly:
+        return _print(feed, options)
+    from stepscope.tui.app import TopApp
+    from stepscope.tui.frame import Look
+
+    gpus = tuple(options.gpu) if options.gpu else None
+    view = "overview" if feed.scene.is_run else "machine"
+    newer = None if options.run or options.machine else _Newest(options)
+    app = TopApp(feed, options.interval or INTERVAL, Look(view=view, gpus=gpus), newer)
+    app.run()
+    return app.return_code or FINE
+
+
+def _is_terminal() -> bool:
+    """Say whether there is a terminal to draw on and to read keys from; Textual draws on standard error."""
+    return is_screen(sys.stdout) and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _feed(options: argparse.Namespace) -> Feed:
+    from stepscope.tui.run_feed import RunFeed
+
+    if options.run:
+        return RunFeed(find_run(options.run, options.dir))
+    path = None if options.machine else _running(options.dir)
+    if path is not None:
+        return RunFeed(path)
+    note = "" if options.machine else "no run is running; `stepscope top latest` shows the last one"
+    return _machine(options, note)
+
+
+def _running(given: str | None) -> Path | None:
+    """Return the newest run that is running: in the folder of this directory, else in another one of this user's."""
+    root, is_given = chosen_root(given)
+    here = newest_running(root)
+    if here is not None or is_given:
+        return here
+    found = next((path for other in elsewhere(root) if (path := newest_running(other)) is not None), None)
+    if found is not None:
+        say(f"no run is running in {root}: this is {found}")
+    return found
+
+
+def _machine(options: argparse.Namespace, note: str = "") -> Feed:
+    from stepscope.tui.machine_feed import MachineFeed
+    from stepscope.watcher.machine import Machine, local_samplers
+
+    machine = Machine(local_samplers(all_gpus=options.gpu is not None), options.interval or INTERVAL)
+    return MachineFeed(machine, os.uname().nodename, note)
+
+
+def newest_running(root: Path, since: float = 0.0) -> Path | None:
+    """Return the newest run below a folder that is running; None if there is none that began after `since`."""
+    from stepscope.views.run_list import row
+
+    made = []
+    for path in run_folders(root):
+        try:
+            made.append((path.stat().st_ctime, path))
+        except OSError:  # removed since
+            continue
+    for changed, path in sorted(made, reverse=True)[:50]:
+        found = row(path)
+        if found["state"] == "running" and found["created"] > since and changed > 0:
+            return path
+    return None
+
+
+class _Newest:
+    """Goes over to a run that began after the one that is shown."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options, self._root = options, runs_root(options.dir)
+        self._seen: tuple[float, ...] = ()
+
+    def __call__(self, feed: Feed) -> Feed | None:
+        """Return the feed of a newer run, if there is one; looks closer only where a folder has changed."""
+        from stepscope.core.errors import StepscopeError
+        from stepscope.tui.run_feed import RunFeed
+
+        stamps = tuple(changed_at(path) for path in (self._root, *_folders(self._root)))
+        if stamps == self._seen:
+            return None
+        path = newest_running(self._root)
+        if path is None or path == getattr(feed, "path", None):
+            self._seen = stamps
+            return None
+        if feed.scene.state == "running" and not _began_later(path, feed):
+            self._seen = stamps
+            return None
+        try:
+            return RunFeed(path)
+        except (StepscopeError, OSError):  # it is still being made: look again
+            return None
+
+
+def _began_later(path: Path, feed: Feed) -> bool:
+    from stepscope.views.run_list import row
+
+    return bool(row(path)["created"] > row(feed.path)["created"])  # type: ignore[attr-defined] # a run has a path
+
+
+def _folders(root: Path) -> list[Path]:
+    try:
+        return [path for path in sorted(root.iterdir()) if path.is_dir()][:1000]
+    except OSError:
+        return []
+
+
+def _print(feed: Feed, options: argparse.Namespace) -> int:
+    """Print a line, or an object, for every look; a run that is over gets one."""
+    interval = options.interval or (LINE_SECONDS if options.count is None else INTERVAL)
+    done = 0
+    with ended_by_signals():
+        try:
+            _read_past(feed)
+            while True:
+                feed.poll()
+                _say(feed.scene, options)
+                done += 1
+                over = feed.scene.is_run and feed.scene.state != "running"
+                if over or (options.count is not None and done >= options.count):
+                    return FINE
+                time.sleep(interval)
+        finally:
+            feed.close()
+
+
+def _read_past(feed: Feed) -> None:
+    from stepscope.tui.request import SECONDS, command, environment, opened
+
+    asked, path = feed.wanted(), getattr(feed, "path", None)
+    if asked is None or path is None:
+        time.sleep(0.2)  # rates need a past
+        return
+    done = subprocess.run(command(path, asked), capture_output=True, env=environment(), timeout=SECONDS, check=False)
+    if done.returncode:
+        feed.failed(done.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+    else:
+        feed.answered(*opened(done.stdout))
+
+
+def _say(scene: Scene, options: argparse.Namespace) -> None:
+    from stepscope.tui.saving import facts
+
+    text = json.dumps(facts(scene), allow_nan=False) if options.json else line(scene, options.gpu)
+    print(text, flush=True)
+
+
+def line(scene: Scene, gpus: list[int] | None = None) -> str:
+    """Return what is shown as one line."""
+    from stepscope.cli.text.monitor_view import one_line
+
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(scene.now))
+    values: dict[str, float] = {}
+    for _, node in sorted(scene.nodes.items()):
+        values |= node.values
+    if not scene.is_run:
+        return f"{stamp}  {one_line(values, gpus)}"
+    parts = [stamp, plain(scene.title), scene.state, *_run_parts(scene.status, scene)]
+    if values:
+        parts.append(one_line({name: value for name, value in values.items() if _brief(name)}, gpus))
+    if scene.firing():
+        worst = scene.firing()[0]
+        parts.append(f"ALERT {plain(worst['rule'])}: {plain(worst['text'])}")
+    return "  ".join(part for part in parts if part)
+
+
+def _run_parts(told: dict[str, Any], scene: Scene) -> list[str]:
+    parts = []
+    if told.get("step") is not None:
+        of = f"/{count(told['total_steps'])}" if told.get("total_steps") else ""
+        parts.append(f"step {count(told['step'] + 1)}{of}")
+    if told.get("rate"):
+        parts.append(format_value(told["rate"], "steps/second"))
+    if told.get("left") is not None:
+        parts.append(f"{duration(told['left'])} left")
+    for name in scene.shown[:2]:
+        curve = scene.curves[name]
+        parts.append(f"{plain(name)} {format_value(curve.history.last, curve.unit)}")
+    phases = scene.phases()
+    if phases:
+        longest = max(phases, key=lambda phase: phase.share)
+        parts.append(f"{plain(longest.name)} {longest.share * 100:.0f} % of the step")
+    return parts
+
+
+def _brief(name: str) -> bool:
+    return name.startswith("gpu/") or name in {"cpu/usage_ratio", "memory/used_ratio"}

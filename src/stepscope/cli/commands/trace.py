@@ -1,0 +1,171 @@
+"""Say where the device's time went in profiler traces, and why.
+
+FILE is a Chrome trace as PyTorch's profiler and its kin write it (.json, .json.gz), an archive (.tar.gz, .zip) or a
+folder of such; several are the ranks of one job. All shares are of the window that is named: by default from the first
+to the last event of the device.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.command import FAILED, FINE, add_json, print_json
+from stepscope.cli.text.plain import Paint, columns, plain_lines
+from stepscope.cli.text.progress import add_quiet
+from stepscope.cli.trace_files import ADDRESS_BYTES, Answer, Failure, Question, answer_all, expand
+from stepscope.core.errors import UsageError
+from stepscope.importers.confinement import Limits, confined
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from stepscope.core.trace import Trace
+
+SHOWN = 10
+"""Rows of the tables for people; --json has 20."""
+
+
+def prepare(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a trace, an archive of traces, or a folder")
+    text = (
+        "gpu (all device events), steps (the profiler's steps), or START:END in µs as the trace counts (default: gpu)"
+    )
+    parser.add_argument("--window", metavar="WINDOW", default="gpu", help=text)
+    parser.add_argument("--top", metavar="N", type=int, help="rows of the tables of kernels and operators; 0: all")
+    parser.add_argument(
+        "--compare", action="store_true", help="compare two traces: the first is before, the second after"
+    )
+    add_quiet(parser)
+    add_json(parser)
+    parser.add_argument("--html", metavar="F", help="write a page for the browser, one file that needs no network")
+    parser.add_argument(
+        "--perfetto", metavar="F", help="write the interesting part as a small trace for ui.perfetto.dev"
+    )
+    parser.add_argument("--force", action="store_true", help="write over files that exist")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what the traces tell."""
+    _check(options)
+    files = expand(options.files)
+    facts = _confined(files, options)
+    for failure in facts.get("failed", ()):
+        print(f"stepscope: {plain_lines(failure['error'])}", file=sys.stderr)
+    if not facts["ranks"]:
+        return FAILED
+    if options.html:
+        _page(facts, options)
+    for rank in facts["ranks"]:
+        rank.pop("timeline", None)  # the page's picture
+    if options.json:
+        print_json(facts)
+    else:
+        from stepscope.cli.text.trace_lines import lines
+
+        print("\n".join(lines(facts, columns(), Paint.of(), options.top or SHOWN)))
+    return FAILED if "failed" in facts else FINE
+
+
+def _confined(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Let a child with limits read and analyse the files (rule S15), and return what they tell."""
+    named = f"the trace '{files[0]}'" if len(files) == 1 else f"{len(files)} traces"
+
+    def work() -> Iterator[bytes]:
+        yield json.dumps(_gathered(files, options), default=_as_python).encode()
+
+    facts: dict[str, Any] = json.loads(confined(f"analyse {named}", work, Limits.of(files, ADDRESS_BYTES)))
+    return facts
+
+
+def _as_python(value: Any) -> Any:
+    """Return a number of numpy as one of Python."""
+    return value.item()
+
+
+def _gathered(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
+    """Read the files, put together what they tell, and write the small trace that is asked for."""
+    question = Question(options.window, _rows(options))
+    found = list(answer_all(files, question, options))
+    failures = [one for one in found if isinstance(one, Failure)]
+    answers = [one for one in found if isinstance(one, Answer)]
+    facts = _facts(answers, failures, one_job=not options.compare)
+    if answers and options.compare:
+        facts["comparison"] = _comparison(files)
+    if answers and options.perfetto:
+        facts["perfetto"] = _perfetto(files[0], options)
+    return facts
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what cannot be meant, before anything is read."""
+    if options.compare and len(options.files) != 2:
+        raise UsageError("compare traces", f"{len(options.files)} given", "give two: the one before and the one after")
+    if options.window not in {"gpu", "steps"}:
+        try:
+            start, colon, end = options.window.partition(":")
+            numbers = [float(part) for part in (start, end) if part.strip()]
+        except ValueError:
+            numbers, colon = [], ""
+        if not colon or any(number != number for number in numbers):  # noqa: PLR0124 - NaN differs from itself
+            raise UsageError("choose the window", f"'{options.window}' is none", "give gpu, steps or START:END in µs")
+
+
+def _rows(options: argparse.Namespace) -> int | None:
+    if options.top is None:
+        return 20
+    return options.top if options.top > 0 else None
+
+
+def _facts(answers: list[Answer], failures: list[Failure], *, one_job: bool) -> dict[str, Any]:
+    """Put the answers together; ranks of one job are also compared."""
+    facts: dict[str, Any] = {"ranks": [answer.facts for answer in answers]}
+    if len(answers) > 1 and one_job:
+        from stepscope.analysis.trace.ranks import compare_ranks
+
+        facts["many_ranks"] = _plain(compare_ranks([answer.extract for answer in answers]))
+    if failures:
+        facts["failed"] = [failure._asdict() for failure in failures]
+    return facts
+
+
+def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts with their findings as plain values."""
+    return {**facts, "findings": [finding.facts() for finding in facts.get("findings", [])]}
+
+
+def _comparison(files: list[str]) -> dict[str, Any]:
+    from stepscope.analysis.trace.compare import compare_traces
+
+    before, after = (_read(path) for path in files[:2])
+    return _plain(compare_traces(before, after))
+
+
+def _read(path: str) -> Trace:
+    from stepscope.importers.traces.chrome_trace import read_trace
+
+    return read_trace(path)
+
+
+def _perfetto(path: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Write the trimmed trace of the first file."""
+    from stepscope.analysis.trace.summary import choose_window
+    from stepscope.exporters.perfetto import interesting, write_perfetto
+
+    trace = _read(path)
+    window = interesting(trace) if options.window == "gpu" else choose_window(trace, options.window)
+    count = write_perfetto(trace, options.perfetto, window, force=options.force)
+    return {"file": options.perfetto, "events": count, "window": window.facts(trace.origin)}
+
+
+def _page(facts: dict[str, Any], options: argparse.Namespace) -> None:
+    """Write the page."""
+    from stepscope.exporters.files.output import open_output
+    from stepscope.reports.trace_page import page
+
+    text = page({"many_ranks": None, "comparison": None, **facts})
+    with open_output(options.html, force=options.force) as stream:
+        stream.write(text.encode())

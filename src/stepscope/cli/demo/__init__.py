@@ -1,0 +1,1 @@
+"""The training that `stepscope demo` runs, and its display."""

@@ -1,0 +1,130 @@
+"""What to say when the demo is over: where the time went, what was planted, and what the run shows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.cli.demo.live_table import step_range
+from stepscope.cli.live import PHASE, aligned, happenings
+from stepscope.cli.text.plain import count, duration
+from stepscope.core.vocabulary import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.cli.live import Happening, Recorded, View
+
+PLANTED = ("planted", "checkpoint")
+"""Kinds of events that tell what was planted."""
+BEFORE = 20
+"""Steps before a spike with which it is compared."""
+
+
+def summary(recorded: Recorded, view: View) -> list[tuple[str, str]]:
+    """Return the facts of a training that is over: a label (empty: as above) and what to say."""
+    rows = [("training", f"{_ending(view)} after {count(view.steps)} steps in {duration(view.elapsed)}")]
+    rows += _results(recorded, view)
+    rows += _labelled("time", [_share(name, seconds, whole) for name, seconds, whole in totals(recorded)])
+    planted = [event for event in recorded.events if event.get("kind") in PLANTED]
+    rows += _labelled("planted", [_planted(one, recorded) for one in happenings(planted)])
+    rows.append(("recorded", _recording(recorded, view)))
+    return rows
+
+
+def _ending(view: View) -> str:
+    return "finished" if view.steps == view.total else "stopped"
+
+
+def _labelled(label: str, texts: list[str]) -> list[tuple[str, str]]:
+    return [(label if not place else "", text) for place, text in enumerate(texts)]
+
+
+def _results(recorded: Recorded, view: View) -> list[tuple[str, str]]:
+    loss, accuracy = view.curve("loss"), view.curve("accuracy")
+    if loss is None or loss.best is None or accuracy is None:
+        return []
+    text = f"{loss.last:.4f} at the end, best {loss.best:.4f} at step {loss.best_step}"
+    rows = [("loss", text)]
+    held_out = recorded.columns.get("validation/accuracy")
+    if held_out is not None:
+        text = f"{_percent(accuracy.last)} of the last batch, {_percent(held_out.value[-1])} of data it has not seen"
+        rows.append(("accuracy", text))
+    return rows
+
+
+def totals(recorded: Recorded) -> list[tuple[str, float, float]]:
+    """Return name, seconds and seconds of all steps, of each phase, the longest first."""
+    steps = recorded.columns.get("step_seconds")
+    if steps is None:
+        return []
+    whole = float(steps.value.sum())
+    phases = {name: column for name, column in recorded.columns.items() if name.startswith(PHASE)}
+    spent = [(name.removeprefix(PHASE), float(column.value.sum()), whole) for name, column in phases.items()]
+    return sorted(spent, key=lambda phase: -phase[1])
+
+
+def _share(name: str, seconds: float, whole: float) -> str:
+    return f"{name:<12}{_percent(seconds / whole if whole else 0.0):>7}{duration(seconds):>10}"
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{share * 100:.{digits}f} %"
+
+
+def _planted(one: Happening, recorded: Recorded) -> str:
+    """Return what was planted, where, and what the recorded values show of it."""
+    evidence = {
+        "data stall": _stall,
+        "loss spike": _spike,
+        "memory leak": _leak,
+        "evaluation": _pause_of("evaluation"),
+        "checkpoint": _pause_of("checkpoint"),
+    }.get(one.label)
+    seen = evidence(one, recorded) if evidence is not None else one.why
+    times = f", {one.count} times" if one.count > 1 else ""
+    return f"{one.label:<12}  step {step_range(one)}{times}: {seen}"
+
+
+def _stall(one: Happening, recorded: Recorded) -> str:
+    waited = recorded.columns["phase/data"]
+    inside = (waited.step >= (one.step or 0)) & (waited.step <= (one.until or 0))
+    if inside.all() or not inside.any():
+        return one.why
+    usual = float(np.median(waited.value[~inside]))
+    return f"{waited.value[inside].mean() * 1e3:.0f} ms of waiting for data per step, elsewhere {usual * 1e3:.0f} ms"
+
+
+def _spike(one: Happening, recorded: Recorded) -> str:
+    loss, step = recorded.columns["loss"], one.step or 0
+    before = loss.value[(loss.step < step) & (loss.step >= step - BEFORE)]
+    there = loss.value[loss.step == step]
+    if not len(before) or not len(there):
+        return one.why
+    return f"loss {there[0]:.3f}, {float(np.median(before)):.3f} in the {len(before)} steps before"
+
+
+def _leak(one: Happening, recorded: Recorded) -> str:
+    memory = recorded.columns["process/memory_bytes"]
+    after = memory.value[memory.step >= (one.step or 0)]
+    return f"{(after[-1] - after[0]) / MIB:+.1f} MiB of memory to the end" if len(after) else one.why
+
+
+def _pause_of(phase: str) -> Callable[[Happening, Recorded], str]:
+    def text(one: Happening, recorded: Recorded) -> str:
+        column, steps = recorded.columns.get(f"phase/{phase}"), recorded.columns.get("step_seconds")
+        if column is None or steps is None:
+            return one.why
+        each = aligned(column, steps)
+        return f"delays the next step by {each[each > 0].mean() * 1e3:.0f} ms"
+
+    return text
+
+
+def _recording(recorded: Recorded, view: View) -> str:
+    values, cost = sum(map(len, recorded.columns.values())), view.cost
+    text = f"{count(cost.rows)} rows, {count(values)} values, {count(cost.drops)} dropped"
+    if cost.log_seconds is not None and cost.share is not None:
+        text += f"; {cost.log_seconds * 1e6:.1f} µs per row, {_percent(cost.share, 3)} of the time"
+    return text

@@ -1,0 +1,1 @@
+"""Print to a terminal: text, tables, progress and numbers."""

@@ -1,0 +1,164 @@
+"""The machine and the end of a run as lines for people."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.cli.text.plain import Paint, count, cut, plain
+from stepscope.cli.text.table import Cell, Column, table
+from stepscope.core.vocabulary import format_value, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LABEL = 10
+MOST_INSTANCES = 16
+Figures = dict[str, dict[str, float | None]]
+
+
+def machine_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
+    """Yield a line per source: how much of it was in use, on average and at most."""
+    found: Figures = facts["metrics"]
+    names = {what.replace("/", " "): plain(name) for what, name in facts.get("devices", {}).items()}
+    for label, figures in _sources(found):
+        parts = [names[label], *figures] if figures and label in names else figures
+        if parts:
+            yield f"  {paint(label.ljust(LABEL), 'dim')}{cut(', '.join(parts), width - LABEL - 2)}"
+    for what, why in facts["absent"].items():
+        if what in {"gpu", "nvidia"} and not any(name.startswith("gpu/") for name in found):
+            yield paint(cut(f"  {'no gpu'.ljust(LABEL)}{plain(why)}", width), "dim")
+
+
+def _sources(found: Figures) -> Iterator[tuple[str, list[str]]]:
+    yield (
+        "cpu",
+        [
+            *_use(found, "cpu/usage_ratio", "in use"),
+            *_worth(found, "cpu/iowait_ratio", "waiting for disks"),
+            *_worth(found, "cpu/steal_ratio", "stolen by the host"),
+            *_worth(found, "cgroup/throttled_ratio", "throttled by the container's limit"),
+        ],
+    )
+    yield "memory", [*_use(found, "memory/used_ratio", "in use"), *_worth(found, "swap/used_ratio", "of the swap")]
+    yield (
+        "disk",
+        [
+            *_one(found, "disk/read_bytes_per_second", "read"),
+            *_one(found, "disk/write_bytes_per_second", "written"),
+            *_last(found, "disk/free_bytes", "free"),
+        ],
+    )
+    yield (
+        "network",
+        [
+            *_one(found, "network/received_bytes_per_second", "received"),
+            *_one(found, "network/sent_bytes_per_second", "sent"),
+        ],
+    )
+    yield "power", [*_one(found, "power/cpu_watts", "processors"), *_one(found, "temperature/cpu_celsius", "at")]
+    for rank in _instances(found, "process"):
+        yield f"rank {rank}", _process(found, f"process/{rank}")
+    for index in _instances(found, "gpu"):
+        yield f"gpu {index}", _gpu(found, f"gpu/{index}")
+
+
+def _process(found: Figures, name: str) -> list[str]:
+    cores = found.get(f"{name}/tree_cpu_ratio", {}).get("mean")
+    parts = [] if cores is None else [f"{cores:.2f} processors"]
+    parts += _use(found, f"{name}/tree_memory_bytes", "memory")
+    workers = found.get(f"{name}/workers", {}).get("max")
+    return parts + ([f"{workers:.0f} data workers"] if workers else [])
+
+
+def _gpu(found: Figures, name: str) -> list[str]:
+    memory = _use(found, f"{name}/memory_used_bytes", "memory")
+    total = found.get(f"{name}/memory_total_bytes", {}).get("last")
+    if memory and total:
+        memory = [f"{memory[0]} of {format_value(total, 'bytes')}"]
+    return [
+        *_use(found, f"{name}/utilization_ratio", "in use"),
+        *memory,
+        *_one(found, f"{name}/temperature_celsius", "at"),
+        *_one(found, f"{name}/power_watts", "drawing"),
+    ]
+
+
+def _instances(found: Figures, group: str) -> list[int]:
+    numbers = {name.split("/")[1] for name in found if name.startswith(f"{group}/") and name.count("/") > 1}
+    return sorted(int(number) for number in numbers if number.isdecimal())[:MOST_INSTANCES]
+
+
+def _use(found: Figures, name: str, what: str) -> list[str]:
+    figures = found.get(name)
+    if figures is None or figures["mean"] is None:
+        return []
+    unit = unit_of(name)
+    return [f"{format_value(figures['mean'], unit)} {what} (most {format_value(figures['max'], unit)})"]
+
+
+def _one(found: Figures, name: str, what: str) -> list[str]:
+    figures = found.get(name)
+    return (
+        [] if figures is None or figures["mean"] is None else [f"{what} {format_value(figures['mean'], unit_of(name))}"]
+    )
+
+
+def _last(found: Figures, name: str, what: str) -> list[str]:
+    figures = found.get(name)
+    return (
+        [] if figures is None or figures["last"] is None else [f"{format_value(figures['last'], unit_of(name))} {what}"]
+    )
+
+
+def _worth(found: Figures, name: str, what: str) -> list[str]:
+    """Return a share that people should know of only where there was any."""
+    figures = found.get(name)
+    if figures is None or not figures["max"] or figures["max"] < 0.01:
+        return []
+    return [f"{format_value(figures['mean'], 'ratio')} {what} (most {format_value(figures['max'], 'ratio')})"]
+
+
+def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
+    """Yield what is known of the end: the events before it, the traceback, the last steps."""
+    for event in facts["events"]:
+        stamp = time.strftime("%H:%M:%S", time.gmtime(event["time"] or 0))
+        step = "" if event["step"] in {None, -(2**63)} else f", step {event['step']}"
+        text = f": {plain(event['text'])}" if event["text"] else ""
+        rank = "" if event["rank"] is None else f", rank {event['rank']}"
+        yield cut(f"  {stamp} UTC  {plain(str(event['kind']))}{rank}{step}{text}", width)
+    for line in facts["traceback"]:
+        yield paint(cut(f"    {plain(line)}", width), "red")
+    steps = facts["steps"]
+    if not steps:
+        return
+    beside = [
+        name for name in ("loss", "grad_norm", "learning_rate") if any(row.get(name) is not None for row in steps)
+    ]
+    phases = _longest(steps)
+    shape = [Column("step", right=True), Column("took", right=True)]
+    shape += [Column(name, right=True, optional=True) for name in (*phases, *beside)]
+    rows = [
+        [
+            count(row["step"]),
+            format_value(row["seconds"], "seconds"),
+            *(format_value(row["phases"].get(phase), "seconds") for phase in phases),
+            *(_figure(row.get(name)) for name in beside),
+        ]
+        for row in steps
+    ]
+    yield from table(shape, rows, width, paint, 2)
+
+
+def _figure(value: float | None) -> Cell | str:
+    finite = value is None or value - value == 0
+    return format_value(value) if finite else Cell(format_value(value), "red")
+
+
+def _longest(steps: list[dict[str, Any]], most: int = 4) -> list[str]:
+    """Return the phases that took the most time in these steps."""
+    total: dict[str, float] = {}
+    for row in steps:
+        for phase, seconds in row["phases"].items():
+            total[phase] = total.get(phase, 0.0) + seconds
+    return [phase for phase, seconds in sorted(total.items(), key=lambda item: -item[1]) if seconds > 0][:most]

@@ -1,0 +1,1 @@
+"""Export a run to files: CSV, JSON, JSON lines, Parquet, Arrow."""

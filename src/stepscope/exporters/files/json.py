@@ -1,0 +1,92 @@
+"""Runs as one JSON document: what the run is, its metrics with their units, all points by columns, all events.
+
+Strict JSON in a stable order, a part a line, so that versions can be compared and a program can read it line by line.
+Times are ISO 8601 in UTC with microseconds. A value that JSON has no number for is the text "nan", "inf" or "-inf".
+"""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from stepscope.core.ring import NO_STEP
+from stepscope.core.strict_json import strict
+from stepscope.core.vocabulary import metric_of
+from stepscope.exporters.files.csv import iso_times
+from stepscope.exporters.files.portions import chunks, portions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.exporters.files.selection import Metric
+    from stepscope.store.points import Points
+    from stepscope.store.reader import Past
+
+VERSION = 1
+CHUNK = 1 << 12
+"""Points of a line at most."""
+
+
+def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+    """Write the document; points in order of name, rank, attempt and seq."""
+    stream.write(f'{{"stepscope":{VERSION},\n"run":{_text(_about(past))},\n'.encode())
+    _list(stream, "metrics", (_declared(past, metric) for metric in metrics))
+    stream.write(b",\n")
+    _list(stream, "points", _lines(past, metrics))
+    stream.write(b",\n")
+    _list(stream, "events", (_text(_event(event)) for event in past.events()))
+    stream.write(b"}\n")
+
+
+def _list(stream: BinaryIO, name: str, lines: Iterator[str]) -> None:
+    stream.write(f'"{name}":['.encode())
+    stream.writelines(
+        (",\n" if number else "\n").encode() + line.encode("utf-8", "replace") for number, line in enumerate(lines)
+    )
+    stream.write(b"\n]")
+
+
+def _about(past: Past) -> dict[str, Any]:
+    created = past.meta.get("created")
+    return {
+        "id": past.id,
+        "name": past.name,
+        "project": past.project,
+        "created": iso_times(np.array([created], np.int64))[0] if isinstance(created, int) else None,
+        "state": past.state,
+        "cause": past.cause,
+        "config": past.config,
+    }
+
+
+def _declared(past: Past, metric: Metric) -> str:
+    known = past.metric(metric.recorded) if metric.factor == 1.0 else metric_of(metric.written)
+    facts = {"unit": known.unit, "kind": known.kind, "help": known.help} if known is not None else {}
+    return _text({"name": metric.written, **facts})
+
+
+def _lines(past: Past, metrics: Sequence[Metric]) -> Iterator[str]:
+    for metric, points in chunks(portions(past, metrics), CHUNK, by_series=True):
+        yield _columns(json.dumps(metric.written), points)
+
+
+def _columns(name: str, points: Points) -> str:
+    seq = ",".join(map(str, points.seq.tolist()))
+    step = ",".join("null" if step == NO_STEP else str(step) for step in points.step.tolist())
+    time = '","'.join(iso_times(points.time))
+    value = ",".join(repr(value) if isfinite(value) else f'"{value!r}"' for value in points.value.tolist())
+    head = f'"name":{name},"rank":{points.rank[0]},"attempt":{points.attempt[0]}'
+    return f'{{{head},"seq":[{seq}],"step":[{step}],"time":["{time}"],"value":[{value}]}}'
+
+
+def _event(event: dict[str, Any]) -> dict[str, Any]:
+    """Return an event with its time as text; the rest as it is."""
+    moment = iso_times(np.array([round(event["time"] * 1e6)], np.int64))[0]
+    return {"time": moment, **{key: value for key, value in event.items() if key != "time"}}
+
+
+def _text(value: Any) -> str:
+    return json.dumps(strict(value, repr), separators=(",", ":"), allow_nan=False)

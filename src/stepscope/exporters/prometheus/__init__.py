@@ -1,0 +1,1 @@
+"""Serve metrics to Prometheus and draw Grafana dashboards."""

@@ -1,0 +1,221 @@
+"""How a recorded metric is called in Prometheus: the documents' names, units in every other one, labels for instances.
+
+The documents' names (`training_loss`, `gpu_memory_used_mb`) are kept as they are, with their units. Everything else is
+`stepscope_<name>_<unit>`. Names that nobody declared carry the recorded name in the label `metric`, so that two which
+would become one, such as `a/b` and `a_b`, stay apart.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepscope.core import vocabulary
+from stepscope.core.vocabulary import MIB, Metric, unit_of
+from stepscope.exporters.prometheus.exposition import COUNTER, GAUGE, HISTOGRAM, valid_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PREFIX = "stepscope"
+STEP_SECONDS = "step_seconds"
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds of the step histogram in seconds: from a toy loop to a step with a checkpoint in it."""
+
+
+class Target(NamedTuple):
+    """A family, and the place in it that a recorded metric takes."""
+
+    family: str
+    """Without the `_total` of a counter."""
+    kind: str
+    help: str
+    factor: float = 1.0
+    """The recorded value times this is the value that is served."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Beside run, rank and project; here `*` stands for the instance."""
+
+
+STEPS = Target("training_steps", COUNTER, "Total training steps")
+DURATION = Target("training_step_duration_seconds", HISTOGRAM, "Training step duration")
+SERIES = Target("stepscope_exporter_series", GAUGE, "Series on this page, without those of the exporter itself.")
+DROPPED = Target(
+    "stepscope_exporter_dropped_series",
+    COUNTER,
+    "Series that this page has no room for, and leaves out (at most 65536).",
+)
+
+PHASE = Target("stepscope_phase_seconds", GAUGE, "Time that this phase took in the last step.")
+
+_GPU = (("gpu_id", "*"),)
+_ALLOCATED = "PyTorch memory allocation in MB (2**20 bytes): allocated, reserved, and the peak of allocated"
+
+DOCUMENTED: dict[str, tuple[Target, ...]] = {
+    "loss": (Target("training_loss", GAUGE, "Current training loss"),),
+    "epoch": (Target("training_epoch", GAUGE, "Current epoch, with its fraction"),),
+    "learning_rate": (Target("learning_rate", GAUGE, "Current learning rate"),),
+    "grad_norm": (Target("gradient_norm", GAUGE, "Gradient L2 norm, before clipping"),),
+    "cpu/usage_ratio": (Target("cpu_usage_percent", GAUGE, "CPU usage percentage", 100.0),),
+    "gpu/*/utilization_ratio": (Target("gpu_utilization_percent", GAUGE, "GPU compute utilization", 100.0, _GPU),),
+    "gpu/*/memory_used_bytes": (
+        Target(
+            "gpu_memory_used_mb",
+            GAUGE,
+            "GPU memory usage in MB (2**20 bytes), under its other documented name",
+            1 / MIB,
+            _GPU,
+        ),
+        Target("gpu_memory_mb", GAUGE, "GPU memory usage in MB (2**20 bytes)", 1 / MIB, _GPU),
+    ),
+    "gpu/*/memory_total_bytes": (
+        Target("gpu_memory_total_mb", GAUGE, "Total GPU memory in MB (2**20 bytes)", 1 / MIB, _GPU),
+    ),
+    "gpu/*/temperature_celsius": (Target("gpu_temperature_celsius", GAUGE, "GPU temperature", 1.0, _GPU),),
+    "gpu/*/power_watts": (Target("gpu_power_draw_watts", GAUGE, "Current power draw", 1.0, _GPU),),
+    "gpu/*/fan_ratio": (Target("gpu_fan_speed_percent", GAUGE, "Fan speed, as a share of its maximum", 100.0, _GPU),),
+    **{
+        f"gpu/*/memory_{kind}_bytes": (
+            Target("memory_allocation_mb", GAUGE, _ALLOCATED, 1 / MIB, (*_GPU, ("kind", kind))),
+        )
+        for kind in ("allocated", "reserved", "peak")
+    },
+}
+"""The names of the documents, by canonical name; `gpu/*/memory_used_bytes` has two of them."""
+
+INSTANCES = {
+    "gpu": "gpu_id",
+    "cpu": "core",
+    "disk": "device",
+    "network": "device",
+    "process": "rank",
+    "power": "sensor",
+    "temperature": "sensor",
+}
+"""Label for the instance that follows a word; another word is its own label."""
+SILENT = {"gpu", "process", "power", "temperature"}
+"""Words whose instances need no mention in the name: no metric of theirs exists both with and without one."""
+UNITS = {
+    "seconds",
+    "milliseconds",
+    "bytes",
+    "MiB",
+    "GiB",
+    "ratio",
+    "percent",
+    "celsius",
+    "watts",
+    "joules",
+    "hertz",
+    "volts",
+}
+"""Units that belong into a name; rows, samples and steps are what is counted, and the name says so."""
+OF_RANK = {
+    "rows_total",
+    "bytes_total",
+    "drops_total",
+    "refused_total",
+    "drain_lag_seconds",
+    "ring_fill_ratio",
+    "log_seconds",
+}
+"""Figures of a recorder: the watcher records those of rank 3 as `stepscope/rows_total/rank3`, of rank 0 without it."""
+SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created", "_info", "_gsum", "_gcount")
+"""Endings that a parser may take for a part of another family."""
+
+
+class Names:
+    """The mapping for one set of declared metrics; made once, asked once for each recorded name."""
+
+    def __init__(self, metrics: Iterable[Metric] = ()) -> None:
+        """Know the vocabulary, and what samplers declare beside it."""
+        declared = {metric.name: metric for metric in (*vocabulary.METRICS, *metrics)}
+        self._exact = {name: metric for name, metric in declared.items() if "*" not in name}
+        self._patterns = [(_expression(name), metric) for name, metric in declared.items() if "*" in name]
+        self._taken = {target.family for target in (STEPS, DURATION, SERIES, DROPPED, PHASE)}
+        for metric in declared.values():
+            self._taken.update(target.family for target in _declared(metric, ()))
+
+    def targets(self, name: str) -> tuple[Target, ...]:
+        """Return where a recorded metric goes; nowhere for what the step histogram and counter say already."""
+        alias = vocabulary.aliases.get(name)
+        main = vocabulary.canonical(name)
+        if main == STEP_SECONDS:
+            return ()
+        if main.startswith("phase/"):
+            phase = (("phase", main.partition("/")[2]),)
+            return (PHASE._replace(labels=phase),)
+        main, labels = _recorder_rank(main)
+        metric, instances = self._find(main)
+        if metric is None or main == "steps_total":
+            return (self.own(name),)
+        factor = alias.factor if alias else 1.0
+        return tuple(
+            target._replace(factor=target.factor * factor, labels=target.labels + labels)
+            for target in _declared(metric, instances)
+        )
+
+    def own(self, name: str) -> Target:
+        """Return the place of a metric that nobody declared, which no other name has."""
+        family = _with_unit(f"{PREFIX}_{valid_name(name)}", name, unit_of(name))
+        if family in self._taken or any(family.removesuffix(end) in self._taken for end in SUFFIXES):
+            family = f"{family}_{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
+        return Target(family, GAUGE, "A metric of the training program's own.", 1.0, (("metric", name),))
+
+    def _find(self, name: str) -> tuple[Metric | None, tuple[str, ...]]:
+        if name in self._exact:
+            return self._exact[name], ()
+        found = ((metric, match) for expression, metric in self._patterns if (match := expression.fullmatch(name)))
+        metric, match = next(found, (None, None))
+        return metric, match.groups() if match else ()
+
+
+def _recorder_rank(name: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the name of a recorder's figure without its rank, and the rank as a label; other names as they are."""
+    first, _, rest = name.partition("/")
+    figure, _, rank = rest.partition("/rank")
+    if first != PREFIX or figure not in OF_RANK or not (rank.isdecimal() or rest == figure):
+        return name, ()
+    return f"{first}/{figure}", (("rank", rank or "0"),)
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
+
+
+def _declared(metric: Metric, instances: tuple[str, ...]) -> tuple[Target, ...]:
+    """Return the places of a declared metric; its instances fill the `*` of its name, in order."""
+    documented = DOCUMENTED.get(metric.name)
+    if documented is not None:
+        return tuple(target._replace(labels=_filled(target.labels, instances)) for target in documented)
+    words: list[str] = []
+    labels: list[tuple[str, str]] = []
+    for word in metric.name.split("/"):
+        if word != "*":
+            words.append(word)
+            continue
+        before = words[-1] if words else "instance"
+        label = INSTANCES.get(before, valid_name(before))
+        labels.append((label, instances[len(labels)] if len(labels) < len(instances) else ""))
+        if before not in SILENT and label != before:
+            words.append(label)
+    if words[0] == PREFIX:
+        words = words[1:]
+    name = valid_name("_".join(words))
+    is_counter = metric.kind == vocabulary.COUNTER
+    family = _with_unit(f"{PREFIX}_{name.removesuffix('_total') if is_counter else name}", metric.name, metric.unit)
+    return (Target(family, COUNTER if is_counter else GAUGE, metric.help, 1.0, tuple(labels)),)
+
+
+def _filled(labels: tuple[tuple[str, str], ...], instances: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((label, instances[0] if value == "*" and instances else value) for label, value in labels)
+
+
+def _with_unit(family: str, name: str, unit: str) -> str:
+    """Return the family's name with its unit at the end, unless the name says it already."""
+    words = valid_name(unit.replace("/", "_per_")).lower() if unit.partition("/")[0] in UNITS else ""
+    last = re.split(r"[/_]", name.removesuffix("_total"))
+    spelled = {"mib": {"mb", "mib"}, "gib": {"gb", "gib"}, "milliseconds": {"ms"}}
+    says = not words or words in valid_name(name) or bool(spelled.get(words, set()).intersection(last))
+    return family if says else f"{family}_{words}"

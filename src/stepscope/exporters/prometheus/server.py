@@ -1,0 +1,230 @@
+"""A page for Prometheus over HTTP, served between two looks of a loop that has other work to do.
+
+There is no thread and no `http.server`: the loop calls `poll` where it would have slept, and what it drains and what is
+scraped never meet. It listens on loopback unless a token guards it, answers GET and HEAD of `/metrics` and `/healthz`,
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from stepscope.core.access import is_loopback
+from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.exporters.prometheus.request import Reply, Rules, answer, head_of, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+PORTS = 100
+"""Ports that are tried, one after another, before the system chooses."""
+CONNECTIONS = 16
+"""Open at once; of more, the one that has waited longest gives way."""
+REQUEST_BYTES = 8192
+"""Of a request, all headers included."""
+SECONDS = 5.0
+"""For a request to come, and for an answer to leave."""
+CHUNK = 65536
+BUSY = {errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL}
+
+
+class _Connection:
+    """One client: it sends a request, gets one answer, and is let go."""
+
+    def __init__(self, client: socket.socket, deadline: float) -> None:
+        self.client, self.deadline = client, deadline
+        self.received = bytearray()
+        self.answer = memoryview(b"")
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the request was read and the rest of the answer is to be sent."""
+        return bool(self.answer)
+
+
+class Endpoint:
+    """The listening socket and its few clients."""
+
+    def __init__(
+        self,
+        page: Callable[[str], tuple[str, bytes]],
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        token: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Listen on a port, or on the next one that is free.
+
+        Args:
+            page: takes a scrape's `Accept` header, returns content type and body.
+            host: address to listen on.
+            port: the first one to try; 0: any.
+            token: what a client must send as `Authorization: Bearer`; asked for where the address is not loopback.
+            clock: seconds, of any fixed start.
+
+        Raises:
+            UsageError: the address can be reached from elsewhere, and no token is given.
+            StepscopeError: it is impossible to listen there.
+        """
+        if not is_loopback(host) and not token:
+            remedy = "listen on 127.0.0.1, or give a token that Prometheus sends as its credentials"
+            raise UsageError(f"serve metrics on {host}", "others on the network could read them", remedy)
+        self._page, self._clock = page, clock
+        self._socket = _listen(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        self._rules = Rules(host, token)
+        self._poller = select.poll()
+        self._poller.register(self._socket, select.POLLIN)
+        self._open: dict[int, _Connection] = {}
+        self.scrapes = 0
+        """Pages that were asked for."""
+        self.failures = 0
+        """Pages that could not be made."""
+
+    @property
+    def target(self) -> str:
+        """Address and port as Prometheus and browsers write them; loopback where all addresses are listened on."""
+        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104 - no bind
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def fileno(self) -> int:
+        """Return the descriptor of the listening socket."""
+        return self._socket.fileno()
+
+    def poll(self, seconds: float = 0.0, wake: Collection[int] = ()) -> bool:
+        """Serve whoever is there, for `seconds`: a sleep that answers. Never raises for what a client does.
+
+        It ends early, and returns True, when one of the descriptors in `wake` becomes readable.
+        """
+        end = self._clock() + seconds
+        for descriptor in wake:
+            self._poller.register(descriptor, select.POLLIN)
+        try:
+            while not (woken := self._serve(max(0.0, end - self._clock()), wake)) and self._clock() < end:
+                pass
+        finally:
+            for descriptor in wake:
+                self._poller.unregister(descriptor)
+        return woken
+
+    def _serve(self, seconds: float, wake: Collection[int]) -> bool:
+        """Answer what comes first; say whether it was for somebody else."""
+        ready = [descriptor for descriptor, _ in self._poller.poll(seconds * 1000)]
+        for descriptor in ready:
+            if descriptor == self._socket.fileno():
+                self._accept()
+            elif descriptor in self._open:
+                self._go_on(descriptor)
+        self._drop_late()
+        return not set(wake).isdisjoint(ready)
+
+    def close(self) -> None:
+        """Stop listening and let every client go. May be called again."""
+        for descriptor in list(self._open):
+            self._drop(descriptor)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._socket.accept()
+        except OSError:  # gone again, or no descriptor is left: tried again, but not at full speed
+            time.sleep(0.01)
+            return
+        client.settimeout(0)
+        if len(self._open) >= CONNECTIONS:
+            self._drop(min(self._open, key=lambda descriptor: self._open[descriptor].deadline))
+        self._open[client.fileno()] = _Connection(client, self._clock() + SECONDS)
+        self._poller.register(client, select.POLLIN)
+
+    def _go_on(self, descriptor: int) -> None:
+        connection = self._open[descriptor]
+        try:
+            if connection.is_answering:
+                self._send(descriptor, connection)
+            else:
+                self._receive(descriptor, connection)
+        except BlockingIOError:  # nothing to do yet: poll says when
+            return
+        except OSError:
+            self._drop(descriptor)
+
+    def _receive(self, descriptor: int, connection: _Connection) -> None:
+        data = connection.client.recv(REQUEST_BYTES)
+        if not data:
+            self._drop(descriptor)
+            return
+        connection.received += data
+        head = head_of(bytes(connection.received))
+        if head is None and len(connection.received) < REQUEST_BYTES:
+            return
+        if head is None or len(head) > REQUEST_BYTES:
+            reply = refusal(431, "the request is too long")
+        else:
+            local = connection.client.getsockname()[0]
+            reply = answer(head, self._rules, local, self._metrics, self._clock())
+        connection.answer = memoryview(reply.encode())
+        connection.deadline = self._clock() + SECONDS
+        self._poller.modify(descriptor, select.POLLOUT)
+        self._send(descriptor, connection)
+
+    def _metrics(self, accept: str) -> Reply:
+        self.scrapes += 1
+        try:
+            return Reply(200, *self._page(accept))
+        except Exception:  # noqa: BLE001 - collectors of the user's may raise anything; the loop goes on, and it is counted
+            self.failures += 1
+            return refusal(500, "the page could not be made")
+
+    def _send(self, descriptor: int, connection: _Connection) -> None:
+        sent = connection.client.send(connection.answer[:CHUNK])
+        connection.answer = connection.answer[sent:]
+        if not connection.answer:
+            with contextlib.suppress(OSError):  # already gone
+                connection.client.shutdown(socket.SHUT_WR)
+            self._drop(descriptor)
+
+    def _drop_late(self) -> None:
+        now = self._clock()
+        for descriptor in [number for number, one in self._open.items() if one.deadline <= now]:
+            self._drop(descriptor)
+
+    def _drop(self, descriptor: int) -> None:
+        connection = self._open.pop(descriptor)
+        self._poller.unregister(descriptor)
+        connection.client.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on the port, on one of the next, or on any."""
+    ports = [*range(port, min(port + PORTS, 65536)), 0] if port else [0]
+    problem: OSError | None = None
+    for candidate in ports:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(
+                host or None, candidate, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listening = socket.socket(family, kind)
+        except OSError as error:
+            problem = error
+            break
+        try:
+            # SO_REUSEADDR, so that a port which ended a moment ago is free again; on Linux it shares no live one.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(CONNECTIONS)
+            listening.settimeout(0)
+        except OSError as error:
+            listening.close()
+            problem = error
+            if error.errno not in BUSY:
+                break
+            continue
+        return listening
+    remedy = "choose another address or port, or leave Prometheus out"
+    raise StepscopeError(f"serve metrics on {host}:{port}", problem, remedy)

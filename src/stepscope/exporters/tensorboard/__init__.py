@@ -1,0 +1,1 @@
+"""Write TensorBoard event files, after a run or while it is live."""

@@ -1,0 +1,249 @@
+"""TensorBoard's event files: records with checksums, in them protocol buffers, in them scalars."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import defaultdict
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from stepscope.core.tensorboard import EXACT_FIELD, masked_crc
+from stepscope.importers.binary.wire import Field, fields, varint
+from stepscope.importers.imported import Imported, ImportedSeries
+from stepscope.importers.points import Points
+from stepscope.importers.source import chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from stepscope.importers.source import Head
+
+NAME = "tfevents"
+MOST_RECORD = 64 * 2**20
+"""Bytes of the largest record that is taken for one; images and graphs are below it."""
+CHECKED_BYTES = 64 * 1024
+"""Bytes up to which a record's content is checked: one with scalars is small, and the sum is slow in Python."""
+LENGTH = struct.Struct("<QI")
+CRC = struct.Struct("<I")
+STARTED = 1
+"""Status of a session log: the run began anew."""
+REALS = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
+"""Types of tensors that are numbers, as numpy spells them."""
+BFLOAT16 = 14
+TENSOR_LISTS = {5: "<f4", 6: "<f8"}
+"""Fields of a tensor that list its values as fixed numbers."""
+TENSOR_VARINTS = {7, 10}
+HALF_BITS = 13
+"""Field of a tensor that lists numbers of 16 bits as integers."""
+
+
+class Scalar(NamedTuple):
+    """One value of a summary."""
+
+    tag: str
+    value: float
+
+
+class Event(NamedTuple):
+    """What one record says."""
+
+    time: float
+    step: int
+    scalars: list[Scalar]
+    started: bool
+    """Whether the run began anew here."""
+    facts: dict[str, Any]
+    others: list[str]
+    """Tags of values that are no numbers: images, histograms, texts."""
+
+
+@lru_cache(maxsize=4096)
+def _length_crc(length: bytes) -> int:
+    """Return the checksum of a length; most records of a file have one of a few."""
+    return masked_crc(length)
+
+
+def recognises(head: Head) -> bool:
+    """Say whether a file begins with the length of a record and its checksum."""
+    if len(head.data) < LENGTH.size:
+        return False
+    return masked_crc(head.data[:8]) == int(CRC.unpack_from(head.data, 8)[0])
+
+
+def read(path: str) -> Imported:
+    """Return the scalars of one file; after a damaged length nothing more can be found."""
+    points = Points()
+    attempt, facts = 0, {}
+    for record in _records(path, points.note):
+        try:
+            event = decode(record)
+        except ValueError:
+            points.note("records that are no events, left out")
+            continue
+        attempt += event.started and bool(points.columns)
+        facts.update(event.facts)
+        for scalar in event.scalars:
+            points.add(scalar.tag, scalar.value, event.step, event.time, 0, attempt)
+        for tag in event.others:
+            points.leave_out("images, histograms and texts", tag)
+    return points.imported(path, NAME, facts)
+
+
+def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield the content of the records whose checksums are right."""
+    buffer = bytearray()
+    wanted = LENGTH.size
+    for piece in chunks(path, note):
+        buffer += piece
+        at = 0
+        while len(buffer) - at >= wanted:
+            size, crc = LENGTH.unpack_from(buffer, at)
+            if _length_crc(bytes(buffer[at : at + 8])) != crc or size > MOST_RECORD:
+                note("a record's length is damaged: what follows is not read")
+                return
+            whole = LENGTH.size + size + CRC.size
+            if len(buffer) - at < whole:
+                wanted = whole
+                break
+            content = bytes(buffer[at + LENGTH.size : at + LENGTH.size + size])
+            if size <= CHECKED_BYTES and masked_crc(content) != CRC.unpack_from(buffer, at + whole - CRC.size)[0]:
+                note("records with a wrong checksum, left out")
+            else:
+                yield content
+            at += whole
+            wanted = LENGTH.size
+        del buffer[:at]
+    if buffer:
+        note("the last record is cut: the run was being written or was killed")
+
+
+def decode(record: bytes) -> Event:
+    """Return what a record says; raises ValueError if it is no event."""
+    time, step, started = 0.0, 0, False
+    scalars: list[Scalar] = []
+    facts: dict[str, Any] = {}
+    others: list[str] = []
+    for field in fields(record):
+        if field.number == 1:
+            time = field.real
+        elif field.number == 2:
+            step = field.signed
+        elif field.number == 5:
+            for value in fields(field.data):
+                if value.number == 1:
+                    _add_value(value.data, scalars, facts, others)
+        elif field.number == 7:
+            started = any(part.number == 1 and part.integer == STARTED for part in fields(field.data))
+    return Event(time, step, scalars, started, facts, others)
+
+
+def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any], others: list[str]) -> None:
+    """Add what one value of a summary holds: a number as such or as a tensor of one, hyperparameters, or its tag."""
+    tag, number = "", None
+    for field in fields(message):
+        if field.number == 1:
+            tag = field.text
+        elif field.number == 2:
+            number = field.real
+        elif field.number == 8:
+            number = tensor_scalar(field.data)
+        elif field.number == EXACT_FIELD:
+            number = field.real
+        elif field.number == 9 and tag == "_hparams_/session_start_info":
+            facts["hparams"] = hyperparameters(field.data)
+    if tag and number is not None:
+        scalars.append(Scalar(tag, number))
+    elif tag and not tag.startswith("_hparams_/"):
+        others.append(tag)
+
+
+def tensor_scalar(message: bytes) -> float | None:
+    """Return the number that a tensor is, or None if it is a text or has a shape."""
+    kind, content, scalar = 0, b"", None
+    for field in fields(message):
+        if field.number == 1:
+            kind = field.integer
+        elif field.number == 2 and field.data:
+            return None
+        elif field.number == 4:
+            content = field.data
+        elif field.number in TENSOR_LISTS and len(field.data) == np.dtype(TENSOR_LISTS[field.number]).itemsize:
+            scalar = field.real
+        elif field.number in TENSOR_VARINTS:
+            scalar = float(_listed(field))
+        elif field.number == HALF_BITS:
+            content = (_listed(field) & 0xFFFF).to_bytes(2, "little")
+    if kind == BFLOAT16 and len(content) == 2:
+        return float(np.frombuffer(b"\0\0" + content, "<f4")[0])
+    if kind in REALS and len(content) == np.dtype(REALS[kind]).itemsize:
+        return float(np.frombuffer(content, REALS[kind])[0])
+    return scalar if kind in REALS else None
+
+
+def _listed(field: Field) -> int:
+    """Return the first number of a list of varints, packed or not."""
+    return Field(0, varint(field.data, 0)[0], b"").signed if field.data else field.signed
+
+
+def hyperparameters(metadata: bytes) -> dict[str, Any]:
+    """Return the hyperparameters in the metadata of a session's start."""
+    found: dict[str, Any] = {}
+    content = _inside(metadata, 1, 2, 3)
+    for entry in fields(content):
+        if entry.number == 1:
+            key = value = None
+            for part in fields(entry.data):
+                if part.number == 1:
+                    key = part.text
+                elif part.number == 2:
+                    value = next((_plain(each) for each in fields(part.data)), None)
+            found[str(key)] = value
+    return found
+
+
+def _inside(message: bytes, *path: int) -> bytes:
+    """Return the message that lies in a message under these fields, one in another; empty if it is not there."""
+    for number in path:
+        message = next((field.data for field in fields(message) if field.number == number), b"")
+    return message
+
+
+def _plain(field: Field) -> Any:
+    """Return a google.protobuf.Value: number, text or truth."""
+    return {2: field.real, 3: field.text, 4: bool(field.integer)}.get(field.number)
+
+
+def join(found: Sequence[Imported]) -> list[Imported]:
+    """Return one run for each folder, as TensorBoard sees them; a tag's second file is its second attempt."""
+    folders: dict[str, list[Imported]] = defaultdict(list)
+    for each in found:
+        folders[os.path.dirname(each.path)].append(each)
+    return [_joined(some) for some in folders.values()]
+
+
+def _joined(files: Sequence[Imported]) -> Imported:
+    if len(files) == 1:
+        return files[0]
+    parts: dict[str, list[ImportedSeries]] = defaultdict(list)
+    for file in sorted(files, key=_began):
+        for name, series in file.columns.items():
+            before = parts[name]
+            attempts = int(before[-1].attempt.max(initial=-1)) + 1 if before else 0
+            before.append(replace(series, attempt=series.attempt + np.int32(attempts)))
+    columns = {name: _concatenated(some) for name, some in parts.items()}
+    facts = {key: value for file in files for key, value in file.facts.items()}
+    notes = tuple(f"{os.path.basename(file.path)}: {note}" for file in files for note in file.notes)
+    return Imported(files[0].path, NAME, columns, facts, notes)
+
+
+def _began(file: Imported) -> tuple[float, str]:
+    return min((float(series.time[0]) for series in file.columns.values() if len(series)), default=0.0), file.path
+
+
+def _concatenated(parts: Sequence[ImportedSeries]) -> ImportedSeries:
+    columns = ("step", "time", "value", "rank", "attempt")
+    return ImportedSeries(parts[0].name, *(np.concatenate([getattr(part, name) for part in parts]) for name in columns))

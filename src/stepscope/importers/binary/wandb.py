@@ -1,0 +1,194 @@
+"""Weights & Biases' run files (`run-….wandb`): LevelDB's log format, in it protocol buffers, in them JSON.
+
+What is read was logged (history), measured by W&B (system statistics) and configured. The file of a run that is still
+written, or was killed, is read up to its end; a damaged block costs that block alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.ring import NO_STEP
+from stepscope.importers.binary.wire import Field, fields
+from stepscope.importers.points import Points
+from stepscope.importers.rows import left_out, values
+from stepscope.importers.source import chunks, json_value
+from stepscope.importers.words import moment, scaled, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from stepscope.importers.imported import Imported
+    from stepscope.importers.source import Head
+
+NAME = "wandb"
+MAGIC = b":W&B"
+IDENT_BYTES = 7
+BLOCK = 32 * 1024
+HEADER = 7
+"""Bytes before each piece of a record: checksum, length, kind."""
+FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+MOST_RECORD = 64 * 2**20
+"""Bytes of the largest record that is put together."""
+HISTORY, CONFIG, STATISTICS, METRIC, RUN, EXIT = 2, 5, 7, 12, 17, 18
+"""Fields of a record that are read."""
+MACHINE = (
+    (re.compile(r"(?:system\.)?gpu\.(\d+)\.gpu"), r"gpu/\1/utilization_ratio", 0.01),
+    (re.compile(r"(?:system\.)?gpu\.(\d+)\.memoryAllocatedBytes"), r"gpu/\1/memory_used_bytes", 1.0),
+    (re.compile(r"(?:system\.)?gpu\.(\d+)\.temp"), r"gpu/\1/temperature_celsius", 1.0),
+    (re.compile(r"(?:system\.)?gpu\.(\d+)\.powerWatts"), r"gpu/\1/power_watts", 1.0),
+    (re.compile(r"(?:system\.)?cpu"), "cpu/usage_ratio", 0.01),
+    (re.compile(r"(?:system\.)?memory(?:_percent)?"), "memory/used_ratio", 0.01),
+)
+"""System statistics whose meaning is certain, our name and the factor to its unit; others stay `system/…`."""
+
+
+def recognises(head: Head) -> bool:
+    """Say whether a file is a run file of W&B."""
+    return head.data.startswith(MAGIC)
+
+
+def read(path: str) -> Imported:
+    """Return what a run logged, at the step that it defined for each metric, and what W&B measured beside."""
+    points = Points()
+    facts: dict[str, Any] = {"config": {}}
+    axes: dict[str, str] = {}
+    for record in _records(path, points.note):
+        try:
+            for field in fields(record):
+                _take(field, points, facts, axes)
+        except ValueError:
+            points.note("records that cannot be decoded, left out")
+    return points.imported(path, NAME, facts)
+
+
+def _take(field: Field, points: Points, facts: dict[str, Any], axes: dict[str, str]) -> None:
+    if field.number == HISTORY:
+        _add_history(field.data, points, axes)
+    elif field.number == STATISTICS:
+        _add_statistics(field.data, points)
+    elif field.number == METRIC:
+        _add_axis(field.data, axes)
+    elif field.number == CONFIG:
+        facts["config"].update(_items(field.data, 1))
+    elif field.number == RUN:
+        _add_run(field.data, facts)
+    elif field.number == EXIT:
+        facts["exit_code"] = next((part.signed for part in fields(field.data) if part.number == 1), 0)
+
+
+def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
+    """Yield whole records; pieces with a wrong checksum, and the rest of their block, are left out."""
+    begun = bytearray()
+    joining = False
+    for index, block in enumerate(chunks(path, note, BLOCK)):
+        for kind, piece in _pieces(block, IDENT_BYTES if index == 0 else 0, note):
+            if kind in {FULL, FIRST}:
+                begun, joining = bytearray(), True
+            if not joining or len(begun) + len(piece) > MOST_RECORD:
+                joining = False
+                note("pieces of records that have no beginning or no end, left out")
+                continue
+            begun += piece
+            if kind in {FULL, LAST}:
+                joining = False
+                yield bytes(begun)
+    if joining:
+        note("the last record is cut: the run was being written or was killed")
+
+
+def _pieces(block: bytes, at: int, note: Callable[[str], None]) -> Iterator[tuple[int, bytes]]:
+    """Yield kind and bytes of the pieces of one block."""
+    while len(block) - at >= HEADER:
+        checksum = int.from_bytes(block[at : at + 4], "little")
+        size = int.from_bytes(block[at + 4 : at + 6], "little")
+        kind, piece = block[at + 6], block[at + HEADER : at + HEADER + size]
+        if not (checksum or size or kind):
+            return  # padding, or space that was reserved and never written
+        if len(piece) < size:
+            note("the last record is cut: the run was being written or was killed")
+            return
+        if kind not in {FULL, FIRST, MIDDLE, LAST} or zlib.crc32(block[at + 6 : at + HEADER + size]) != checksum:
+            note("blocks with a wrong checksum: the rest of each is left out")
+            return
+        yield kind, piece
+        at += HEADER + size
+
+
+def _items(message: bytes, number_of_items: int) -> dict[str, Any]:
+    """Return the items of a message: key (or path of keys) and a JSON text each."""
+    found: dict[str, Any] = {}
+    for field in fields(message):
+        if field.number != number_of_items:
+            continue
+        keys, text = [], ""
+        for part in fields(field.data):
+            if part.number in {1, 2} and part.data:
+                keys.append(part.text)
+            elif part.number == 16:
+                text = part.text
+        found[".".join(keys)] = json_value(text)
+    return found
+
+
+def _add_history(message: bytes, points: Points, axes: dict[str, str]) -> None:
+    """Keep one call of `wandb.log`."""
+    row = _items(message, 1)
+    number_ = next((part.data for part in fields(message) if part.number == 2), b"")
+    counted = next((part.signed for part in fields(number_) if part.number == 1), None)
+    own = whole(row.get("_step")) if "_step" in row else counted
+    time = moment(row.get("_timestamp"))
+    own_values = {key: value for key, value in row.items() if not key.startswith("_")}
+    for name, value in values(own_values, left_out(points)):
+        axis = axis_of(name, axes)
+        step = whole(row.get(axis)) if axis else own
+        step = own if step is None else step
+        points.add(name, value, NO_STEP if step is None else step, time)
+
+
+def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
+    """Return the metric that is the step of another: as defined for it, else for the longest `…*` that fits it."""
+    if name in axes:
+        return axes[name]
+    globs = [glob for glob in axes if glob.endswith("*") and name.startswith(glob[:-1])]
+    return axes[max(globs, key=len)] if globs else None
+
+
+def _add_axis(message: bytes, axes: dict[str, str]) -> None:
+    """Keep which metric a program defined as the step of others (`define_metric`)."""
+    parts = {field.number: field.text for field in fields(message) if field.number in {1, 2, 4}}
+    name = parts.get(1) or parts.get(2)
+    if name and parts.get(4):
+        axes[name] = parts[4]
+
+
+def _add_statistics(message: bytes, points: Points) -> None:
+    """Keep one sample of the machine."""
+    stamp = next((field.data for field in fields(message) if field.number == 2), b"")
+    parts = {field.number: field.signed for field in fields(stamp)}
+    time = parts[1] + parts.get(2, 0) / 1e9 if 1 in parts else math.nan
+    for name, value in values(_items(message, 3), left_out(points)):
+        ours, factor = _machine(name)
+        points.add(ours, scaled(value, factor), NO_STEP, time)
+
+
+def _machine(name: str) -> tuple[str, float]:
+    for pattern, ours, factor in MACHINE:
+        if (found := pattern.fullmatch(name)) is not None:
+            return found.expand(ours), factor
+    return f"system/{name.removeprefix('system.')}", 1.0
+
+
+def _add_run(message: bytes, facts: dict[str, Any]) -> None:
+    """Keep who the run is."""
+    names = {1: "run_id", 3: "project", 6: "group", 7: "job_type", 8: "name", 13: "host"}
+    for field in fields(message):
+        if field.number in names:
+            facts[names[field.number]] = field.text
+        elif field.number == 4:
+            facts["config"].update(_items(field.data, 1))
+        elif field.number == 17:
+            facts["started"] = next((part.signed for part in fields(field.data) if part.number == 1), None)

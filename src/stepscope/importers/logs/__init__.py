@@ -1,0 +1,1 @@
+"""Read text logs of other tools."""

@@ -1,0 +1,210 @@
+"""Log lines of home-made training loops: a step and named numbers, as `step:10/1845 loss:3.2 train_time:79ms`.
+
+Also `step 10 | loss: 3.2 | lr 1e-4 | dt: 80.1ms`, `[iter 10] loss=3.2, lr=1e-4` and a Trainer's printed
+`{'loss': 2.1, 'epoch': 0.1}`. Times become seconds and sizes bytes where the line says their unit. A line below that is
+nothing but a name and a number, as `14:10:55 | Mean reward: 0.2`, is a figure of that step.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stepscope.core.ring import NO_STEP
+from stepscope.importers.logs.figures import Figures, Place
+from stepscope.importers.logs.log_prefix import without_prefix
+from stepscope.importers.points import Column, Points
+from stepscope.importers.source import lines, unreadable
+from stepscope.importers.words import parsed, plain, scaled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepscope.importers.imported import Imported
+    from stepscope.importers.source import Head
+
+NAME = "step_log"
+NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d{1,30})?(?:\.\d{0,30})?(?:[eE][-+]?\d{1,3})?"
+STEP = re.compile(
+    r"(?:^s:(?=\d)|(?:^|[\s\[(|,{>])['\"]?(?:global[_ ]?)?(?:step|iter|iteration)['\"]?[\s:=#]{1,12})"
+    r"(\d{1,15})(?![.\w])(?:\s{0,8}/\s{0,8}(\d{1,15}))?",
+    re.IGNORECASE,
+)
+"""A step, perhaps with the number of all steps."""
+PAIR = re.compile(
+    r"(?<![\w.])['\"]?([A-Za-z][\w./-]{0,60}(?: [A-Za-z][\w./-]{0,40}){0,3})['\"]?\s{0,8}[:=]\s{0,12}['\"]?"
+    rf"({NUMBER}|nan|[-+]?inf)\s?(ms|secs?|s|us|MiB|GiB|MB|GB|%)?(?![\w.])",
+    re.IGNORECASE,
+)
+BARE = re.compile(
+    rf"\s{{0,20}}([A-Za-z][\w./ -]{{0,40}}?)\s{{1,12}}({NUMBER}|nan|[-+]?inf)\s?(ms|s|MiB|GiB|MB|GB|%)?\s{{0,20}}",
+    re.IGNORECASE,
+)
+"""A name and a number with nothing between: a whole field between bars, or one of a list of nothing else."""
+LIST = re.compile(r"[,;]\s{1,8}|(?<=[\d%])\s{1,8}(?=[A-Za-z])(?!(?:ms|s|[MG]i?B)\b)")
+COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
+PRINTED = re.compile(r"\{'[\w/]{1,60}': .{0,2000}'epoch': ")
+"""A dictionary that Transformers' Trainer printed, perhaps behind a progress bar."""
+VERSION = re.compile(
+    r"^Running (Python|PyTorch|Triton)(?: version)? (\S{1,60})(?:.{0,80} compiled for CUDA (\S{1,20}))?", re.IGNORECASE
+)
+DEVICE = re.compile(
+    r"\|\s{1,5}(\d{1,3})\s{1,6}((?:NVIDIA|Tesla|GeForce|Quadro|AMD) \S[\w -]{0,40}?)(?:\s+(?:On|Off))?\s*\|"
+)
+UNITS = {
+    "ms": (1e-3, "seconds"),
+    "s": (1.0, "seconds"),
+    "sec": (1.0, "seconds"),
+    "secs": (1.0, "seconds"),
+    "us": (1e-6, "seconds"),
+    "mib": (2.0**20, "bytes"),
+    "gib": (2.0**30, "bytes"),
+    "mb": (2.0**20, "bytes"),
+    "gb": (2.0**30, "bytes"),
+    "%": (0.01, "ratio"),
+}
+"""Units that a line may say: what makes the base unit of them, and how a name ends that is in it."""
+MEMORY = {"peak_memory_allocated": "gpu/0/memory_peak_bytes", "reserved": "gpu/0/memory_reserved_bytes"}
+LEAST_LINES = 2
+"""Lines with a step and a number that make a log; one could be chance."""
+LINES_LOOKED_AT = 20_000
+MOST_CHARACTERS = 10_000
+"""Characters of the longest line that is looked at."""
+CLOCK = "train_seconds"
+"""Time of the training alone, so far."""
+
+
+def recognises(head: Head) -> bool:
+    """Say whether a text has lines with a step and named numbers."""
+    found = 0
+    for line in head.text.splitlines()[:LINES_LOOKED_AT]:
+        if len(line) < 2000 and _row(without_prefix(line)[0]) is not None:
+            found += 1
+            if found >= LEAST_LINES:
+                return True
+    return False
+
+
+def read(path: str) -> Imported:
+    """Return what the lines tell; a step below the one before begins a new attempt.
+
+    The time of a point is that of the training so far where its line tells it.
+    """
+    points = Points()
+    facts: dict[str, Any] = {}
+    below = Figures(points)
+    places: dict[int, Place] = {}
+    printed = 0
+    for line in lines(path, points.note):
+        if len(line) >= MOST_CHARACTERS:
+            points.note(f"lines longer than {MOST_CHARACTERS} characters, left out")
+            continue
+        text, rank = without_prefix(line)
+        found, rank = _row(text), rank or 0
+        before = places.get(rank)
+        if found is None:
+            _add_below(points, facts, below, text, before or Place(NO_STEP, rank, 0))
+            continue
+        step, total, pairs = found
+        if step is None:
+            step, printed = printed, printed + 1
+        if total is not None:
+            facts["steps"] = total
+        attempt = before.attempt + (step < before.step) if before else 0
+        places[rank] = Place(step, rank, attempt)
+        time = dict(pairs).get(CLOCK, math.nan)
+        for name, value in pairs:
+            points.add(name, value, step, time, rank, attempt)
+    if not points.columns:
+        raise unreadable(path, "no line has a step and named numbers", "give lines such as step:10 loss:2.5")
+    if printed:
+        points.note("its lines have no step: they were counted")
+    _add_step_seconds(points)
+    below.finish()
+    return points.imported(path, NAME, facts)
+
+
+def _row(line: str) -> tuple[int | None, int | None, list[tuple[str, float]]] | None:
+    """Return step, number of all steps and named numbers of a line; None if it is no row of a log."""
+    line = COLOUR.sub("", line) if "\x1b" in line else line
+    place = STEP.search(line)
+    if place is None:
+        printed = PRINTED.search(line)
+        pairs = list(_pairs(line[printed.start() :])) if printed else []
+        return (None, None, pairs) if len(pairs) > 1 else None
+    pairs = [*_pairs(line[: place.start()]), *_pairs(line[place.end() :])]
+    return (int(place[1]), int(place[2]) if place[2] else None, pairs) if pairs else None
+
+
+def _pairs(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the named numbers of a text."""
+    for name, figure, unit in PAIR.findall(text):
+        yield from _in_base(name, figure, unit)
+    for name, figure, unit in _bare(text):
+        yield from _in_base(name, figure, unit)
+
+
+def _bare(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield name, number and unit of fields with nothing between name and number: between bars, or all of a list."""
+    if "|" in text:
+        found = [BARE.fullmatch(field) for field in text.split("|")]
+    else:
+        found = [BARE.fullmatch(field) for field in LIST.split(text.strip(" :,;>-])"))]
+        found = found if len(found) > 1 and all(found) else []
+    yield from ((each[1], each[2], each[3] or "") for each in found if each is not None)
+
+
+def _in_base(name: str, figure: str, unit: str) -> Iterator[tuple[str, float]]:
+    """Yield a number in its base unit, under a name that says so."""
+    value = parsed(figure)
+    if value is None:
+        return
+    factor, word = UNITS.get(unit.lower(), (1.0, ""))
+    name = plain(name)
+    if word == "seconds":
+        name = name.removesuffix("_time").removesuffix("_ms") + "_seconds" if name != "dt" else "step_seconds"
+    elif word and not name.endswith(word):
+        name = MEMORY.get(name, f"{name}_{word}")
+    yield name, scaled(value, factor)
+
+
+def _add_below(points: Points, facts: dict[str, Any], below: Figures, line: str, place: Place) -> None:
+    """Keep what a line without a step tells: sizes of memory so far, versions, GPUs by nvidia-smi, or one figure."""
+    if "iB" in line and len(line) < 500:
+        for name, value in _pairs(line):
+            if name.endswith("_bytes"):
+                points.add(name, value, place.step, rank=place.rank, attempt=place.attempt)
+    elif (found := VERSION.match(line)) is not None:
+        facts[found[1].lower()] = found[2]
+        if found[3]:
+            facts["cuda"] = found[3].rstrip(".")
+    elif (device := DEVICE.match(line)) is not None:
+        facts["gpu"], facts["gpus"] = device[2], max(facts.get("gpus", 0), int(device[1]) + 1)
+    elif place.step != NO_STEP and not below.add(line, place):
+        for name, _ in _pairs(line):
+            points.leave_out("figures in lines that have no step", name)
+
+
+def _add_step_seconds(points: Points) -> None:
+    """Keep the step time where lines tell only the time trained so far; the steps' times sum to it."""
+    total = points.columns.get(CLOCK)
+    if total is None or "step_seconds" in points.columns:
+        return
+    for step, end, seconds, attempt in _differences(total):
+        points.add("step_seconds", seconds, step, end, 0, attempt)
+
+
+def _differences(total: Column) -> Iterator[tuple[int, float, float, int]]:
+    """Yield step, its end, seconds per step since the one before, and attempt; a step ends at its last reading."""
+    step, time = np.array(total.step, np.int64), np.array(total.value, np.float64)
+    attempt = np.array(total.attempt, np.int32)
+    last = np.ones(len(step), bool)
+    last[:-1] = (step[1:] != step[:-1]) | (attempt[1:] != attempt[:-1])
+    step, time, attempt = step[last], time[last], attempt[last]
+    with np.errstate(all="ignore"):
+        each = np.diff(time) / np.maximum(np.diff(step), 1)
+    for index in np.flatnonzero((each >= 0) & (attempt[1:] == attempt[:-1]) & (step[:-1] != NO_STEP)):
+        yield int(step[index + 1]), float(time[index + 1]), float(each[index]), int(attempt[index + 1])

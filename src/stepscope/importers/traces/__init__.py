@@ -1,0 +1,1 @@
+"""Read profiler and pipeline traces."""

@@ -1,0 +1,1 @@
+"""Callbacks and trackers for Transformers and Accelerate."""

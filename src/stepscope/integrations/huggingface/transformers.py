@@ -1,0 +1,256 @@
+"""A callback for the Trainer of Transformers: steps, phases, throughput, and the GPU beside them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from weakref import WeakValueDictionary
+
+from transformers import TrainerCallback
+
+from stepscope.core.vocabulary import GIB, MIB
+from stepscope.integrations.guard import guarded
+from stepscope.integrations.huggingface.recording import TrainerRecording
+from stepscope.integrations.session_run import take_run
+from stepscope.recorder.complaints import Complaints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.session.run import Run
+
+NAME = "stepscope"
+OWN = {"loss", "learning_rate", "epoch"}
+"""What is recorded for every step already: the Trainer's mean since its last log goes to `trainer/`."""
+
+
+class Monitor(Protocol):
+    """What is needed of a GPUMonitor."""
+
+    gpu_index: int
+
+    @property
+    def is_monitoring(self) -> bool:
+        """Whether it samples."""
+
+    def start_monitoring(self) -> None:
+        """Begin."""
+
+    def stop_monitoring(self) -> None:
+        """End."""
+
+    def get_current_metrics(self) -> Mapping[str, Any]:
+        """Return the newest sample."""
+
+
+class Steps(Protocol):
+    """What wants to know of steps: a TrainingMonitorCallback, which writes them to a file."""
+
+    def on_train_begin(self) -> None:
+        """Be told that training begins."""
+
+    def on_step_begin(self) -> None:
+        """Be told that a step begins."""
+
+    def on_step_end(self, step: int, **values: Any) -> None:
+        """Be told of a step."""
+
+    def on_train_end(self) -> None:
+        """Be told that training ended."""
+
+
+class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
+    """Record the training of a Trainer, and sample its GPU meanwhile. Never raises, never waits for a device."""
+
+    active: ClassVar[WeakValueDictionary[int, GPUMonitoringCallback]] = WeakValueDictionary()
+    """Who records which training, by the id of its state: given twice, the callback records once."""
+
+    def __init__(
+        self,
+        gpu_monitor: Monitor | None = None,
+        log_interval: int = 10,
+        *,
+        run: Run | None = None,
+        steps: Steps | None = None,
+        project: str | None = None,
+    ) -> None:
+        """Prepare; nothing starts before the training.
+
+        Args:
+            gpu_monitor: started and stopped with the training, unless it runs already; None: only the run's watcher
+                samples the machine.
+            log_interval: steps between two lines on the console, and between two rates.
+            run: where to record; by default the current run of the process, or a new one that ends with the training.
+            steps: told of every step too, such as a TrainingMonitorCallback.
+            project: of a new run.
+        """
+        self.gpu_monitor, self.steps = gpu_monitor, steps
+        self.log_interval = max(1, int(log_interval))
+        self.notices = Complaints()
+        self.recording: TrainerRecording | None = None
+        """What records this training; None outside of one."""
+        self.rates: dict[str, Any] = {}
+        """Steps, samples and tokens per second of the last interval; a tensor, where tokens are counted on a device."""
+        self._given, self._project = run, project
+        self._owned, self._started_monitor = False, False
+        self._logs: dict[str, float] = {}
+
+    @guarded
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Begin a run, if there is none, and the monitor."""
+        del control
+        if self.active.get(id(state), self) is not self:
+            self.notices.say("twice", "the Trainer has this callback twice, by report_to too: the first one records")
+            return
+        self.active[id(state)] = self
+        if self.gpu_monitor is not None and not self.gpu_monitor.is_monitoring:
+            self.gpu_monitor.start_monitoring()
+            self._started_monitor = True
+        options = {"project": self._project} if self._project else {}
+        run, self._owned = take_run(self._given, config=args.to_dict(), **options)
+        self.recording = TrainerRecording(run)
+        # A hook inside a compiled model would break its graph; in replicas it would run in other threads.
+        hookable = not getattr(args, "torch_compile", False) and getattr(args, "n_gpu", 0) <= 1
+        self.recording.attach(more.get("model") if hookable else None)
+        self.recording.phases.to("data")
+        if self.steps is not None:
+            self.steps.on_train_begin()
+
+    @guarded
+    def on_step_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Have the batches of a step."""
+        del args, state, control, more
+        if self.recording is not None:
+            self.recording.step_begins()
+            if self.steps is not None:
+                self.steps.on_step_begin()
+
+    @guarded
+    def on_substep_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Be done with one batch of several."""
+        del args, state, control, more
+        if self.recording is not None:
+            self.recording.substep_ended()
+
+    @guarded
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Have the gradients."""
+        del args, state, control
+        if self.recording is not None:
+            self.recording.before_optimizer(more.get("optimizer"))
+
+    @guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """End a step."""
+        del args, more
+        recording = self.recording
+        if recording is None:
+            return
+        recording.step_ended(state.global_step, state.epoch, control)
+        if state.global_step % self.log_interval == 0:
+            self.rates = recording.window.take()
+            recording.run.log(self.rates, step=state.global_step)
+            if state.is_world_process_zero:
+                sys.stdout.write(f"{self.line(state.global_step)}\n")
+        if self.steps is not None:
+            known, reported = recording.last, self._logs
+            self.steps.on_step_end(
+                state.global_step,
+                epoch=state.epoch,
+                loss=known.get("loss", reported.get("loss")),
+                lr=known.get("learning_rate"),
+                grad_norm=reported.get("grad_norm"),  # the last that the Trainer has told: it tells after the step
+                throughput=self.rates.get("samples_per_second"),
+            )
+
+    @guarded
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any) -> None:
+        """Record what the Trainer reports."""
+        del args, control, more
+        recording = self.recording
+        if recording is None or not logs:
+            return
+        numbers = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+        self._logs.update({name: value for name, value in numbers.items() if not name.startswith("eval_")})
+        own = OWN if recording.loss_is_known else OWN - {"loss"}
+        named = {name if _is_plain(name, own) else f"trainer/{name}": value for name, value in numbers.items()}
+        for name in ("trainer/epoch", "trainer/learning_rate"):  # the same number as in the step's own row
+            named.pop(name, None)
+        recording.run.log(named, step=state.global_step)
+        recording.done("logging")
+
+    @guarded
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """End an evaluation; its figures came by `on_log`."""
+        del args, control, more
+        if self.recording is not None:
+            self.recording.run.own_event("evaluation", step=state.global_step)
+            self.recording.done("evaluation")
+
+    @guarded
+    def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """End a checkpoint."""
+        del control, more
+        if self.recording is not None:
+            folder = f"{args.output_dir}/checkpoint-{state.global_step}"
+            self.recording.run.own_event("checkpoint", step=state.global_step, path=folder)
+            self.recording.done("checkpoint")
+
+    @guarded
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """See what the Trainer does at the end of an epoch."""
+        del args, state, more
+        if self.recording is not None:
+            self.recording.between_steps(control)
+
+    @guarded
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """End what was begun."""
+        del args, control, more
+        recording, self.recording = self.recording, None
+        self.active.pop(id(state), None)
+        if self.steps is not None:
+            self.steps.on_train_end()
+        if self._started_monitor and self.gpu_monitor is not None:
+            self._started_monitor = False
+            self.gpu_monitor.stop_monitoring()
+        if recording is not None:
+            recording.close()
+            if self._owned:
+                recording.run.finish()
+
+    def line(self, step: int) -> str:
+        """Return what is printed of a step; what is not known is left out, and GB means 2**30 bytes."""
+        parts = [
+            f"{name}: {self._logs[name]:.4g}" for name in ("loss", "learning_rate", "grad_norm") if name in self._logs
+        ]
+        rate = self.rates.get("samples_per_second")
+        if rate is not None:
+            parts.append(f"samples/sec: {rate:.1f}")
+        gpu = self.gpu_monitor.get_current_metrics() if self.gpu_monitor is not None else {}
+        if gpu.get("utilization_percent") is not None:
+            parts.append(f"GPU util: {gpu['utilization_percent']:.0f}%")
+        if gpu.get("memory_used_mb") is not None and gpu.get("memory_total_mb") is not None:
+            used, total = (gpu[name] * MIB / GIB for name in ("memory_used_mb", "memory_total_mb"))
+            parts.append(f"GPU mem: {used:.1f}/{total:.1f}GB")
+        if gpu.get("temperature_celsius") is not None:
+            parts.append(f"GPU temp: {gpu['temperature_celsius']:.0f}°C")
+        return f"GPUMonitoring: Step {step} - {', '.join(parts) or 'no figures yet'}"
+
+
+def _is_plain(name: str, own: set[str]) -> bool:
+    """Tell whether a figure of the Trainer keeps its name: those of evaluations, gradients, and the user's own."""
+    return name not in own and not name.startswith(("train_", "total_flos"))
+
+
+def register(table: dict[str, type] | None = None) -> None:
+    """Make `report_to=["stepscope"]` of TrainingArguments mean this callback.
+
+    Args:
+        table: callbacks by name; that of Transformers by default.
+    """
+    if table is None:
+        from transformers.integrations import integration_utils
+
+        table = integration_utils.INTEGRATION_TO_CALLBACK
+    table[NAME] = GPUMonitoringCallback

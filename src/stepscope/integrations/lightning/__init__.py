@@ -1,0 +1,1 @@
+"""Callbacks, logger and profiler for Lightning."""

@@ -1,0 +1,222 @@
+"""Phases from what a Lightning trainer tells its profiler: every action begins and ends there, by name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from stepscope.integrations.lightning.durations import Durations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ENDINGS = {
+    ".train_dataloader_next": "data",
+    ".on_before_batch_transfer": "transform",
+    ".on_after_batch_transfer": "transform",
+    ".batch_to_device": "copy",
+    ".training_step": "forward",
+    ".backward": "backward",
+    ".optimizer_step": "optimizer",
+    ".lr_scheduler_step": "optimizer",
+}
+NAMED = {"save_checkpoint": "checkpoint", "run_training_epoch": "framework"}
+"""The second holds all others of an epoch: its own time is that of Lightning's loop."""
+INSIDE = (".optimizer_zero_grad", ".transfer_batch_to_device", ".configure_gradient_clipping")
+"""Actions that Lightning takes inside others of the same phase."""
+PAUSES = {"evaluation", "checkpoint"}
+"""Phases that are no training: they do not count in its throughput."""
+TIMED = PAUSES | {"data", "transform"}
+"""Phases whose durations are kept here too."""
+HOOKS = {"hooks", "callbacks", "transform"}
+"""Phases of hooks, most of which are the empty ones of Lightning's base classes."""
+SILENT = "PassThroughProfiler"
+"""Lightning's profiler that does nothing: what it does not do need not be called."""
+
+
+def phase_of(action: str) -> str | None:
+    """Return the phase that an action of the trainer is; None if it is none, or only holds others."""
+    if action in NAMED:
+        return NAMED[action]
+    if action.startswith("[Callback]"):
+        # Ours open phases that outlive the hook: they must not stand inside one.
+        return None if "MonitorCallback" in action or "ProfilerCallback" in action else "callbacks"
+    if action.endswith(INSIDE):
+        return None
+    found = next((phase for ending, phase in ENDINGS.items() if action.endswith(ending)), None)
+    return "hooks" if found is None and action.startswith(("[LightningModule]", "[LightningDataModule]")) else found
+
+
+class Span:
+    """The context of one action."""
+
+    __slots__ = ("_actions", "_name")
+
+    def __init__(self, actions: ActionPhases, name: str | None) -> None:
+        self._actions, self._name = actions, name
+
+    def __enter__(self) -> None:
+        if self._name is not None:
+            self._actions.begin(self._name)
+
+    def __exit__(self, *_: object) -> None:
+        if self._name is not None:
+            self._actions.leave(self._name)
+
+
+class ActionPhases:
+    """Charge a trainer's actions to the phases of a run, through its profiler, whichever that is."""
+
+    def __init__(
+        self,
+        phase: Callable[[str], Any],
+        clock: Callable[[], int] = monotonic_ns,
+        is_empty: Callable[[str], bool] = lambda _action: False,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            phase: returns the context of a phase.
+            clock: monotonic, in ns.
+            is_empty: tells whether an action only calls a hook that does nothing; asked once for each.
+        """
+        self._phase, self._clock, self._is_empty = phase, clock, is_empty
+        self._contexts: dict[str, Any] = {}
+        self._spans: dict[str, Span] = {}
+        self._begun: list[tuple[str, int, bool]] = []
+        self._pauses = 0
+        self._paused_at = 0
+        self.paused_ns = 0
+        """Time that was no training, in ns, since the object began."""
+        self.waits: defaultdict[str, Durations] = defaultdict(Durations)
+        """Durations of the phase "data", and of transforms if somebody adds them, since `forget`."""
+        self.starting_ns = 0
+        """Time in which loaders started their workers, in ns, since `forget`; no batch's wait."""
+        self.transform_ns = 0
+        """Time in the phase "transform", in ns, since the object began."""
+        self._profiler: Any = None
+        self.active = False
+        """Whether steps are trained: what comes before belongs to none."""
+
+    def attach(self, profiler: Any) -> None:
+        """Listen to a profiler: what it does itself stays as it is."""
+        begin, end = self.begin_action, self.end_action
+        inner_start, inner_stop = profiler.start, profiler.stop
+
+        def start(action_name: str) -> None:
+            inner_start(action_name)
+            begin(action_name)
+
+        def stop(action_name: str) -> None:
+            end(action_name)
+            inner_stop(action_name)
+
+        self._profiler = profiler
+        if type(profiler).__name__ == SILENT:
+            profiler.start, profiler.stop, profiler.profile = begin, end, self.span
+        else:
+            profiler.start, profiler.stop = start, stop
+
+    def detach(self) -> None:
+        """Give the profiler its own methods back. May be called again."""
+        profiler, self._profiler, self.active = self._profiler, None, False
+        if profiler is not None:
+            for name in ("start", "stop", "profile"):
+                vars(profiler).pop(name, None)
+        while self._begun:
+            self.leave(self._begun[-1][0])
+
+    def span(self, action: str) -> Span:
+        """Return the context of an action."""
+        span = self._spans.get(action)
+        if span is None:
+            name = phase_of(action)
+            span = self._spans[action] = Span(self, None if name in HOOKS and self._skips(action) else name)
+        return span
+
+    def _skips(self, action: str) -> bool:
+        try:
+            return self._is_empty(action)
+        except Exception:  # noqa: BLE001 - it looks at users' classes, in the middle of their training
+            return False
+
+    def begin_action(self, action: str) -> None:
+        """Be told that an action begins."""
+        self.span(action).__enter__()
+
+    def end_action(self, action: str) -> None:
+        """Be told that an action ends."""
+        self.span(action).__exit__()
+
+    def charged(self, name: str, function: Callable[..., Any], *, waits: bool = True) -> Callable[..., Any]:
+        """Return a function whose time is charged to a phase, but for evaluation, which holds all it does.
+
+        Args:
+            name: of the phase.
+            function: what is to be charged.
+            waits: whether a call is the wait for one batch, if the phase is "data".
+        """
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._pauses or not self.active:
+                return function(*args, **kwargs)
+            self.enter(name, waits=waits)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.leave(name)
+
+        return call
+
+    def begin(self, name: str) -> None:
+        """Open the phase of an action: not before the training, and in a pause only another one."""
+        if self.active and (not self._pauses or name in PAUSES):
+            self.enter(name)
+
+    def enter(self, name: str, *, waits: bool = True) -> None:
+        """Open a phase; `waits` as in `charged`."""
+        context = self._contexts.get(name)
+        if context is None:
+            context = self._contexts[name] = self._phase(name)
+        context.__enter__()
+        if name not in TIMED:
+            self._begun.append((name, 0, waits))
+            return
+        now = self._clock()
+        self._begun.append((name, now, waits))
+        if name in PAUSES:
+            self._pauses += 1
+            if self._pauses == 1:
+                self._paused_at = now
+
+    def leave(self, name: str) -> None:
+        """Close a phase, if it is the open one: what was never opened is not closed."""
+        if not self._begun or self._begun[-1][0] != name:
+            return
+        self._contexts[name].__exit__(None, None, None)
+        _, begun, waits = self._begun.pop()
+        if name in TIMED:
+            self._count(name, begun, self._clock(), waits=waits)
+
+    def _count(self, name: str, begun: int, now: int, *, waits: bool) -> None:
+        if name == "data" and waits:
+            self.waits[name].add(now - begun)
+        elif name == "data":
+            self.starting_ns += now - begun
+        elif name == "transform":
+            self.transform_ns += now - begun
+        else:
+            self._pauses -= 1
+            if self._pauses == 0:
+                self.paused_ns += now - self._paused_at
+
+    def forget(self) -> None:
+        """Begin a new epoch: durations are counted anew."""
+        self.waits.clear()
+        self.starting_ns = 0
+
+    @property
+    def waited_seconds(self) -> float:
+        """Time spent on waiting for data since `forget`, the start of workers included."""
+        return (self.waits["data"].total + self.starting_ns) / 1e9

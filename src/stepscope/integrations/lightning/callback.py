@@ -1,0 +1,168 @@
+"""What our Lightning callbacks have in common: they join the recording of their trainer, and never raise into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.integrations.guard import guarded
+from stepscope.integrations.lightning.base import Callback
+from stepscope.integrations.lightning.recording import RECORDINGS
+from stepscope.recorder.complaints import Complaints
+
+if TYPE_CHECKING:
+    from stepscope.integrations.lightning.recording import Recording
+
+
+class MonitorCallback(Callback):  # type: ignore[misc]
+    """A callback that records; does nothing at all if it is not enabled.
+
+    The trainer's hooks end in the methods `fit_begins` … `fit_ended`, which a callback fills as it needs.
+    """
+
+    def __init__(self, *, enabled: bool = True, project: str | None = None) -> None:
+        """Prepare; nothing starts before the fit.
+
+        Args:
+            enabled: whether it does anything.
+            project: of the run that is begun if there is none.
+        """
+        super().__init__()
+        self.enabled = bool(enabled)
+        self.project = project
+        self.notices = Complaints()
+        self.recording: Recording | None = None
+        """What records this fit; None outside of one."""
+
+    def fit_begins(self, trainer: Any, recording: Recording) -> None:
+        """Be told that training begins."""
+
+    def epoch_begins(self, trainer: Any, recording: Recording) -> None:
+        """Be told that an epoch of the training begins."""
+
+    def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
+        """Be told that a batch was trained on."""
+
+    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+        """Be told that an epoch of the training ended."""
+
+    def fit_ended(self) -> None:
+        """Be told that the fit is over, for whatever reason."""
+
+    def _leading(self) -> Recording | None:
+        """Return the recording if this callback is the one that tells it of the trainer."""
+        recording = self.recording
+        return recording if recording is not None and recording.leads(self) else None
+
+    @guarded
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Join the recording, if this is a fit."""
+        del pl_module
+        if self.enabled and stage == "fit":
+            self.recording = RECORDINGS.join(trainer, self, **({"project": self.project} if self.project else {}))
+
+    @guarded
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin where the trainer stands."""
+        del pl_module
+        if (leading := self._leading()) is not None:
+            leading.fit_begins(trainer)
+        if self.recording is not None:
+            self.fit_begins(trainer, self.recording)
+
+    @guarded
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin an epoch."""
+        del pl_module
+        if (leading := self._leading()) is not None:
+            leading.epoch_begins()
+        if self.recording is not None:
+            self.epoch_begins(trainer, self.recording)
+
+    @guarded
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Open the phase where the module calls backward itself: no action of the trainer tells of it."""
+        del trainer, loss
+        leading = self._leading()
+        if leading is not None and not pl_module.automatic_optimization:
+            leading.actions.enter("backward")
+
+    @guarded
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """Close it."""
+        del trainer
+        leading = self._leading()
+        if leading is not None and not pl_module.automatic_optimization:
+            leading.actions.leave("backward")
+
+    @guarded
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        """Take the learning rate."""
+        del trainer, pl_module
+        if (leading := self._leading()) is not None:
+            leading.before_optimizer(optimizer)
+
+    @guarded
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the batch."""
+        del pl_module
+        if (leading := self._leading()) is not None:
+            leading.batch_ended(trainer, outputs, batch)
+        if self.recording is not None:
+            self.batch_ended(trainer, self.recording, batch_idx)
+
+    @guarded
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Open the phase; the check before the training belongs to no step."""
+        del pl_module
+        leading = self._leading()
+        if leading is not None and not trainer.sanity_checking:
+            leading.evaluation_begins()
+
+    @guarded
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close it."""
+        del pl_module
+        leading = self._leading()
+        if leading is not None and not trainer.sanity_checking:
+            leading.evaluation_ended(trainer)
+
+    @guarded
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """End an epoch."""
+        del pl_module
+        if (leading := self._leading()) is not None:
+            leading.epoch_ended(trainer)
+        if self.recording is not None:
+            self.epoch_ended(trainer, self.recording)
+
+    @guarded
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Note it; nothing is put into the checkpoint."""
+        del pl_module, checkpoint
+        if (leading := self._leading()) is not None:
+            leading.run.own_event("checkpoint", epoch=trainer.current_epoch)
+
+    @guarded
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the fit as failed; the exception goes on."""
+        del pl_module
+        self._end(trainer, exception)
+
+    @guarded
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """End the fit."""
+        del pl_module
+        if stage == "fit":
+            self._end(trainer, None)
+
+    def _end(self, trainer: Any, error: BaseException | None) -> None:
+        recording, self.recording = self.recording, None
+        if recording is not None:
+            try:
+                self.fit_ended()
+            finally:
+                RECORDINGS.leave(trainer, self, error)
+
+    def say(self, trainer: Any, line: str) -> None:
+        """Print a line on rank 0, without tearing the progress bar."""
+        trainer.lightning_module.print(line)

@@ -1,0 +1,120 @@
+"""Profile chosen epochs of a Lightning training: Chrome traces, and the slowest operations on the console."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.integrations.lightning.callback import MonitorCallback
+from stepscope.integrations.profiler.profile import EpochProfiles, Options
+from stepscope.integrations.profiler.trace_file import MAX_BYTES
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from stepscope.integrations.lightning.recording import Recording
+
+
+class ProfilerCallback(MonitorCallback):
+    """Run torch's profiler over some batches of chosen epochs, on rank 0. Off by default: it slows these batches down.
+
+    Epochs count from 0, as Lightning counts them. A trace is `<output_dir>/chrome_trace_epoch_<n>.json`.
+    """
+
+    def __init__(  # noqa: PLR0913 - the documents' options
+        self,
+        enabled: bool = False,  # noqa: FBT001, FBT002 - the documents' spelling
+        profile_epochs: Sequence[int] = (1, 5, 10),
+        profile_steps: int = 100,
+        warmup_steps: int = 5,
+        activities: Sequence[str] = ("cpu", "cuda"),
+        *,
+        record_shapes: bool = True,
+        with_stack: bool = False,
+        output_dir: str | os.PathLike[str] = "profiler_traces",
+        export_chrome_trace: bool = True,
+        log_top_k_ops: int = 15,
+        profile_memory: bool = True,
+        max_trace_bytes: int = MAX_BYTES,
+        project: str | None = None,
+    ) -> None:
+        """Prepare; nothing starts before the fit.
+
+        Args:
+            enabled: whether it does anything.
+            profile_epochs: which epochs, from 0.
+            profile_steps: batches to record in each; fewer if the epoch ends before.
+            warmup_steps: batches before that in which the profiler runs and is not believed.
+            activities: of "cpu" and "cuda"; what the machine does not have is passed over.
+            record_shapes: record the shapes of tensors.
+            with_stack: record where in the source each operation was called; slower.
+            output_dir: folder of the traces.
+            export_chrome_trace: write them.
+            log_top_k_ops: operations that are listed.
+            profile_memory: record what operations take of memory.
+            max_trace_bytes: a larger trace is compressed, or left out.
+            project: of the run that is begun if there is none.
+        """
+        super().__init__(enabled=enabled, project=project)
+        self.profile_epochs = [int(epoch) for epoch in profile_epochs]
+        self.output_dir = Path(output_dir)
+        self.options: dict[str, Any] = {
+            "steps": int(profile_steps),
+            "warmup": int(warmup_steps),
+            "activities": tuple(map(str, activities)),
+            "record_shapes": bool(record_shapes),
+            "with_stack": bool(with_stack),
+            "memory": bool(profile_memory),
+            "top": int(log_top_k_ops),
+            "export": bool(export_chrome_trace),
+            "max_bytes": int(max_trace_bytes),
+        }
+        Options(**self.options).checked()
+        self.profiles: EpochProfiles | None = None
+        """The profiles of this fit, with their `results` by epoch; None before."""
+
+    def fit_begins(self, trainer: Any, recording: Recording) -> None:
+        """Prepare the profiles, and say if no epoch will be profiled."""
+        if not trainer.is_global_zero:
+            return
+        self.profiles = EpochProfiles(
+            self.output_dir,
+            self.profile_epochs,
+            run=recording.run,
+            show=lambda line: self.say(trainer, line),
+            **self.options,
+        )
+        last = trainer.max_epochs
+        if last is not None and 0 <= last <= min(self.profile_epochs, default=last):
+            self.say(trainer, f"Profiler: no epoch of {self.profile_epochs} is trained: they are 0 to {last - 1}")
+
+    def epoch_begins(self, trainer: Any, recording: Recording) -> None:
+        """Begin a profile, if this epoch is one of those."""
+        del recording
+        if self.profiles is not None:
+            self.profiles.begin(trainer.current_epoch)
+
+    def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
+        """Go on; the profile ends with the last batch at the latest, so that no evaluation is in it."""
+        if self.profiles is None:
+            return
+        self.profiles.step()
+        if batch_index + 1 == trainer.num_training_batches:
+            self._end_profile(trainer, recording)
+
+    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+        """End a profile that is still open."""
+        self._end_profile(trainer, recording)
+
+    def _end_profile(self, trainer: Any, recording: Recording) -> None:
+        result = None if self.profiles is None else self.profiles.end()
+        epoch = recording.epoch
+        if result is not None and not result.error and epoch.seconds > 0:
+            waited = min(1.0, recording.actions.waited_seconds / epoch.seconds)
+            self.say(trainer, f"Profiler: {waited:.1%} of the epoch's time was spent waiting for data")
+
+    def fit_ended(self) -> None:
+        """End a profile that is still open."""
+        if self.profiles is not None:
+            self.profiles.end()

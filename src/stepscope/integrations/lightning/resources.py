@@ -1,0 +1,209 @@
+"""The machine around a Lightning training: lines on the console, and a CSV file for each epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import UsageError, in_words
+from stepscope.core.kinds import describe, parse_fraction
+from stepscope.core.vocabulary import GIB
+from stepscope.integrations.lightning.callback import MonitorCallback
+from stepscope.integrations.lightning.machine_samples import MachineSamples, chosen_sources
+from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts
+from stepscope.integrations.lightning.resource_csv import ResourceTable
+from stepscope.watcher.machine import Machine
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from stepscope.integrations.lightning.recording import Recording
+    from stepscope.watcher.machine import Moment
+
+SECONDS = 1.0
+"""Between two looks at the machine: as the watcher does."""
+
+
+class ResourceMonitorCallback(MonitorCallback):
+    """Watch GPUs, processors, memory and disks during a training.
+
+    It asks the same sources as the watcher beside the run, once a second and in a thread, and prints an alert when
+    a threshold was crossed for `alert_batches`. Its alert options are an event of the run, too: the watcher's rules
+    take these thresholds in place of their own.
+    """
+
+    def __init__(  # noqa: PLR0913 - the documents' options
+        self,
+        enabled: bool = True,  # noqa: FBT001, FBT002 - the documents' spelling
+        log_interval: int = 10,
+        gpu_monitoring: bool = True,  # noqa: FBT001, FBT002
+        cpu_monitoring: bool = True,  # noqa: FBT001, FBT002
+        io_monitoring: bool = True,  # noqa: FBT001, FBT002
+        *,
+        alert_gpu_underutilization: bool = True,
+        alert_memory_pressure: bool = True,
+        alert_io_bottleneck: bool = True,
+        gpu_util_threshold: float | str = 0.5,
+        memory_threshold: float | str = 0.9,
+        io_wait_threshold: float | str = 0.3,
+        alert_batches: int = BATCHES,
+        export_timeseries: bool = True,
+        timeseries_path: str | os.PathLike[str] = "resource_logs",
+        project: str | None = None,
+        make_machine: Callable[[], Machine] | None = None,
+    ) -> None:
+        """Prepare; nothing starts before the fit.
+
+        Args:
+            enabled: whether it does anything.
+            log_interval: batches between two reports on the console; one that has no newer sample is left out.
+            gpu_monitoring: look at GPUs.
+            cpu_monitoring: look at processors, memory and this process.
+            io_monitoring: look at disks and network.
+            alert_gpu_underutilization: whether a rule is wanted for a GPU below its threshold.
+            alert_memory_pressure: whether one is wanted for memory above its threshold.
+            alert_io_bottleneck: whether one is wanted for waiting on disks.
+            gpu_util_threshold: share of time: 0.5, 50 or "50%".
+            memory_threshold: share of memory, likewise.
+            io_wait_threshold: share of time, likewise.
+            alert_batches: how many batches in a row are an extended period.
+            export_timeseries: write `epoch_<n>.csv` files.
+            timeseries_path: folder of those.
+            project: of the run that is begun if there is none.
+            make_machine: returns the machine to look at.
+        """
+        super().__init__(enabled=enabled, project=project)
+        self.log_interval = max(1, int(log_interval))
+        wanted = map(bool, (gpu_monitoring, cpu_monitoring, io_monitoring))
+        self.gpu_monitoring, self.cpu_monitoring, self.io_monitoring = wanted
+        self.alert_options: dict[str, bool | float] = {
+            "alert_gpu_underutilization": bool(alert_gpu_underutilization),
+            "alert_memory_pressure": bool(alert_memory_pressure),
+            "alert_io_bottleneck": bool(alert_io_bottleneck),
+            "gpu_util_threshold": _share("gpu_util_threshold", gpu_util_threshold),
+            "memory_threshold": _share("memory_threshold", memory_threshold),
+            "io_wait_threshold": _share("io_wait_threshold", io_wait_threshold),
+        }
+        self._alerts = ResourceAlerts(self.alert_options, max(1, int(alert_batches)))
+        self.export_timeseries, self.timeseries_path = bool(export_timeseries), Path(timeseries_path)
+        self._make = make_machine
+        self._samples: MachineSamples | None = None
+        self._table: ResourceTable | None = None
+        self._shown: Moment | None = None
+        self._late: deque[tuple[ResourceTable, dict[str, float]]] = deque()
+        self._step, self._resumed, self._place = 0, False, ""
+
+    def fit_begins(self, trainer: Any, recording: Recording) -> None:
+        """Start to look at the machine: on one rank of each node."""
+        recording.run.own_event("alert_options", source="ResourceMonitorCallback", **self.alert_options)
+        wanted = self.gpu_monitoring or self.cpu_monitoring or self.io_monitoring
+        if trainer.local_rank != 0 or not wanted or self._samples is not None:
+            return
+        self._resumed = trainer.ckpt_path is not None
+        self._place = f"_node{trainer.node_rank}" if trainer.node_rank else ""
+        make = self._make or partial(self._machine, trainer.global_rank)
+        self._samples = MachineSamples(make, self._take, self._write_late, self._complain, SECONDS)
+        self._begin_table(trainer.current_epoch)
+        self._samples.start()
+
+    def _machine(self, rank: int) -> Machine:
+        sources = chosen_sources(gpu=self.gpu_monitoring, cpu=self.cpu_monitoring, io=self.io_monitoring, rank=rank)
+        return Machine(sources, SECONDS)
+
+    def epoch_begins(self, trainer: Any, recording: Recording) -> None:
+        """Begin a file."""
+        del recording
+        self._begin_table(trainer.current_epoch)
+
+    def _begin_table(self, epoch: int) -> None:
+        path = self.timeseries_path / f"epoch_{epoch}{self._place}.csv"
+        if self.export_timeseries and (self._table is None or self._table.path != path):
+            self._table = ResourceTable(path, resume=self._resumed)
+
+    def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
+        """Report, if it is due and there is something new."""
+        del recording
+        self._step = trainer.global_step
+        samples = self._samples
+        latest = samples.latest if samples is not None and samples.looks >= 2 else None
+        if latest is None:
+            return
+        for told in self._alerts.look(latest.values):
+            self.say(trainer, f"ResourceMonitor: ALERT - {told.text}")
+            self.say(trainer, f"ResourceMonitor: what to do - {told.remedy}")
+        if (batch_index + 1) % self.log_interval or latest is self._shown:
+            return
+        self._shown = latest
+        for line in resource_lines(latest.values):
+            self.say(trainer, line)
+
+    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+        """Give an epoch that was over before the next sample the newest one there is."""
+        del trainer, recording
+        table, latest = self._table, None if self._samples is None else self._samples.latest
+        if table is not None and not table.rows and latest is not None:
+            self._late.append((table, self._row(latest, latest.values)))
+
+    def fit_ended(self) -> None:
+        """Stop to look."""
+        samples, self._samples = self._samples, None
+        if samples is not None:
+            samples.stop()
+        self._table = None
+
+    def _take(self, moment: Moment) -> None:
+        """Write a moment down; in the thread."""
+        self._write_late()
+        table = self._table
+        if table is not None and moment.new:
+            table.add(self._row(moment, moment.new))
+
+    def _row(self, moment: Moment, values: Mapping[str, float]) -> dict[str, float]:
+        return {"time": moment.wall_ns / 1e9, "step": float(self._step), **values}
+
+    def _write_late(self) -> None:
+        """Write what the training thread has left; in the thread."""
+        while self._late:
+            table, row = self._late.popleft()
+            try:
+                table.add(row)
+            except OSError as error:
+                self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        cause = in_words(error, 300)
+        self.notices.say(type(error).__name__, f"cannot keep the machine's samples: {cause}; the training goes on")
+
+
+def _share(name: str, value: object) -> float:
+    """Return a threshold of the callback as a fraction, read as the setting is."""
+    try:
+        return parse_fraction(value)
+    except ValueError as error:
+        cause = f"{name} is {describe(value)}, {error}"
+        raise UsageError("make a ResourceMonitorCallback", cause, f"write {name}=0.9") from None
+
+
+def resource_lines(values: Mapping[str, float]) -> list[str]:
+    """Return what is printed of a sample; what is not known is left out, and GB means 2**30 bytes."""
+    gpus = sorted({int(name.split("/")[1]) for name in values if name.startswith("gpu/") and name[4].isdecimal()})
+    lines = [line for gpu in gpus if (line := _gpu_line(gpu, values))]
+    usage, used, total = (values.get(name) for name in ("cpu/usage_ratio", "memory/used_bytes", "memory/total_bytes"))
+    parts = [] if usage is None else [f"Usage: {usage * 100:.0f}%"]
+    if used is not None and total is not None:
+        parts.append(f"Memory: {used / GIB:.1f}/{f'{total / GIB:.1f}'.removesuffix('.0')}GB")
+    return [*lines, f"ResourceMonitor: CPU - {', '.join(parts)}"] if parts else lines
+
+
+def _gpu_line(gpu: int, values: Mapping[str, float]) -> str:
+    names = ("utilization_ratio", "memory_used_bytes", "memory_total_bytes", "temperature_celsius")
+    busy, used, total, heat = (values.get(f"gpu/{gpu}/{name}") for name in names)
+    parts = [] if busy is None else [f"Util: {busy * 100:.0f}%"]
+    if used is not None and total is not None:
+        parts.append(f"Mem: {used / GIB:.1f}/{total / GIB:.1f}GB")
+    if heat is not None:
+        parts.append(f"Temp: {heat:.0f}°C")
+    return f"ResourceMonitor: GPU {gpu} - {', '.join(parts)}" if parts else ""

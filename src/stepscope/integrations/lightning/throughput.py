@@ -1,0 +1,130 @@
+"""Throughput of a Lightning training: samples and batches per second, data waits, memory; every epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.vocabulary import GIB, MIB
+from stepscope.integrations.lightning.callback import MonitorCallback
+from stepscope.integrations.lightning.process_memory import peak_on_device, peak_resident
+from stepscope.integrations.torch.dataset_memory import dataset_bytes
+
+if TYPE_CHECKING:
+    from stepscope.integrations.lightning.recording import Recording
+
+DEFINITIONS = {
+    "samples_per_second": "samples of this rank's batches / seconds from the begin of the epoch to the end of its last "
+    "batch, evaluation and checkpoints left out",
+    "batches_per_second": "batches / the same seconds",
+    "batch_load_time_ms": "how long the loop waited for each batch, whoever loads it",
+    "batch_transform_time_ms": "time of the dataset's transforms, in whichever process they run, and in the hooks "
+    "on_before_batch_transfer and on_after_batch_transfer, for each batch",
+    "memory_dataset_mb": "MiB of arrays, tensors and texts that the training dataset holds in this process",
+    "memory_cache_mb": "MiB of those that it calls a cache",
+    "memory_peak_mb": "MiB: most that the allocator gave out on the device, on a CPU most resident memory",
+    "throughput_efficiency": "throughput / throughput if no batch were waited for: 1 - time waiting for data / time",
+}
+"""What each figure means; recorded in the run as an event."""
+
+
+class ThroughputMonitorCallback(MonitorCallback):
+    """Measure throughput per epoch, and record every step with its phases.
+
+    Right with gradient accumulation, batches of any size, a short last one, and after a resume: samples are counted as
+    they come, in the batches that this process has trained on.
+    """
+
+    def __init__(
+        self,
+        enabled: bool = True,  # noqa: FBT001, FBT002 - the documents' spelling
+        log_interval: int = 1,
+        track_memory: bool = True,  # noqa: FBT001, FBT002
+        track_timing: bool = True,  # noqa: FBT001, FBT002
+        *,
+        project: str | None = None,
+    ) -> None:
+        """Prepare; nothing starts before the fit.
+
+        Args:
+            enabled: whether it does anything.
+            log_interval: epochs between two reports.
+            track_memory: also measure memory of dataset, cache and process.
+            track_timing: also measure the waits for batches, and transforms.
+            project: of the run that is begun if there is none.
+        """
+        super().__init__(enabled=enabled, project=project)
+        self.log_interval = max(1, int(log_interval))
+        self.track_memory, self.track_timing = bool(track_memory), bool(track_timing)
+        self.metrics: dict[str, float] = {}
+        """The figures of the last epoch that was reported."""
+        self._dataset: tuple[int | None, int | None] | None = None
+
+    def fit_begins(self, trainer: Any, recording: Recording) -> None:
+        """Record what the figures mean."""
+        ranks = {"rank": trainer.global_rank, "world_size": trainer.world_size}
+        recording.run.own_event("definitions", source="ThroughputMonitorCallback", **DEFINITIONS, **ranks)
+
+    def epoch_ended(self, trainer: Any, recording: Recording) -> None:
+        """Report the epoch, if it is due."""
+        if (trainer.current_epoch + 1) % self.log_interval and not self._is_last(trainer):
+            return
+        self.metrics = self.figures(trainer, recording)
+        if not self.metrics:
+            return
+        recording.run.log(self.metrics)
+        for logger in trainer.loggers:
+            if not hasattr(logger, "stepscope_run"):  # ours has them already
+                logger.log_metrics(dict(self.metrics), step=trainer.global_step)
+        for line in self.lines(trainer):
+            self.say(trainer, line)
+
+    @staticmethod
+    def _is_last(trainer: Any) -> bool:
+        return trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
+
+    def figures(self, trainer: Any, recording: Recording) -> dict[str, float]:
+        """Return the figures of the epoch so far; those that cannot be told are not there."""
+        epoch, found = recording.epoch, {}
+        if epoch.batches and epoch.seconds > 0:
+            found["batches_per_second"] = epoch.batches / epoch.seconds
+            if not epoch.uncounted:
+                found["samples_per_second"] = epoch.samples / epoch.seconds
+            found["throughput_efficiency"] = max(0.0, 1.0 - recording.actions.waited_seconds / epoch.seconds)
+        if self.track_timing:
+            for name, phase in (("batch_load_time_ms", "data"), ("batch_transform_time_ms", "transform")):
+                durations = recording.actions.waits[phase].milliseconds()
+                found.update({f"{name}/{part}": value for part, value in durations.items()})
+        if self.track_memory:
+            found.update(self._memory(trainer))
+        return found
+
+    def _memory(self, trainer: Any) -> dict[str, float]:
+        if self._dataset is None:  # once: it is a walk through the dataset's objects
+            loader = trainer.train_dataloader
+            dataset = getattr(loader, "dataset", None)
+            self._dataset = (None, None) if dataset is None else dataset_bytes(dataset)
+        peak = peak_on_device(trainer.strategy.root_device)
+        sizes = {
+            "memory_dataset_mb": self._dataset[0],
+            "memory_cache_mb": self._dataset[1],
+            "memory_peak_mb": peak_resident() if peak is None else peak,
+        }
+        return {name: size / MIB for name, size in sizes.items() if size is not None}
+
+    def lines(self, trainer: Any) -> list[str]:
+        """Return what is printed of the last epoch; GB means 2**30 bytes."""
+        figures = self.metrics
+        rate, peak = figures.get("samples_per_second"), figures.get("memory_peak_mb")
+        parts = ["samples/sec: unknown" if rate is None else f"samples/sec: {rate:.1f}"]
+        if trainer.world_size > 1:
+            parts[0] += f" on rank {trainer.global_rank} of {trainer.world_size}"
+        if peak is not None:
+            parts.append(f"memory_peak: {peak * MIB / GIB:.1f}GB")
+        lines = [f"ThroughputMonitor: Epoch {trainer.current_epoch} - {', '.join(parts)}"]
+        load = figures.get("batch_load_time_ms/p95")
+        transform = figures.get("batch_transform_time_ms/p95")
+        timing = [f"{what}: {value:.0f}ms (p95)" for what, value in (("load", load), ("transform", transform))
+                  if value is not None]  # fmt: skip
+        if timing:
+            lines.append(f"ThroughputMonitor: Batch timing - {', '.join(timing)}")
+        return lines

@@ -1,0 +1,1 @@
+"""Measure gradients, activations, memory and FLOPs of a PyTorch model."""

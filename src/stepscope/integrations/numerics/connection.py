@@ -1,0 +1,144 @@
+"""Connect the measurements of gradients, activations, memory and FLOPs to an instrument of torch.
+
+They look at the steps in which the instrument times itself, and keep to shares of its budget of their own. In all other
+steps they do nothing but take the norm that the program's own clipping tells.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.integrations.numerics.activations import Activations
+from stepscope.integrations.numerics.faults import Faults
+from stepscope.integrations.numerics.flops import Flops
+from stepscope.integrations.numerics.gradients import Gradients
+from stepscope.integrations.numerics.memory import DeviceMemory
+from stepscope.integrations.numerics.models import Models
+from stepscope.integrations.numerics.oom import OutOfMemory, is_out_of_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.integrations.torch.instrument import Instrument
+
+SHARES = {"gradients": 0.05, "activations": 0.1, "memory": 0.03}
+"""Parts of the overhead budget that each may spend."""
+HISTOGRAMS_EVERY = 1000
+"""Steps between two histograms of all parameters and gradients, where they are asked for."""
+
+
+class Numerics:
+    """Everything that is measured of a training's numbers; each part is there only if it is asked for."""
+
+    def __init__(
+        self,
+        run: Any,
+        overhead_budget: float = 0.01,
+        *,
+        gradients: bool = True,
+        parameters: bool = False,
+        layers: Sequence[str] = (),
+        modules: Sequence[str] = (),
+        memory: bool = True,
+        flops: bool = False,
+        peak: float | None = None,
+    ) -> None:
+        """Record into `run`.
+
+        Args:
+            run: the run.
+            overhead_budget: share of the training's time that all measurements may take.
+            gradients: measure gradients.
+            parameters: record histograms of parameters and gradients now and then.
+            layers: parts of the names of layers whose gradients are tracked.
+            modules: parts of the names of modules whose activations are measured.
+            memory: record memory.
+            flops: count the FLOPs of one step, and record the MFU.
+            peak: of the device, in FLOP/s, where the table does not know it.
+        """
+        budgets = {name: share * overhead_budget for name, share in SHARES.items()}
+        wanted = gradients or parameters or bool(layers)
+        self.gradients = Gradients(run, layers=layers, budget=budgets["gradients"]) if wanted else None
+        self.activations = Activations(run, modules=modules, budget=budgets["activations"]) if modules else None
+        self.memory = DeviceMemory(run, budget=budgets["memory"]) if memory else None
+        self.flops = Flops(run, peak) if flops else None
+        self._out_of_memory = OutOfMemory(run)
+        self._instrument: Instrument | None = None
+        self._models = Models()
+        self._parameters, self._until_histograms = parameters, 0
+        self.faults = Faults(run, "models")
+
+    def connect(self, instrument: Instrument) -> None:
+        """Let an instrument call the parts."""
+        self._instrument = instrument
+        timeline = instrument.timeline
+        if self.gradients is not None:
+            self.gradients.attach()
+            instrument.on_gradients(self._learn)
+            instrument.on_gradients(self.gradients.before_optimizer)
+            instrument.on_update(self.gradients.after_optimizer)
+        if self.memory is not None:
+            timeline.phase_ended = self.memory.phase_end
+        timeline.looks.append(self.step_begin)
+        timeline.looked.append(self.step_end)
+
+    def attach(self, *models: Any) -> None:
+        """Learn the names in these models."""
+        for model in models:
+            self._models.add(model)
+            self._out_of_memory.attach(model)
+            for part in (self.gradients, self.activations, self.flops):
+                if part is not None:
+                    part.attach(model)
+
+    def _learn(self, _optimizer: Any = None) -> None:
+        """Know the models that were found since the last look."""
+        assert self._instrument is not None  # noqa: S101 - connected
+        try:
+            self.attach(*(model for model in self._instrument.roots.modules if model not in self._models))
+        except Exception as error:  # noqa: BLE001 - a model of any kind may raise anything; it is told
+            self.faults.add(error)
+
+    def step_begin(self, skipped: int) -> None:
+        """Begin a step that is looked at; `skipped` were not since the last one."""
+        self._until_histograms -= skipped + 1
+        for counting in (self.gradients, self.activations, self.memory):
+            if counting is not None and skipped:
+                counting.skip(skipped)
+        if self.gradients is not None:
+            self.gradients.looking = True
+            if self._parameters and self._until_histograms <= 0:
+                self._until_histograms = HISTOGRAMS_EVERY
+                self.gradients.request_histograms()
+        for part in (self.activations, self.flops):
+            if part is not None:
+                part.step_begin()
+
+    def step_end(self, step: int | None) -> None:
+        """End it; `step` is its index, None for the one that the run is in."""
+        if self._instrument is None:
+            return
+        self._learn()
+        for part in (self.gradients, self.activations, self.memory):
+            if part is not None:
+                part.step_end(step)
+        if self.flops is not None:
+            self.flops.step_end(self._instrument.timeline.keeper.closed, step)
+        if self.gradients is not None:
+            self.gradients.looking = False
+
+    def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the instrument
+        """Leave the program's clipping alone while a stretch of steps is not measured."""
+        if self.gradients is not None:
+            self.gradients.listening = not quiet
+
+    def failed(self, error: BaseException) -> None:
+        """Keep what there is to know of the error that ends the run, if memory ran out."""
+        if is_out_of_memory(error):
+            self._out_of_memory.record(error)
+
+    def close(self) -> None:
+        """Take everything off again."""
+        for part in (self.gradients, self.activations, self.flops):
+            if part is not None:
+                part.close()

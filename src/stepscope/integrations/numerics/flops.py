@@ -1,0 +1,195 @@
+"""Model FLOPs utilisation (MFU): the operations of a step, counted once, by its time and the peak of the device."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepscope.integrations.numerics.activations import is_compiled
+from stepscope.integrations.numerics.faults import Faults
+from stepscope.integrations.numerics.models import Models
+from stepscope.integrations.numerics.peak_flops import cpu_peak, gpu_peak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEFINITION = (
+    "mfu_ratio = FLOPs of the step / (seconds of the step x peak FLOP/s of this rank's device). FLOPs: matrix "
+    "products, convolutions and attention of forward and backward, counted once by torch.utils.flop_counter on one "
+    "step and scaled by the samples of each step; a multiply-add is two. Recomputation (activation checkpointing) is "
+    "counted too."
+)
+FORMULAS = getattr(flop_counter, "flop_registry", None) or getattr(flop_counter, "flop_mapping", {})
+"""The operations that torch counts; the second name is that of torch before 2.2."""
+WARM_UP = 3
+"""Steps before the one that is counted."""
+
+
+class Types(TorchDispatchMode):  # type: ignore[misc]
+    """Note in which type and on which device the operations that count are done."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        super().__init__()
+        self.seen: dict[tuple[str, Any], int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Let every operation through."""
+        result = function(*args, **(kwargs or {}))
+        if getattr(function, "overloadpacket", None) in FORMULAS:
+            out = result[0] if isinstance(result, tuple) else result
+            if isinstance(out, torch.Tensor):
+                key = (str(out.dtype).removeprefix("torch."), out.device)
+                self.seen[key] = self.seen.get(key, 0) + out.numel()
+        return result
+
+
+class Flops:
+    """Count the operations of one step, and record the MFU of those that follow.
+
+    `step_begin` and `step_end` are called around steps that are looked at.
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        peak: float | None = None,
+        flops: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        warm_up: int = WARM_UP,
+    ) -> None:
+        """Record into `run`.
+
+        Args:
+            run: the run.
+            peak: of the device, in FLOP/s; by default that of the table.
+            flops: of one sample, if known (of one step where samples are not told); then nothing is counted.
+            clock: seconds.
+            warm_up: steps before the one that is counted.
+        """
+        self._run, self._clock = run, clock
+        self.peak, self.per_unit = peak, flops
+        self._steps, self._warm_up = 0, warm_up
+        self._modes: tuple[Any, Any] | None = None
+        self._end: float | None = None
+        self._models = Models()
+        self._given = flops is not None
+        self._by_sample: bool | None = None
+        self._done = False
+        self.faults = Faults(run, "FLOPs")
+
+    @property
+    def counting(self) -> bool:
+        """Say whether the step that runs now is being counted: it is slower than the others."""
+        return self._modes is not None
+
+    def attach(self, model: Any) -> None:
+        """Know a model: if it is compiled nothing is counted, for its operations cannot be seen."""
+        self._models.add(model)
+
+    def step_begin(self) -> None:
+        """Begin a step, and to count if it is the one."""
+        if self.faults.over or not self._run.recording:
+            return
+        try:
+            if not self._done and self._steps >= self._warm_up:
+                self._begin()
+            self._end = self._clock()
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on; it is told
+            self.close()
+            self.faults.add(error)
+
+    def step_end(self, samples: float | None = None, step: int | None = None) -> None:
+        """End a step; `samples` of it scale the FLOPs. `step` is its index, None for the one that the run is in."""
+        if self.faults.over or not self._run.recording:
+            return
+        try:
+            now, modes = self._clock(), self._modes
+            if modes is not None:
+                self._stop(modes, samples)
+            elif self._end is not None and self.peak:
+                flops = self._flops(samples)
+                mfu = mfu_ratio(flops, now - self._end, self.peak) if flops else None
+                if mfu is not None:
+                    self._run.log({"mfu_ratio": mfu}, step=step)
+            self._steps += 1
+            self._end = None
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on; it is told
+            self.close()
+            self.faults.add(error)
+
+    def close(self) -> None:
+        """Stop counting."""
+        modes, self._modes = self._modes, None
+        if modes is not None:
+            modes[1].__exit__(None, None, None)
+            modes[0].__exit__(None, None, None)
+
+    def _flops(self, samples: float | None) -> float | None:
+        """Return the FLOPs of a step; None if they are not known."""
+        by_sample = samples is not None if self._by_sample is None else self._by_sample
+        if self.per_unit is None or (by_sample and samples is None):
+            return None
+        return self.per_unit * (samples or 0.0) if by_sample else self.per_unit
+
+    def _begin(self) -> None:
+        self._done = True
+        if self._given:
+            self._settle({})
+            return
+        if any(is_compiled(part) for model in self._models for part in model.modules()):
+            self._tell("the model is compiled: its operations cannot be seen", "give flops= and peak=")
+            return
+        counter, types = flop_counter.FlopCounterMode(display=False), Types()
+        counter.__enter__()
+        types.__enter__()
+        self._modes = counter, types
+
+    def _stop(self, modes: tuple[Any, Any], samples: float | None) -> None:
+        counter, types = modes
+        self.close()
+        total = counter.get_total_flops()
+        if not total:
+            self._tell("no operation was counted", "give flops= and peak=")
+            return
+        self._by_sample = bool(samples)
+        self.per_unit = total / samples if samples else float(total)
+        self._settle(types.seen)
+
+    def _settle(self, seen: dict[tuple[str, Any], int]) -> None:
+        """Find the peak, and say what MFU will mean."""
+        dtype, device = max(seen, key=lambda key: seen[key]) if seen else ("float32", torch.device("cpu"))
+        if self.peak is None and seen:
+            self.peak = device_peak(dtype, device)
+        if self.peak is None:
+            self._tell(f"the peak of this device for {dtype} is not known", "give peak= in FLOP/s")
+            return
+        self._run.own_event(
+            "flops_counted", flops=self.per_unit, peak=self.peak, dtype=dtype, device=str(device), definition=DEFINITION
+        )
+
+    def _tell(self, cause: str, remedy: str) -> None:
+        self._run.own_event("mfu_unavailable", cause=cause, remedy=remedy)
+
+
+def mfu_ratio(flops: float, seconds: float, peak: float) -> float | None:
+    """Return the share of the peak that was used; None if no time has passed or the peak is unknown."""
+    return flops / (seconds * peak) if seconds > 0 and peak > 0 else None
+
+
+def device_peak(dtype: str, device: Any) -> float | None:
+    """Return the peak of the device that torch runs on, in FLOP/s; None if it is not known."""
+    if device.type == "cuda":
+        tf32 = bool(getattr(torch.backends.cuda.matmul, "allow_tf32", False))
+        return gpu_peak(torch.cuda.get_device_name(device), dtype, tf32=tf32)
+    if device.type == "cpu" and dtype == "float32":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8") as file:
+                return cpu_peak(file.read(), torch.get_num_threads())
+        except (OSError, ValueError):  # not Linux, or an odd machine
+            return None
+    return None

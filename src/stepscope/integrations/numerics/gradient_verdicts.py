@@ -1,0 +1,135 @@
+"""Judge gradients on the host, when their norms have come from the device, and record the tracked layers."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from stepscope.integrations.numerics.gradient_findings import Trend
+from stepscope.integrations.numerics.gradient_layers import Tracked, layer_of_values, matching, statistics
+from stepscope.integrations.numerics.gradient_norm import as_tensor, moved
+from stepscope.integrations.numerics.readback import Readback
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.integrations.numerics.gradient_norm import Held
+    from stepscope.integrations.numerics.parameter_names import ParameterNames
+
+NORM, LOCAL = "grad_norm", "grad_norm_local"
+SETTLE_SECONDS = 0.05
+"""How long the end waits for values that are still on a device."""
+
+
+class Measured(NamedTuple):
+    """What a vector on its way to the host is: the norm of all, then the scale and statistics of tracked tensors."""
+
+    step: int
+    metric: str
+    """The name of the norm of all."""
+    family: str
+    """The name of the norms of layers, without the layer."""
+    size: int
+    """Elements of all gradients."""
+    tracked: Tracked | None
+
+
+class Verdicts:
+    """Send norms to the host without a wait, and judge them there."""
+
+    def __init__(
+        self, run: Any, names: ParameterNames, parts: Sequence[str], readback: Readback[Measured] | None = None
+    ) -> None:
+        """Track the layers whose names hold one of `parts`."""
+        self._run, self._names, self._parts = run, names, parts
+        self._readback: Readback[Measured] = Readback() if readback is None else readback
+        self._sent: list[tuple[Any, Measured]] = []
+        self._known: list[tuple[str, float]] = []
+        self._trends: dict[str, Trend] = {}
+
+    def send(self, total: Any, metric: str, found: Held, parameters: Sequence[Any], scale: Any) -> None:
+        """Send the norm of all, and the statistics of the tracked layers.
+
+        Args:
+            total: the norm, as it is recorded; a number where it is known on the host already.
+            metric: its name.
+            found: the gradients as they are.
+            parameters: the optimizer's, in the order that `found` counts in.
+            scale: what the gradients were multiplied by since; None for nothing.
+        """
+        if not self._parts and isinstance(total, float):
+            self._known.append((metric, total))
+            return
+        vector, tracked = as_tensor(total).detach().reshape(1), None
+        if self._parts and found.tensors:
+            tracked, tensors = self._tracked(found, parameters)
+            if tensors:
+                numbers = statistics(tensors)
+                factor = torch.ones_like(vector) if scale is None else scale.detach().reshape(1)
+                parts = (vector, factor, numbers)
+                vector = torch.cat([moved(part, numbers.device, torch.float32) for part in parts])
+        size = sum(each.numel() for each in found.tensors) if tracked else 0
+        family = NORM if found.whole and not metric.startswith(LOCAL) else LOCAL
+        self._sent.append((vector, Measured(0, metric, family, size, tracked)))
+
+    def _tracked(self, found: Held, parameters: Sequence[Any]) -> tuple[Tracked, list[Any]]:
+        """Return which gradients belong to which tracked layer, and these gradients."""
+        places = dict(zip(found.positions, found.tensors, strict=True))
+        layers: dict[str, list[int]] = {}
+        missing: list[str] = []
+        tensors: list[Any] = []
+        for name, members in matching(self._names.of(list(parameters)), self._parts).items():
+            held = [places[at] for at in members if at in places and places[at].numel()]
+            if held:
+                layers[name] = list(range(len(tensors), len(tensors) + len(held)))
+                tensors += held
+            else:
+                missing.append(name)
+        return Tracked(layers, [each.numel() for each in tensors], missing), tensors
+
+    def step_end(self, step: int | None = None) -> None:
+        """Let what was measured in this step go to the host, and judge what has arrived there."""
+        at = self._run.step_index if step is None else step
+        for metric, norm in self._known:
+            self._find(metric, at, norm)
+        for vector, note in self._sent:
+            self._readback.send(vector, note._replace(step=at))
+        self._known, self._sent = [], []
+        if len(self._readback):
+            self._judge()
+
+    def close(self) -> None:
+        """Judge what is still on its way, if it comes soon."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while len(self._readback) and time.monotonic() < deadline:
+            self._judge()
+            time.sleep(0.001)
+
+    def _judge(self) -> None:
+        for host, note in self._readback.arrived():
+            values = [float(each) for each in host.tolist()]
+            self._find(note.metric, note.step, values[0])
+            if note.tracked is not None:
+                self._judge_layers(values, note, note.tracked)
+
+    def _judge_layers(self, values: list[float], note: Measured, tracked: Tracked) -> None:
+        """Record the tracked layers as they were before clipping, and judge each."""
+        for name in tracked.missing:
+            self._find(f"{note.family}/{name}", note.step, None)
+        row: dict[str, float] = {}
+        typical = values[0] / max(1, note.size) ** 0.5
+        for name, places in tracked.layers.items():
+            layer = layer_of_values(values[2:], tracked.sizes, places).scaled(1 / values[1] if values[1] else 1.0)
+            share = layer.norm / layer.size**0.5 / typical if typical else None
+            self._find(f"{note.family}/{name}", note.step, layer.norm, share)
+            row |= layer.row(note.family, name)
+        if row:
+            self._run.log(row, step=note.step)
+
+    def _find(self, name: str, step: int, norm: float | None, share: float | None = None) -> None:
+        found = self._trends.setdefault(name, Trend()).add(norm, share)
+        if found is not None:
+            fields = {"value": found.value, "compared": found.compared, "cause": found.cause, "remedy": found.remedy}
+            self._run.own_event(found.kind, step=step, name=name, **fields)

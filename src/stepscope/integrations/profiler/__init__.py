@@ -1,0 +1,1 @@
+"""Record profiler traces of a few training steps."""

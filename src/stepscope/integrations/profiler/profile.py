@@ -1,0 +1,498 @@
+"""Profile some steps of a training with torch's profiler: a Chrome trace under the run, and the slowest operations.
+
+The profiler is torch's; here are the schedule, the caps, and the care that nothing of it reaches the training: whatever
+goes wrong is told once and ends the profile. torch is never imported by us.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import in_words
+from stepscope.integrations.profiler.operations import Operation, read, summarise
+from stepscope.integrations.profiler.trace_file import MAX_BYTES, TraceFile, expected_bytes, keep
+from stepscope.recorder.complaints import tell
+from stepscope.session.requests import STARTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from typing_extensions import Self
+
+    from stepscope.session.run import Run
+
+FOLDER = "profiles"
+"""Folder of a run for its traces."""
+MAX_EVENTS = 400_000
+"""Events from which the operations are summed up; that takes about 7 µs each. Of more, the first so many."""
+MAX_LISTED = 100
+"""Operations that the event of a profile lists; an event holds 32 KiB."""
+NO_TORCH = "torch is not loaded in this process; import it first"
+KIND = PHASE = "profile"
+"""Kind of the event with a result, and what the time of starting, stopping and writing is charged to."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to profile. All are keyword arguments of `Profile`, `EpochProfiles` and `run.profile`."""
+
+    steps: int = 20
+    """Steps to record."""
+    wait: int = 0
+    """Steps to let pass first."""
+    warmup: int = 3
+    """Steps after that in which the profiler runs and is not believed: its first ones are slow."""
+    activities: tuple[str, ...] = ("cpu", "cuda")
+    """Of "cpu", "cuda", "xpu" …; what this machine or torch does not have is passed over."""
+    record_shapes: bool = False
+    with_stack: bool = False
+    memory: bool = False
+    """Record what is taken and given back of memory."""
+    top: int = 5
+    """Operations that are listed."""
+    export: bool = True
+    """Write the Chrome trace."""
+    max_bytes: int = MAX_BYTES
+    """Cap of the trace in bytes; beyond it is compressed, and left out if that does not help."""
+    seconds: float = 60.0
+    """Recording ends with the step that exceeds so many seconds: all that it collects is kept in memory till then."""
+
+    def checked(self) -> Options:
+        """Return the same within limits.
+
+        Raises:
+            TypeError: something is of another kind.
+            ValueError: a number makes no sense.
+        """
+        if self.steps < 1 or min(self.wait, self.warmup, self.top) < 0:
+            raise ValueError("steps must be 1 or more, wait, warmup and top 0 or more")
+        given: Any = self.activities
+        words = [given] if isinstance(given, str) else list(given)
+        return replace(self, activities=tuple(str(word).lower() for word in words))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a profile found."""
+
+    name: str
+    steps: int = 0
+    """Steps recorded; fewer than asked for if it ended early."""
+    first_step: int | None = None
+    last_step: int | None = None
+    seconds: float = 0.0
+    """Time that these steps took under the profiler, which slows them down."""
+    clock: str = "host"
+    """Whose clock the operations are measured by: "device" if anything ran on one."""
+    operation_seconds: float = 0.0
+    """Own time of all operations together."""
+    operations: tuple[Operation, ...] = ()
+    """The slowest operations, by own time."""
+    trace: str | None = None
+    """The Chrome trace: ui.perfetto.dev and chrome://tracing open it."""
+    trace_bytes: int = 0
+    notes: tuple[str, ...] = ()
+    """What is not as asked for, and why."""
+    error: str = ""
+    """Why there is no result; empty if there is one."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return asdict(self)
+
+    def lines(self, top: int | None = None) -> list[str]:
+        """Return what the console shows: the slowest operations, at most `top` of them."""
+        if self.error:
+            return [f"Profiler: {self.error}"]
+        shown = self.operations[:top]
+        lines = [f"Profiler: Top {len(shown)} slowest operations:"] if shown else []
+        lines += [operation.line(place) for place, operation in enumerate(shown, 1)]
+        return lines + [f"Profiler: {note}" for note in self.notes]
+
+
+@dataclass
+class _Progress:
+    """How far a profile is."""
+
+    passed: int = 0
+    """Steps that have ended since it began."""
+    thread: int = 0
+    began: float = 0.0
+    """When the first recorded step began; seconds, monotonic."""
+    recorded: int = 0
+    first_step: int | None = None
+    collected: float | None = None
+    """Seconds of the recorded steps, once they are there."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Profile:
+    """One profile: `start()`, then `step()` after each step; it ends by itself, or with `stop()`.
+
+    Also a context manager. Every method must be called by the thread that trains; none raises.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        name: str = "chrome_trace",
+        *,
+        run: Run | None = None,
+        show: Callable[[str], None] | None = tell,
+        labels: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        modules: Mapping[str, Any] = sys.modules,
+        **options: Any,
+    ) -> None:
+        """Prepare; nothing happens before `start`.
+
+        Args:
+            folder: where the trace goes.
+            name: name of the trace, without its suffix.
+            run: gets the result as an event, and is charged for the time that this takes.
+            show: is given the lines of the result; None for silence.
+            labels: further fields of the event.
+            clock: seconds, monotonic.
+            modules: loaded modules by name; torch is taken from there.
+            **options: see `Options`.
+
+        Raises:
+            TypeError: there is no such option.
+            ValueError: its value makes no sense.
+        """
+        self.options = Options(**options).checked()
+        self.result: Result | None = None
+        """Set when it has ended."""
+        self._folder, self._name, self._run = Path(folder), name, run
+        self._show, self._labels, self._clock, self._modules = show, dict(labels or {}), clock, modules
+        self._profiler: Any = None
+        self._progress = _Progress()
+        self._active = False
+
+    @property
+    def active(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._active
+
+    def start(self) -> bool:
+        """Begin; say whether that was possible. Once ended, a profile does not begin again."""
+        if self._active or self.result is not None:
+            return self._active
+        self._active = True
+        self._progress = _Progress(thread=get_ident())
+        if not self.options.wait:
+            self._guard("start", self._begin)
+        return self._active
+
+    def step(self) -> None:
+        """Say that a step has ended."""
+        if not self._active or get_ident() != self._progress.thread:
+            return
+        self._progress.passed += 1
+        self._guard("go on with", self._advance)
+
+    def stop(self) -> Result | None:
+        """End now with what there is; return the result, None if it never began."""
+        if self._active:
+            if get_ident() == self._progress.thread:
+                self._guard("stop", self._end)
+            else:
+                self._fail("it was stopped by another thread than the one that started it")
+        return self.result
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self.stop()
+
+    def _guard(self, verb: str, work: Callable[[], None]) -> None:
+        """Do some work; whatever it raises ends the profile and goes no further."""
+        phase: AbstractContextManager[Any] = nullcontext() if self._run is None else self._run.phase(PHASE)
+        try:
+            with phase:
+                work()
+        except Exception as error:  # noqa: BLE001 - the profiler may raise anything; the training must go on
+            self._fail(f"cannot {verb} the profile: {in_words(error)}"[:500])
+
+    def _begin(self) -> None:
+        torch = self._modules.get("torch")
+        profiling = getattr(torch, "profiler", None)
+        if profiling is None:
+            self._fail(NO_TORCH)
+            return
+        if _in_use(torch):
+            self._fail("another profiler of torch is running; stop it first")
+            return
+        options = self.options
+        activities, absent = _activities(profiling, options.activities)
+        if not activities:
+            self._fail(f"torch cannot profile {', '.join(options.activities)} here; try activities=['cpu']")
+            return
+        if "cpu" in absent:
+            self._progress.notes.append("torch cannot profile the processor here")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is no warm-up, which was asked for
+            plan = profiling.schedule(wait=0, warmup=options.warmup, active=options.steps, repeat=1)
+        self._profiler = profiling.profile(
+            activities=activities,
+            schedule=plan,
+            record_shapes=options.record_shapes,
+            profile_memory=options.memory,
+            with_stack=options.with_stack,
+        )
+        self._profiler.start()
+        self._progress.began = self._clock()
+        if not options.warmup:
+            self._progress.first_step = self._next_step()
+
+    def _advance(self) -> None:
+        progress, options = self._progress, self.options
+        if progress.passed <= options.wait:
+            if progress.passed == options.wait:
+                self._begin()
+            return
+        now = self._clock()
+        done = progress.passed - options.wait - options.warmup
+        if done >= options.steps:
+            self._collect(now, options.steps)
+        self._profiler.step()
+        if done >= options.steps:
+            self._end()
+        elif done == 0:
+            progress.began, progress.first_step = self._clock(), self._next_step()
+        elif done > 0 and now - progress.began > options.seconds:
+            progress.notes.append(f"ended after {options.seconds:g} s, its limit")
+            self._end()
+
+    def _collect(self, now: float, steps: int) -> None:
+        if self._progress.collected is None:
+            self._progress.collected, self._progress.recorded = now - self._progress.began, steps
+
+    def _next_step(self) -> int | None:
+        return None if self._run is None else self._run.step_index + 1
+
+    def _end(self) -> None:
+        progress, options = self._progress, self.options
+        profiler, self._profiler = self._profiler, None
+        done = max(0, progress.passed - options.wait - options.warmup)
+        self._collect(self._clock(), done)
+        if profiler is None:
+            self._fail("it ended before its first step")
+            return
+        profiler.stop()
+        if not progress.recorded:
+            self._fail(f"it ended after {progress.passed} steps, before the first recorded one; profile longer")
+            return
+        if progress.recorded < options.steps:
+            progress.notes.append(f"it has {progress.recorded} of {options.steps} steps")
+        self._finish(self._findings(profiler))
+
+    def _findings(self, profiler: Any) -> Result:
+        progress, options = self._progress, self.options
+        raw = profiler.profiler.kineto_results.events()
+        notes = list(progress.notes)
+        if len(raw) > MAX_EVENTS:
+            notes.append(f"operations are those of the first {MAX_EVENTS} of {len(raw)} events")
+        found = summarise(read(raw[:MAX_EVENTS]))
+        trace = self._trace(profiler, len(raw))
+        notes += [trace.note] if trace.note else []
+        first = progress.first_step
+        return Result(
+            name=self._name,
+            steps=progress.recorded,
+            first_step=first,
+            last_step=None if first is None else first + progress.recorded - 1,
+            seconds=progress.collected or 0.0,
+            clock=found.clock,
+            operation_seconds=found.seconds,
+            operations=tuple(found.operations[: options.top]),
+            trace=None if trace.path is None else str(trace.path),
+            trace_bytes=trace.size,
+            notes=tuple(notes),
+        )
+
+    def _trace(self, profiler: Any, events: int) -> TraceFile:
+        if not self.options.export:
+            return TraceFile(None)
+        expected = expected_bytes(events, shapes=self.options.record_shapes, stacks=self.options.with_stack)
+        try:
+            return keep(profiler.export_chrome_trace, self._path(), expected, self.options.max_bytes)
+        except (OSError, RuntimeError) as error:  # the operations are worth keeping without it
+            return TraceFile(None, 0, f"cannot write the trace: {error}; the operations are kept")
+
+    def _path(self) -> Path:
+        """Return where the trace goes; one of the same name is replaced."""
+        return self._folder / f"{self._name}.json"
+
+    def _fail(self, cause: str) -> None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None and get_ident() == self._progress.thread:
+            try:
+                profiler.stop()
+            except Exception as error:  # noqa: BLE001 - it has failed already; what more it says goes with the cause
+                cause = f"{cause} (and it did not stop: {type(error).__name__})"
+        self._finish(Result(self._name, notes=tuple(self._progress.notes), error=cause))
+
+    def _finish(self, result: Result) -> None:
+        self._active, self.result = False, result
+        try:
+            if self._run is not None:
+                self._run.own_event(KIND, **self._facts(result, self._run), **self._labels)
+            if self._show is not None:
+                for line in result.lines():
+                    self._show(line)
+        except Exception as error:  # noqa: BLE001 - a caller's own function may raise anything; training goes on
+            tell(f"cannot report a profile: {in_words(error)}")
+
+    @staticmethod
+    def _facts(result: Result, run: Run) -> dict[str, Any]:
+        """Return what the event says: a trace by its place in the run's folder, which may be moved, if it is there."""
+        trace = result.trace
+        if trace is not None and Path(trace).is_relative_to(run.path):
+            trace = str(Path(trace).relative_to(run.path))
+        return replace(result, trace=trace, operations=result.operations[:MAX_LISTED]).facts()
+
+
+class EpochProfiles:
+    """Profiles of some epochs, one trace each: `chrome_trace_epoch_<n>`."""
+
+    def __init__(
+        self, folder: str | Path, epochs: Iterable[int], *, make: Callable[..., Profile] = Profile, **options: Any
+    ) -> None:
+        """Profile the epochs of these numbers; `options` are those of `Profile`.
+
+        Raises:
+            TypeError: there is no such option.
+            ValueError: its value makes no sense.
+        """
+        self.epochs = frozenset(epochs)
+        self.results: dict[int, Result] = {}
+        """What was found, by epoch."""
+        self._make: Callable[[str], Profile] = partial(make, folder, **options)
+        self._make("")  # wrong options are said now, not in the middle of a training
+        self._current: tuple[int, Profile] | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Say that an epoch begins."""
+        self.end()
+        if epoch in self.epochs:
+            self._current = epoch, self._make(f"chrome_trace_epoch_{epoch}")
+            self._current[1].start()
+
+    def step(self) -> None:
+        """Say that a step has ended."""
+        if self._current is not None:
+            self._current[1].step()
+
+    def end(self) -> Result | None:
+        """Say that the epoch has ended; return what was found in it."""
+        if self._current is None:
+            return None
+        epoch, profile = self._current
+        self._current = None
+        result = profile.stop()
+        if result is not None:
+            self.results[epoch] = result
+        return result
+
+
+class RunProfile(Profile):
+    """A profile that follows the steps of a run: it starts when the one that is under way has ended."""
+
+    def __init__(self, run: Run, **options: Any) -> None:
+        """Prepare for `run`; see `Profile`."""
+        super().__init__(run.path / FOLDER, "", run=run, **options)
+        self._followed = run
+
+    @classmethod
+    def refused(cls, run: Run, cause: str, **options: Any) -> RunProfile:
+        """Return a profile that has ended already, for this reason."""
+        profile = cls(run, **options)
+        profile._fail(cause)
+        return profile
+
+    def step_ended(self) -> None:
+        """Start, or go on; the run calls this after each step."""
+        if self.result is None and not self._active:
+            first = self._followed.step_index + 1 + self.options.wait + self.options.warmup
+            self._name = f"rank{self._followed.rank}-attempt{self._followed.attempt}-step{first}"
+            if self._labels:  # somebody waits for it
+                self._followed.own_event(STARTED, **self._labels)
+            self.start()
+        else:
+            self.step()
+
+    def run_ended(self) -> None:
+        """End with what there is; the run calls this before it ends."""
+        if self.result is None and not self._active:
+            self._fail("the run ended before a step did")
+        self.stop()
+
+    def __enter__(self) -> Self:
+        """Return the profile, which starts by itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End with what there is."""
+        self.run_ended()
+
+    def _finish(self, result: Result) -> None:
+        self._followed.unfollow(self)
+        super()._finish(result)
+
+    def _path(self) -> Path:
+        """Return where the trace goes; a run keeps all of its traces."""
+        path, number = super()._path(), 1
+        while path.exists() or path.with_name(f"{path.name}.gz").exists():
+            number += 1
+            path = self._folder / f"{self._name}-{number}.json"
+        return path
+
+
+def profile_run(run: Run, steps: int = 20, /, **options: Any) -> RunProfile:
+    """Profile the next `steps` steps of a run; `options` are those of `Options` and `Profile`. Never raises.
+
+    The result is recorded as an event, shown on stderr and kept in `result`. In a run that records nothing, nothing
+    is profiled.
+    """
+    labelled = {name: options[name] for name in ("labels", "show") if name in options}
+    if not isinstance(labelled.get("labels"), dict):
+        labelled.pop("labels", None)
+    try:
+        profile = RunProfile(run, steps=steps, **options)
+    except (TypeError, ValueError) as error:
+        return RunProfile.refused(run, f"cannot profile: {error}; docs/profiling.md has the options", **labelled)
+    if not run.recording:
+        return profile
+    if "torch" not in sys.modules:
+        return RunProfile.refused(run, NO_TORCH, **labelled)
+    if any(isinstance(other, RunProfile) for other in run.followers):
+        return RunProfile.refused(run, "the profile before is still under way; wait for its end", **labelled)
+    run.follow(profile)
+    return profile
+
+
+def _in_use(torch: Any) -> bool:
+    """Say whether a profiler of torch is recording on this thread."""
+    asked = getattr(torch.autograd, "_profiler_enabled", None)
+    return bool(asked is not None and asked())
+
+
+def _activities(profiling: Any, wanted: Iterable[str]) -> tuple[list[Any], list[str]]:
+    """Return the activities that torch supports here, and the words for those that it does not."""
+    supported = {str(item).rpartition(".")[2].lower(): item for item in profiling.supported_activities()}
+    words = list(wanted)
+    return [supported[word] for word in words if word in supported], [word for word in words if word not in supported]

@@ -1,0 +1,1 @@
+"""Hooks that time the steps, phases, data and devices of a PyTorch training."""

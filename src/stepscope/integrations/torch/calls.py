@@ -1,0 +1,213 @@
+"""Calls that are a phase by themselves: backward passes, saving, collectives, clipping, scalers, log lines."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from functools import partial
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.autograd
+import torch.nn.utils
+
+from stepscope.integrations.torch.timeline import compiling
+from stepscope.recorder import automatic
+from stepscope.recorder.automatic import BITS, CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from stepscope.core.after_import import AfterImport
+    from stepscope.integrations.torch.patches import Patches
+    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.timeline import Timeline
+
+BACKWARD = CODES["backward"]
+COLLECTIVES = (
+    *("all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "gather", "scatter", "send", "recv"),
+    *("all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_single", "all_gather_object"),
+    *("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single", "all_to_all", "all_to_all_single"),
+    *("barrier", "monitored_barrier", "broadcast_object_list", "gather_object", "scatter_object_list"),
+)
+SAVERS = {
+    "torch.distributed.checkpoint": ("save", "async_save"),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
+    "safetensors.torch": ("save_file", "save_model"),
+}
+WRITERS = {
+    "torch.utils.tensorboard.writer": (
+        "SummaryWriter",
+        ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure", "add_text", "flush"),
+    ),
+    "wandb.sdk.wandb_run": ("Run", ("log",)),
+    "tqdm.std": ("tqdm", ("refresh",)),
+}
+
+
+def _instead(wrapper: Any, _original: Any) -> Any:
+    return wrapper
+
+
+class Calls:
+    """The wrappers around calls."""
+
+    def __init__(self, timeline: Timeline, roots: Roots) -> None:
+        """Charge to `timeline`; the hooks of `roots` are not saved with a model."""
+        self._timeline, self._roots = timeline, roots
+        self._depth = 0
+        self._passes: list[tuple[str, Any, Any]] = []
+        self.heard: Callable[[Any], None] | None = None
+        """Called with what a backward pass begins from, in steps that are measured."""
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward pass goes on."""
+        return self._depth > 0
+
+    def attach(self, patches: Patches, imports: AfterImport) -> None:
+        """Put the wrappers on, those of modules that are not there yet when they come."""
+        self._passes = []
+        for name in ("backward", "grad"):
+            original = getattr(torch.autograd, name)
+            patches.wrap(torch.autograd, name, self._backward)
+            self._passes.append((name, original, getattr(torch.autograd, name)))
+        patches.wrap(torch, "save", self._saving)
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            patches.wrap(owner, "clip_grad_norm_", self._plain(automatic.OPTIMIZER))
+        patches.wrap(logging.Logger, "callHandlers", self._plain(automatic.LOGGING))
+        if torch.distributed.is_available():
+            communicate = self._plain(automatic.COMMUNICATION)
+            patches.wrap(torch.distributed.Work, "wait", communicate)
+            for name in COLLECTIVES:
+                inner = torch.distributed.distributed_c10d
+                if getattr(inner, name, None) is not None and patches.wrap(inner, name, communicate):
+                    wrapper = getattr(inner, name)
+                    patches.wrap(torch.distributed, name, partial(_instead, wrapper))
+        for module, savers in SAVERS.items():
+            imports.call(module, self._wrapping(patches, savers, automatic.CHECKPOINT))
+        for module, (owner, names) in WRITERS.items():
+            imports.call(module, self._wrapping(patches, names, automatic.LOGGING, owner))
+
+    def listen(self, patches: Patches, heard: Callable[[Any], None]) -> None:
+        """Tell `heard` what backward passes begin from, and charge printing too: the script is not ours."""
+        self.heard = heard
+        logging_of = self._plain(automatic.LOGGING)
+        patches.wrap(builtins, "print", logging_of)
+        patches.wrap(torch._tensor_str, "_str", logging_of)  # noqa: SLF001 - the text of a tensor, in an f-string too
+
+    def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
+        """Leave backward passes alone while a stretch of steps is not measured."""
+        for name, original, wrapper in self._passes:
+            here, there = (wrapper, original) if quiet else (original, wrapper)
+            if getattr(torch.autograd, name) is here:
+                setattr(torch.autograd, name, there)
+
+    def _wrapping(self, patches: Patches, names: tuple[str, ...], phase: str, owner: str = "") -> Any:
+        def wrap(module: ModuleType) -> None:
+            target = getattr(module, owner, None) if owner else module
+            for name in names:
+                if target is not None:
+                    patches.wrap(target, name, self._plain(phase))
+
+        return wrap
+
+    def _plain(self, phase: str) -> Any:
+        """Return what makes a wrapper that charges calls to a phase."""
+        timeline, charge = self._timeline, self._timeline.charge(phase)
+        is_long = phase == automatic.CHECKPOINT
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if (timeline.traced and compiling()) or not timeline.active:
+                    return original(*args, **kwargs)
+                wanted = timeline.pause() if is_long else not timeline.quiet
+                if not wanted or not charge.begin():
+                    return original(*args, **kwargs)
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    charge.end()
+
+            return call
+
+        return make
+
+    def _saving(self, original: Any) -> Any:
+        charged = self._plain(automatic.CHECKPOINT)(original)
+        timeline, roots = self._timeline, self._roots
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if not timeline.active:
+                return original(*args, **kwargs)
+            with roots.hidden():
+                return charged(*args, **kwargs)
+
+        return save
+
+    def _backward(self, original: Any) -> Any:
+        timeline, keeper, add = self._timeline, self._timeline.keeper, self._timeline.add
+        is_pass = original.__name__ == "backward"
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not (timeline.fast and keeper.fed and keeper.known) or get_ident() != timeline.thread:
+                return self._other_backward(original, args, kwargs)
+            timeline.fresh = None
+            timeline.backwards += 1
+            self._depth += 1
+            add(monotonic_ns() << BITS | BACKWARD)
+            if is_pass:
+                self._hear(args)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                add(monotonic_ns() << BITS)
+                self._depth -= 1
+
+        return backward
+
+    def _hear(self, args: Any) -> None:
+        if self.heard is not None and args and self._depth == 1:
+            self.heard(args[0])
+
+    def _begin_backward(self) -> bool:
+        """Open the phase, unless this stretch of steps is not measured; say whether it is open."""
+        timeline = self._timeline
+        begun = bool(not timeline.quiet and timeline.backward.begin())
+        if begun and timeline.device is not None:
+            timeline.device.mark("backward")
+        return begun
+
+    def _other_backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        timeline = self._timeline
+        if (timeline.traced and compiling()) or not timeline.active or get_ident() != timeline.thread:
+            return original(*args, **kwargs)
+        start = monotonic_ns() if timeline.timing else 0
+        timeline.notice()
+        if timeline.span is not None:
+            timeline.train()
+        timeline.fresh = None
+        timeline.backwards += 1
+        timeline.keeper.backward()
+        begun = self._begin_backward()
+        self._depth += 1
+        if begun and original.__name__ == "backward":
+            self._hear(args)
+        hook = monotonic_ns() if start else 0
+        try:
+            return original(*args, **kwargs)
+        finally:
+            back = monotonic_ns() if start else 0
+            self._depth -= 1
+            if begun:
+                timeline.backward.end()
+                if timeline.device is not None:
+                    timeline.device.mark()
+                    timeline.phase_ended("backward")
+            if not self._depth:
+                timeline.keeper.backward_done()
+            if start:
+                timeline.cost(hook - start + monotonic_ns() - back)

@@ -1,0 +1,126 @@
+"""Compilations by torch.compile: their time, and which are recompilations, through Dynamo's own callbacks."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from time import monotonic_ns
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.integrations.torch.patches import Patches
+from stepscope.recorder import automatic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepscope.core.after_import import AfterImport
+    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.timeline import Timeline
+
+CALLBACKS, FRAMES = "torch._dynamo.callback", "torch._dynamo.eval_frame"
+OURS = ("stepscope.integrations.", "stepscope.recorder.", "stepscope.core.after_import")
+
+
+class Compilations:
+    """The callbacks, once Dynamo is there."""
+
+    def __init__(self, timeline: Timeline, roots: Roots) -> None:
+        """Charge to `timeline`; modules that a compiler makes are not looked at by `roots`."""
+        self._timeline, self._roots = timeline, roots
+        self._charge = timeline.charge(automatic.COMPILE)
+        self._handler: Any = None
+        self._begun: list[tuple[bool, int]] = []
+        self._patches = Patches()
+
+    def attach(self, imports: AfterImport) -> None:
+        """Wait for Dynamo, which a program that compiles nothing never loads."""
+        imports.call(FRAMES, leave_alone)
+        imports.call(CALLBACKS, self._register)
+
+    def detach(self) -> None:
+        """Take the callbacks off."""
+        self._patches.restore()
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        for callbacks, own in ((handler.start_callbacks, self._start), (handler.end_callbacks, self._end)):
+            if own in callbacks:
+                callbacks.remove(own)
+
+    def _register(self, module: ModuleType) -> None:
+        self._handler = module.callback_handler
+        self._put_on()
+        self._patches.wrap(self._handler, "clear", self._remembered)
+
+    def _put_on(self) -> None:
+        if self._start not in self._handler.start_callbacks:
+            self._handler.register_start_callback(self._start)
+            self._handler.register_end_callback(self._end)
+
+    def _remembered(self, clear: Callable[[], None]) -> Callable[[], None]:
+        """Put the callbacks on again after torch._dynamo.reset(), which forgets them all."""
+
+        def call() -> None:
+            try:
+                clear()
+            finally:
+                if self._handler is not None:
+                    self._put_on()
+
+        return call
+
+    def _start(self, *_: Any) -> None:
+        timeline = self._timeline
+        if not timeline.traced:
+            if timeline.quiet:  # from now on hooks stay where they are: what is compiled is guarded by them
+                timeline.silenced(False)  # noqa: FBT003 - whether a quiet stretch begins
+            timeline.traced = True
+            timeline.compiled()
+            timeline.settle()
+        self._roots.begin_ignoring(1)
+        self._begun.append((timeline.active and self._charge.begin(), monotonic_ns()))
+
+    def _end(self, *given: Any) -> None:
+        if not self._begun:
+            return
+        self._roots.begin_ignoring(-1)
+        begun, start = self._begun.pop()
+        if begun:
+            self._charge.end()
+        if self._timeline.active:
+            self._tell(given[0] if given else None, (monotonic_ns() - start) / 1e9)
+
+    def _tell(self, facts: Any, seconds: float) -> None:
+        which = str(getattr(facts, "compile_id", ""))
+        trigger = getattr(getattr(facts, "callback_trigger", None), "name", "")
+        _, slash, attempt = which.partition("/")
+        again = bool(slash) and attempt.partition("_")[0] not in ("", "0")
+        self._timeline.run.own_event("compile", id=which, trigger=trigger, recompiled=again, seconds=seconds)
+
+
+def leave_alone(frames: ModuleType) -> None:
+    """Tell Dynamo to run our own functions as they are: it would compile them where it meets them between graphs."""
+    skip = getattr(frames, "skip_code", None)
+    if skip is None:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith(OURS) and isinstance(module, ModuleType):
+            for code in _codes(module):
+                skip(code)
+
+
+def _codes(module: ModuleType) -> Iterator[CodeType]:
+    """Yield the code of every function of a module, those inside functions too."""
+    todo: list[CodeType] = []
+    for value in vars(module).values():
+        if getattr(value, "__module__", None) != module.__name__:
+            continue
+        functions = [value] if isinstance(value, FunctionType) else []
+        if inspect.isclass(value):
+            functions = [item for item in vars(value).values() if isinstance(item, FunctionType)]
+        todo += [inspect.unwrap(function).__code__ for function in functions]
+    while todo:
+        code = todo.pop()
+        yield code
+        todo += [constant for constant in code.co_consts if isinstance(constant, CodeType)]

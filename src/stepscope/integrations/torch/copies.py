@@ -1,0 +1,102 @@
+"""Copies between devices, by `Tensor.to`, `.cuda` and `.cpu`, outside of the passes of a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stepscope.integrations.torch.timeline import compiling
+
+if TYPE_CHECKING:
+    from stepscope.integrations.torch.patches import Patches
+    from stepscope.integrations.torch.timeline import Timeline
+
+
+def is_worth_it() -> bool:
+    """Say whether this torch knows any device to copy to; asking whether one is there would wake it up."""
+    backends = (torch.version.cuda, getattr(torch.version, "hip", None), getattr(torch.version, "xpu", None))
+    return any(backends) or torch.backends.mps.is_built()
+
+
+class Copies:
+    """The wrappers around copies."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        """Charge to `timeline`."""
+        self._timeline = timeline
+
+    def attach(self, patches: Patches) -> None:
+        """Put the wrappers on."""
+        patches.wrap(torch.Tensor, "to", self._moving)
+        patches.wrap(torch.Tensor, "cuda", self._sending)
+        patches.wrap(torch.Tensor, "cpu", self._fetching)
+
+    def _moving(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if (timeline.traced and compiling()) or timeline.quiet or timeline.left is not None or not timeline.active:
+                return original(tensor, *args, **kwargs)
+            if not _is_elsewhere(tensor, args[0] if args else kwargs.get("device")):
+                return original(tensor, *args, **kwargs)
+            return self._copy(original, tensor, args, kwargs)
+
+        return to
+
+    def _sending(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def cuda(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if (
+                (timeline.traced and compiling())
+                or timeline.quiet
+                or tensor.device.type == "cuda"
+                or not timeline.active
+            ):
+                return original(tensor, *args, **kwargs)
+            return self._copy(original, tensor, args, kwargs)
+
+        return cuda
+
+    def _fetching(self, original: Any) -> Any:
+        timeline = self._timeline
+
+        def cpu(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if (
+                (timeline.traced and compiling())
+                or timeline.quiet
+                or tensor.device.type == "cpu"
+                or not timeline.active
+            ):
+                return original(tensor, *args, **kwargs)
+            return self._copy(original, tensor, args, kwargs)
+
+        return cpu
+
+    def _copy(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
+        timeline = self._timeline
+        if timeline.span is not None or not timeline.copy.begin():
+            return original(tensor, *args, **kwargs)
+        try:
+            if timeline.device is not None:
+                timeline.device.mark("copy")
+            return original(tensor, *args, **kwargs)
+        finally:
+            timeline.copy.end()
+            if timeline.device is not None:
+                timeline.device.mark()
+
+
+def _is_elsewhere(tensor: Any, target: Any) -> bool:
+    """Say whether `target`, the first argument of `Tensor.to`, names another device than the tensor's."""
+    kind = type(target)
+    if target is None or kind is torch.dtype:
+        return False
+    if kind is str:
+        return bool(target.partition(":")[0] != tensor.device.type or (":" in target and target != str(tensor.device)))
+    if kind is int:
+        return bool(tensor.device.index != target)
+    if kind is not torch.device:
+        target = getattr(target, "device", tensor.device)  # like another tensor
+    return bool(target.type != tensor.device.type or (target.index is not None and target != tensor.device))

@@ -1,0 +1,107 @@
+"""Time that a dataset's transforms take for each batch, in whichever process they run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from stepscope.core.errors import in_words
+from stepscope.integrations.torch.patches import Patches
+from stepscope.integrations.torch.workers import TRANSFORMS, WORDS, Slots, TimedCall, WorkerProbe, time_transforms
+from stepscope.recorder.complaints import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class DatasetTransforms:
+    """Follows the training loaders that are iterated while it is attached."""
+
+    def __init__(
+        self,
+        charge: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
+        complain: Callable[[str], None] = tell,
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            charge: returns a function whose time counts as waiting for data.
+            complain: is told what cannot be measured.
+        """
+        self._charge, self._complain = charge, complain
+        self.measured = False
+        """Whether the dataset has transforms that can be told from loading."""
+        self._patches = Patches()
+        self._active = False
+        self._slots: list[tuple[Slots, list[int]]] = []
+        self._calls: list[TimedCall] = []
+        self._wrapped: list[Any] = []
+
+    def attach(self) -> None:
+        """Look at every loader whose iteration begins."""
+        self._active = self._patches.wrap(DataLoader, "_get_iterator", self._iterating)
+
+    def detach(self) -> None:
+        """Give everything back as it was. May be called again."""
+        self._active = False
+        self._patches.restore()
+        for dataset in self._wrapped:
+            for name in TRANSFORMS:
+                call = vars(dataset).get(name)
+                if isinstance(call, TimedCall):
+                    setattr(dataset, name, call.inner)
+        self._wrapped, self._calls, self._slots = [], [], []
+
+    def _iterating(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        charged = self._charge(original)
+
+        def get_iterator(loader: Any) -> Any:
+            # Evaluation runs without gradients: its batches are not counted.
+            return self._follow(charged, loader) if self._active and torch.is_grad_enabled() else original(loader)
+
+        return get_iterator
+
+    def _follow(self, original: Callable[[Any], Any], loader: Any) -> Any:
+        user = loader.worker_init_fn
+        try:
+            self._prepare(loader)
+        except Exception as error:  # noqa: BLE001 - no shared memory, an odd dataset: loading goes on unmeasured
+            self._complain(f"cannot time the dataset's transforms: {in_words(error)}; the training goes on")
+        try:
+            return original(loader)
+        finally:
+            if loader.worker_init_fn is not user:
+                loader.worker_init_fn = user
+
+    def _prepare(self, loader: Any) -> None:
+        """Have the transforms timed: here, or by the workers that are about to start."""
+        if not loader.num_workers:
+            self._follow_here(loader.dataset)
+            return
+        slots = Slots(torch.zeros((loader.num_workers, WORDS), dtype=torch.int64).share_memory_())
+        loader.worker_init_fn = WorkerProbe(slots, loader.worker_init_fn)
+        self._slots.append((slots, [0] * loader.num_workers))
+
+    def _follow_here(self, dataset: Any) -> None:
+        if any(dataset is known for known in self._wrapped):
+            return
+        calls = time_transforms(dataset)
+        self._calls += calls
+        self.measured = self.measured or bool(calls)
+        while dataset is not None and not any(isinstance(call, TimedCall) for call in vars(dataset).values()):
+            dataset = getattr(dataset, "dataset", None)
+        if dataset is not None:
+            self._wrapped.append(dataset)
+
+    def take(self) -> list[int]:
+        """Return the time of each batch that was transformed since the last call, in ns."""
+        found = [] if not self._calls else [sum(call.take() for call in self._calls)]
+        for slots, seen in self._slots:
+            for worker, made in enumerate(slots.words[:, 0].tolist()):
+                if made != seen[worker]:
+                    seen[worker], batches = slots.read(worker, seen[worker])
+                    found += [round(batch.transform * 1e9) for batch in batches if batch.transform is not None]
+        self.measured = self.measured or bool(found)
+        return found

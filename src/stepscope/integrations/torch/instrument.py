@@ -1,0 +1,225 @@
+"""Instrument a PyTorch program: where every step goes, with no change to the script.
+
+Hooks and wrappers do as little as they can: they open and close phases of the run. Nothing here waits for a device,
+raises into the training, or is seen by a compiled region. docs/torch.md says what is measured and how.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stepscope.core.after_import import AfterImport
+from stepscope.core.errors import in_words
+from stepscope.integrations.numerics.connection import Numerics
+from stepscope.integrations.torch.calls import Calls
+from stepscope.integrations.torch.compilation import Compilations
+from stepscope.integrations.torch.copies import Copies, is_worth_it
+from stepscope.integrations.torch.data import Loaders
+from stepscope.integrations.torch.device import DeviceClock
+from stepscope.integrations.torch.garbage import Garbage
+from stepscope.integrations.torch.losses import Losses
+from stepscope.integrations.torch.optimizers import Optimizers
+from stepscope.integrations.torch.patches import Patches
+from stepscope.integrations.torch.reductions import Reductions
+from stepscope.integrations.torch.roots import Roots
+from stepscope.integrations.torch.timeline import Timeline
+from stepscope.recorder.complaints import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepscope.session.run import Run
+
+OLDEST = (2, 1)
+"""The oldest torch whose hooks these are."""
+
+
+class Instrument:
+    """Everything that is hooked into torch for one run."""
+
+    def __init__(self, run: Run, overhead_budget: float = 0.01, *, copies: bool | None = None) -> None:
+        """Prepare the hooks for `run`, to cost at most `overhead_budget` of a step.
+
+        Copies between devices are watched where this torch knows another device than the CPU, or as `copies` says.
+        """
+        self.run = run
+        self._optimizers = Optimizers()
+        self.timeline = Timeline(run, overhead_budget, self._optimizers.count)
+        self.roots = Roots(self.timeline)
+        self._calls = Calls(self.timeline, self.roots)
+        self._loaders = Loaders(self.timeline)
+        self._compilations = Compilations(self.timeline, self.roots)
+        self._copies = Copies(self.timeline) if (is_worth_it() if copies is None else copies) else None
+        self._garbage = Garbage(self.timeline)
+        self._reductions = Reductions(run, self.roots)
+        self._patches, self._imports = Patches(), AfterImport()
+        self._numerics: Numerics | None = None
+        self._losses: Losses | None = None
+        self._is_attached = False
+
+    def attach(self) -> None:
+        """Put all hooks on."""
+        if self._is_attached or not _is_new_enough(torch.__version__):
+            return
+        self._is_attached = True
+        self._loaders.look = self._optimizers.made = self.roots.look
+        self.timeline.silenced, self.timeline.notice = self._silence, self._optimizers.notice
+        self.timeline.compiled = self._compiled
+        self.timeline.listeners += [self.roots.step, self._device]
+        self.timeline.looked.append(self._reductions.step_end)
+        _disarm_in_children(self)
+        self.resume()
+
+    def detach(self) -> None:
+        """End the last step and take all hooks off; safe at any time."""
+        if not self._is_attached:
+            return
+        self._is_attached = False
+        self._loaders.detach()
+        self.timeline.stop()
+        if self._numerics is not None:
+            self._numerics.close()
+        if self._losses is not None:
+            self._losses.training()
+        self.suspend()
+        self.roots.detach()
+
+    def resume(self) -> None:
+        """Put all hooks on (again)."""
+        self.roots.attach(self._patches)
+        self._calls.attach(self._patches, self._imports)
+        self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.in_backward)
+        self._loaders.attach(self._patches)
+        self._compilations.attach(self._imports)
+        if self._copies is not None:
+            self._copies.attach(self._patches)
+        self._garbage.attach()
+        if self.timeline.quiet:
+            self._silence(quiet=True)
+
+    def suspend(self) -> None:
+        """Take all hooks off, and leave torch as it was; `resume` goes on."""
+        self._imports.stop()
+        self._garbage.detach()
+        self._compilations.detach()
+        self._optimizers.detach()
+        self._patches.restore()
+        self.roots.suspend()
+
+    def watch(self, *objects: Any) -> None:
+        """Hook models and optimizers that were made before; say what cannot be hooked."""
+        for item in objects:
+            if isinstance(item, torch.nn.Module):
+                self.roots.add(item)
+            elif isinstance(item, torch.optim.Optimizer):
+                self._optimizers.add(item)
+            elif not isinstance(item, torch.utils.data.DataLoader):  # every one of them is watched anyway
+                cause = "it is no torch module, optimizer or DataLoader"
+                tell(f"cannot watch a {type(item).__name__}: {cause}; for any other loader iterate over run.data(it)")
+
+    def measure(self, numerics: Numerics) -> None:
+        """Let the numbers of the training be measured too."""
+        self._numerics = numerics
+        numerics.connect(self)
+
+    def listen(self) -> None:
+        """Record losses, learning rates and padding too: the program tells nobody of them."""
+        if self._losses is not None or not self.run.recording:
+            return
+        self._losses = losses = Losses(self)
+        self._calls.listen(self._patches, losses.heard)
+        self._optimizers.updating = losses.updating
+        self.timeline.evaluations, self._loaders.inspect = losses.evaluating, losses.inspect
+        for owner in {getattr(torch.amp, "GradScaler", None), torch.cuda.amp.GradScaler} - {None}:
+            if "scale" in vars(owner):
+                self._patches.wrap(owner, "scale", losses.scaled)
+
+    def failed(self, error: BaseException) -> None:
+        """Hear of the error that ends the run, before `detach`."""
+        if self._numerics is not None:
+            self._numerics.failed(error)
+
+    def on_gradients(self, function: Callable[[Any], None]) -> None:
+        """Call `function` with each optimizer about to step, in steps that are looked at: its gradients are there."""
+        self._optimizers.before.append(self._guarded(function))
+
+    def on_update(self, function: Callable[[Any], None]) -> None:
+        """Call `function` with each optimizer that has stepped in a step that is looked at."""
+        self._optimizers.after.append(self._guarded(function))
+
+    def disarm(self) -> None:
+        """Do nothing in this process any more: it is the child of a fork."""
+        self.timeline.active = False
+
+    def _silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
+        if self._numerics is not None:
+            self._numerics.silence(quiet)
+        if self.timeline.traced:
+            return
+        self.roots.silence(quiet)
+        self._optimizers.silence(quiet)
+        if self.timeline.keeper.fed or not quiet:  # without a loader it is the backward pass that begins a step
+            self._calls.silence(quiet)
+
+    def _compiled(self) -> None:
+        """Hear, before the first compilation, that from now on a compiler may look into whatever is called."""
+        self._loaders.trace()
+        self._optimizers.trace()
+        if self._losses is not None:
+            self._losses.training()
+
+    def _device(self) -> None:
+        """Begin to read the device's clock once the program has woken the device."""
+        timeline = self.timeline
+        if timeline.device is None and torch.cuda.is_initialized():
+            timeline.device = DeviceClock(torch.cuda, self.run.log)
+
+    def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
+        said = False
+
+        def call(*args: Any) -> None:
+            nonlocal said
+            if said:
+                return
+            try:
+                function(*args)
+            except Exception as error:  # noqa: BLE001 - a part that fails is left out, the training goes on; it is told
+                said = True
+                tell(f"cannot go on measuring: {in_words(error, 300)}; the training goes on")
+
+        return call
+
+
+def _is_new_enough(version: str) -> bool:
+    """Say whether this torch has the hooks that are used; one that has not is told."""
+    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if found >= OLDEST:
+        return True
+    oldest = ".".join(map(str, OLDEST))
+    tell(f"cannot watch torch {version}: its hooks are older than {oldest}; update it, or use run.step and run.phase")
+    return False
+
+
+def _disarm_in_children(instrument: Instrument) -> None:
+    """See to it that a forked child measures nothing; the registration, which nobody can undo, keeps nothing alive."""
+    reference = weakref.ref(instrument)
+
+    def disarm() -> None:
+        found = reference()
+        if found is not None:
+            found.disarm()
+
+    os.register_at_fork(after_in_child=disarm)
+
+
+def instrument(run: Run, overhead_budget: float = 0.01, **numbers: Any) -> Instrument:
+    """Return the instrument of a run, attached; `numbers` says which are measured, see `Numerics`."""
+    made = Instrument(run, overhead_budget)
+    made.attach()
+    made.measure(Numerics(run, overhead_budget, **numbers))
+    return made

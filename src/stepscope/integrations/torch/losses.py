@@ -1,0 +1,261 @@
+"""The loss and the learning rate of a program that tells nobody, and the padding of its batches.
+
+Under `stepscope run` a script has no line for us. The loss of a step is what its backward passes begin from, the loss
+of an evaluation the mean of what torch's loss functions return without gradients meanwhile. What the program records
+itself under these names is its own: then nothing of the kind is recorded here.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional
+
+from stepscope.core.vocabulary import spellings
+from stepscope.integrations.numerics.faults import Faults
+from stepscope.integrations.numerics.layers import LayerLooks, layer_facts
+from stepscope.integrations.torch.batch import MASK
+from stepscope.integrations.torch.patches import Patches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from stepscope.integrations.torch.instrument import Instrument
+
+LOSS, RATE, EVALUATION, PADDING = "loss", "learning_rate", "evaluation/loss", "padding_ratio"
+FUNCTIONS = (
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "poisson_nll_loss"),
+    *("hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "multi_margin_loss", "ctc_loss"),
+)
+MOST_OPTIMIZERS = 4
+"""Optimizers of a program that are described."""
+MOST = 4096
+"""Backward passes of one step whose losses are added up."""
+LOOK_AT = 6
+"""The backward pass whose graph is counted."""
+MOST_NODES = 20_000
+SHORTEST = 8
+"""Places of a sequence, at least, that may have padding at its end."""
+
+
+class Losses:
+    """Hear losses where the hooks of an instrument pass anyway; in steps that are measured."""
+
+    def __init__(self, instrument: Instrument) -> None:
+        """Record into the run of `instrument`."""
+        self._run, self._timeline = instrument.run, instrument.timeline
+        self._pending: list[Any] = []
+        self._passes, self._layers, self._roots = 0, LayerLooks(), instrument.roots
+        self._scaled: tuple[weakref.ref[Any], Any] | None = None
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._own: set[tuple[str, ...]] = set()
+        self._layouts = 0
+        self._taken: set[str] = set()
+        self._patches = Patches()
+        self._evaluated: tuple[Any, int] | None = None
+        self._at: int | None = None
+        self._listening = False
+        self.faults = Faults(instrument.run, "losses")
+
+    def heard(self, root: Any) -> None:
+        """A backward pass begins from `root`."""
+        if self.faults.over:
+            return
+        try:
+            if self._listening:
+                self.training()
+            if type(root) in (list, tuple):
+                if len(root) != 1:
+                    return
+                root = root[0]
+            if root.numel() == 1 and len(self._pending) < MOST:
+                if self._scaled is not None and self._scaled[0]() is root:
+                    root = self._scaled[1]
+                self._pending.append(root.detach())
+                self._passes += 1
+                if self._passes == LOOK_AT:
+                    self._look(root)
+        except Exception as error:  # noqa: BLE001 - a tensor of any subclass may raise anything; it is told
+            self.faults.add(error)
+
+    def _look(self, root: Any) -> None:
+        """Tell once how large the graph of a loss is, and how torch is set up."""
+        nodes, complete = count_nodes(root.grad_fn)
+        self._run.own_event("graph", nodes=nodes, complete=complete)
+        self._run.own_event(
+            "torch_setup", threads=torch.get_num_threads(), dtype=str(root.dtype), device=root.device.type
+        )
+
+    def updating(self, optimizer: Any) -> None:
+        """An optimizer is about to step: record the loss that it follows, and its learning rate."""
+        if not self._pending or self.faults.over:
+            return
+        try:
+            parts, self._pending = self._pending, []
+            if optimizer not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
+                self._run.own_event("optimizer_setup", **optimizer_facts(optimizer))
+            number = self._optimizers.setdefault(optimizer, len(self._optimizers))
+            end = f"/optimizer_{number}" if number else ""
+            row = {f"{LOSS}{end}": _total(parts)}
+            groups = optimizer.param_groups
+            if groups and "lr" in groups[0]:
+                row[f"{RATE}{end}"] = _number(groups[0]["lr"])
+            self._log(row)
+            if self._layers.is_due():
+                facts = layer_facts(optimizer, self._roots.modules)
+                if facts is not None:
+                    self._run.own_event("gradient_layers", **facts)
+        except Exception as error:  # noqa: BLE001 - an optimizer of any kind may raise anything; it is told
+            self.faults.add(error)
+
+    def scaled(self, original: Any) -> Any:
+        """Return a wrapper of `GradScaler.scale` that remembers what was scaled."""
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            found = original(scaler, outputs)
+            if isinstance(found, torch.Tensor) and isinstance(outputs, torch.Tensor):
+                self._scaled = (weakref.ref(found), outputs.detach())
+            return found
+
+        return scale
+
+    def evaluating(self) -> None:
+        """An evaluation begins, as far as anybody can tell: listen to the loss functions until training goes on."""
+        if self._listening or self._timeline.traced or self.faults.over:
+            return
+        if get_ident() != self._timeline.thread or not self._timeline.active:
+            return
+        self._listening = True
+        self._at = None if self._timeline.steps.yielded else max(self._timeline.steps.last, 0)
+        for name in FUNCTIONS:
+            self._patches.wrap(torch.nn.functional, name, self._listen)
+
+    def training(self) -> None:
+        """Training goes on, or the run ends: record what the evaluation told."""
+        if not self._listening:
+            return
+        self._listening = False
+        self._patches.restore()
+        if self._evaluated is not None:
+            (total, count), self._evaluated = self._evaluated, None
+            self._log({EVALUATION: _number(total / count)}, self._at)
+
+    def inspect(self, batch: Any) -> None:
+        """Record the padding of a batch, if it has any ends that could be padded."""
+        if self.faults.over:
+            return
+        try:
+            found = padding_of(batch)
+            if found is not None:
+                self._log({PADDING: found})
+        except Exception as error:  # noqa: BLE001 - a batch of any kind may raise anything; it is told
+            self.faults.add(error)
+
+    def _listen(self, original: Any) -> Any:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            value = original(*args, **kwargs)
+            if not torch.is_grad_enabled() and get_ident() == self._timeline.thread:
+                self._add(value, args, kwargs)
+            return value
+
+        return function
+
+    def _add(self, value: Any, args: Any, kwargs: Any) -> None:
+        try:
+            if not isinstance(value, torch.Tensor) or value.numel() != 1:
+                return
+            share = value.detach()
+            if kwargs.get("reduction") == "sum":
+                share = share / max(len(args[0] if args else kwargs["input"]), 1)
+            before, count = self._evaluated or (0.0, 0)
+            self._evaluated = (before + _number(share), count + 1)
+        except Exception as error:  # noqa: BLE001 - a tensor of any subclass may raise anything; it is told
+            self.faults.add(error)
+
+    def _log(self, row: dict[str, Any], step: int | None = None) -> None:
+        """Record a row without what the program records itself."""
+        layouts: Mapping[tuple[str, ...], Any] = self._run._intake.layouts  # noqa: SLF001 - the names in use
+        if len(layouts) != self._layouts:
+            self._layouts = len(layouts)
+            names = {name for key in list(layouts) if key not in self._own for name in key}
+            self._taken = {own for own in (LOSS, RATE, PADDING) if names & {name for name, _ in spellings(own)}}
+        if self._taken:
+            row = {name: value for name, value in row.items() if name.partition("/")[0] not in self._taken}
+        if row:
+            self._own.add(tuple(row))
+            self._run.log(row, step=step)
+
+
+def count_nodes(root: Any, most: int = MOST_NODES) -> tuple[int, bool]:
+    """Return how many operations the graph below a node has, and whether that is all of them."""
+    seen: set[Any] = set()
+    todo = [root]
+    while todo and len(seen) < most:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        todo += [child for child, _ in node.next_functions]
+    return len(seen), not todo
+
+
+def optimizer_facts(optimizer: Any) -> dict[str, Any]:
+    """Return how many tensors an optimizer updates, and whether one after another: several operations for each.
+
+    Torch takes them together by itself where all are on a GPU, elsewhere only if it is told to.
+    """
+    groups = optimizer.param_groups
+    tensors = [tensor for group in groups for tensor in group["params"]]
+    asked = [group.get("fused") or group.get("foreach") for group in groups]
+    together = all(asked) or (all(one is None for one in asked) and all(tensor.is_cuda for tensor in tensors))
+    return {"optimizer": type(optimizer).__name__, "tensors": len(tensors), "one_by_one": not together}
+
+
+def _number(value: Any) -> Any:
+    """Return a number for a tensor on the host; one on a device stays there."""
+    return value.item() if isinstance(value, torch.Tensor) and value.device.type == "cpu" else value
+
+
+def _total(parts: list[Any]) -> Any:
+    numbers = [_number(part) for part in parts]
+    return numbers[0] if len(numbers) == 1 else sum(numbers)
+
+
+def padding_of(batch: Any) -> float | None:
+    """Return the share of a batch's places that hold padding; None where it has no sequences on the host.
+
+    Told by its attention mask, else by sequences of whole numbers that end in different lengths of one same number.
+    """
+    if isinstance(batch, dict):
+        mask = batch.get(MASK)
+        if isinstance(mask, torch.Tensor) and mask.ndim == 2 and mask.device.type == "cpu" and mask.numel():
+            return 1.0 - float(mask.count_nonzero()) / float(mask.numel())
+        batch = list(batch.values())
+    for part in batch if isinstance(batch, (list, tuple)) else (batch,):
+        if isinstance(part, torch.Tensor) and part.device.type == "cpu" and part.ndim == 2:
+            found: float | None = _padded_ends(part)
+            if found is not None:
+                return found
+    return None
+
+
+def _padded_ends(tokens: Any) -> float | None:
+    rows, places = tokens.shape
+    if tokens.is_floating_point() or tokens.dtype == torch.bool or places < SHORTEST or rows < 2:
+        return None
+    last = tokens[:, -1]
+    pad = last.mode().values
+    ends = (tokens == pad).flip(1).int().cumprod(1).sum(1)  # how many of the last places of each row hold it
+    lengths = places - ends
+    is_plausible = (
+        int(tokens.max()) > 2 and int(ends.min()) <= 1 and len(lengths.unique()) > 1
+    )  # flags and one-hot rows are no tokens
+    if not is_plausible or bool(((tokens == pad).sum(1) > ends + places // 4).any()):
+        return None
+    share = float(ends.sum()) / tokens.numel()
+    return share if math.isfinite(share) else None

@@ -1,0 +1,54 @@
+"""What DDP's own clock says of the reduction of gradients, which happens inside the backward pass, in C++.
+
+DDP times its first iterations and then one of a hundred. The part of the reduction that the backward pass does not hide
+is what a rank waits: for the network, and for ranks that are slower.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stepscope.integrations.numerics.faults import Faults
+
+if TYPE_CHECKING:
+    from stepscope.integrations.torch.roots import Roots
+
+ALL, EXPOSED = "communication/reduce_seconds", "communication/exposed_seconds"
+OFTEN, SELDOM = 32, 8
+"""Looks at the beginning, at each of which DDP is asked; of the later ones it is asked at one of so many."""
+
+
+class Reductions:
+    """Ask the DDP models of a program, in steps that are looked at closer."""
+
+    def __init__(self, run: Any, roots: Roots) -> None:
+        """Record into `run`."""
+        self._run, self._roots = run, roots
+        self._looks = 0
+        self._begun: dict[int, int] = {}
+        self.faults = Faults(run, "reductions")
+
+    def step_end(self, step: int | None) -> None:
+        """Record what was measured since the last look."""
+        if self.faults.over or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return
+        self._looks += 1
+        if self._looks > OFTEN and self._looks % SELDOM:
+            return
+        try:
+            for module in self._roots.modules:
+                if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+                    self._ask(module, step)
+        except Exception as error:  # noqa: BLE001 - DDP's numbers are private and may change; it is told
+            self.faults.add(error)
+
+    def _ask(self, module: Any, step: int | None) -> None:
+        told = module._get_ddp_logging_data()  # noqa: SLF001 - there is no other clock inside DDP
+        begun = told.get("backward_comm_time_start", 0)
+        if not begun or begun == self._begun.get(id(module)):
+            return
+        self._begun[id(module)] = begun
+        spent, hidden = told["backward_comm_time"], told.get("backward_compute_comm_overlap_time", 0)
+        self._run.log({ALL: spent / 1e9, EXPOSED: max(0, spent - hidden) / 1e9}, step=step)

@@ -1,0 +1,110 @@
+"""A comparison of runs for the tools of a pull request: Markdown to read, JUnit XML for the checks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+
+from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED
+from stepscope.analysis.compare.quantity import percent
+from stepscope.core.names import REPLACEMENT, UNSAFE
+from stepscope.core.vocabulary import format_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from stepscope.analysis.compare.comparison import Compared, Comparison
+    from stepscope.analysis.compare.difference import Difference
+    from stepscope.analysis.compare.gate import Judgement
+
+MARKS = {PASSED: "passed", FAILED: "**failed**", UNDECIDED: "undecided", NOT_JUDGED: "**not judged**"}
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
+
+
+def value(number: float | None, unit: str) -> str:
+    """Return a value for a table, where its row says what it counts."""
+    return re.sub(r" ?(?:samples|tokens|steps)/s$", "/s", format_value(number, unit))
+
+
+def interval(found: Difference) -> str:
+    """Return the interval of a ratio."""
+    return "" if found.low is None else f"{percent(found.low).removesuffix(' %')} to {percent(found.high)}"
+
+
+def markdown(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
+    """Return the comparisons as a Markdown page.
+
+    Args:
+        comparisons: B and others, each beside A.
+        strict: whether an undecided gate stops.
+    """
+    return "\n".join(line for comparison in comparisons for line in _page(comparison, strict=strict)) + "\n"
+
+
+def _page(comparison: Comparison, *, strict: bool) -> Iterator[str]:
+    yield f"### {_plain(comparison.b)} beside {_plain(comparison.a)}"
+    yield ""
+    if comparison.gates:
+        stopped = [item for item in comparison.gates if item.stops(strict=strict)]
+        yield f"**{len(stopped)} of {len(comparison.gates)} gates not passed**" if stopped else "**All gates passed**"
+        yield ""
+        yield "| gate | result | why |"
+        yield "|---|---|---|"
+        yield from (f"| {_plain(item.gate)} | {MARKS[item.result]} | {_plain(item.why)} |" for item in comparison.gates)
+        yield ""
+    yield "| quantity | A | B | difference | interval | verdict |"
+    yield "|---|---:|---:|---:|---:|---|"
+    yield from (_row(item) for item in comparison.quantities)
+    yield ""
+    yield from (f"- {_plain(item.text)}" for item in comparison.findings)
+    if comparison.findings:
+        yield ""
+
+
+def _row(item: Compared) -> str:
+    found = item.found
+    values = (value(number, item.unit) for number in (found.a, found.b))
+    cells = [_plain(item.quantity), *values, percent(found.ratio), interval(found), found.verdict]
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", UNSAFE.sub(REPLACEMENT, " ".join(text.split())))
+
+
+def junit(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
+    """Return the gates as JUnit XML: a suite a comparison, a case a gate; arguments as `markdown`."""
+    suites = "".join(_suite(comparison, strict=strict) for comparison in comparisons)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="stepscope compare">\n{suites}</testsuites>\n'
+
+
+def _suite(comparison: Comparison, *, strict: bool) -> str:
+    gates = comparison.gates
+    failed = sum(item.result == FAILED or (strict and item.result == UNDECIDED) for item in gates)
+    errors = sum(item.result == NOT_JUDGED for item in gates)
+    skipped = sum(item.result == UNDECIDED for item in gates) if not strict else 0
+    counts = f'tests="{len(gates)}" failures="{failed}" errors="{errors}" skipped="{skipped}"'
+    name = _attribute(f"{comparison.b} beside {comparison.a}")
+    cases = "".join(_case(item, name, strict=strict) for item in gates)
+    told = "".join(f"{item.quantity}: {_told(item)}\n" for item in comparison.quantities)
+    return f"  <testsuite name={name} {counts}>\n{cases}    <system-out>{_text(told)}</system-out>\n  </testsuite>\n"
+
+
+def _told(item: Compared) -> str:
+    return f"{percent(item.found.ratio)} [{interval(item.found)}] {item.found.verdict} ({item.found.why})"
+
+
+def _case(item: Judgement, suite: str, *, strict: bool) -> str:
+    why = _attribute(item.why)
+    tag = {FAILED: "failure", NOT_JUDGED: "error", UNDECIDED: "failure" if strict else "skipped"}.get(item.result)
+    inside = f"<{tag} message={why}/>" if tag else ""
+    return f"    <testcase classname={suite} name={_attribute(item.gate)}>{inside}</testcase>\n"
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(UNSAFE.sub(REPLACEMENT, " ".join(text.split())))
+
+
+def _text(text: str) -> str:
+    return escape("\n".join(UNSAFE.sub(REPLACEMENT, line) for line in text.split("\n")))

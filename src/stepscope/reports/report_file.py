@@ -1,0 +1,118 @@
+"""The report of a run as one HTML file: the page's own charts with their numbers, to keep, to send and to print."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.reports.report_page import Bundle, Slot
+    from stepscope.store.curves import Curves
+    from stepscope.store.reader import Past
+
+POINTS = 1000
+"""Buckets of a curve, unless there are so many curves that the file would get too large."""
+FEWEST = 60
+MOST_BYTES = 1_150_000
+"""Compressed numbers of a file; a third more as text, and with drawings and script still less than 2 MB."""
+MOST_RANKS = 8
+"""Ranks that have a line each; more are folded into one with its band."""
+
+
+def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
+    """Return the HTML file of a report; `runs` are those that `facts` were made from."""
+    from stepscope.reports.report_page import page
+
+    labels = [past.name for past in runs]
+    machine = [] if len(runs) > 1 else [name for one in facts["resources"]["charts"] for name in one["names"]]
+    names = [*facts["training"]["charts"], *machine]
+    points = POINTS
+    while True:
+        found = [curves_of(past, names, points, fold=len(runs) > 1) for past in runs]
+        bundle = _bundle(runs, labels, found, facts)
+        if bundle is None or len(bundle.series) <= MOST_BYTES or points <= FEWEST:
+            break
+        points = max(FEWEST, int(points * min(0.7, MOST_BYTES / len(bundle.series))))
+    training, machines = _slots(facts, labels, found, machine=len(runs) == 1)
+    return page(facts, training, machines, bundle)
+
+
+def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = False) -> Curves:
+    """Return what a run's charts are drawn from; many ranks, or the ranks of several runs, are folded into one line."""
+    from stepscope.store.curves import Ask, curves
+    from stepscope.store.layout import RunFolder
+    from stepscope.store.states import read_nodes
+
+    ranks = {rank for node in read_nodes(RunFolder(past.path))[0] for rank in node.ranks}
+    return curves(past, Ask(tuple(names), points, fold=fold or len(ranks) > MOST_RANKS))
+
+
+def _bundle(
+    runs: Sequence[Past], labels: Sequence[str], found: Sequence[Curves], facts: dict[str, Any]
+) -> Bundle | None:
+    """Return the page's charts with the numbers; None where the page was not built."""
+    from importlib.resources import files
+
+    from stepscope.reports.report_page import Bundle
+    from stepscope.views.curve_message import encode_curves
+    from stepscope.views.report import markers
+
+    folder = files("stepscope.web").joinpath("static").joinpath("report")
+    script, style = folder.joinpath("report.js"), folder.joinpath("report.css")
+    if not script.is_file() or not style.is_file():
+        return None
+    keys = [str(place) for place in range(len(runs))]
+    series = gzip.compress(
+        encode_curves([(key, _short(one)) for key, one in zip(keys, found, strict=True)]), 9, mtime=0
+    )
+    embedded = {
+        "runs": keys,
+        "labels": list(labels),
+        "origin": facts["run"]["created"],
+        "markers": markers(facts),
+    }
+    return Bundle(script.read_text(encoding="utf-8"), style.read_text(encoding="utf-8"), series, embedded)
+
+
+def _short(found: Curves) -> Curves:
+    """Return curves whose values have seven digits, as a float32 has: half of the bytes are zeros then and compress."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    def cut(values: Any) -> Any:
+        with np.errstate(over="ignore"):
+            short = values.astype(np.float32).astype(np.float64)
+        return np.where(np.isfinite(short) | ~np.isfinite(values), short, values)
+
+    columns = {key: cut(getattr(found.blocks, key)) for key in ("min", "max", "mean", "last")}
+    points = replace(found.points, value=cut(found.points.value))
+    return replace(found, blocks=replace(found.blocks, **columns), points=points)
+
+
+def _slots(
+    facts: dict[str, Any], labels: Sequence[str], found: Sequence[Curves], *, machine: bool
+) -> tuple[list[Slot], list[Slot]]:
+    from stepscope.reports.report_drawing import drawing, lines_of
+    from stepscope.reports.report_page import Slot
+
+    units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
+    labels = labels if len(found) > 1 else [""]
+    training = []
+    for name in facts["training"]["charts"]:
+        lines = [
+            line for one, label in zip(found, labels, strict=True) for line in lines_of(one, name, label, by_time=False)
+        ]
+        unit = units.get(name, "")
+        legend = [line.label for line in lines]
+        training.append(Slot(name, unit, [name], "step", drawing(lines, unit, by_time=False), legend))
+    machines = []
+    for chart in facts["resources"]["charts"] if machine else ():
+        lines = [line for name in chart["names"] for line in lines_of(found[0], name, name, by_time=True)]
+        drawn = drawing(lines, chart["unit"], by_time=True)
+        machines.append(
+            Slot(chart["title"], chart["unit"], chart["names"], "time", drawn, [line.label for line in lines])
+        )
+    return training, machines

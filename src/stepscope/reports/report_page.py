@@ -1,0 +1,133 @@
+"""A report as one HTML file: offline, with its own policy, readable without a script, interactive with one."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from stepscope.reports import report_sections as sections
+from stepscope.reports.markup import Markup, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The page's own charts, and the numbers that they draw."""
+
+    script: str
+    style: str
+    series: bytes
+    """The curves as the server sends them, compressed with gzip."""
+    facts: Mapping[str, Any]
+    """runs, labels, origin, markers: see web/src/report.ts."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for a chart, and the drawing that stands there without a script."""
+
+    title: str
+    unit: str
+    names: Sequence[str]
+    axis: str
+    drawing: Markup
+    legend: Sequence[str] = ()
+
+    def markup(self) -> Markup:
+        """Return the figure."""
+        facts = {"title": self.title, "unit": self.unit, "names": list(self.names), "axis": self.axis}
+        keys = [
+            tag("span", label, class_=f"line-{place % 8}")
+            for place, label in enumerate(self.legend)
+            if len(self.legend) > 1
+        ]
+        still = tag("div", tag("figcaption", tag("span", self.title), keys), self.drawing, class_="still")
+        return tag("figure", still, class_="slot", data_slot=json.dumps(facts))
+
+
+def page(
+    facts: Mapping[str, Any], training: Sequence[Slot], machine: Sequence[Slot], bundle: Bundle | None = None
+) -> str:
+    """Return the file.
+
+    Args:
+        facts: of `views.report.report`.
+        training: charts of the training.
+        machine: charts of the machine.
+        bundle: what makes the charts interactive; without it they are drawings.
+    """
+    about, compared = facts["run"], facts["comparison"]
+    title = f"{about['name'] or about['id']}" + (" compared" if compared else "")
+    body = [
+        sections.head(facts),
+        sections.comparison(compared),
+        _part("Performance Summary", sections.performance(facts)),
+        _part(facts["ledger"]["title"], sections.ledger(facts["ledger"])),
+        _part(
+            "Training Progress",
+            _charts(training, controls=bundle is not None),
+            sections.metrics(facts),
+            sections.texts(facts),
+        ),
+        _part("Resource Utilization", _charts(machine), sections.resources(facts)),
+        _part("Diagnosis and Recommendations", sections.diagnosis(facts)),
+        _part("Alerts", sections.alerts(facts)),
+        _part("Environment", sections.environment(facts)),
+        tag("footer", _foot(facts)),
+    ]
+    return "<!doctype html>\n" + _document(title, body, bundle) + "\n"
+
+
+def _part(title: str, *children: Any) -> list[Markup]:
+    return [tag("h2", title, class_="part"), *(child for child in children if child)]
+
+
+def _charts(slots: Sequence[Slot], *, controls: bool = False) -> Any:
+    if not slots:
+        return None
+    bar = tag("div", id="report-controls") if controls else None
+    return [bar, tag("div", [slot.markup() for slot in slots], class_="charts")]
+
+
+def _foot(facts: Mapping[str, Any]) -> str:
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(facts["made"]))
+    return (
+        f"Made by stepscope {facts['stepscope']} on {made} from {facts['points']:,} points. "
+        "Charts hold the lowest and highest value of every stretch: no spike is left out."
+    )
+
+
+def _document(title: str, body: Sequence[Any], bundle: Bundle | None) -> Markup:
+    """Return the document; its policy allows its own style and script, by their hashes, and nothing from anywhere."""
+    own = files("stepscope.reports").joinpath("report.css").read_text(encoding="utf-8")
+    style = f"{bundle.style if bundle else ''}\n{own}"
+    allowed = [f"style-src '{_digest(style)}'", "img-src data: blob:", "base-uri 'none'", "form-action 'none'"]
+    scripts: list[Any] = []
+    if bundle is not None:
+        script = bundle.script.replace("</script", "<\\/script")
+        allowed.append(f"script-src '{_digest(script)}'")
+        scripts = [
+            tag("template", json.dumps(bundle.facts), id="report-facts"),
+            tag("template", base64.b64encode(bundle.series).decode(), id="report-series"),
+            tag("script", Markup(script)),
+        ]
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content="; ".join(["default-src 'none'", *allowed])),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        tag("style", Markup(style)),
+    ]
+    return tag("html", tag("head", head), tag("body", body, scripts), lang="en")
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

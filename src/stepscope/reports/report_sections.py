@@ -1,0 +1,340 @@
+"""The parts of a report as HTML: text and tables, everything of a run escaped."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from stepscope.analysis.compare.difference import SAME
+from stepscope.core.endings import is_bad
+from stepscope.core.vocabulary import PHASES, format_value, matches
+from stepscope.reports.markup import Markup, named, table, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TONES = {"running": "go", "finished": "good", "interrupted": "warn"}
+MACHINE_ROWS = 60
+ALERTS, CONFIG, EVENTS = 100, 200, 40
+SURE = 0.95
+TIMES = 9.0
+"""Difference, as a ratio, from which it is told as a factor: ten times as much."""
+
+
+def head(facts: Mapping[str, Any]) -> list[Any]:
+    """Return name, state, when, the verdict and the key numbers."""
+    about, status = facts["run"], facts["status"]
+    name = about["name"] or about["id"]
+    when = moment(about["created"])
+    took = "" if status["duration"] is None else f", {format_value(status['duration'], 'seconds')}"
+    verdict = facts["diagnosis"]
+    numbers = [tag("div", tag("b", one["text"]), tag("span", one["label"]), class_="fact") for one in facts["numbers"]]
+    tone = "bad" if is_bad(status["state"], status["cause"]) else TONES.get(status["state"], "bad")
+    return [
+        tag("div", tag("h1", name), tag("span", status["state"], class_=f"state {tone}"), class_="report-head"),
+        tag("p", f"Run {about['id']} of project {about['project'] or '-'}, {when}{took}", class_="soft"),
+        tag("p", status["cause"], class_=f"lead {tone}") if status["cause"] else None,
+        tag("p", tag("strong", f"{verdict['primary']}: "), verdict["summary"], class_="lead"),
+        tag("div", numbers, class_="numbers"),
+    ]
+
+
+def moment(seconds: float | None) -> str:
+    """Return a time for people, in UTC."""
+    return "at an unknown time" if not seconds else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def performance(facts: Mapping[str, Any]) -> list[Any]:
+    """Return where the time goes, how fast the run was, and what watching cost."""
+    taken = facts["performance"]["time"]
+    parts: list[Any] = []
+    if taken is not None:
+        rows = [
+            [tag("span", "■ ", class_=phase_class(one["phase"])), named(one["phase"]), *_phase(one)]
+            for one in taken["phases"]
+        ]
+        listed = [[[mark, name], *rest] for mark, name, *rest in rows]
+        whole = [
+            tag("strong", "the step"),
+            "",
+            *(_seconds(taken["step"][key]) for key in ("mean", "p50", "p95", "max")),
+        ]
+        titles = ["phase", "share", "per step", "p50", "p95", "max"]
+        parts += [step_bar(taken["phases"]), _sheet(table(titles, [*listed, whole], " nnnnn"))]
+    rates = [_rate(one) for one in facts["performance"]["throughput"]]
+    told = [text for text in [*rates, own_cost(facts["performance"]["own_cost"])] if text]
+    return [*parts, *(tag("p", text, class_="soft") for text in told)] or [
+        tag("p", "No steps were recorded.", class_="soft")
+    ]
+
+
+def _phase(one: Mapping[str, Any]) -> list[str]:
+    share = "-" if one["share"] is None else f"{one['share'] * 100:.1f} %"
+    return [share, *(_seconds(one[key]) for key in ("mean", "p50", "p95", "max"))]
+
+
+def _seconds(value: float | None) -> str:
+    return format_value(value, "seconds")
+
+
+def _rate(one: Mapping[str, Any]) -> str:
+    units = {"steps_per_second": "steps/second", "samples_per_second": "samples/second"}
+    parts = [format_value(one[key], unit) for key, unit in units.items() if one[key] is not None]
+    ranks = f", {one['ranks']} ranks together" if one["ranks"] > 1 else ""
+    return f"Attempt {one['attempt']}: {', '.join(parts)}{ranks}." if parts else ""
+
+
+def own_cost(own: Mapping[str, Any]) -> str:
+    """Return what watching cost, in a sentence."""
+    share = f", {format_value(own['cost_ratio'], 'ratio')} of the time" if own["cost_ratio"] is not None else ""
+    return f"Watching: {own['rows']:,} rows, {own['lost']:,} lost, {own['refused']:,} refused{share}."
+
+
+def phase_class(name: str) -> str:
+    """Return the class of a phase's colour, the same as on the page."""
+    return f"phase-{name if name in PHASES else 'own'}"
+
+
+def step_bar(phases: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """Return the step as one bar."""
+    shares = [(one["phase"], one["share"] or 0.0) for one in phases]
+    if not any(share for _, share in shares):
+        return None
+    at, drawn = 0.0, []
+    for name, share in shares:
+        label = tag("title", f"{name} {share * 100:.1f} %")
+        drawn.append(tag("g", label, tag("rect", x=at, y=0, width=share * 1000, height=26, class_=phase_class(name))))
+        at += share * 1000
+    return tag("svg", drawn, viewBox="0 0 1000 26", preserveAspectRatio="none", class_="step-bar", role="img")
+
+
+def _sheet(*children: Any) -> Markup:
+    return tag("div", children, class_="sheet")
+
+
+def metrics(facts: Mapping[str, Any]) -> Any:
+    """Return the metrics of the training as a table."""
+    found = facts["training"]["metrics"]
+    if not found:
+        return tag("p", "No metrics were recorded.", class_="soft")
+    titles = ["metric", "last", "best", "min", "max", "mean", "points", "NaN, ∞"]
+    rows = [
+        [named(one["name"]), *_figures(one, ("last", "best", "min", "max", "mean")), *_counts(one)] for one in found
+    ]
+    rest = facts["training"]["total"] - len(found)
+    more = tag("p", f"And {rest} more; the JSON form of the run has them.", class_="soft") if rest > 0 else None
+    return [_sheet(table(titles, rows, " nnnnnnn")), more]
+
+
+def texts(facts: Mapping[str, Any]) -> Any:
+    """Return the texts that the program logged, the newest first."""
+    found = [[named(one["name"]), one["step"], one["text"]] for one in reversed(facts["texts"])]
+    if not found:
+        return None
+    return [tag("h3", "Texts", class_="sub"), _sheet(table(["name", "step", "text"], found, " n "))]
+
+
+def _figures(one: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    return ["" if key == "best" and one[key] is None else format_value(one[key], one["unit"]) for key in keys]
+
+
+def _counts(one: Mapping[str, Any]) -> list[Any]:
+    bad = tag("span", f"{one['nonfinite']:,}", class_="bad") if one["nonfinite"] else ""
+    return [f"{one['count']:,}", bad]
+
+
+def resources(facts: Mapping[str, Any]) -> Any:
+    """Return what the machine did, and what it could not tell."""
+    found = facts["resources"]["metrics"]
+    if not found:
+        return tag("p", "The machine was not sampled.", class_="soft")
+    shown = [one for one in found if not matches("cpu/*/usage_ratio", one["name"])]
+    rows = [[named(one["name"]), *_figures(one, ("mean", "min", "max", "last"))] for one in shown]
+    titles = ["metric", "mean", "min", "max", "last"]
+    whole = _sheet(table(titles, rows[:MACHINE_ROWS], " nnnn"))
+    absent = {what: why for node in facts["resources"]["nodes"] for what, why in node["absent"].items()}
+    gone = [tag("p", f"Not known: {what}, {why}", class_="soft") for what, why in sorted(absent.items())]
+    return tag("details", tag("summary", f"{len(found)} metrics of the machine"), whole, gone)
+
+
+def diagnosis(facts: Mapping[str, Any]) -> list[Any]:
+    """Return the findings, each with its evidence in words, remedy and gain."""
+    found = facts["diagnosis"]
+    if not found["findings"]:
+        return [tag("p", found["summary"], class_="lead good")]
+    shown = [_finding(one) for one in found["findings"]]
+    changes = [tag("li", one["text"]) for one in [*found["changes"], *found["slow_steps"]][:12]]
+    missing = ", ".join(one["signal"] for one in found["missing"])
+    return [
+        *shown,
+        [tag("h3", "What changed", class_="sub"), tag("ul", changes)] if changes else None,
+        tag("p", f"Not known: {missing}.", class_="soft") if missing else None,
+    ]
+
+
+def _finding(one: Mapping[str, Any]) -> Markup:
+    confidence = one.get("confidence")
+    sure = f"{confidence * 100:.0f} % sure" if confidence is not None and confidence < SURE else ""
+    cost = f"cost {format_value(one['cost_seconds'], 'seconds')}" if one.get("cost_seconds") is not None else ""
+    about = ", ".join(part for part in (one["severity"], cost, sure) if part)
+    return tag(
+        "div",
+        tag("h3", one["kind"].replace("_", " "), tag("span", f"  {about}", class_="soft")),
+        tag("p", one["text"]),
+        tag("p", one["expected_gain"], class_="soft") if one.get("expected_gain") else None,
+        tag("p", one["remedy"], class_="do good") if one.get("remedy") else None,
+        class_=f"finding {one['severity']}",
+    )
+
+
+def alerts(facts: Mapping[str, Any]) -> Any:
+    """Return every alert, the newest first."""
+    found = facts["alerts"]
+    if not found:
+        return tag("p", "No alert fired.", class_="good")
+    titles = ["alert", "severity", "state", "began", "lasted", "what", "do"]
+    rows = [
+        [
+            named(one["rule"], 40),
+            tag("span", one["severity"], class_="bad" if one["severity"] == "critical" else "warn"),
+            one["state"],
+            moment(one["since"]),
+            "" if one["until"] is None else format_value(one["until"] - one["since"], "seconds"),
+            one["text"],
+            one["remedy"],
+        ]
+        for one in found[:ALERTS]
+    ]
+    return _sheet(table(titles, rows))
+
+
+def place_text(value: Any) -> str:
+    """Return a fact of where a run ran in words: bytes in their unit, and no key before what speaks for itself."""
+    if not isinstance(value, dict):
+        return text_of(value)
+    plain_words = ("system", "release", "machine", "implementation")
+    told = []
+    for key, item in value.items():
+        if item in (None, "", {}):
+            continue
+        if key.endswith("_bytes") and isinstance(item, (int, float)):
+            told.append(f"{format_value(float(item), 'bytes')} {key.removesuffix('_bytes')}")
+        else:
+            told.append(text_of(item) if key in plain_words else f"{key} {text_of(item)}")
+    return ", ".join(told)
+
+
+def environment(facts: Mapping[str, Any]) -> list[Any]:
+    """Return where the run ran, with what configuration, and how it ended."""
+    about = facts["run"]
+    command = about.get("command")
+    rows: list[list[Any]] = []
+    for label, value in (
+        ("host", about.get("host")),
+        ("platform", about.get("platform")),
+        ("python", about.get("python")),
+        ("processors", about.get("cpu")),
+        ("memory", about.get("memory")),
+        ("git", about.get("git")),
+        ("command", shlex.join(map(str, command)) if isinstance(command, list) else command),
+        ("world size", about.get("world_size")),
+        ("folder", about.get("path")),
+    ):
+        if value not in (None, "", {}):
+            rows.append([label, place_text(value)])
+    parts: list[Any] = [_sheet(table(["", ""], rows))]
+    config = flat(about.get("config"))
+    if config:
+        parts += [tag("h3", "Configuration", class_="sub"), _sheet(table(["setting", "value"], config[:CONFIG]))]
+    end = facts["end"]
+    if end and end["traceback"]:
+        parts += [tag("h3", "Traceback", class_="sub"), _sheet(tag("pre", "\n".join(end["traceback"])))]
+    if facts["events"]:
+        shown = [
+            [moment(one["time"]), one["kind"], one["step"] if one["step"] is not None else "", one["text"]]
+            for one in facts["events"][-EVENTS:]
+        ]
+        parts += [tag("h3", "Events", class_="sub"), _sheet(table(["time", "kind", "step", ""], shown, "  n "))]
+    return parts
+
+
+def text_of(value: Any) -> str:
+    """Return a fact in words."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {text_of(item)}" for key, item in value.items() if item not in (None, "", {}))
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def flat(config: Any, above: str = "") -> list[list[Any]]:
+    """Return a configuration as rows of path and value."""
+    if isinstance(config, dict):
+        return [row for key, value in config.items() for row in flat(value, f"{above}.{key}" if above else str(key))]
+    if config is None and not above:
+        return []
+    return [[above, config if isinstance(config, str) else json.dumps(config, default=str)]]
+
+
+def comparison(facts: Mapping[str, Any] | None) -> Any:
+    """Return how the runs differ: numbers, and settings."""
+    if not facts:
+        return None
+    labels = [_key(place, one["name"] or one["id"]) for place, one in enumerate(facts["runs"])]
+    rows = []
+    for one in facts["numbers"]:
+        cells = [named(quantity(one["name"]))]
+        for value, change in zip(one["values"], one["differences"], strict=True):
+            shown = format_value(None if value is None else value["value"], one["unit"])
+            cells.append(tag("span", shown, _change(change, one["better"])))
+        rows.append(cells)
+    config = [[one["key"], *map(text_of, one["values"])] for one in facts["config"] if not one["same"]]
+    return [
+        tag("h2", "Comparison", class_="part"),
+        _sheet(table(["quantity", *labels], rows, " " + "n" * len(labels))),
+        [tag("h3", "Settings that differ", class_="sub"), _sheet(table(["setting", *labels], config))]
+        if config
+        else None,
+        [tag("p", note, class_="soft") for note in facts["notes"][:10]],
+    ]
+
+
+def _key(place: int, label: str) -> Markup:
+    """Return the name of a run with the colour of its lines."""
+    return tag("span", tag("span", "■ ", class_=f"line-{place % 8}"), label)
+
+
+def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | None:
+    """Return how a number differs from that of the first run, coloured where the difference is more than noise."""
+    if change is None or change["ratio"] is None:
+        return None
+    ratio = change["ratio"]
+    tone = "soft"
+    if better is not None and change["verdict"] != SAME:
+        tone = "good" if (ratio < 0) == (better == "lower") else "bad"
+    return tag("span", f"  {difference(ratio)}", class_=tone, title=str(change["text"]))
+
+
+def difference(ratio: float) -> str:
+    """Return a difference as a signed percentage; from ten times on as a factor."""
+    if ratio >= TIMES:
+        return f"{ratio + 1:.3g} times"
+    text = f"{ratio * 100:+.1f} %"
+    return "0 %" if float(text[:-2]) == 0 else text
+
+
+def quantity(name: str) -> str:
+    """Return a quantity in words: `loss@1999` at step 1999, `loss@500s` after 500 seconds, `loss@50%` half way."""
+    words = {r"@(\d+)$": r" at step \1", r"@([\d.]+)s$": r" after \1 s", r"@([\d.]+)%$": r" at \1 % of the run"}
+    words[r"@end$"] = " at the end"
+    return next((re.sub(pattern, text, name) for pattern, text in words.items() if re.search(pattern, name)), name)
+
+
+def ledger(summary: Mapping[str, Any]) -> list[Any]:
+    """Return the table of the time ledger and its summary."""
+    if not summary["rows"]:
+        return [tag("p", "No time was recorded.", class_="soft")]
+    numbers = "n" * (len(summary["titles"]) - 1)
+    sheet = tag("div", table(summary["titles"], summary["rows"], f" {numbers}"), class_="sheet")
+    return [sheet, tag("p", summary["summary"], class_="soft")]

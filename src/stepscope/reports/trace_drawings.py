@@ -1,0 +1,206 @@
+"""Drawings of a trace as SVG: shares as bars, the course of a rank, memory over time, who waits for whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stepscope.reports.markup import Markup, tag
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+WIDTH = 960
+"""Width of a drawing in its own units; the page scales it."""
+MARGIN = 104
+"""Room for the names on the left."""
+LANE = 16
+"""Height of a lane of a timeline."""
+
+CLASSES = {
+    "compute": "compute",
+    "communication": "communication",
+    "copy": "copy",
+    "data": "data",
+    "idle": "idle",
+    "wait": "wait",
+    "launch delay": "wait",
+    "stream wait": "wait",
+    "unknown": "wait",
+}
+"""Colour of each kind of time; what is not here is the host's."""
+
+
+def colour(kind: str) -> str:
+    """Return the class that colours a kind of time."""
+    return CLASSES.get(kind, "host")
+
+
+def bar(percent: float | None, kind: str = "compute", width: int = 90) -> Markup:
+    """Return a small bar of a share of 100 %."""
+    filled = max(0.0, min(100.0, percent or 0.0)) / 100 * width
+    shapes = [tag("rect", class_="track", width=width, height=8, rx=2)]
+    if filled > 0:
+        shapes.append(tag("rect", class_=colour(kind), width=max(round(filled, 2), 0.5), height=8, rx=2))
+    return tag("svg", shapes, width=width, height=8, role="img", aria_label=f"{percent or 0:.1f} %")
+
+
+def stack(shares: Sequence[tuple[str, float]], width: int = 220, height: int = 10, *, wide: bool = False) -> Markup:
+    """Return a bar of several shares of 100 %, one after the other; `wide` lets the page stretch it."""
+    shapes, at = [tag("rect", class_="track", width=width, height=height, rx=2)], 0.0
+    for kind, percent in shares:
+        length = max(0.0, percent) / 100 * width
+        if length > 0:
+            about = tag("title", f"{kind} {percent:.1f} %")
+            shapes.append(
+                tag("g", tag("rect", class_=colour(kind), x=round(at, 2), width=round(length, 2), height=height), about)
+            )
+        at += length
+    label = ", ".join(f"{kind} {percent:.1f} %" for kind, percent in shares)
+    fixed = {"class_": "wide"} if wide else {"width": width, "height": height}
+    return tag("svg", shapes, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, **fixed)
+
+
+def legend(kinds: Sequence[str]) -> Markup:
+    """Return what the colours mean."""
+    return tag(
+        "p",
+        [
+            [tag("svg", tag("rect", class_=colour(kind), width=9, height=9, rx=2), width=9, height=9), kind]
+            for kind in kinds
+        ],
+        class_="legend",
+    )
+
+
+def course(timeline: Mapping[str, Any], begin: float = 0.0, whole: float | None = None) -> Markup:
+    """Return how busy each kind of work was over the window: full height is all of the time.
+
+    Args:
+        timeline: of one rank.
+        begin: where its window begins, in µs from the left edge.
+        whole: µs from the left to the right edge; None if the window fills it.
+    """
+    lanes = list(timeline["shares"].items())
+    length = timeline["length_us"] if whole is None else whole
+    scale = (WIDTH - MARGIN) / max(length, 1e-9)
+    left, width = MARGIN + begin * scale, timeline["length_us"] * scale
+    top = 16 if timeline["steps"] else 2
+    height = top + len(lanes) * (LANE + 6) + 16
+    shapes: list[Markup] = []
+    for place, (name, shares) in enumerate(lanes):
+        y = top + place * (LANE + 6)
+        shapes += [
+            tag("text", name, x=MARGIN - 8, y=y + 12, text_anchor="end"),
+            tag("rect", class_="track", x=MARGIN, y=y, width=WIDTH - MARGIN, height=LANE),
+            tag("path", class_=colour(name), d=_columns(shares, left, y, width, LANE)),
+        ]
+    shapes += _steps(timeline["steps"], left, scale, top, height - 16)
+    shapes += [
+        tag("text", "0", x=MARGIN, y=height - 3),
+        tag("text", duration(length), x=WIDTH, y=height - 3, text_anchor="end"),
+    ]
+    return tag("svg", shapes, viewBox=f"0 0 {WIDTH} {height}", class_="wide", role="img", aria_label="timeline")
+
+
+def _columns(shares: Sequence[float], left: float, top: float, width: float, height: float) -> str:
+    """Return the outline of columns, one per share; neighbours are one shape, so that no seam shows between them."""
+    step, bottom = width / max(len(shares), 1), top + height
+    parts: list[str] = []
+    risen = False
+    for place, share in enumerate(shares):
+        x = left + place * step
+        if share > 0:
+            level = bottom - max(0.6, share * height)
+            parts.append(f"{'' if risen else f'M{x:.1f} {bottom:g}'}V{level:.1f}H{x + step:.1f}")
+        elif risen:
+            parts.append(f"V{bottom:g}z")
+        risen = share > 0
+    return "".join(parts) + (f"V{bottom:g}z" if risen else "")
+
+
+def _steps(steps: Sequence[Mapping[str, Any]], left: float, scale: float, top: float, bottom: float) -> list[Markup]:
+    """Return a line where each step begins, and its number where there is room."""
+    shapes: list[Markup] = []
+    free = 0.0
+    for step in steps:
+        x = left + max(0.0, step["start_us"]) * scale
+        shapes.append(tag("line", class_="grid", x1=round(x, 1), x2=round(x, 1), y1=top - 4, y2=bottom))
+        if x >= free and x < WIDTH - 50:
+            shapes.append(tag("text", f"step {step['number']}", x=round(x + 3, 1), y=top - 5))
+            free = x + 60
+    return shapes
+
+
+def memory(entry: Mapping[str, Any]) -> Markup:
+    """Return memory in use over time, and what was reserved."""
+    times, used, reserved = (entry["timeline"][key] for key in ("time_us", "used_bytes", "reserved_bytes"))
+    height, top = 130, 8
+    most = max(1, *used, *(reserved or [0]))
+    first, span = times[0], max(times[-1] - times[0], 1e-9)
+
+    def place(at: float, value: float) -> str:
+        x = MARGIN + (at - first) / span * (WIDTH - MARGIN)
+        return f"{x:.1f} {top + (1 - value / most) * (height - top):.1f}"
+
+    line = "L".join(place(at, value) for at, value in zip(times, used, strict=True))
+    shapes = [
+        tag("path", class_="compute", d=f"M{MARGIN} {height}L{line}L{WIDTH} {height}z", fill_opacity=0.75),
+        tag("line", class_="grid", x1=MARGIN, x2=WIDTH, y1=height, y2=height),
+        tag("text", size(most), x=MARGIN - 8, y=top + 8, text_anchor="end"),
+        tag("text", "0", x=MARGIN - 8, y=height, text_anchor="end"),
+        tag("text", duration(span), x=WIDTH, y=height + 14, text_anchor="end"),
+    ]
+    if reserved:
+        course_of = "L".join(place(at, value) for at, value in zip(times, reserved, strict=True))
+        shapes.append(tag("path", class_="reserved", d=f"M{course_of}"))
+    return tag(
+        "svg", shapes, viewBox=f"0 0 {WIDTH} {height + 18}", class_="wide", role="img", aria_label="memory over time"
+    )
+
+
+def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
+    """Return who waited for whom as a field of squares: rows wait for columns."""
+    count, most = len(ranks), max(1e-9, *(value for row in waits for value in row))
+    cell = min(28.0, (WIDTH - MARGIN) / max(count, 1))
+    shapes: list[Markup] = []
+    for at, rank in enumerate(ranks):
+        middle = (at + 0.5) * cell
+        shapes.append(tag("text", f"rank {rank}", x=MARGIN - 8, y=round(18 + middle + 4, 1), text_anchor="end"))
+        shapes.append(tag("text", rank, x=round(MARGIN + middle, 1), y=12, text_anchor="middle"))
+    for row, line in enumerate(waits):
+        for column, value in enumerate(line):
+            x, y = MARGIN + column * cell, 18 + row * cell
+            about = tag("title", f"rank {ranks[row]} waited {duration(value)} for rank {ranks[column]}")
+            box = {
+                "x": round(x, 1),
+                "y": round(y, 1),
+                "width": round(cell - 2, 1),
+                "height": round(cell - 2, 1),
+                "rx": 2,
+            }
+            warm = tag("rect", class_="warm", fill_opacity=round(value / most, 3), **box)
+            shapes.append(tag("g", tag("rect", class_="track", **box), warm, about))
+    height = 18 + count * cell
+    return tag(
+        "svg", shapes, viewBox=f"0 0 {WIDTH} {height:g}", class_="wide", role="img", aria_label="who waited for whom"
+    )
+
+
+def duration(microseconds: float | None) -> str:
+    """Return a time in the unit that suits it."""
+    if microseconds is None:
+        return "-"
+    for factor, unit in ((1e6, "s"), (1e3, "ms")):
+        if abs(microseconds) >= factor:
+            return f"{microseconds / factor:.2f} {unit}"
+    return f"{microseconds:.1f} µs"
+
+
+def size(count: float | None) -> str:
+    """Return bytes in the unit that suits them."""
+    if count is None:
+        return "-"
+    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(count) >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"

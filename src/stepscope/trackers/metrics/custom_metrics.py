@@ -1,0 +1,87 @@
+"""Metrics that a user's functions compute, kept apart from the training: a function that fails cannot stop it."""
+
+from __future__ import annotations
+
+import inspect
+from inspect import Parameter
+from typing import TYPE_CHECKING
+
+from stepscope.core.errors import in_words
+from stepscope.recorder.complaints import Complaints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stepscope.trackers.monitor.training_metrics import TrainingMetrics
+
+STRIKES = 3
+"""Failures in a row after which a function is not called any more."""
+
+
+class CustomMetrics:
+    """Call each function once per step. It takes the step's TrainingMetrics, or nothing, and returns a number."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., object]] | None = None) -> None:
+        """Take the functions by the name of their metric."""
+        self._functions: dict[str, Callable[[TrainingMetrics], object]] = {}
+        self._strikes: dict[str, int] = {}
+        self._notices = Complaints()
+        self.errors: dict[str, int] = {}
+        """Failures by name, over the whole time."""
+        for name, function in (functions or {}).items():
+            self.add(name, function)
+
+    def add(self, name: str, function: Callable[..., object]) -> None:
+        """Add or replace the function of one metric. Something that cannot be called is refused with a notice."""
+        if not callable(function):
+            self.errors[name] = self.errors.get(name, 0) + 1
+            kind = type(function).__name__
+            remedy = "give a function of the step's metrics"
+            self._notices.say(name, f"cannot use custom metric {name!r}: a {kind} is not a function; {remedy}")
+            return
+        self._functions[name] = function if _takes_metrics(function) else lambda _metrics: function()
+        self._strikes[name] = 0
+
+    def disabled(self) -> list[str]:
+        """List the metrics whose function is not called any more."""
+        return [name for name, strikes in self._strikes.items() if strikes >= STRIKES]
+
+    def compute(self, metrics: TrainingMetrics) -> dict[str, object]:
+        """Return what the functions say about a step; a function that fails is absent."""
+        values: dict[str, object] = {}
+        for name, function in list(self._functions.items()):
+            if self._strikes[name] >= STRIKES:
+                continue
+            try:
+                value = function(metrics)
+            except Exception as error:  # noqa: BLE001 - a user's function may raise anything; counted and told once
+                self._strike(name, error)
+                continue
+            self._strikes[name] = 0
+            if value is not None:
+                values[name] = value
+        return values
+
+    def add_to(self, metrics: TrainingMetrics) -> None:
+        """Compute the metrics of a step and put them beside its own; what the loop gave itself stays."""
+        for name, value in self.compute(metrics).items():
+            metrics.custom.setdefault(name, value)
+
+    def _strike(self, name: str, error: Exception) -> None:
+        self.errors[name] = self.errors.get(name, 0) + 1
+        self._strikes[name] += 1
+        self._notices.say(
+            name,
+            f"cannot compute custom metric {name!r}: {in_words(error)}; "
+            f"correct the function, it is left out after {STRIKES} failures in a row",
+        )
+
+
+def _takes_metrics(function: Callable[..., object]) -> bool:
+    """Tell whether a function has a place for the step's metrics; one that cannot be inspected is taken to have."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.VAR_POSITIONAL)
+    return any(parameter.kind in positional for parameter in parameters)

@@ -1,0 +1,165 @@
+"""Metrics of group-relative policy optimisation (GRPO): what a group of answers to one prompt tells, not only means."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.core.errors import in_words
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.metrics.metric_tracker import MetricTracker
+from stepscope.trackers.metrics.score_distribution import score_of
+from stepscope.trackers.metrics.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SAME = 1e-8
+"""Standard deviation at and below which the rewards of a group are one: nothing can be learned from it."""
+MOST_GROUPS = 10_000
+"""Newest groups that are kept one by one; the counts cover all."""
+
+
+class Recording(Protocol):
+    """What values are logged to, as a run is."""
+
+    def log(self, values: Mapping[str, Any], *, step: int | None = None) -> Any:
+        """Take values of a step."""
+
+
+class GRPOMetricsTracker:
+    """Follow a GRPO training: the figures of its steps, and the rewards within each group.
+
+    Standard deviations are the population's (ddof=0). Nothing here raises into the training. With `run` everything is
+    also logged there, under the names that TRL's trainer uses, so that `stepscope diagnose` reads it.
+    """
+
+    def __init__(self, *, run: Recording | None = None) -> None:
+        """Track in process, and log to `run` if one is given."""
+        self.tracker = MetricTracker()
+        """Statistics of policy_loss, mean_reward, kl_divergence and `reward/<component>`."""
+        self._run, self._notices = run, Complaints()
+        self._step: int | None = None
+        self._rewards, self._within, self._means = Statistics(), Statistics(), Statistics()
+        self._groups, self._flat, self._invalid = 0, 0, 0
+        self._ranks: dict[int, Statistics] = {}
+        self._recent: deque[tuple[float, ...]] = deque(maxlen=MOST_GROUPS)
+
+    def update_grpo_step(
+        self,
+        step: int | None = None,
+        policy_loss: object = None,
+        mean_reward: object = None,
+        reward_components: Mapping[str, object] | None = None,
+        kl_divergence: object = None,
+        **others: object,
+    ) -> None:
+        """Give the figures of one step.
+
+        Args:
+            step: its number.
+            policy_loss: loss of the policy.
+            mean_reward: mean reward of the batch.
+            reward_components: mean of each part of the reward, by any name, such as format, score and meta.
+            kl_divergence: estimated divergence from the reference.
+            others: any further figures by name, such as entropy or completion_length.
+        """
+        self._step = step
+        given = {"policy_loss": policy_loss, "mean_reward": mean_reward, "kl_divergence": kl_divergence, **others}
+        figures = {name: value for name, value in given.items() if value is not None}
+        parts = {f"reward/{name}": value for name, value in (reward_components or {}).items()}
+        self.tracker.update_batch({**figures, **parts}, step)
+        names = {"mean_reward": "reward", "kl_divergence": "kl", "completion_length": "completions/mean_length"}
+        logged = {names.get(name, name): value for name, value in figures.items()}
+        components = {f"rewards/{name}/mean": value for name, value in (reward_components or {}).items()}
+        self._log({**logged, **components}, step)
+
+    def update_group_rewards(self, rewards: Iterable[object], step: int | None = None) -> None:
+        """Give the rewards of the answers to one prompt; None and NaN are invalid answers."""
+        scores = [score_of(reward) for reward in rewards]
+        values = tuple(score for score in scores if score is not None)
+        self._invalid += len(scores) - len(values)
+        if not values:
+            return
+        group = Statistics(values)
+        spread = group.std or 0.0
+        self._groups += 1
+        self._flat += spread <= SAME
+        self._within.add(spread)
+        self._means.add(group.mean)
+        for value in values:
+            self._rewards.add(value)
+        for place, value in enumerate(sorted(values, reverse=True)):
+            self._ranks.setdefault(place, Statistics()).add(value)
+        self._recent.append(values)
+        share = {"frac_reward_zero_std": float(spread <= SAME), "reward_std": spread, "group_reward": group.mean}
+        wrong = {"invalid_ratio": (len(scores) - len(values)) / len(scores)}
+        self._log({**share, **wrong}, self._step if step is None else step)
+
+    def get_reward_distribution(self) -> dict[str, Any]:
+        """Return how the rewards given by `update_group_rewards` are distributed; None where there are none yet.
+
+        - `reward_mean`, `reward_std`: over all rewards of all groups.
+        - `within_group_std`: mean of the groups' own standard deviations: what the advantages are made of.
+        - `across_group_std`: standard deviation of the groups' means: how different the prompts are.
+        - `zero_variance_groups`, `zero_variance_ratio`: groups in which all rewards are equal, and their share.
+        - `rank_distribution`: for each place in a group ("0" the best) the mean, std, min and max reward.
+        - `groups`, `rewards`, `invalid`: how many there were.
+        - `mean_reward`: mean of what `update_grpo_step` was given, which may be of other data.
+        """
+        return {
+            "reward_mean": self._rewards.average,
+            "reward_std": self._rewards.std,
+            "within_group_std": self._within.average,
+            "across_group_std": self._means.std,
+            "zero_variance_groups": self._flat,
+            "zero_variance_ratio": self._flat / self._groups if self._groups else None,
+            "rank_distribution": {str(place): self._place(place) for place in sorted(self._ranks)},
+            "groups": self._groups,
+            "rewards": self._rewards.count,
+            "invalid": self._invalid,
+            "mean_reward": self.tracker.get_mean("mean_reward"),
+        }
+
+    def _place(self, place: int) -> dict[str, Any]:
+        known = self._ranks[place]
+        figures = {"mean": known.average, "std": known.std, "min": known.minimum, "max": known.maximum}
+        return {**figures, "count": known.count}
+
+    def get_groups(self) -> list[dict[str, Any]]:
+        """Return mean, std, best, worst, size and whether all are equal, of the newest groups, oldest first."""
+        found = []
+        for values in self._recent:
+            group = Statistics(values)
+            spread = group.std or 0.0
+            ends = {"best": group.maximum, "worst": group.minimum, "size": len(values)}
+            found.append({"mean": group.mean, "std": spread, **ends, "zero_variance": spread <= SAME})
+        return found
+
+    def get_summary(self) -> dict[str, Any]:
+        """Return the statistics of every figure, the distribution of the rewards, and the components' shares."""
+        names = self.tracker.names()
+        return {
+            "metrics": {name: self.tracker.get_summary(name) for name in names},
+            "reward_distribution": self.get_reward_distribution(),
+            "component_shares": self.component_shares(),
+        }
+
+    def component_shares(self) -> dict[str, float]:
+        """Return the share of each reward component in what moves the reward: its std over the sum of all stds."""
+        spread = {
+            name.removeprefix("reward/"): self.tracker.get_std(name) or 0.0
+            for name in self.tracker.names()
+            if name.startswith("reward/")
+        }
+        total = math.fsum(spread.values())
+        return {name: value / total for name, value in spread.items()} if total > 0 else {}
+
+    def _log(self, values: Mapping[str, Any], step: int | None) -> None:
+        if self._run is None or not values:
+            return
+        try:
+            self._run.log(dict(values), step=step)
+        except Exception as error:  # noqa: BLE001 - a run of the user's own may raise anything
+            self._notices.say("run", f"cannot log GRPO metrics: {in_words(error, 300)}; they are kept in process")

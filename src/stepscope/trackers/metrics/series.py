@@ -1,0 +1,173 @@
+"""The values of one metric kept in process: a list of the newest ones, and exact statistics over all of them."""
+
+from __future__ import annotations
+
+import math
+import threading
+from contextlib import contextmanager
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from stepscope.trackers.metrics.device_queue import DeviceQueue
+from stepscope.trackers.metrics.scalar import DeviceScalar, take
+from stepscope.trackers.metrics.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Self
+
+WAIT_SECONDS = 0.02
+"""How long a thread waits for another one; past that a value is dropped and counted."""
+
+
+class Series(list[Any]):
+    """A list that keeps the newest `capacity` values and forgets none of its numbers in its statistics.
+
+    `append` and `extend` drop the oldest values when the list is full. `len()` counts what is kept, `recorded` what was
+    ever appended. What is no number is kept as any list keeps it, and is in no statistic. A device tensor is read when
+    somebody looks, not when it is appended; until then NaN stands in its place. A copy is a plain list.
+    """
+
+    def __init__(self, values: Iterable[object] = (), *, capacity: int = 10_000) -> None:
+        """Start with the given values and keep at most `capacity` of them."""
+        super().__init__()
+        self.capacity = max(1, int(capacity))
+        self._lock = threading.Lock()
+        self._reset()
+        self.unreadable = 0
+        """Device tensors that could not be read."""
+        self.dropped_busy = 0
+        """Values dropped because another thread held the series for too long."""
+        self.extend(values)
+
+    def _reset(self) -> None:
+        super().clear()
+        self._gone = 0  # places before that of the first value that is kept
+        self._queue = DeviceQueue()
+        self._statistics = Statistics()
+        self.recorded = 0
+
+    # The lock is waited for with a bound, by readers too: a signal handler may interrupt its owner in this very thread.
+    @contextmanager
+    def _held(self) -> Iterator[bool]:
+        held = self._lock.acquire(timeout=WAIT_SECONDS)
+        try:
+            yield held
+        finally:
+            if held:
+                self._lock.release()
+
+    def append(self, value: object) -> None:
+        """Add one value; a number may be Python's, numpy's, or a tensor of one element."""
+        number = take(value)
+        self.push(value if number is None else number)
+
+    def push(self, value: Any) -> bool:
+        """Add what `take` returned, or anything else. False if another thread held the series for too long."""
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            self.dropped_busy += 1
+            return False
+        try:
+            self.recorded += 1
+            pending = isinstance(value, DeviceScalar)
+            super().append(math.nan if pending else value)
+            if len(self) > self.capacity:
+                super().__delitem__(0)
+                self._gone += 1
+            if pending:
+                self._queue.add(self._gone + len(self) - 1, value)
+                self._settle_ready()
+            elif isinstance(value, (int, float)):
+                self._statistics.add(_as_float(value))
+        finally:
+            self._lock.release()
+        return True
+
+    def extend(self, values: Iterable[object]) -> None:
+        """Append each value."""
+        for value in values:
+            self.append(value)
+
+    def __iadd__(self, values: Iterable[object]) -> Self:  # type: ignore[misc] # a list's own takes no other type
+        """Append each value."""
+        self.extend(values)
+        return self
+
+    def clear(self) -> None:
+        """Forget values and statistics."""
+        with self._held():
+            self._reset()
+
+    def _enter(self, place: int, number: float | None) -> None:
+        """Put a number that a device has given in its place, unless that is gone, and count it."""
+        if number is None:
+            self.unreadable += 1
+            return
+        if place >= self._gone:
+            super().__setitem__(place - self._gone, number)
+        self._statistics.add(_as_float(number))
+
+    def _settle_ready(self) -> None:
+        """Enter the device scalars that can be read without waiting."""
+        while (oldest := self._queue.oldest()) is not None and oldest.scalar.ready():
+            for place, number in zip(oldest.places, oldest.read(), strict=True):
+                self._enter(place, number)
+            self._queue.remove(oldest)
+
+    def settle(self) -> None:
+        """Read every device scalar that is still pending. Waits for the device, but never keeps `append` waiting."""
+        while (oldest := self._queue.oldest()) is not None:
+            numbers = oldest.read()
+            with self._held():
+                if self._queue.remove(oldest):
+                    for place, number in zip(oldest.places, numbers, strict=True):
+                        self._enter(place, number)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Exact running statistics of every number appended so far, as a copy."""
+        self.settle()
+        with self._held():
+            return copy(self._statistics)
+
+    @property
+    def dropped(self) -> int:
+        """Values that are in no statistic: another thread was in the way, or a device scalar was never read."""
+        return self.dropped_busy + self._queue.dropped
+
+    def newest(self, count: int | None = None) -> list[Any]:
+        """Return the newest `count` values that are kept (all without one), oldest first."""
+        self.settle()
+        return super().__getitem__(slice(None if count is None else max(0, len(self) - max(0, count)), None))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be a plain list in a copy or in another process."""
+        return list, (self.newest(),)
+
+
+def _as_float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def _settled(name: str) -> Callable[..., Any]:
+    """Return a list's own method that first reads what is still on a device."""
+    original = getattr(list, name)
+
+    def method(series: Series, /, *args: Any, **kwargs: Any) -> Any:
+        series.settle()
+        return original(series, *args, **kwargs)
+
+    method.__name__, method.__doc__ = name, original.__doc__
+    return method
+
+
+for _name in (
+    *("__getitem__", "__iter__", "__reversed__", "__contains__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__"),
+    *("__ge__", "__add__", "__mul__", "__rmul__", "__repr__", "copy", "count", "index", "pop", "remove", "insert"),
+    *("sort", "reverse", "__setitem__", "__delitem__", "__imul__"),
+):
+    setattr(Series, _name, _settled(_name))

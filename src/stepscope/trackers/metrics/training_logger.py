@@ -1,0 +1,137 @@
+"""Metrics and scores of a training, kept in process and written as JSON: at checkpoints, and all at the end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.errors import in_words
+from stepscope.core.names import clean
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.json_file import write_json
+from stepscope.trackers.metrics.metric_tracker import MetricTracker
+from stepscope.trackers.metrics.score_distribution import ScoreDistributionTracker
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Mapping
+
+    from stepscope.trackers.metrics.grpo_metrics import Recording
+
+CAPACITY = 100_000
+"""Newest values of each metric that are kept one by one; the statistics cover all."""
+
+
+class TrainingLogger:
+    """Log steps with their metrics and scores; export them as JSON with a stable order of keys.
+
+    Nothing is written before a checkpoint or an export, nothing raises into the training, and no package is needed. An
+    export can be stored as a run later: `stepscope import`, and from there `stepscope export --format tensorboard`.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str] = "logs",
+        experiment_name: str = "experiment",
+        *,
+        run: Recording | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Log into a folder, which is made when something is written.
+
+        Args:
+            log_dir: the folder.
+            experiment_name: name of the experiment, also in the names of files.
+            run: a run to log to as well.
+            wall: seconds since 1970 UTC.
+        """
+        self.log_dir = Path(log_dir)
+        self.experiment_name = str(experiment_name)
+        self.metrics = MetricTracker(capacity=CAPACITY)
+        self.scores = ScoreDistributionTracker()
+        self._run, self._wall, self._notices = run, wall, Complaints()
+        self._places: dict[str, deque[tuple[int | None, float]]] = {}
+        self._last_step: int | None = None
+
+    def log_step(
+        self,
+        step: int | None = None,
+        metrics: Mapping[str, object] | None = None,
+        scores: Iterable[object] | None = None,
+    ) -> None:
+        """Give the metrics of a step, and the scores of its answers (None: invalid)."""
+        now = self._wall()
+        self._last_step = step
+        for name, value in (metrics or {}).items():
+            label, refused = clean(name)[0], self.metrics.refused
+            self.metrics.update(label, value, step)
+            if self.metrics.refused == refused:
+                self._places.setdefault(label, deque(maxlen=CAPACITY)).append((step, now))
+        values: dict[str, Any] = dict(metrics or {})
+        if scores is not None:
+            self.scores.update(scores, step)
+            newest = self.scores.newest or {}
+            figures = {"score/mean": newest.get("mean_score"), "invalid_ratio": newest.get("invalid_rate")}
+            values |= {name: figure for name, figure in figures.items() if figure is not None}
+        if self._run is not None and values:
+            try:
+                self._run.log(values, step=step)
+            except Exception as error:  # noqa: BLE001 - a run of the user's own may raise anything
+                self._notices.say("run", f"cannot log to the run: {in_words(error, 300)}; they are kept in process")
+
+    def get_summary(self) -> dict[str, Any]:
+        """Return the experiment's name, the time, the last step, statistics of each metric and of the scores."""
+        return {
+            "experiment_name": self.experiment_name,
+            "timestamp": _iso(self._wall()),
+            "last_step": self._last_step,
+            "metric_summaries": {name: self.metrics.get_summary(name) for name in self.metrics.names()},
+            "score_distribution": self.scores.get_distribution(),
+        }
+
+    def save_checkpoint_metrics(self, tag: str) -> Path | None:
+        """Write the summary as of now to `<experiment>_<tag>.json`; return the file, None (and told) if that fails."""
+        return self._save({**self.get_summary(), "checkpoint": str(tag)}, f"{self.experiment_name}_{tag}")
+
+    def export_all(self) -> Path | None:
+        """Write summary, scores over time and all kept values to `<experiment>_metrics.json`; return the file.
+
+        `raw_metrics` has the values, `raw_steps` and `raw_times` their steps and times (ISO 8601, UTC), value by value.
+        """
+        raw, steps, times = {}, {}, {}
+        for name in self.metrics.names():
+            places = list(self._places.get(name, ()))
+            values = self.metrics.values(name)[-len(places) :] if places else []
+            raw[name] = values
+            steps[name] = [step for step, _ in places]
+            times[name] = [_iso(moment) for _, moment in places]
+        facts = {
+            **self.get_summary(),
+            "score_history": self.scores.get_history(),
+            "raw_metrics": raw,
+            "raw_steps": steps,
+            "raw_times": times,
+        }
+        return self._save(facts, f"{self.experiment_name}_metrics")
+
+    def _save(self, facts: dict[str, Any], stem: str) -> Path | None:
+        target = self.log_dir / f"{_file_name(stem)}.json"
+        try:
+            write_json(target, facts, repr)
+        except OSError as error:
+            self._notices.say("export", f"cannot write {target}: {error}; choose another log_dir=")
+            return None
+        return target
+
+
+def _file_name(stem: str) -> str:
+    """Return a text that names a file in the folder and nowhere else."""
+    return re.sub(r"[^\w.\- ]", "_", stem).lstrip(". ")[:200] or "metrics"
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")

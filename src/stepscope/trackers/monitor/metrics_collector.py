@@ -1,0 +1,160 @@
+"""Hand the metrics of steps to a run, at once or in batches."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.trackers.metrics.custom_metrics import CustomMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from typing_extensions import Self
+
+    from stepscope.trackers.monitor.training_metrics import TrainingMetrics
+
+WAIT_SECONDS = 0.02
+"""How long a training thread waits for another one before a step is dropped and counted."""
+STOP_SECONDS = 0.2
+"""How long `stop` waits for the flushing thread."""
+
+
+class Recorder(Protocol):
+    """What a collector needs of a run."""
+
+    def log(self, values: dict[str, Any], step: int | None = None) -> object:
+        """Record values at a step."""
+
+
+class MetricsCollector:
+    """Buffer the metrics of steps and write them to a run.
+
+    The buffer is written when it holds `buffer_size` steps, when `flush_interval` seconds have passed since it was, and
+    on `stop`. A buffered step is lost if the process is killed, and the run's own time is that of the flush (each row
+    therefore carries `timestamp`); `buffer_size=1` writes each step at once. Without a run the newest `buffer_size`
+    steps are kept. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        run: Recorder | None = None,
+        *,
+        buffer_size: int = 1000,
+        flush_interval: float = 10.0,
+        custom_metrics: Mapping[str, Callable[..., object]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write to `run`, in batches of `buffer_size` steps, every `flush_interval` seconds at the latest.
+
+        Args:
+            run: where to; may be set later.
+            buffer_size: steps, at least 1.
+            flush_interval: seconds; 0 or less means at every step.
+            custom_metrics: functions called once per step, by the name of their metric.
+            clock: seconds that only go up.
+        """
+        self.run = run
+        self.buffer_size = max(1, int(buffer_size))
+        self.flush_interval = float(flush_interval)
+        self.custom = CustomMetrics(custom_metrics)
+        self.collected = 0
+        """Steps taken in."""
+        self.flushed = 0
+        """Steps written to the run."""
+        self.dropped = 0
+        """Steps given up: the buffer was full without a run, or another thread was in the way."""
+        self._clock = clock
+        self._last_flush = clock()
+        self._buffer: deque[TrainingMetrics] = deque()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """Count the steps that wait in the buffer."""
+        return len(self._buffer)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Stop, whatever happened."""
+        self.stop()
+
+    def collect(self, metrics: TrainingMetrics) -> TrainingMetrics:
+        """Take one step in, with the custom metrics computed for it, and return it."""
+        self.custom.add_to(metrics)
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            self.dropped += 1
+            return metrics
+        try:
+            self.collected += 1
+            self._buffer.append(metrics)
+            if self._due():
+                self._write()
+            while len(self._buffer) > self.buffer_size:
+                self._buffer.popleft()
+                self.dropped += 1
+        finally:
+            self._lock.release()
+        return metrics
+
+    def flush(self) -> int:
+        """Write what waits and return how many steps that were."""
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            return 0
+        try:
+            return self._write()
+        finally:
+            self._lock.release()
+
+    def flush_if_due(self) -> int:
+        """Write what waits if the interval has passed; return how many steps that were."""
+        return self.flush() if self._buffer and self._due() else 0
+
+    def start(self) -> None:
+        """Let a thread watch the interval, so that a loop that stalls has its last steps written."""
+        if self.buffer_size == 1 or self.flush_interval <= 0 or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._watch, name="stepscope-collector", daemon=True)
+        self._thread.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Write what waits and end the thread. May be called again, and `start` after it."""
+        self._stopping.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            atexit.unregister(self.stop)
+            thread.join(STOP_SECONDS)
+        self.flush()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self.flush_interval):
+            self.flush_if_due()
+
+    def _due(self) -> bool:
+        return len(self._buffer) >= self.buffer_size or self._clock() - self._last_flush >= self.flush_interval
+
+    def _write(self) -> int:
+        """Write the buffer; the caller holds the lock."""
+        self._last_flush = self._clock()
+        if self.run is None:
+            return 0
+        written = 0
+        while self._buffer:
+            metrics = self._buffer.popleft()
+            values = metrics.to_run()
+            if self.buffer_size > 1 and metrics.timestamp is not None:
+                values["timestamp"] = metrics.timestamp
+            self.run.log(values, step=metrics.step)
+            written += 1
+        self.flushed += written
+        return written

@@ -1,0 +1,221 @@
+"""The documents' real-time monitor: sample, compare with a baseline, alert, keep; again and again in a thread."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.gpu_memory import by_gpu
+from stepscope.core.vocabulary import MIB
+from stepscope.exporters.jsonl_files import JsonLines
+from stepscope.trackers.monitor.machine_watch import local_machine
+from stepscope.trackers.monitor.resources import Resources, allocator_memory
+from stepscope.trackers.monitor.ticker import Ticker
+
+if TYPE_CHECKING:
+    import os
+    import threading
+    from collections.abc import Callable, Mapping
+    from typing import TextIO
+
+    from stepscope.trackers.monitor.training_monitor import TrainingMonitor
+    from stepscope.watcher.machine import Machine
+
+    Metrics = dict[str, Any]
+    Storage = Callable[[Metrics], object] | str | os.PathLike[str]
+
+HISTORY = 1000
+"""Samples kept in memory."""
+FILE = "monitoring_metrics"
+
+
+class RealTimeMonitor:
+    """Sample loss, GPU memory and processor every so often, and let an alerting system judge them.
+
+    Whatever the loop meets is told as `Monitoring error: …` and the loop goes on; the same error is told once in a row.
+    """
+
+    def __init__(
+        self,
+        alerting_system: Any = None,
+        *,
+        training_monitor: TrainingMonitor | None = None,
+        storage: Storage | None = None,
+        baseline_metrics: Mapping[str, Any] | None = None,
+        warmup_samples: int = 0,
+        make_machine: Callable[[float], Machine] = local_machine,
+        resources: Resources | None = None,
+        now: Callable[[], float] = time.time,
+        stream: TextIO | None = None,
+    ) -> None:
+        """Prepare; nothing starts.
+
+        Args:
+            alerting_system: its `check_alerts(current, baseline)` and `send_alert(alert)` are called, if it has them.
+            training_monitor: where the loss comes from; without one set `current_loss`.
+            storage: a function that is given every sample, or a folder for `monitoring_metrics_*.jsonl`.
+            baseline_metrics: what samples are compared with; without it the first sample after the warm-up.
+            warmup_samples: samples that do not become the baseline and are not checked; 0: the first one is it.
+            make_machine: returns the machine whose GPUs are looked at.
+            resources: reads the processor.
+            now: seconds since 1970.
+            stream: where errors are told; stderr by default.
+        """
+        self.alerting_system = alerting_system
+        self.training_monitor = training_monitor
+        self.baseline_metrics: Metrics | None = None if baseline_metrics is None else dict(baseline_metrics)
+        self._own_baseline = baseline_metrics is None
+        self._steps: tuple[float, int] | None = None
+        self.current_loss: float | None = None
+        """The newest loss, for those who have no training monitor to take it from."""
+        self.history: deque[Metrics] = deque(maxlen=HISTORY)
+        """The newest samples."""
+        self._storage, self._file = storage, None if storage is None or callable(storage) else JsonLines(storage, FILE)
+        self._warmup = max(0, int(warmup_samples))
+        self._make_machine, self._now, self._stream = make_machine, now, stream
+        self._resources = resources or Resources()
+        self._values: Mapping[str, float] = {}
+        self._told = ""
+        self._ticker = Ticker("stepscope-real-time", self._report)
+
+    @property
+    def is_monitoring(self) -> bool:
+        """Whether the loop runs, in this process."""
+        return self._ticker.running
+
+    @property
+    def monitoring_thread(self) -> threading.Thread | None:
+        """The thread of the loop; None while it does not run."""
+        return self._ticker.thread
+
+    @property
+    def errors(self) -> int:
+        """How many errors the loop has met."""
+        return self._ticker.errors
+
+    def start_monitoring(self, interval: float = 30) -> None:
+        """Start the loop in a daemon thread. A second start is harmless.
+
+        Args:
+            interval: seconds from one sample to the next.
+        """
+        self._ticker.start(lambda: _Loop(self, self._make_machine(interval)), interval)
+
+    def stop_monitoring(self) -> None:
+        """Stop the loop and return promptly, whatever the interval. May be called again."""
+        self._ticker.stop()
+
+    def look(self, machine: Machine) -> None:
+        """Sample once, check, send and keep; called by the loop.
+
+        Args:
+            machine: whose processor and GPUs are looked at.
+        """
+        self._values = machine.look().values
+        metrics = self._get_current_metrics()
+        speed = self._get_training_speed()
+        if speed is not None:
+            metrics["training_speed"] = speed
+        try:
+            self._judge(metrics)
+        finally:
+            self._log_metrics(metrics)
+
+    def _get_current_metrics(self) -> Metrics:
+        """Return one sample: `loss`, `gpu_memory`, `cpu_percent` and `timestamp`; None where something is not known."""
+        return {
+            "loss": self._get_current_loss(),
+            "gpu_memory": self._get_gpu_memory(),
+            "cpu_percent": self._get_cpu_usage(),
+            "timestamp": self._now(),
+        }
+
+    def _get_current_loss(self) -> float | None:
+        """Return the newest loss of the training monitor, or the one that was set."""
+        monitor = self.training_monitor
+        if monitor is not None and monitor.metrics["loss"]:
+            return float(monitor.metrics["loss"][-1])
+        return self.current_loss
+
+    def _get_gpu_memory(self) -> dict[str, dict[str, float]]:
+        """Return MiB by `gpu_<i>`: of the device used and total, and what torch's allocator has; {} without a GPU."""
+        found = {name: dict(figures) for name, figures in allocator_memory().items()}
+        cards: dict[int, dict[str, float]] = {}
+        for name, value in self._values.items():
+            parts = name.split("/")
+            if len(parts) == 3 and parts[0] == "gpu" and parts[1].isdecimal() and parts[2].startswith("memory_"):
+                cards.setdefault(int(parts[1]), {})[parts[2]] = value
+        for index, memory in by_gpu(cards).items():
+            own = {"memory_used": memory.used, "memory_total": memory.total}
+            known = {name: size / MIB for name, size in own.items() if size is not None}
+            found.setdefault(f"gpu_{index}", {}).update(known)
+        return found
+
+    def _get_cpu_usage(self) -> float | None:
+        """Return the share of processor time in use since the sample before, in percent; None if nobody tells."""
+        percent = float(self._resources.read()["cpu_percent"])
+        return None if math.isnan(percent) else percent
+
+    def _get_training_speed(self) -> float | None:
+        """Return the steps a second of the training monitor since the sample before; None before there are two."""
+        monitor = self.training_monitor
+        if monitor is None:
+            return None
+        seen, self._steps = self._steps, (self._now(), monitor.metrics["step"].recorded)
+        if seen is None or self._steps[0] <= seen[0]:
+            return None
+        return (self._steps[1] - seen[1]) / (self._steps[0] - seen[0])
+
+    def _judge(self, metrics: Metrics) -> None:
+        """Take the baseline, or compare with it and send what is alarming."""
+        if self._warmup:
+            self._warmup -= 1
+            return
+        if self.baseline_metrics is None:
+            self.baseline_metrics = metrics
+        if self._own_baseline and "training_speed" in metrics:  # the first sample cannot have one
+            self.baseline_metrics.setdefault("training_speed", metrics["training_speed"])
+        check = getattr(self.alerting_system, "check_alerts", None)
+        send = getattr(self.alerting_system, "send_alert", None)
+        for alert in check(metrics, self.baseline_metrics) if check is not None else ():
+            if send is not None:
+                self._ticker.guarded(partial(send, alert))
+
+    def _log_metrics(self, metrics: Metrics) -> None:
+        """Keep a sample in memory and give it to the storage."""
+        self.history.append(metrics)
+        if self._file is not None:
+            self._file.write([metrics])
+        elif callable(self._storage):
+            self._storage(metrics)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _report(self, error: Exception) -> None:
+        text = f"Monitoring error: {error}"
+        if text == self._told:
+            return
+        self._told = text
+        print(text, file=self._stream or sys.stderr, flush=True)
+
+
+class _Loop:
+    """What the thread does."""
+
+    def __init__(self, monitor: RealTimeMonitor, machine: Machine) -> None:
+        self._monitor, self._machine = monitor, machine
+
+    def tick(self) -> None:
+        """Sample once."""
+        self._monitor.look(self._machine)
+
+    def close(self) -> None:
+        """Let go of sources and file."""
+        self._machine.close()
+        self._monitor._close()  # noqa: SLF001 - one object in two classes

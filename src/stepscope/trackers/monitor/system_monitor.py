@@ -1,0 +1,90 @@
+"""The machine beside a training: the documents' system metrics, sampled in a thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from stepscope.core.vocabulary import MIB
+from stepscope.exporters.jsonl_rows import percent
+from stepscope.trackers.monitor.machine_watch import MachineWatch, WatchedMachine, local_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stepscope.watcher.machine import Machine, Moment
+
+FIELDS = {
+    "cpu_usage_percent": ("cpu/usage_ratio", 100.0),
+    "memory_usage_percent": ("memory/used_ratio", 100.0),
+    "gpu_utilization": ("gpu/mean_utilization_ratio", 100.0),
+    "gpu_memory_mb": ("gpu/sum_memory_used_bytes", 1 / MIB),
+    "gpu_temperature": ("gpu/max_temperature_celsius", 1.0),
+    "gpu_power_watts": ("gpu/sum_power_watts", 1.0),
+    "disk_read_mb_s": ("disk/read_bytes_per_second", 1 / MIB),
+    "disk_write_mb_s": ("disk/write_bytes_per_second", 1 / MIB),
+    "network_received_mb_s": ("network/received_bytes_per_second", 1 / MIB),
+    "network_sent_mb_s": ("network/sent_bytes_per_second", 1 / MIB),
+}
+"""The documents' name: the metric, and the factor to the documents' unit. Of several GPUs: mean, sum, highest, sum."""
+
+
+def system_metrics(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values in the documents' names and units; what is not known is not there."""
+    found = {}
+    for field, (name, factor) in FIELDS.items():
+        value = values.get(name)
+        if value is not None:
+            cut = percent(value) if name.endswith("_ratio") else value * factor
+            found[field] = value * factor if cut is None else cut
+    return found
+
+
+class SystemMonitor(WatchedMachine):
+    """Sample the machine every `update_interval` seconds, in a daemon thread; works without a GPU.
+
+    Put into `TrainingMonitor.system_monitor` it starts and stops with the training, and its figures are kept beside
+    those of the steps.
+    """
+
+    def __init__(
+        self,
+        update_interval: float = 5.0,
+        *,
+        history_size: int = 720,
+        make_machine: Callable[[float], Machine] = local_machine,
+    ) -> None:
+        """Prepare; nothing starts.
+
+        Args:
+            update_interval: seconds, at least 0.1.
+            history_size: samples that are kept.
+            make_machine: returns the machine to look at.
+        """
+        self.update_interval = float(update_interval)
+        self._history: deque[dict[str, float]] = deque(maxlen=max(1, int(history_size)))
+        super().__init__(MachineWatch("system", self.update_interval, make_machine, on_moment=self._take))
+
+    @property
+    def samples(self) -> int:
+        """How many samples were taken."""
+        return self._watch.looks
+
+    def get_current_metrics(self) -> dict[str, float]:
+        """Return the newest figures in the documents' names and units; what this machine does not tell is not there.
+
+        `timestamp` is in seconds since 1970. Empty before the first sample. Shares of time and rates need two samples.
+        """
+        latest = self._watch.latest
+        return {} if latest is None else _stamped(latest)
+
+    def get_history(self) -> list[dict[str, float]]:
+        """Return the samples that are kept, oldest first."""
+        return list(self._history)
+
+    def _take(self, moment: Moment) -> None:
+        self._history.append(_stamped(moment))
+
+
+def _stamped(moment: Moment) -> dict[str, float]:
+    return {**system_metrics(moment.values), "timestamp": moment.wall_ns / 1e9}

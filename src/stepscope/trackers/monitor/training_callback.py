@@ -1,0 +1,191 @@
+"""The documents' callback: steps of a training beside the samples of its GPU."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.vocabulary import canonical
+from stepscope.exporters.jsonl_files import JsonLines
+from stepscope.exporters.jsonl_rows import training_row
+from stepscope.recorder.device import DeviceError, DeviceValues, on_device
+from stepscope.trackers.line_queue import LineQueue
+from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, take
+from stepscope.trackers.monitor.resources import allocator_memory
+from stepscope.trackers.monitor.training_metrics import TrainingMetrics
+
+if TYPE_CHECKING:
+    from stepscope.recorder.device import Arriving
+    from stepscope.trackers.monitor.gpu_monitor import GPUMonitor
+    from stepscope.trackers.monitor.metrics_collector import Recorder
+
+FIELDS = {"lr": "learning_rate", "grad_norm": "gradient_norm", "throughput": "throughput_samples_per_sec"}
+"""Arguments whose field in the file is called otherwise."""
+
+
+class TrainingMonitorCallback:
+    """Write the steps of a training to `training_metrics_*.jsonl`, and sample its GPU meanwhile.
+
+    The steps are also recorded in a run: the one that is given, or the current one of the process if there is one. No
+    method raises into the training or waits for a device or a disk: rows are written by a thread, as they come.
+    """
+
+    def __init__(self, gpu_monitor: GPUMonitor, *, run: Recorder | None = None, clock: Clock | None = None) -> None:
+        """Prepare; nothing starts.
+
+        Args:
+            gpu_monitor: started and stopped with the training, unless it runs already; its folder takes the file.
+            run: where steps are recorded too; the current run of the process by default.
+            clock: both clocks.
+        """
+        self.gpu_monitor = gpu_monitor
+        self.steps = 0
+        """Steps that have ended."""
+        self.step_seconds: float | None = None
+        """How long the last step took, from `on_step_begin` to `on_step_end`."""
+        self._given, self._run = run, run
+        self._clock = clock or SystemClock()
+        self._devices = DeviceValues()
+        self._history: deque[dict[str, Any]] = deque(maxlen=gpu_monitor.history_size)
+        self._begun: int | None = None
+        self._started_monitor = False
+        self._lines: LineQueue | None = None
+
+    def on_train_begin(self) -> None:
+        """Start the GPU monitor, if it does not run, and look for a run to record into."""
+        if not self.gpu_monitor.is_monitoring:
+            self.gpu_monitor.start_monitoring()
+            self._started_monitor = True
+        if self._given is None:
+            self._run = _current_run()
+
+    def on_step_begin(self) -> None:
+        """Take the time."""
+        self._begun = self._clock.monotonic_ns()
+
+    def on_step_end(
+        self,
+        step: int,
+        epoch: float | None = None,
+        loss: Any = None,
+        lr: Any = None,
+        grad_norm: Any = None,
+        throughput: Any = None,
+        **more: Any,
+    ) -> None:
+        """Record one step. Each value is a number or a one-element tensor.
+
+        Args:
+            step: index.
+            epoch: with its fraction.
+            loss: of the step.
+            lr: learning rate; `learning_rate` in the file.
+            grad_norm: `gradient_norm` in the file.
+            throughput: samples per second; `throughput_samples_per_sec` in the file.
+            more: further values, under their own names; a field of the file may be given by its name.
+        """
+        self.step_seconds = None
+        if self._begun is not None:
+            self.step_seconds, self._begun = (self._clock.monotonic_ns() - self._begun) / 1e9, None
+        given = {"epoch": epoch, "loss": loss, "lr": lr, "grad_norm": grad_norm, "throughput": throughput}
+        named = {FIELDS.get(name, name): value for name, value in given.items() if value is not None}
+        values = {**more, **named}
+        self.steps += 1
+        self._record(step, values)
+        self._keep(step, values)
+
+    def on_train_end(self) -> None:
+        """Write what waits, and stop the GPU monitor if the callback has started it."""
+        if self._lines is not None:
+            self._lines.close()
+        if self._started_monitor:
+            self._started_monitor = False
+            self.gpu_monitor.stop_monitoring()
+
+    def get_history(self) -> list[dict[str, Any]]:
+        """Return the newest steps as rows of the file, oldest first; values that are still on a device are None."""
+        return list(self._history)
+
+    def get_summary(self) -> dict[str, Any]:
+        """Return the steps so far and the summary of the GPU."""
+        last = self._history[-1] if self._history else {}
+        return {"steps": self.steps, "last": last, "gpu": self.gpu_monitor.get_summary()}
+
+    def _record(self, step: int, values: dict[str, Any]) -> None:
+        if self._run is None:
+            return
+        known = {canonical(name) if name in FIELDS.values() else name: value for name, value in values.items()}
+        metrics = TrainingMetrics(
+            step=step,
+            epoch=known.pop("epoch", None),
+            loss=known.pop("loss", None),
+            learning_rate=known.pop("learning_rate", None),
+            grad_norm=known.pop("grad_norm", None),
+            batch_time=self.step_seconds,
+            custom=known,
+        )
+        self._run.log(metrics.to_run(), step=step)
+
+    def _keep(self, step: int, values: dict[str, Any]) -> None:
+        """Keep the step in memory and hand it to the file."""
+        row: dict[str, object] = {"step": step}
+        later: dict[str, Arriving] = {}
+        for name, value in values.items():
+            number = self._taken(name, value)
+            if number is None or isinstance(number, (int, float)):
+                row[name] = number
+            else:
+                row[name], later[name] = None, number
+        memory = allocator_memory().get(f"gpu_{self.gpu_monitor.gpu_index}", {})
+        row.setdefault("memory_allocated_mb", memory.get("memory_allocated"))
+        row.setdefault("memory_reserved_mb", memory.get("memory_reserved"))
+        complete = training_row(row, self._clock.wall_ns())
+        self._history.append(complete)
+        if self.gpu_monitor.log_dir is not None:
+            self._queue().put(complete, later)
+
+    def _queue(self) -> LineQueue:
+        if self._lines is None:
+            monitor = self.gpu_monitor
+            self._lines = LineQueue(
+                lambda: JsonLines(str(monitor.log_dir), "training_metrics", monitor.rotation, now=self._clock.wall_ns),
+                lambda text: monitor.notices.say("training file", text),
+            )
+        return self._lines
+
+    def _taken(self, name: str, value: object) -> float | Arriving | None:
+        """Return a number, or one that is on its way; None for what is none, which is said once."""
+        if value is None:
+            return None
+        try:
+            number = self._devices.take(value) if on_device(value) else take(value)
+        except DeviceError as error:
+            self.gpu_monitor.notices.say("device value", f"cannot write {name} to the file: {error}")
+            return None
+        if number is None:
+            cause = f"a {type(value).__name__} is not one number; give a number or a one-element tensor"
+            self.gpu_monitor.notices.say(f"value {name}", f"cannot write {name} to the file: {cause}")
+        return _Copied(number) if isinstance(number, DeviceScalar) else number
+
+
+class _Copied:
+    """A copy on a device whose framework does not say when it is ready; the writing thread waits for it."""
+
+    def __init__(self, scalar: DeviceScalar) -> None:
+        self._scalar = scalar
+
+    def ready(self) -> bool:
+        """Say that it may be read, by a thread that may wait."""
+        return True
+
+    def read(self) -> float:
+        """Wait for the device and return the value."""
+        return host_number(self._scalar.tensor)
+
+
+def _current_run() -> Recorder | None:
+    """Return the run that this process records, if it records one."""
+    from stepscope.session.current import CURRENT
+
+    return CURRENT.run if CURRENT.run.recording else None

@@ -1,0 +1,80 @@
+"""What is known about one training step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import cast
+
+from stepscope.trackers.metrics.scalar import host_number
+
+_RECORDED = {
+    **{name: name for name in ("epoch", "loss", "accuracy", "learning_rate", "grad_norm", "grad_norm_clipped")},
+    "batch_time": "step_seconds",
+    **{name: name for name in ("cpu_memory_mb", "gpu_memory_mb")},
+}
+"""Under which name a run records each field: its own, so that this name finds it whatever else a run holds."""
+
+
+@dataclass
+class TrainingMetrics:
+    """One step. What is not known is None; a custom metric reads as an attribute (`metrics.tokens_per_second`).
+
+    A value that came as a device tensor stays a one-element tensor until `to_dict` reads it: comparing or formatting it
+    works as with a float, and waits for the device.
+    """
+
+    step: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    """Fraction, 0 to 1."""
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    """Total norm of the gradients, before clipping."""
+    grad_norm_clipped: float | None = None
+    """The same after clipping; None if the loop did not clip."""
+    batch_time: float | None = None
+    """Seconds from the end of the step before to the end of this one."""
+    cpu_memory_mb: float | None = None
+    """Resident memory of the process in MiB (2**20 bytes; the documents write MB)."""
+    gpu_memory_mb: float | None = None
+    """Memory in use on the process's GPU in MiB (2**20 bytes; the documents write MB)."""
+    timestamp: float | None = None
+    """Seconds since 1970 UTC."""
+    custom: dict[str, object] = field(default_factory=dict)
+    """Metrics under names of the user's own."""
+
+    def __getattr__(self, name: str) -> float:
+        """Return a custom metric.
+
+        Raises:
+            AttributeError: there is none of this name in this step.
+        """
+        custom = self.__dict__.get("custom", {})
+        if name in custom:
+            return cast("float", custom[name])
+        known = ", ".join(sorted(map(str, custom))) or "none"
+        raise AttributeError(
+            f"cannot find metric {name!r} in this step: its custom ones are {known}; check the spelling"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what is known in the documents' spelling and units, custom metrics beside the others.
+
+        Waits for values that are on a device.
+        """
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "custom"}
+        merged = {**self.custom, **{name: value for name, value in own.items() if value is not None}}
+        return {name: _plain(value) for name, value in merged.items()}
+
+    def to_run(self) -> dict[str, object]:
+        """Return the values as a run records them, under the names they were given; device tensors as they are."""
+        own = self.__dict__
+        recorded = {name: value for name, value in self.custom.items() if value is not None}
+        recorded |= {name: own[field_name] for field_name, name in _RECORDED.items() if own[field_name] is not None}
+        return recorded
+
+
+def _plain(value: object) -> object:
+    """Return a tensor's number as a Python one, anything else as it is."""
+    return host_number(value) if hasattr(value, "item") else value

@@ -1,0 +1,301 @@
+"""Follow one training from inside its loop: figures at hand in process, everything on disk in a run."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.names import clean
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.alerting.alert_system import AlertSystem
+from stepscope.trackers.metrics.custom_metrics import CustomMetrics
+from stepscope.trackers.metrics.scalar import DeviceScalar, take
+from stepscope.trackers.metrics.series import Series
+from stepscope.trackers.monitor.dashboard_attachment import DashboardAttachment, show_on
+from stepscope.trackers.monitor.monitor_settings import MonitorSettings, read_settings
+from stepscope.trackers.monitor.system_attachment import SystemAttachment
+from stepscope.trackers.monitor.training_metrics import TrainingMetrics
+from stepscope.trackers.profiling.gradient_watch import GradientWatch, Taken
+from stepscope.trackers.profiling.step_memory import StepMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from stepscope.trackers.monitor.monitor_settings import ConfigSource, MonitoredRun
+
+_KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
+FLUSH_SECONDS = 0.2
+"""How long the end waits for rules that look at the last steps."""
+MAX_NAMES = 1000
+"""Names whose values are kept in process; values of further ones go to the run only."""
+
+
+class TrainingMonitor:
+    """Record the steps of a training, in process and in a run on disk.
+
+    The constructor starts and writes nothing: the run begins with the first record or with `start_monitoring`. No
+    method raises into the loop. None waits for a device, but for reading figures: `get_training_stats` and `metrics`.
+    """
+
+    dashboard = DashboardAttachment()
+
+    def __init__(
+        self,
+        config: ConfigSource | None = None,
+        *,
+        custom_metrics: Mapping[str, Callable[..., object]] | None = None,
+        run: MonitoredRun | None = None,
+        start_run: Callable[[MonitorSettings], MonitoredRun] = MonitorSettings.start_run,
+        clock: Clock | None = None,
+    ) -> None:
+        """Set up a monitor.
+
+        Args:
+            config: settings, as a dictionary or as the path of a YAML file.
+            custom_metrics: functions of a step's TrainingMetrics (or of nothing), called at every step.
+            run: a run to record into, which is not finished by the monitor; without one it makes and finishes its own.
+            start_run: how to make its own run.
+            clock: both clocks.
+        """
+        self.notices = Complaints()
+        self._metrics: defaultdict[str, Series] = defaultdict(Series)
+        self._clock = clock or SystemClock()
+        self.start_time = self._clock.wall_ns() / 1e9
+        self._settings = read_settings(config, self.notices)
+        self.tensorboard_dir = self._settings.tensorboard_dir
+        """Folder in which the event files of the run lie, in a folder of its name; None without."""
+        if run is not None:
+            for remark in self._settings.remarks:
+                self.notices.say(remark, remark)
+        self._run: MonitoredRun | None = None
+        self._given, self._start_run, self._stopped = run, start_run, False
+        self._starting = threading.RLock()
+        self._next_step = 0
+        self._last_end: int | None = None
+        self._memory = StepMemory(self._clock.monotonic_ns)
+        self._custom = CustomMetrics(custom_metrics)
+        self._system = SystemAttachment(self.notices)
+        is_on = self._settings.given.get("alerting.enabled") is not False
+        self.alert_system: Any = AlertSystem(enabled=is_on, notices=self.notices, record=self._alert)
+        """Takes rules of the user's own (`add_alert_rule`), evaluated on every step; may be replaced."""
+        wanted = self._settings.given.get("recorder.watch.gradients") is not False
+        layers = self._settings.given.get("recorder.watch.layers") or ()
+        self._gradients = GradientWatch(self.notices, layers=layers) if wanted else None  # type: ignore[arg-type]
+
+    @property
+    def system_monitor(self) -> Any:
+        """What samples the machine, such as a SystemMonitor: started and stopped with the monitoring; None without.
+
+        Its figures are kept in `metrics`, one value for each of its samples.
+        """
+        return self._system.part
+
+    @system_monitor.setter
+    def system_monitor(self, part: Any) -> None:
+        self._system.put(part, start=self._run is not None)
+
+    @property
+    def metrics(self) -> defaultdict[str, Series]:
+        """The newest 10 000 values of each metric, as lists. Waits for values that are still on a device."""
+        for series in list(self._metrics.values()):
+            series.settle()
+        return self._metrics
+
+    @property
+    def start_time(self) -> float:
+        """Seconds since 1970 UTC from which `training_time` counts; may be set anew."""
+        return self._start_time
+
+    @start_time.setter
+    def start_time(self, seconds: float) -> None:
+        # Kept on the monotonic clock too, so that a jump of the wall clock does not change a duration.
+        self._start_time = seconds
+        self._start_tick = self._clock.monotonic_ns() / 1e9 - (self._clock.wall_ns() / 1e9 - seconds)
+
+    @property
+    def run(self) -> MonitoredRun | None:
+        """The run that is recorded into; None before it began and after it was finished."""
+        return self._run
+
+    @property
+    def non_finite_losses(self) -> int:
+        """How many losses were NaN or infinite; they are in no average, minimum or maximum."""
+        return self.metrics["loss"].statistics.nonfinite
+
+    def start_monitoring(self) -> None:
+        """Begin the run, if it has not begun. After `stop_monitoring` a new one begins."""
+        self._stopped = False
+        with self._starting:
+            if self._run is None:
+                self._run = self._start_run(self._settings) if self._given is None else self._given
+                self._system.start()
+
+    def stop_monitoring(self) -> None:
+        """Finish the run, if it is the monitor's own. May be called again."""
+        self._stop(None)
+
+    def _stop(self, error: BaseException | None) -> None:
+        flush = getattr(self.alert_system, "flush", None)
+        if flush is not None:
+            flush(FLUSH_SECONDS)
+        run, self._run, self._stopped = self._run, None, True
+        self._system.stop()
+        if run is not None and run is not self._given:
+            run.finish(error)
+
+    def __enter__(self) -> Self:
+        self.start_monitoring()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Finish the run; as failed if an exception is on its way, which goes on unchanged."""
+        self._stop(error)
+
+    def record_metrics(self, step: int, loss: Any, learning_rate: Any, batch_size: Any) -> None:
+        """Record one step. Each value is a number or a one-element tensor; a device tensor is not waited for."""
+        custom: dict[str, object] = {"batch_size": batch_size}
+        self._record(TrainingMetrics(step=step, loss=loss, learning_rate=learning_rate, custom=custom))
+
+    def log_training_step(
+        self,
+        model: object = None,
+        optimizer: Any = None,
+        loss: Any = None,
+        accuracy: Any = None,
+        learning_rate: Any = None,
+        custom_metrics: Mapping[str, object] | None = None,
+        step: int | None = None,
+    ) -> TrainingMetrics:
+        """Record what is given of one step, with the time since the step before, and return it.
+
+        Args:
+            model: its gradient norm is recorded as `grad_norm`, and as `grad_norm_clipped` after clipping if the loop
+                clips; those of the layers that `track_layers` names as `grad_norm/<layer>`. One that cannot be told,
+                since the gradients are gone, is absent, and the reason is told once.
+            optimizer: its first group's learning rate is taken when `learning_rate` is omitted. From the second step on
+                the norm is taken right before it steps: then `zero_grad` may come before this call.
+            loss: a number or a one-element tensor.
+            accuracy: fraction, 0 to 1.
+            learning_rate: a number or a one-element tensor.
+            custom_metrics: further values by name.
+            step: index; without it the monitor counts up from 0. A given one does not move that count.
+        """
+        if step is None:
+            step, self._next_step = self._next_step, self._next_step + 1
+        now = self._clock.monotonic_ns()
+        batch_time = None if self._last_end is None else (now - self._last_end) / 1e9
+        self._last_end = now
+        norms = Taken() if self._gradients is None else self._gradients.take(model, optimizer)
+        layers = {f"grad_norm/{name}": norm for name, norm in norms.layers.items()}
+        metrics = TrainingMetrics(
+            step=step,
+            loss=loss,
+            accuracy=accuracy,
+            learning_rate=_learning_rate(optimizer) if learning_rate is None else learning_rate,
+            grad_norm=norms.norm,
+            grad_norm_clipped=norms.clipped,
+            batch_time=batch_time,
+            custom={**layers, **self._mapping(custom_metrics)},
+        )
+        return self._record(metrics)
+
+    def _mapping(self, values: object) -> dict[str, object]:
+        """Copy custom metrics; what has no names is refused."""
+        if isinstance(values, Mapping):
+            return dict(values)
+        if values is not None:
+            cause = f"a {type(values).__name__} is no dictionary; give values by name"
+            self.notices.say("custom", f"cannot take custom_metrics: {cause}")
+        return {}
+
+    def get_training_stats(self) -> dict[str, float]:
+        """Return current, average, least and largest loss, steps, and seconds since `start_time`; {} without a loss.
+
+        Average, minimum and maximum are over all finite losses (NaN if there is none); `non_finite_losses` counts the
+        others. Waits for losses that are still on a device.
+        """
+        if not self.metrics["loss"]:
+            return {}
+        losses = self.metrics["loss"].statistics
+        return {
+            "current_loss": self.metrics["loss"][-1],
+            "avg_loss": losses.mean if losses.count else math.nan,
+            "min_loss": losses.minimum if losses.count else math.nan,
+            "max_loss": losses.maximum if losses.count else math.nan,
+            "total_steps": self.metrics["step"].recorded,
+            "training_time": self._clock.monotonic_ns() / 1e9 - self._start_tick,
+        }
+
+    def _record(self, metrics: TrainingMetrics) -> TrainingMetrics:
+        """Keep a step in process and hand it to the run."""
+        metrics.timestamp = self._clock.wall_ns() / 1e9
+        self._custom.add_to(metrics)
+        kept = _snapshot(metrics)
+        if self._stopped:
+            self.notices.say(
+                "stopped", "cannot record into the run: monitoring was stopped; call start_monitoring() for a new run"
+            )
+        else:
+            self.start_monitoring()
+        if self._run is not None:
+            # At once: a row that the run has taken survives the death of this process, a buffered one would not.
+            self._run.log(metrics.to_run(), step=metrics.step)
+        for name, value in {**self._system.fresh(), **kept}.items():
+            self._keep(name, value)
+        self._memory.fill(metrics)  # for rules and callers: in the run are the watcher's own samples
+        show_on(self.dashboard, metrics)
+        check = getattr(self.alert_system, "check", None)
+        if check is not None and not self._settings.leaves_out():
+            check(metrics)
+        return metrics
+
+    def _alert(self, event: dict[str, Any]) -> None:
+        """Record a change of an alert; in the thread of the alert system."""
+        record = getattr(self._run, "own_event", None)
+        if record is not None:
+            fields = {name: value for name, value in event.items() if name not in {"kind", "time", "rank", "step"}}
+            record("alert", step=event.get("step"), **fields)
+
+    def _keep(self, name: str, value: float | DeviceScalar) -> None:
+        """Keep a number in process."""
+        if name in self._metrics:
+            self._metrics[name].push(value)
+            return
+        label, _problem = clean(name)
+        if label and (label in self._metrics or len(self._metrics) < MAX_NAMES):
+            self._metrics[label].push(value)
+        else:
+            cause = f"{MAX_NAMES} names are kept; read further ones from the run"
+            self.notices.say("names", f"cannot keep metric {label!r} in process: {cause}")
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    """Return the learning rate of the optimizer's first group; None if it has none."""
+    groups = getattr(optimizer, "param_groups", None)
+    try:
+        return groups[0]["lr"] if groups else None
+    except (KeyError, IndexError, TypeError):
+        return None  # another kind of optimizer: the learning rate is absent, as the caller did not give it
+
+
+def _snapshot(metrics: TrainingMetrics) -> dict[str, float | DeviceScalar]:
+    """Replace each tensor by its number, or by a copy on its device that nobody changes; return the numbers."""
+    own = {name: value for name in _KEPT if (value := getattr(metrics, name)) is not None}
+    taken = {name: take(value) for name, value in {**metrics.custom, **own}.items() if value is not None}
+    numbers = {name: number for name, number in taken.items() if number is not None}
+    for name, number in numbers.items():
+        plain = number.tensor if isinstance(number, DeviceScalar) else number
+        if name in _KEPT:
+            setattr(metrics, name, plain)
+        else:
+            metrics.custom[name] = plain
+    return numbers

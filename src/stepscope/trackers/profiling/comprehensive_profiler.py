@@ -1,0 +1,134 @@
+"""Memory, timing and throughput of a training loop in one object, written to one JSON file."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.strict_json import null
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.json_file import write_json
+from stepscope.trackers.profiling.gpu_memory_profiler import GPUMemoryProfiler, LeakReport
+from stepscope.trackers.profiling.throughput_tracker import ThroughputTracker
+from stepscope.trackers.profiling.training_timer import TrainingTimer
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+ITERATION = "iteration"
+"""Name of the timing, and label of the measurements, of a whole iteration."""
+
+
+class ComprehensiveProfiler:
+    """Profile iterations: `start_iteration()`, the work, `end_iteration(num_samples=, num_tokens=)`.
+
+    `memory`, `timer` and `throughput` are the parts, and can be used beside. What it costs itself is measured and part
+    of the export. Nothing here raises into the loop.
+    """
+
+    def __init__(
+        self,
+        device: Any = 0,
+        window_size: int = 100,
+        *,
+        memory: GPUMemoryProfiler | None = None,
+        timer: TrainingTimer | None = None,
+        throughput: ThroughputTracker | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Profile a device: its number, "cuda:1", a torch.device, or "cpu".
+
+        Args:
+            device: what is measured; without a GPU the memory of this process.
+            window_size: iterations that the current throughput is taken over.
+            memory: measures memory.
+            timer: times the iterations.
+            throughput: counts samples and tokens.
+            clock: seconds, monotonic.
+            wall: seconds since 1970 UTC.
+        """
+        self.device = device
+        self.memory = memory or GPUMemoryProfiler(device)
+        self.timer = timer or TrainingTimer(device)
+        self.throughput = throughput or ThroughputTracker(window_size)
+        self._clock, self._wall = clock, wall
+        self._notices = Complaints()
+        self._began: float | None = None
+        self._open = False
+        self._iterations, self._own_seconds = 0, 0.0
+
+    def start_iteration(self) -> None:
+        """Begin an iteration; one that was begun and never ended is forgotten."""
+        now = self._clock()
+        if self._open:
+            self._notices.say("twice", "an iteration was started before the last one ended: that one is left out")
+            self.timer.discard(ITERATION)
+        if self._began is None:
+            self._began = now
+            self.throughput.start()
+        self._open = True
+        self._own_seconds += self._clock() - now
+        self.timer.start(ITERATION)
+
+    def end_iteration(self, num_samples: object = None, num_tokens: object = None) -> float:
+        """End the iteration and say what it took in; return its seconds by the host's clock, NaN if none was begun."""
+        now = self._clock()
+        seconds = math.nan
+        if self._open:
+            seconds = self.timer.stop(ITERATION)
+            self._open = False
+            self._iterations += 1
+        else:
+            self._notices.say("end", "cannot time an iteration: it was not started; call start_iteration() before it")
+        self.throughput.update(num_samples, num_tokens)
+        self.memory.measure(ITERATION)
+        self._own_seconds += self._clock() - now
+        return seconds
+
+    def set_baseline(self) -> None:
+        """Take the memory in use now as what is normal; see `GPUMemoryProfiler`."""
+        self.memory.set_baseline()
+
+    def detect_leak(self, threshold_gb: float = 0.5) -> LeakReport:
+        """Compare memory with the baseline and judge its slope; see `GPUMemoryProfiler`."""
+        return self.memory.detect_leak(threshold_gb)
+
+    def get_summary(self) -> dict[str, Any]:
+        """Return everything that is known, as it is exported; what is not known is NaN or None."""
+        memory, lasted = self.memory, 0.0 if self._began is None else self._clock() - self._began
+        leak = memory.trend(ITERATION)
+        return {
+            "timestamp": datetime.fromtimestamp(self._wall(), timezone.utc).isoformat(timespec="seconds"),
+            "device": self.device if isinstance(self.device, int) else str(self.device),
+            "memory": {
+                "peak_allocated_gb": memory.peak_allocated_gb,
+                "mean_allocated_gb": memory.mean_allocated_gb,
+                "baseline_gb": memory.baseline_gb,
+                "source": memory.source,
+                "unit": "GiB",
+                "trend": leak.facts(),
+            },
+            "timing": self.timer.get_summary(),
+            "throughput": self.throughput.get_average_throughput(),
+            "current_throughput": {**self.throughput.get_current_throughput(), "window": self.throughput.window_size},
+            "overhead": {
+                "total_sec": self._own_seconds,
+                "per_iteration_sec": self._own_seconds / self._iterations if self._iterations else math.nan,
+                "ratio": self._own_seconds / lasted if lasted > 0 else math.nan,
+            },
+        }
+
+    def export_to_json(self, path: str | os.PathLike[str]) -> bool:
+        """Write the summary to a file, whole or not at all; what is not known is null. False, and told, if it fails."""
+        target = Path(path)
+        try:
+            write_json(target, self.get_summary(), null)
+        except OSError as error:
+            self._notices.say("export", f"cannot write {target}: {error}; choose another path")
+            return False
+        return True

@@ -1,0 +1,246 @@
+"""Memory of the GPU, or of this process without one: measured, compared with a baseline, judged by its slope."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.core.context import memory as host_memory
+from stepscope.core.errors import in_words
+from stepscope.core.vocabulary import GIB
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.metrics.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from stepscope.analysis.series.leak import Trend
+
+KEPT = 10_000
+"""Measurements that are kept of each label; of more, every other one is let go and only every other new one kept."""
+MAX_LABELS = 100
+PROCESS = "process"
+_STATS = {
+    "allocated_gb": "allocated_bytes.all.current",
+    "reserved_gb": "reserved_bytes.all.current",
+    "max_allocated_gb": "allocated_bytes.all.peak",
+    "max_reserved_gb": "reserved_bytes.all.peak",
+}
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """What `detect_leak` found. It is true if memory grew beyond baseline + threshold; `is_leak` asks for more."""
+
+    exceeded: bool
+    """Whether more than the threshold is in use above the baseline. A bigger batch does that too."""
+    growing: bool
+    """Whether the slope says that memory grows and goes on growing; warm-up, caches and single jumps do not."""
+    grown_gb: float
+    """GiB in use above the baseline; NaN if there is none."""
+    threshold_gb: float
+    baseline_gb: float
+    """GiB; NaN if nothing was measured before."""
+    trend: Trend
+    """The verdict of the slope, with its evidence; `rate` in bytes per second, `left` in seconds."""
+
+    @property
+    def is_leak(self) -> bool:
+        """Whether memory is above the threshold and still growing."""
+        return self.exceeded and self.growing
+
+    def __bool__(self) -> bool:
+        """Return `exceeded`."""
+        return self.exceeded
+
+
+class GPUMemoryProfiler:
+    """Measure what torch's allocator has of a GPU; without a GPU the resident memory of this process.
+
+    Reads counters of the host: no device is waited for. Measurements with the same label should be taken at the same
+    point of the step, since slopes are judged by label. GB means GiB (2**30 bytes).
+    """
+
+    def __init__(
+        self,
+        device: Any = 0,
+        *,
+        modules: Mapping[str, Any] = sys.modules,
+        resident: Callable[[], tuple[float, float]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Measure a device: its number, "cuda:1", a torch.device, or "cpu" for this process.
+
+        Args:
+            device: what to measure.
+            modules: loaded modules by name; torch is used if it is among them, and never imported.
+            resident: returns resident memory of this process and its peak, in bytes.
+            clock: seconds, monotonic.
+        """
+        self.device = device
+        self._modules, self._resident, self._clock = modules, resident or resident_memory, clock
+        self._source: str | None = None
+        self._baseline: float | None = None
+        self._series: dict[str, _Readings] = {}
+        self._statistics = Statistics()
+        self._peak = math.nan
+        self._limit: float | None = None
+        self._notices = Complaints()
+
+    @property
+    def source(self) -> str:
+        """What is measured: "cuda:0" or the like, or "process". Decided by the first measurement."""
+        if self._source is None:
+            self._source = _choose(self.device, self._modules)
+        return self._source
+
+    @property
+    def baseline_gb(self) -> float:
+        """GiB that were in use at the baseline; NaN before the first measurement."""
+        return math.nan if self._baseline is None else self._baseline / GIB
+
+    @property
+    def peak_allocated_gb(self) -> float:
+        """Highest GiB in use that the source knows of, also between measurements; NaN if nothing was measured."""
+        return self._peak / GIB
+
+    @property
+    def mean_allocated_gb(self) -> float:
+        """Mean GiB in use over all measurements; NaN if there is none."""
+        average = self._statistics.average
+        return math.nan if average is None else average / GIB
+
+    @property
+    def count(self) -> int:
+        """Measurements so far."""
+        return self._statistics.count
+
+    def measure(self, label: str = "") -> dict[str, float]:
+        """Return what is in use now, in GiB; without a GPU nothing is reserved, which is NaN."""
+        values = self._read()
+        allocated = values["allocated_gb"]
+        if math.isfinite(allocated):
+            if self._baseline is None:
+                self._baseline = allocated
+            self._statistics.add(allocated)
+            highest = values["max_allocated_gb"] if math.isfinite(values["max_allocated_gb"]) else allocated
+            self._peak = max(highest, self._peak if math.isfinite(self._peak) else highest)
+            self._keep(str(label), allocated)
+        return {name: value / GIB for name, value in values.items()}
+
+    def set_baseline(self) -> None:
+        """Take what is in use now as what is normal; until this is called the first measurement is."""
+        allocated = self._read()["allocated_gb"]
+        self._baseline = allocated if math.isfinite(allocated) else None
+
+    def detect_leak(self, threshold_gb: float = 0.5) -> LeakReport:
+        """Measure, and compare with the baseline and with the measurements before.
+
+        Args:
+            threshold_gb: GiB above the baseline that make the report true.
+        """
+        before = self.baseline_gb
+        used = self.measure("detect_leak")["allocated_gb"]
+        grown = used - (before if math.isfinite(before) else used)
+        trend = self.trend()
+        return LeakReport(grown > threshold_gb, trend.growing, grown, threshold_gb, self.baseline_gb, trend)
+
+    def trend(self, label: str | None = None) -> Trend:
+        """Judge the slope of the measurements of one label; without one, of the label that has most."""
+        from stepscope.analysis.series.leak import assess  # numpy, for those who ask
+
+        if label is None:
+            label = max(self._series, key=lambda name: self._series[name].count, default="")
+        readings = self._series.get(label)
+        if readings is None:
+            return assess((), ())
+        return assess(readings.times, readings.values, limit=self._capacity())
+
+    def _keep(self, label: str, allocated: float) -> None:
+        if label not in self._series and len(self._series) >= MAX_LABELS:
+            remedy = "use few labels; the others are measured, and no slope is judged"
+            self._notices.say("labels", f"cannot keep label {label[:80]!r}: there are {MAX_LABELS} already; {remedy}")
+            return
+        self._series.setdefault(label, _Readings()).add(self._clock(), allocated)
+
+    def _read(self) -> dict[str, float]:
+        """Return the four figures in bytes, under their names in GiB; NaN for what this source does not have."""
+        if self.source == PROCESS:
+            resident, peak = self._resident()
+            return {**dict.fromkeys(_STATS, math.nan), "allocated_gb": resident, "max_allocated_gb": peak}
+        kind, _, number = self.source.partition(":")
+        try:
+            backend = getattr(self._modules["torch"], kind)
+            stats = backend.memory_stats(int(number))
+        except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; the training must go on
+            cause = in_words(error, 200)
+            self._notices.say("read", f"cannot read the memory of {self.source}: {cause}; look after the device")
+            return dict.fromkeys(_STATS, math.nan)
+        return {name: float(stats.get(key, 0)) for name, key in _STATS.items()}  # empty before the first allocation
+
+    def _capacity(self) -> float | None:
+        """Return the bytes that the device, or this machine for this process, has; None if nobody says."""
+        if self._limit is None:
+            try:
+                if self.source == PROCESS:
+                    known = [float(size) for size in host_memory().values() if size]
+                    self._limit = min(known) if known else None
+                else:
+                    kind, _, number = self.source.partition(":")
+                    backend = getattr(self._modules["torch"], kind)
+                    self._limit = float(backend.get_device_properties(int(number)).total_memory)
+            except Exception as error:  # noqa: BLE001 - as in `_read`
+                self._notices.say("capacity", f"cannot say how much memory there is: {error}; no time left is told")
+                return None
+        return self._limit
+
+
+class _Readings:
+    """Times and values of one label, thinned out evenly when there are many."""
+
+    def __init__(self) -> None:
+        self.times, self.values = array("d"), array("d")
+        self.count = 0
+        self._every = 1
+
+    def add(self, when: float, value: float) -> None:
+        if self.count % self._every == 0:
+            self.times.append(when)
+            self.values.append(value)
+        self.count += 1
+        if len(self.times) >= KEPT:
+            del self.times[1::2], self.values[1::2]
+            self._every *= 2
+
+
+def _choose(device: Any, modules: Mapping[str, Any]) -> str:
+    """Return the device that can be measured, as "cuda:0"; "process" if there is none."""
+    text = f"cuda:{device}" if isinstance(device, int) else str(device)
+    kind, _, number = text.partition(":")
+    backend = getattr(modules.get("torch"), kind, None)
+    try:
+        if backend is None or not hasattr(backend, "memory_stats") or not backend.is_available():
+            return PROCESS
+        if not number:
+            number = str(backend.current_device())
+        return f"{kind}:{int(number)}" if int(number) < backend.device_count() else PROCESS
+    except (RuntimeError, AssertionError, ValueError, AttributeError):  # half-imported, or a driver in trouble
+        return PROCESS
+
+
+def resident_memory(status: str = "/proc/self/status") -> tuple[float, float]:
+    """Return resident memory of this process and its peak, in bytes; NaN where the system does not tell."""
+    wanted = {"VmRSS": math.nan, "VmHWM": math.nan}
+    try:
+        with open(status, encoding="ascii", errors="replace") as file:
+            for line in file:
+                key, _, rest = line.partition(":")
+                if key in wanted:
+                    wanted[key] = float(rest.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):  # not Linux: nothing is known, which is what NaN says
+        return math.nan, math.nan
+    return wanted["VmRSS"], wanted["VmHWM"]

@@ -1,0 +1,212 @@
+"""Time the parts of a training loop by name: by the host's clock, and on a GPU by its own, without waiting for it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from contextlib import contextmanager
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stepscope.recorder.complaints import Complaints
+from stepscope.trackers.metrics.series import Series
+from stepscope.trackers.metrics.statistics import summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+EVENTS, SYNC, HOST = "events", "sync", "host"
+"""How a GPU is timed: by events that it passes; by waiting for it at both ends; not at all."""
+KEPT = 10_000
+"""Values per name that percentiles are taken from."""
+MAX_NAMES, MAX_OPEN, MAX_PENDING = 1000, 100, 4096
+"""Names; times that one name may be open at once in one thread; timings whose GPU events nobody has read yet."""
+
+
+class _Open(NamedTuple):
+    began: float
+    event: Any
+
+
+class _Pending(NamedTuple):
+    name: str
+    first: Any
+    last: Any
+
+
+class TrainingTimer:
+    """Start and stop named timings.
+
+    A name that is started again before it was stopped is timed inside itself: `stop` ends the one started last. Each
+    thread has its own. `stop` without `start` returns NaN and counts nothing. Nothing here raises.
+
+    With a GPU in use, its time is taken between two events in its queue, which is right for work that the host only
+    hands over, and waits for nothing; `get_summary` then tells the GPU's time beside the host's. `mode="sync"` waits
+    for the GPU at both ends of each timing instead, so that `stop` returns its time at once: that changes what is
+    measured.
+    """
+
+    def __init__(
+        self,
+        device: Any = 0,
+        mode: str = EVENTS,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        modules: Mapping[str, Any] = sys.modules,
+    ) -> None:
+        """Time work on a device: its number, "cuda:1", a torch.device, or "cpu".
+
+        Args:
+            device: whose work is timed.
+            mode: "events", "sync" or "host" (the host's clock only).
+            clock: seconds, monotonic.
+            modules: loaded modules by name; torch is used if it is among them, and never imported.
+        """
+        self.device, self._clock, self._modules = device, clock, modules
+        self._notices = Complaints()
+        if mode not in (EVENTS, SYNC, HOST):
+            self._notices.say("mode", f"cannot time by {mode!r}: there is no such mode; it is timed by events")
+            mode = EVENTS
+        self.mode = mode
+        self._open: dict[tuple[int, str], list[_Open]] = {}
+        self._host: dict[str, Series] = {}
+        self._device: dict[str, Series] = {}
+        self._pending: deque[_Pending] = deque()
+        self._spares: list[Any] = []
+        self.dropped = 0
+        """Timings of the GPU that were lost since nobody asked for so long."""
+
+    def start(self, name: str) -> None:
+        """Begin a timing."""
+        stack = self._open.setdefault((get_ident(), name), [])
+        if len(stack) >= MAX_OPEN or len(self._open) > MAX_NAMES:
+            self._notices.say("open", f"cannot time {name!r:.80}: too much is started and never stopped; stop it")
+            return
+        if self.mode == SYNC:
+            self._synchronize()
+        stack.append(_Open(self._clock(), self._mark()))
+
+    def stop(self, name: str) -> float:
+        """End the timing started last; return its seconds (the host's, see the class), NaN if there is none."""
+        stack = self._open.get((get_ident(), name))
+        if not stack:
+            self._notices.say("stop", f"cannot stop {name!r:.80}: it was not started in this thread; start it first")
+            return math.nan
+        if self.mode == SYNC:
+            self._synchronize()
+        seconds = self._clock() - stack[-1].began
+        first = stack.pop().event
+        self._of(self._host, name).append(seconds)
+        if first is not None:
+            last = self._mark()
+            if last is not None:
+                self._wait_later(_Pending(name, first, last))
+        return seconds
+
+    def discard(self, name: str) -> None:
+        """Forget a timing that was started in this thread and is not to be counted."""
+        stack = self._open.get((get_ident(), name))
+        if stack:
+            stack.pop()
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Time a block."""
+        self.start(name)
+        try:
+            yield
+        finally:
+            self.stop(name)
+
+    def names(self) -> list[str]:
+        """List the names that were timed, in the order of their first end."""
+        return list(self._host)
+
+    def get_summary(self) -> dict[str, dict[str, float | int | str | None]]:
+        """Return the figures of each name: `mean_sec`, `count`, `total_sec`, `min_sec`, `max_sec`, `std_sec`,
+        `p50_sec`, `p95_sec`, `p99_sec` and `last_sec`, and `clock`, which says whose they are: "device" or "host".
+
+        Where a GPU was timed the figures are its own, and `host_mean_sec` is the host's. Percentiles are over the last
+        10 000. Waits for GPU events that were not passed yet.
+        """  # noqa: D205 - the list is the summary
+        self._settle(wait=True)
+        return {name: self._figures(name) for name in self._host}
+
+    def _figures(self, name: str) -> dict[str, float | int | str | None]:
+        host, device = self._host[name], self._device.get(name)
+        chosen = host if device is None or not device.recorded else device
+        statistics, recent = chosen.statistics, chosen.newest()
+        figures = summarise(statistics, recent, recent[-1] if recent else None)
+        figures.pop("nonfinite")
+        count = figures.pop("count")
+        mean = figures["mean"]
+        total = None if mean is None or count is None else mean * count
+        facts: dict[str, float | int | str | None] = {"mean_sec": mean, "count": count, "total_sec": total}
+        facts |= {f"{key}_sec": value for key, value in figures.items() if key != "mean"}
+        facts["clock"] = "host" if chosen is host else "device"
+        if chosen is not host:
+            facts["host_mean_sec"] = host.statistics.average
+        return facts
+
+    def _of(self, group: dict[str, Series], name: str) -> Series:
+        if name not in group:
+            group.setdefault(name, Series(capacity=KEPT))
+        return group[name]
+
+    def _backend(self) -> Any:
+        """Return torch's module for the device if it is in use, else None; neither torch nor a device is started."""
+        text = "cuda" if isinstance(self.device, int) else str(self.device).partition(":")[0]
+        backend = getattr(self._modules.get("torch"), text, None)
+        ready = getattr(backend, "is_initialized", None)
+        return backend if ready is not None and hasattr(backend, "Event") and ready() else None
+
+    def _mark(self) -> Any:
+        """Put an event into the queue of the device; None without one, or while a graph is captured."""
+        if self.mode == HOST:
+            return None
+        try:
+            backend = self._backend()
+            if backend is None or getattr(backend, "is_current_stream_capturing", bool)():
+                return None
+            event = self._spares.pop() if self._spares else backend.Event(enable_timing=True)
+            event.record()
+        except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; the training must go on
+            self._notices.say("event", f"cannot time {self.device}: {error}; the host's clock is used"[:300])
+            return None
+        return event
+
+    def _synchronize(self) -> None:
+        try:
+            backend = self._backend()
+            if backend is not None:
+                backend.synchronize(self.device)
+        except Exception as error:  # noqa: BLE001 - as in `_mark`
+            self._notices.say("sync", f"cannot wait for {self.device}: {error}; the host's clock is used"[:300])
+
+    def _wait_later(self, pending: _Pending) -> None:
+        self._pending.append(pending)
+        self._settle(wait=False)
+        if len(self._pending) > MAX_PENDING:
+            self._pending.popleft()
+            self.dropped += 1
+
+    def _settle(self, *, wait: bool) -> None:
+        """Read the timings whose events the device has passed, in their order; `wait` for the others."""
+        while self._pending:
+            name, first, last = self._pending[0]
+            try:
+                if not last.query():
+                    if not wait:
+                        return
+                    last.synchronize()
+                seconds = first.elapsed_time(last) / 1e3
+            except Exception as error:  # noqa: BLE001 - as in `_mark`
+                self._notices.say("read", f"cannot read a time of {self.device}: {error}; it is left out"[:300])
+                self._pending.popleft()
+                continue
+            self._pending.popleft()
+            self._of(self._device, name).append(seconds)
+            if len(self._spares) < MAX_OPEN:
+                self._spares += [first, last]
