@@ -1,10 +1,10 @@
 """Torch loops for the gate: one program four times over, as it is, again, and with 3 and 10 % more work.
 
-They are run in three orders. *Step by step* they take turns with every step, as close as two programs can be compared:
-what the gate must tell is held against that. *Run by run* they take turns as short runs, A B A B, as `docs/compare.md`
-advises. *One after the other* each is one run, as two jobs of CI are: the hardest case, for what the machine does
-meanwhile is in one of them alone. There no more can be told than the machine lets, and nothing false must be: where its
-own speed moves by 15 % from second to second, a rise of 3 % in a run of a second is *undecided*.
+They run in three orders. *Step by step*: the loops take turns at every step, the closest comparison possible; the gate
+is judged against this order. *Run by run*: they take turns as short runs, A B A B, as `docs/howto/compare.md` advises.
+*One after the other*: each loop is one run, like two CI jobs. This is the hardest case, because a disturbance of the
+machine affects only one of the runs: if the machine's own speed varies by 15 % from second to second, a 3 % increase in
+a one-second run must be reported as *undecided*.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def test_python_floor_is_stated_and_one(metadata):
     assert metadata["Requires-Python"] == ">=3.10"
     assert 'target-version = "py310"' in read("pyproject.toml")
     assert "Python 3.10 or newer" in read("README.md")
-    assert "Python 3.10 and torch 2.1 are the oldest that work" in read("docs/torch.md")
+    assert "Python 3.10 and torch 2.1 are the oldest that work" in read("docs/reference/torch.md")
     assert 'torch = ["torch>=2.1"]' in read("pyproject.toml")
 
 
@@ -171,8 +171,8 @@ def test_security_page_says_what_is_asked():
 
 
 def test_rooms_in_the_documentation_are_the_checked_ones():
-    """The room table of docs/architecture.md has the layers that are checked, and knows which rooms exist."""
-    rows = re.findall(r"^\| `(\w+)` \| (\d) \| (now|planned) \|", read("docs/architecture.md"), re.MULTILINE)
+    """The room table of docs/concepts/architecture.md has the layers that are checked, and knows which rooms exist."""
+    rows = re.findall(r"^\| `(\w+)` \| (\d) \| (now|planned) \|", read("docs/concepts/architecture.md"), re.MULTILINE)
     special = {check_layers.FACE, check_layers.TOP}
     assert {name: int(layer) for name, layer, _ in rows} == {
         name: layer for name, layer in check_layers.LAYERS.items() if name not in special

@@ -145,7 +145,7 @@ def layer_findings(modules: list[Module]) -> Iterator[Finding]:
     for module in modules:
         source = rooms[module.name]
         if source not in LAYERS:
-            yield Finding(module.path, 1, f"room {source!r} has no layer; add it to LAYERS and docs/architecture.md")
+            yield Finding(module.path, 1, f"room {source!r} has no layer; add it to LAYERS and the architecture page")
             continue
         for line, name in targets(module, set(rooms), for_types=True):
             target = rooms.get(name)

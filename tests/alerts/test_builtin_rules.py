@@ -22,7 +22,7 @@ from stepscope.core.remedies import ALARMS, REMEDIES, remedy
 from stepscope.core.settings import default_schema
 from tests.alerts.rows import Rig, noise, records, states
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "alerts.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "alerts.md"
 GIB = 2.0**30
 
 

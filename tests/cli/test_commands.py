@@ -15,7 +15,7 @@ from stepscope.cli.main import main
 from stepscope.cli.parser import COMMANDS, GROUPS, build_parser, commands_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
 TREE = {words: parser for words, parser in commands_of(build_parser()) if words}
 ENDS = {
     words: parser
@@ -70,14 +70,14 @@ def test_no_example_is_of_a_command_that_is_not_there():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_a_section_and_a_row(name):
-    """docs/cli.md has a section of each command with something to type, and a row in its table."""
+    """docs/reference/cli.md has a section of each command with something to type, and a row in its table."""
     assert f"| [`{name}`](#stepscope-{name}) |" in PAGE
     section = PAGE.partition(f"\n## stepscope {name}\n")[2].partition("\n## ")[0]
     assert re.search(rf"^(\$ )?(eval \"\$\()?stepscope {name}\b", section, re.MULTILINE), name
 
 
 def test_the_table_is_grouped_as_the_help():
-    """The table of docs/cli.md has the groups of `stepscope --help`, in their order."""
+    """The table of docs/reference/cli.md has the groups of `stepscope --help`, in their order."""
     rows = re.findall(r"^\| ([^|]*) \| \[`(\w+)`\]", PAGE, re.MULTILINE)
     assert [name for _, name in rows] == list(COMMANDS)
     assert [title for title, _ in rows if title] == list(GROUPS)
@@ -125,7 +125,7 @@ def test_facts_come_as_json_where_there_are_any(words):
 
 
 def test_exit_codes_are_documented_and_stay():
-    """The codes are the ones of docs/cli.md and of `stepscope --help`."""
+    """The codes are the ones of docs/reference/cli.md and of `stepscope --help`."""
     assert (FINE, FAILED, USAGE, GATE) == (0, 1, 2, 3)
     table = PAGE.partition("| exit code | meaning |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE) == ["0", "1", "2", "3", "130", "141", "other"]

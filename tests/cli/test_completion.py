@@ -176,6 +176,6 @@ def told(descriptor, done):
 
 
 def test_the_examples_of_the_docs_are_those_of_the_help():
-    """docs/cli.md tells how to switch it on in each shell."""
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    """docs/reference/cli.md tells how to switch it on in each shell."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
     assert all(f"stepscope completion {shell}" in text for shell in ("bash", "zsh", "fish"))

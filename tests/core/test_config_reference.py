@@ -19,7 +19,7 @@ def test_the_template_is_the_rendered_one():
 
 
 def test_the_page_is_the_rendered_one():
-    """The tables of `docs/configuration.md` change with the schema."""
+    """The tables of `docs/reference/configuration.md` change with the schema."""
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     assert page == render_page(page, default_schema()), STALE
     assert page.count("<!-- generated: ") == 3

@@ -23,7 +23,7 @@ from stepscope.core.vocabulary import (
     unit_of,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 def tables() -> list[list[tuple[str, ...]]]:

@@ -11,7 +11,7 @@ from stepscope.analysis.diagnosis.kinds import KINDS
 from stepscope.core.remedies import remedy
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "concepts" / "diagnosis.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]*?) \|", re.MULTILINE)
 PROMISED = [
     "none",
@@ -74,7 +74,7 @@ BOTTLENECKS = ("slow forward", "slow backward", "slow data loading", "memory-bou
 @pytest.mark.promise("S3-020", "S3-045", "S3-048", "S4-052")
 def test_the_guide_leads_from_throughput_to_a_remedy() -> None:
     """Throughput, resources, profiler, iterate: in this order, with the three alerts and the four bottlenecks."""
-    guide = (ROOT / "docs" / "slow_training.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "howto" / "slow_training.md").read_text(encoding="utf-8")
     places = [guide.index(f"\n## {title}") for title in ("1. Throughput", "2. Resources", "3. Profiler", "4. Iterate")]
     assert places == sorted(places)
     for word in ("30 samples", "uneven", "high memory", "below 50 %", "above 90 %", "30 % of the time"):

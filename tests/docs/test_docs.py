@@ -70,15 +70,16 @@ def test_commands_parse(page):
 
 
 def test_every_command_is_documented():
-    """Every command of the command line has a section in docs/cli.md."""
-    headings = re.findall(r"^#{2,3} (.*)$", (ROOT / "docs" / "cli.md").read_text(encoding="utf-8"), re.MULTILINE)
+    """Every command of the command line has a section in docs/reference/cli.md."""
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    headings = re.findall(r"^#{2,3} (.*)$", text, re.MULTILINE)
     documented = {word for heading in headings for word in re.findall(r"[\w-]+", heading)}
     assert [name for name in command_names() if name not in documented] == []
 
 
 def test_no_command_is_invented():
-    """Every section of docs/cli.md that is named after a command names one that exists."""
-    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    """Every section of docs/reference/cli.md that is named after a command names one that exists."""
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     named = re.findall(r"^#{2,3} `?stepscope ([\w-]+)", text, re.MULTILINE)
     assert [name for name in named if name not in command_names()] == []
 
@@ -129,5 +130,6 @@ def test_site_loads_nothing_from_elsewhere(tmp_path):
 @pytest.mark.parametrize("topic", ["profiling", "benchmarking", "memory", "alerts", "distributed", "quickstart"])
 def test_every_guide_is_there(topic):
     """The topics that the documents link to have a page of their own, with commands to type."""
-    text = (ROOT / "docs" / f"{topic}.md").read_text(encoding="utf-8")
+    [page] = (ROOT / "docs").glob(f"*/{topic}.md")
+    text = page.read_text(encoding="utf-8")
     assert any("stepscope" in block.code for block in blocks(text))

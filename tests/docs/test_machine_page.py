@@ -6,7 +6,7 @@ from pathlib import Path
 from stepscope.samplers.machine import host_samplers
 from stepscope.samplers.nvidia import NvidiaSampler
 
-PAGE = Path(__file__).parents[2] / "docs" / "machine.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "machine.md"
 
 
 def test_page_lists_every_sample():

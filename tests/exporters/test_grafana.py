@@ -105,7 +105,7 @@ def test_scrape_interval_is_the_recommended_one():
     assert config["global"]["scrape_interval"] == "15s"
     assert config["rule_files"] == [RULES.name]
     assert config["scrape_configs"][0]["file_sd_configs"][0]["files"][0].endswith("/*.json")
-    assert "15 s" in (ROOT / "docs" / "prometheus.md").read_text(encoding="utf-8")
+    assert "15 s" in (ROOT / "docs" / "reference" / "prometheus.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.promise("S2-035")

@@ -89,6 +89,6 @@ def test_unknown_metrics_are_told():
 
 
 def test_the_page_has_the_spellings_of_the_documents():
-    """The table of docs/export.md is the one that exports use."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    """The table of docs/howto/export.md is the one that exports use."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "howto" / "export.md").read_text(encoding="utf-8")
     assert dict(re.findall(r"^\| `([\w/*]+)` \| `([\w/]+)` \|$", text, re.MULTILINE)) == DOCUMENTED

@@ -130,14 +130,14 @@ def test_package_of_lightning_is_the_one_in_use(loaded, expected):
 
 @pytest.mark.promise("S3-051")
 def test_page_has_every_option_and_what_may_be_missing():
-    """docs/lightning.md names every option of the three callbacks, and what to look at if something is missing."""
+    """docs/reference/lightning.md names every option of the three callbacks, and what may be missing."""
     pytest.importorskip("lightning")
     import inspect
     from pathlib import Path
 
     import stepscope.callbacks as face
 
-    page = (Path(__file__).resolve().parents[2] / "docs" / "lightning.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "lightning.md").read_text(encoding="utf-8")
     for name in ("ThroughputMonitorCallback", "ProfilerCallback", "ResourceMonitorCallback"):
         options = set(inspect.signature(getattr(face, name)).parameters) - {"project", "make_machine"}
         assert {option for option in options if f"`{option}`" not in page} == set(), name

@@ -30,7 +30,7 @@ MAX_LISTED = 3
 """Keys named in one notice; the rest are counted."""
 MAX_SETTINGS = 2000
 """Settings of one source; more are a mistake."""
-REFERENCE = "docs/configuration.md lists every key"
+REFERENCE = "docs/reference/configuration.md lists every key"
 
 _OWN_SPELLING = 1 << 30
 

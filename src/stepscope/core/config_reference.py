@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from stepscope.core.schema import Alias, Key, Schema
 
 TEMPLATE = Path("configs/monitoring_config.yaml")
-PAGE = Path("docs/configuration.md")
+PAGE = Path("docs/reference/configuration.md")
 HEADER = """\
 # Every setting of Stepscope with its default. Keep what you change, delete the rest.
 # Lines that start with "# " and a key are not active: parts that are not built yet, and values that other
-# settings change as long as they are not set here. docs/configuration.md explains all of them.
+# settings change as long as they are not set here. docs/reference/configuration.md explains all of them.
 """
 
 

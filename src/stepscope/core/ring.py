@@ -1,7 +1,7 @@
 """The ring between a trainer and its watcher: the layout of the file, and how to read it from outside.
 
 A ring is a file of fixed size in shared memory with one writer (a rank of the training) and one reader
-(its watcher, or a salvager when both are gone). docs/format.md describes it for people. What does not fit during a
+(its watcher, or a salvager when both are gone). docs/reference/format.md describes it. What does not fit during a
 burst goes to a spill file beside it, segment by segment (`core.spill`).
 
 Positions are absolute: they count bytes since the ring was made and never go back. The byte at position

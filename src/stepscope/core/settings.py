@@ -296,7 +296,7 @@ WATCH = (
 ALERTING = (
     Key("alerting.enabled", SWITCH, True, "", "evaluate alert rules in the watcher"),
     Key("alerting.profile", TEXT, "default", "", "set of rules to start from; `stepscope alerts rules` lists them"),
-    Key("alerting.rules", LIST, (), "", "rules of your own, and changes to built-in ones: see docs/alerts.md"),
+    Key("alerting.rules", LIST, (), "", "your own rules, and changes to built-in rules: see docs/reference/alerts.md"),
     Key(
         "alerting.channels",
         LIST,

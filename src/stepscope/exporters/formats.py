@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     File = Callable[[Past, Sequence[Metric], Path], None]
 
 SPELLINGS = ("recorded", "canonical", "documents")
-"""Of names: as logged; as in docs/metrics.md; as in the mission's documents."""
+"""Of names: as logged; as in docs/reference/metrics.md; as in the mission's documents."""
 
 
 @dataclass(frozen=True)

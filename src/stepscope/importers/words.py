@@ -41,7 +41,7 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "gpu/0/memory_peak_bytes": ("mem_max_allocated_bytes", "max_memory_allocated_bytes", "peak_memory_allocated"),
     "gpu/0/memory_allocated_bytes": ("mem_allocated_bytes",),
 }
-"""Canonical names (docs/metrics.md) and the spellings of other tools, the likeliest first, as `plain` has them.
+"""Canonical names (docs/reference/metrics.md) and their spellings in other tools, likeliest first, as `plain` has them.
 
 A spelling stands here only where its unit is certain."""
 

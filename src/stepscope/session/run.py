@@ -117,7 +117,7 @@ class Run(Recorder):
     def watch(self, *objects: Any) -> None:
         """Instrument torch: every step and its phases from now on. Name models and optimizers that exist already.
 
-        See docs/torch.md for what is measured. `stepscope run script.py` does the same without a line in the script.
+        See docs/reference/torch.md for what is measured. `stepscope run script.py` needs no change to the script.
         """
         if not self.recording:
             return
@@ -148,7 +148,7 @@ class Run(Recorder):
         """Profile the next `steps` steps with torch's profiler: a trace in the run's folder, the slowest operations.
 
         Starts when the step under way has ended, and ends by itself; never raises. Returns a `Profile` (see
-        docs/profiling.md for its options), also a context manager, whose `result` is there when it has ended.
+        docs/reference/profiling.md for its options), also a context manager, whose `result` is there when it has ended.
         """
         from importlib import import_module  # by its name: integrations lie above this room
 

@@ -180,7 +180,7 @@ class Past:
         return [event for event in found if kind is None or event.get("kind") == kind]
 
     def diagnose(self) -> dict[str, Any]:
-        """Return why the run is slow or went wrong, as `stepscope diagnose --json` prints it: see docs/diagnosis.md."""
+        """Return why the run is slow or went wrong, as `diagnose --json` prints it: see docs/concepts/diagnosis.md."""
         view = importlib.import_module("stepscope.views.diagnosis")  # a view's: this room reads, and passes the run on
         found: dict[str, Any] = view.diagnose(self)
         return found

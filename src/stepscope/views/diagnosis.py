@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def diagnose(past: Past) -> dict[str, Any]:
-    """Return the verdict of a recorded run: see docs/diagnosis.md for every key."""
+    """Return the verdict of a recorded run: see docs/concepts/diagnosis.md for every key."""
     about = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path), "state": past.state}
     evidence = evidence_of(past)
     return {**_told(about, evidence), "devices": _devices(past, evidence)}

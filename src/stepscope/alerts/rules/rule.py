@@ -297,7 +297,7 @@ def rule_of(given: Mapping[str, Any]) -> Rule:
     """
     rule, problems = read_rule(given)
     if rule is None:
-        raise UsageError("read an alert rule", "; ".join(problems), "docs/alerts.md has every key")
+        raise UsageError("read an alert rule", "; ".join(problems), "docs/reference/alerts.md has every key")
     return rule
 
 

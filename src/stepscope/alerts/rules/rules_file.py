@@ -51,7 +51,7 @@ def load_rules(path: str | Path) -> list[Rule]:
 
 def _error(what: str, problems: list[str]) -> UsageError:
     if len(problems) == 1:
-        return UsageError(what, problems[0], "docs/alerts.md has every key")
+        return UsageError(what, problems[0], "docs/reference/alerts.md has every key")
     listed = "".join(f"\n  {problem}" for problem in problems[:MOST_SHOWN])
     return UsageError(what, f"{len(problems)} problems", f"correct each of them:{listed}")
 

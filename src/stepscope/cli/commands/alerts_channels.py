@@ -92,7 +92,7 @@ def _lines(
         yield paint(plain(problem), "red")
     yield f"{len(rules)} rules"
     if not channels:
-        yield "no channel: alerts are kept in the run, and nobody is told; see docs/notification.md"
+        yield "no channel: alerts are kept in the run, and nobody is told; see docs/howto/notification.md"
     for row in found:
         if row["why"]:
             yield paint(f"{plain(row['channel'])}: {plain(row['why'])}", "red")
@@ -116,7 +116,7 @@ def trial(options: argparse.Namespace) -> int:
     channels = [one for one in channels if options.channel in {None, one.name}]
     if not channels:
         cause = f"there is no channel {options.channel!r}" if options.channel else "alerting.channels is empty"
-        raise StepscopeError("send a test", cause, "add one: see docs/notification.md")
+        raise StepscopeError("send a test", cause, "add one: see docs/howto/notification.md")
     guard_this_process(settings)
     if any(channel.kind == APPRISE for channel in channels):
         from stepscope.alerts.delivery.apprise_channel import prepare_this_process

@@ -1,6 +1,6 @@
 """Store runs that another tool has recorded, or that were exported, as runs of Stepscope.
 
-PATH is a file or a folder, which is searched; the content tells the format (docs/importers.md lists them). What
+PATH is a file or a folder, which is searched; the content tells the format (docs/howto/importers.md lists them). What
 `stepscope export` has written comes back to the last bit. A run that is there already is not stored twice.
 """
 

@@ -2,7 +2,7 @@
 
 Views: points (run, project, name, rank, attempt, seq, step, time, value, ns), runs (run, project, name, state, cause,
 created, duration, step, path, config) and events (run, project, time, kind, rank, attempt, step, data). Times are UTC,
-durations are seconds. One SELECT runs, and nothing is written: see docs/sql.md.
+durations are seconds. One SELECT runs, and nothing is written: see docs/reference/sql.md.
 """
 
 from __future__ import annotations

@@ -474,7 +474,7 @@ def profile_run(run: Run, steps: int = 20, /, **options: Any) -> RunProfile:
     try:
         profile = RunProfile(run, steps=steps, **options)
     except (TypeError, ValueError) as error:
-        return RunProfile.refused(run, f"cannot profile: {error}; docs/profiling.md has the options", **labelled)
+        return RunProfile.refused(run, f"cannot profile: {error}; see docs/reference/profiling.md", **labelled)
     if not run.recording:
         return profile
     if "torch" not in sys.modules:

@@ -1,7 +1,7 @@
 """Instrument a PyTorch program: where every step goes, with no change to the script.
 
 Hooks and wrappers do as little as they can: they open and close phases of the run. Nothing here waits for a device,
-raises into the training, or is seen by a compiled region. docs/torch.md says what is measured and how.
+raises into the training, or is seen by a compiled region. docs/reference/torch.md says what is measured and how.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class AlertSystem:
         try:
             self._rules.add(name, condition, severity, message, cooldown_seconds, remedy)  # type: ignore[arg-type]
         except (StepscopeError, TypeError, ValueError) as error:
-            text = f"cannot add alert rule {name!r}: {getattr(error, 'cause', error)}; see docs/alerts.md"
+            text = f"cannot add alert rule {name!r}: {getattr(error, 'cause', error)}; see docs/reference/alerts.md"
             self._notices.say(f"rule {name}", text)
             return False
         return True

@@ -60,7 +60,7 @@ class PerformanceAlerting:
     """Check samples against thresholds and a baseline, and send alerts by mail with STARTTLS and login.
 
     Sending happens in a thread: a mail server that is down or hangs never keeps the caller waiting. An alert that could
-    not be sent is tried again with the next one of its type. Rules that survive the training are in docs/alerts.md.
+    not be sent is tried again with the next one of its type. docs/reference/alerts.md has rules that survive it.
     """
 
     def __init__(
