@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from stepscope.core.vocabulary import (
     ALIASES,
     BY_NAME,
-    GIB,
     METRICS,
     MIB,
     aliases,
@@ -22,32 +20,6 @@ from stepscope.core.vocabulary import (
     spellings,
     unit_of,
 )
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
-
-
-def tables() -> list[list[tuple[str, ...]]]:
-    """Return the rows of each table of the page, headings aside."""
-    found: list[list[tuple[str, ...]]] = []
-    previous = ""
-    for line in PAGE.read_text().splitlines():
-        if line.startswith("|---"):
-            found.append([])
-        elif line.startswith("|") and previous.startswith("|"):
-            found[-1].append(tuple(cell.strip().strip("`") for cell in line.strip("|").split("|")))
-        previous = line
-    return found
-
-
-def test_page_metrics():
-    """The page lists every metric with the code's unit, kind and help, in its order."""
-    assert tables()[0] == [(name, unit or "-", kind, text) for name, unit, kind, text in METRICS]
-
-
-def test_page_aliases():
-    """The page lists every alias with its canonical name and the code's factor, in its order."""
-    words = {1.0: "1", 0.01: "0.01", MIB: "2**20", GIB: "2**30"}
-    assert tables()[1] == [(item.name, item.canonical, words[item.factor], item.unit or "same") for item in ALIASES]
 
 
 def test_names_are_unique():

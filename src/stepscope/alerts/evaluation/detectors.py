@@ -329,22 +329,35 @@ MEMORY_LIMITS = ("cgroup/memory_limit_bytes", "memory/total_bytes")
 HOURS = 3600.0
 
 DETECTORS: dict[str, Detector] = {
-    "spike": Detector("a loss rises at once", spike, Need(LOSS_POINTS), metric=("loss",)),
+    "spike": Detector(
+        "a loss that jumps above its own noise; reported at most one point late",
+        spike,
+        Need(LOSS_POINTS),
+        metric=("loss",),
+    ),
     "rise": Detector(
-        "a loss has risen above its own noise and stays there", rise, Need(LOSS_POINTS), {"rise": 0.1}, ("loss",)
+        "a loss above its best level by `rise` and by six times its noise, that does not come back",
+        rise,
+        Need(LOSS_POINTS),
+        {"rise": 0.1},
+        ("loss",),
     ),
     "divergence": Detector(
-        "a loss has risen so far that what was learned is lost",
+        "the same with a larger `rise`, where at least a tenth of the progress is undone",
         divergence,
         Need(LOSS_POINTS, head=True),
         {"rise": 0.5},
         ("loss",),
     ),
     "plateau": Detector(
-        "a loss has not fallen for so many points", plateau, Need(5000), {"points": 2000, "fall": 0.001}, ("loss",)
+        "a loss that has not fallen by the share `fall` over `points` points",
+        plateau,
+        Need(5000),
+        {"points": 2000, "fall": 0.001},
+        ("loss",),
     ),
     "leak": Detector(
-        "memory grows without end",
+        "process memory that keeps growing, with the time left; judged after `seconds`",
         leak,
         Need(240, seconds=2 * HOURS),
         {"seconds": 600.0},
@@ -352,7 +365,7 @@ DETECTORS: dict[str, Detector] = {
         MEMORY_LIMITS,
     ),
     "gpu_leak": Detector(
-        "memory of a GPU grows without end",
+        "allocated GPU memory that keeps growing, with the time left; judged after `seconds`",
         leak,
         Need(240, seconds=2 * HOURS),
         {"seconds": 600.0},
@@ -360,12 +373,26 @@ DETECTORS: dict[str, Detector] = {
         ("gpu/*/memory_total_bytes",),
     ),
     "disk_full": Detector(
-        "a disk fills up", disk_full, Need(240, seconds=2 * HOURS), {"seconds": 600.0}, ("disk/free_bytes",)
+        "a disk that will be full within two hours; judged after `seconds`",
+        disk_full,
+        Need(240, seconds=2 * HOURS),
+        {"seconds": 600.0},
+        ("disk/free_bytes",),
     ),
-    "anomaly": Detector("a value or a level that the series has not had before", anomaly, Need(2000), {"score": 1.0}),
-    "change": Detector("a lasting change of level", change, Need(1000), {"share": 0.1, "after": 20}),
+    "anomaly": Detector(
+        "a value, or a level over 20 points, outside the range of the last 2 000 points",
+        anomaly,
+        Need(2000),
+        {"score": 1.0},
+    ),
+    "change": Detector(
+        "a lasting change of level by `share`, reported `after` points later",
+        change,
+        Need(1000),
+        {"share": 0.1, "after": 20},
+    ),
     "straggler": Detector(
-        "one rank that the others wait for",
+        "a rank that works longer than the others by `share` of a step, over `steps` steps",
         straggler,
         Need(1),
         {"steps": 50, "share": 0.1},
