@@ -1,4 +1,4 @@
-"""Add Stepscope to a plain PyTorch loop through the documents' TrainingMonitor. Needs torch; runs on a CPU in seconds.
+"""Add Stepscope to a plain PyTorch loop with TrainingMonitor. Needs torch; runs on a CPU in seconds.
 
 The same loop without the monitor's class is examples/plain_loop.py: both record the same kind of run.
 """

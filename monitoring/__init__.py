@@ -1,1 +1,1 @@
-"""The documents' spellings, from a checkout: thin wrappers over `stepscope`."""
+"""Compatible module names, from a checkout: thin wrappers over `stepscope`."""

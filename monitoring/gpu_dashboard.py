@@ -1,6 +1,6 @@
 """Watch GPUs in the terminal: `python -m monitoring.gpu_dashboard --gpu 0 --interval 0.5`.
 
-A thin wrapper under the name that the documents use: `stepscope top --machine`. Keys: `q` quits, `s` saves, `r` resets.
+A thin wrapper under a compatible name: `stepscope top --machine`. Keys: `q` quits, `s` saves, `r` resets.
 """
 
 from __future__ import annotations

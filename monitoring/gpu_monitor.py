@@ -1,6 +1,6 @@
 """Watch a GPU: `python -m monitoring.gpu_monitor --gpu 0 --interval 1.0 [--prometheus-port 9090]`.
 
-A thin wrapper under the name that the documents use: `stepscope monitor`, which here also writes its JSON lines to
+A thin wrapper under a compatible name: `stepscope monitor`, which here also writes its JSON lines to
 `gpu_logs` unless `--jsonl-dir` names another folder. Also importable for `GPUMonitor` and `TrainingMonitorCallback`.
 """
 

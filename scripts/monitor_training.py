@@ -1,6 +1,6 @@
 """Watch a training, or a simulated one: `python scripts/monitor_training.py --simulate --simulate_steps 100`.
 
-A thin wrapper under the name that the documents use, also importable for `TrainingMonitor`.
+A thin wrapper under a compatible name, also importable for `TrainingMonitor`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TrainingMonitor", "main"]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line, in the documents' spelling or with hyphens."""
+    """Read the command line; options may have underscores or hyphens."""
     parser = argparse.ArgumentParser(description="Watch a training, or a simulated one.", allow_abbrev=False)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings")
     parser.add_argument("--simulate", action="store_true", help="train something small, with planted events")

@@ -1,7 +1,7 @@
 """Show what monitoring does: `python scripts/monitor_training_example.py --mode monitor|dashboard|train`.
 
 `monitor` watches this machine until Ctrl-C; `dashboard` shows the newest run and the machine in the terminal until q;
-`train` runs a simulated training with the callback of the documents. The first and the last write JSON lines to
+`train` runs a simulated training with TrainingMonitorCallback. The first and the last write JSON lines to
 `gpu_logs`. None needs a GPU.
 """
 

@@ -1,4 +1,4 @@
-"""The metrics of one training step, under the module name that the documents use."""
+"""The metrics of one training step, under a compatible module name."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_changelog_has_this_version():
 
 
 def test_security_page_says_what_is_asked():
-    """SECURITY.md gives a private route, the supported versions and the promises (rule S31)."""
+    """SECURITY.md gives a private route, the supported versions and the promises."""
     text = read("SECURITY.md")
     supported = version().rpartition(".")[0] + ".x"
     for phrase in [

@@ -1,7 +1,7 @@
 """Check the shape of the code: `python tools/check_shape.py [REPOSITORY]`.
 
 Limits for size and branching, documentation and types, no silent except, no `global`, no module name that could hold
-anything, none of the calls that run or unpack foreign data (rule S11), tests that state their rule and do not sleep.
+anything, none of the calls that run or unpack foreign data, tests that state their rule and do not sleep.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Monitored trainings under the documents' names, from a checkout."""
+"""Monitored trainings under compatible names, from a checkout."""

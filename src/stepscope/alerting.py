@@ -1,4 +1,4 @@
-"""Alerting from inside a program, under the names that the documents use."""
+"""Alerting from inside a program, under compatible names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of training metrics, under the names that the documents use."""
+"""Statistics of training metrics, under compatible names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Monitoring from inside a training loop, under the names that the documents use."""
+"""Monitoring classes for use inside a training loop, under compatible names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory, timing and throughput inside a training loop, under the names that the documents use."""
+"""Memory, timing and throughput inside a training loop, under compatible names."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ PRIVATE = ["127.0.0.1", "::1", "10.0.0.1", "192.168.1.1", "172.16.3.4", "100.64.
 
 
 @pytest.mark.parametrize("address", METADATA)
-def test_rule_s19_link_local_and_metadata_are_refused_whatever_is_allowed(address):
+def test_link_local_and_metadata_are_refused_whatever_is_allowed(address):
     """Nobody means these; whoever is led there is being misled."""
     assert refusal(address, private=True)
     assert refusal(address, private=False)
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_rule_s19_private_addresses_need_a_word(address):
+def test_private_addresses_need_a_word(address):
     """Networks of one's own are allowed by the configuration only."""
     assert "alerting.channels does not name it" in refusal(address, private=False)
     assert not refusal(address, private=True)
@@ -34,13 +34,13 @@ def test_public_addresses_are_fine(address):
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "2130706433", "0x7f.1", "127.1", "::1"])
-def test_rule_s19_spellings_of_an_address_do_not_help(host):
+def test_spellings_of_an_address_do_not_help(host):
     """Decimal, hexadecimal and short forms are resolved before they are looked at."""
     with pytest.raises(AddressError, match="is refused"):
         guarded(socket.getaddrinfo, private=False)(host, 80)
 
 
-def test_rule_s19_a_name_that_resolves_anew_changes_nothing():
+def test_a_name_that_resolves_anew_changes_nothing():
     """What is connected to is what was looked at, and a single bad address among good ones refuses them all."""
     answers = [[(socket.AF_INET, 1, 6, "", ("8.8.8.8", 80))], [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 80))]]
     look_up = guarded(lambda *_: answers.pop(0), private=False)
@@ -55,7 +55,7 @@ def answer(*addresses):
 
 
 @pytest.mark.parametrize("address", [*PRIVATE, "8.8.8.8"])
-def test_rule_s19_servers_that_the_configuration_names_are_told(address):
+def test_servers_that_the_configuration_names_are_told(address):
     """A webhook, mail server or Alertmanager of one's own needs no further word, by name or by address."""
     look_up = guarded(lambda *_: answer(address), named={"mail.corp"})
     assert look_up("Mail.corp", 25)[0][4][0] == address
@@ -63,20 +63,20 @@ def test_rule_s19_servers_that_the_configuration_names_are_told(address):
 
 
 @pytest.mark.parametrize("address", METADATA)
-def test_rule_s19_naming_them_opens_no_credentials(address):
+def test_naming_them_opens_no_credentials(address):
     """Link-local addresses and those of clouds stay refused for a named host, also if it is the address itself."""
     for host in ("mail.corp", address):
         with pytest.raises(AddressError, match="cloud keeps credentials"):
             guarded(lambda *_: answer(address), named={"mail.corp", address})(host, 25)
 
 
-def test_rule_s19_other_hosts_stay_outside():
+def test_other_hosts_stay_outside():
     """What no channel names, as where a service of apprise is led to, may not be private."""
     with pytest.raises(AddressError, match=r"10\.0\.0\.1 is refused: it is on this machine or a private network"):
         guarded(lambda *_: answer("10.0.0.1"), named={"mail.corp"})("hooks.slack.com", 443)
 
 
-def test_rule_s19_a_name_that_is_led_elsewhere_is_refused():
+def test_a_name_that_is_led_elsewhere_is_refused():
     """A named host that is public, now or before, leads to no private address: not mixed, and not anew."""
     with pytest.raises(AddressError, match="public addresses as well"):
         guarded(lambda *_: answer("8.8.8.8", "127.0.0.1"), named={"hook.example"})("hook.example", 443)

@@ -32,7 +32,7 @@ def test_an_address_says_what_sends_to_it(url, kind, scheme):
     assert (channel.kind, channel.scheme, problems) == (kind, scheme, [])
 
 
-def test_rule_s20_a_channel_shows_no_secret():
+def test_a_channel_shows_no_secret():
     """Neither its name nor its text has anything of the address."""
     [[channel], _] = channels(
         {"url": "mailtos://me:hunter2@mail.example.com", "secret": "whsec_x", "severity": "critical"}

@@ -46,7 +46,7 @@ def test_the_worst_decides_and_what_is_over_is_called_so():
     assert "What to do" not in message(over).text()
 
 
-def test_rule_s24_nothing_in_a_message_acts():
+def test_nothing_in_a_message_acts():
     """Control characters, line ends and directions are gone; nobody is called, nothing is a link."""
     hostile = message(
         alert(HOSTILE, text=HOSTILE, remedy=HOSTILE, evidence={HOSTILE: HOSTILE}), run=HOSTILE, name=HOSTILE
@@ -58,7 +58,7 @@ def test_rule_s24_nothing_in_a_message_acts():
     assert not any(bad in chat for bad in ("<!channel", "<script", "@everyone", "](", "://"))
 
 
-def test_rule_s27_html_is_escaped_and_links_lead_to_the_page_only():
+def test_html_is_escaped_and_links_lead_to_the_page_only():
     """Whatever a run is called."""
     page = message(alert(HOSTILE, text=HOSTILE, remedy=HOSTILE), run=HOSTILE, page="https://page.example.com/?a=1&b=2")
     assert "<script" not in page.html()
@@ -67,7 +67,7 @@ def test_rule_s27_html_is_escaped_and_links_lead_to_the_page_only():
     assert "href" not in message(alert(text="see http://bad.example.com")).html()
 
 
-def test_rule_s20_secrets_do_not_leave():
+def test_secrets_do_not_leave():
     """Tokens and passwords in names, texts and evidence are taken out, of every form of a message."""
     token = "hf_" + "a" * 34
     secret = alert(

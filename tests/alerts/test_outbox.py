@@ -41,7 +41,7 @@ def test_a_queue_goes_on_where_the_last_one_stopped(tmp_path):
     assert entries(reading) == []
 
 
-def test_rule_s21_only_this_user_can_read_it(tmp_path):
+def test_only_this_user_can_read_it(tmp_path):
     """The folder and the files are private."""
     Queue(tmp_path, "n").add([alert()])
     path = outbox.queue_path(tmp_path, "n")

@@ -57,7 +57,7 @@ def test_a_secret_of_the_standard_is_base64():
     ],
     indirect=["hook"],
 )
-def test_rule_s19_what_a_server_does_wrong_is_a_short_cause(hook, why):
+def test_what_a_server_does_wrong_is_a_short_cause(hook, why):
     """No redirect is followed and no answer's body repeated; one request was made."""
     outcome = send(MESSAGE, hook.url)
     assert not outcome.ok
@@ -88,7 +88,7 @@ def test_retry_after_is_a_number_or_a_date(value, seconds):
 
 
 @pytest.mark.parametrize("url", ["ftp://x.y", "https://", "file:///etc/passwd", "gopher://x.y", "http://x.y:99999"])
-def test_rule_s19_other_schemes_are_no_web_addresses(url):
+def test_other_schemes_are_no_web_addresses(url):
     """They fail without a connection."""
     assert not send(MESSAGE, url).ok
 

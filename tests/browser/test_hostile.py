@@ -22,7 +22,7 @@ def unharmed(page):
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_s17_names_and_texts_stay_text(page, server, keys, view):
+def test_names_and_texts_stay_text(page, server, keys, view):
     """Rule S17: markup in names of runs, metrics, devices, in configuration, events or causes is shown, never run."""
     visit(page, server, view, keys[HOSTILE])
     assert unharmed(page)
@@ -31,7 +31,7 @@ def test_s17_names_and_texts_stay_text(page, server, keys, view):
     assert unharmed(page)
 
 
-def test_s17_the_list_of_runs_and_the_title(page, server, keys):
+def test_the_list_of_runs_and_the_title(page, server, keys):
     """Rule S17: the list of runs and the tab's title show a hostile name as it is."""
     visit(page, server)
     page.get_by_text(HOSTILE, exact=True).first.wait_for()
@@ -40,7 +40,7 @@ def test_s17_the_list_of_runs_and_the_title(page, server, keys):
     assert HOSTILE[:20] in page.title()
 
 
-def test_s17_tooltips_and_legends(page, server, keys):
+def test_tooltips_and_legends(page, server, keys):
     """Rule S17: the tooltip of a chart whose metric is markup shows it as text."""
     visit(page, server, "training", keys[HOSTILE])
     for element in page.locator(".chart[data-state=drawn] .u-over").all()[:6]:
@@ -48,7 +48,7 @@ def test_s17_tooltips_and_legends(page, server, keys):
         assert unharmed(page)
 
 
-def test_s17_search_takes_markup_and_broken_patterns(page, server, keys):
+def test_search_takes_markup_and_broken_patterns(page, server, keys):
     """Rule S17: what is typed into a search, and what a link carries, is text too."""
     for text in (PAYLOADS[0], "(a+)+$", "[", "*", AWKWARD[0]):
         visit(page, server, "training", keys[HOSTILE])
@@ -60,7 +60,7 @@ def test_s17_search_takes_markup_and_broken_patterns(page, server, keys):
         assert unharmed(page)
 
 
-def test_s17_compare_with_a_hostile_run(page, server, keys):
+def test_compare_with_a_hostile_run(page, server, keys):
     """Rule S17: configuration, names and legends of a comparison are text."""
     from urllib.parse import urlencode
 

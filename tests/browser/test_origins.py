@@ -80,7 +80,7 @@ def ask(server, host, *lines, path="/api/runs", method="GET"):
 
 
 @pytest.mark.parametrize("host", [*HOSTS, None])
-def test_s3_hostile_hosts_are_refused(server, host):
+def test_hostile_hosts_are_refused(server, host):
     """Rule S3: a name that is not the loopback's is refused before any handler, the health route too."""
     name = host.format(port=server.port) if host else host
     assert ask(server, name) in {400, 403, 421}
@@ -88,7 +88,7 @@ def test_s3_hostile_hosts_are_refused(server, host):
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_s4_hostile_origins_are_refused(server, origin):
+def test_hostile_origins_are_refused(server, origin):
     """Rule S4: a request that another site sends is refused, data and orders alike."""
     line = f"Origin: {origin.format(port=server.port)}"
     own = f"127.0.0.1:{server.port}"
@@ -97,7 +97,7 @@ def test_s4_hostile_origins_are_refused(server, origin):
     assert ask(server, own, line, *body, path="/api/alerts", method="POST") in {400, 403, 415}
 
 
-def test_s4_a_site_on_another_port_reads_nothing(context, server, attacker):
+def test_a_site_on_another_port_reads_nothing(context, server, attacker):
     """Rule S4: in a real browser a page of another origin can neither read, nor post, nor frame ours."""
     page = context.new_page()
     page.goto(attacker)
@@ -116,7 +116,7 @@ def test_s4_a_site_on_another_port_reads_nothing(context, server, attacker):
     page.close()
 
 
-def test_s16_every_answer_carries_the_policy(page, server, keys):
+def test_every_answer_carries_the_policy(page, server, keys):
     """Rule S16: the page runs under a policy without inline script, eval or another host, and never breaks it."""
     broken = []
     page.expose_function("tellPolicy", lambda rule: broken.append(str(rule)))
@@ -132,7 +132,7 @@ def test_s16_every_answer_carries_the_policy(page, server, keys):
     assert broken == []
 
 
-def test_s6_the_token_is_asked_for_and_swapped(context, tmp_path):
+def test_the_token_is_asked_for_and_swapped(context, tmp_path):
     """Rule S6: without its token the page says what to open; with it, a cookie is set and the address is clean."""
     with Server(tmp_path, tmp_path) as server:
         page = context.new_page()
@@ -151,7 +151,7 @@ def test_s6_the_token_is_asked_for_and_swapped(context, tmp_path):
         page.close()
 
 
-def test_s6_a_private_file_leads_a_browser_in(context, tmp_path, monkeypatch):
+def test_a_private_file_leads_a_browser_in(context, tmp_path, monkeypatch):
     """Rule S6: the file that --open starts a browser with leads to the page, with the cookie set."""
     from stepscope.web.server import Options
     from stepscope.web.server import Server as Served

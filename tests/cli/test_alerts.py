@@ -111,7 +111,7 @@ def test_rules_of_the_configuration_a_profile_and_a_file(tmp_path, capsys):
 
 
 def test_check_finds_what_is_wrong_before_it_is_needed(tmp_path, hook, capsys):
-    """F40: rules, channels, commands; nothing is sent. Exit code 1 if anything is wrong."""
+    """Rules, channels, commands; nothing is sent. Exit code 1 if anything is wrong."""
     configure(tmp_path, channels=[{"url": hook.url, "name": "team"}])
     assert main(["alerts", "check"]) == 0
     assert "team: ready" in capsys.readouterr().out

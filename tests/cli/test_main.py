@@ -134,7 +134,7 @@ def test_a_terminal_without_unicode_gets_question_marks():
     "evil", ["\x1b]0;x\x07", "a\rb", "a\nb", "\u202eabc", "\x9b31m", "\u2066x\u2069", "\x00", "\ud800"]
 )
 def test_text_of_runs_cannot_act(evil):
-    """Control characters, line ends, ESC, bidi overrides and surrogates never reach a terminal (rule S24)."""
+    """Control characters, line ends, ESC, bidi overrides and surrogates never reach a terminal."""
     text = plain(evil)
     assert not set(text) & set("\x1b\x07\r\n\x00\x9b\u202e\u2066\u2069\ud800")
     text.encode()

@@ -75,7 +75,7 @@ def test_a_table_fits_the_terminal(ask, monkeypatch):
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--csv"]])
 def test_nothing_acts_on_the_terminal(ask, form):
-    """No control character of a query or a run reaches a table or JSON (S24); CSV keeps the text as it is."""
+    """No control character of a query or a run reaches a table or JSON; CSV keeps the text as it is."""
     out = ask("SELECT chr(27) || '[31m' || chr(8238) AS a, config FROM runs", *form)[1]
     assert ("\x1b" in out) == (form == ["--csv"])
     assert form == ["--csv"] or "\u202e" not in out
@@ -125,7 +125,7 @@ def test_every_type_has_a_form_in_json(ask, expression, value):
 
 
 def test_csv_neutralises_formulas(ask):
-    """In CSV a text that looks like a formula gets a quote, numbers stay numbers and NULL is empty (S26)."""
+    """In CSV a text that looks like a formula gets a quote, numbers stay numbers and NULL is empty."""
     out = ask("SELECT '=1+1' AS \"=a\", -1 AS b, -0.5::DOUBLE AS c, NULL AS d, true AS e, 'a,\"b' AS f", "--csv")[1]
     rows = list(csv.reader(io.StringIO(out, newline="")))
     assert rows == [["'=a", "b", "c", "d", "e", "f"], ["'=1+1", "-1", "-0.5", "", "true", 'a,"b']]

@@ -1,4 +1,4 @@
-"""Hostile and ordinary YAML (rule S13)."""
+"""Hostile and ordinary YAML."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_spawn_by_group():
 
 
 def test_spawn_without_rank():
-    """A child of multiprocessing that has no rank is no part of its parent's run (F8)."""
+    """A child of multiprocessing that has no rank is no part of its parent's run."""
     assert who({}, HERE._replace(is_spawned=True)).source == "new"
 
 

@@ -131,7 +131,7 @@ def test_exception_is_told(logger, stream):
 
 @pytest.mark.parametrize("secret", ["hf_abcdefghijklmnopqrstuvwxyz", "AKIAIOSFODNN7EXAMPLE"])
 def test_secrets_are_redacted(logger, stream, secret):
-    """No secret reaches a line: not in the message, an added field, a traceback or a URL (rule S20)."""
+    """No secret reaches a line: not in the message, an added field, a traceback or a URL."""
     try:
         raise ValueError(f"token={secret}")  # noqa: TRY301 - to be logged
     except ValueError:
@@ -150,7 +150,7 @@ def test_bad_arguments_still_make_a_line(arguments):
 
 @given(text=st.text(), name=st.text(min_size=1), value=st.floats() | st.text() | st.none() | st.binary())
 def test_any_record_is_one_line_of_json(text, name, value):
-    """Whatever is logged, a record is one line of plain ASCII JSON with our fields unchanged (rule S24)."""
+    """Whatever is logged, a record is one line of plain ASCII JSON with our fields unchanged."""
     record = logging.makeLogRecord({"msg": text, "name": text})
     vars(record).setdefault(name, value)
     line = JsonFormatter("run", 1, environ={}).format(record)
@@ -180,7 +180,7 @@ def test_attaching_again_replaces(logger, stream):
 
 
 def test_file_is_private(logger, tmp_path):
-    """A log file is made for its owner alone (rule S21) and appended to."""
+    """A log file is made for its owner alone and appended to."""
     path = tmp_path / "train.jsonl"
     for word in ("first", "second"):
         handler = attach(logger, RUN, path=path)

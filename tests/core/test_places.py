@@ -59,21 +59,21 @@ def test_first_place_that_works(tmp_path, shared, monkeypatch):
 
 
 def test_others_directories_are_refused(tmp_path, monkeypatch):
-    """A directory that belongs to somebody else is refused (rule S22)."""
+    """A directory that belongs to somebody else is refused."""
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(PermissionError, match="not a directory of this user"):
         private_directory(tmp_path)
 
 
 def test_links_are_refused(tmp_path):
-    """A link to a directory is refused, even to one of our own (rule S22)."""
+    """A link to a directory is refused, even to one of our own."""
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="not a directory"):
         private_directory(tmp_path / "link")
 
 
 def test_open_directories_are_closed(tmp_path):
-    """A directory of ours that others could enter is made private (rule S21)."""
+    """A directory of ours that others could enter is made private."""
     (tmp_path / "d").mkdir(mode=0o777)
     (tmp_path / "d").chmod(0o777)
     assert private_directory(tmp_path / "d").stat().st_mode & 0o777 == 0o700

@@ -127,7 +127,7 @@ def test_any_name_survives_csv(name):
 
 @pytest.mark.parametrize("name", ["=cmd()", "+1", "-x", "@sum", "\tx", "\rx"])
 def test_formulas_are_neutralised(name):
-    """A text that a spreadsheet would run gets a quote in front; negative numbers stay numbers (S26)."""
+    """A text that a spreadsheet would run gets a quote in front; negative numbers stay numbers."""
     points = points_of({name: [-1.5]}, rank=-1)
     [row] = table(exported(Reader(points), "csv", [Metric(name, name)]))
     assert (row["name"], row["rank"], row["value"]) == (f"'{name}", "-1", "-1.5")

@@ -173,7 +173,7 @@ def test_every_metric_of_the_vocabulary_has_a_place():
 )
 @pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
 def test_hostile_names_are_parsed_and_kept_apart(accept, names):
-    """Whatever names are recorded, the reference parsers read the page, and no two names become one (rule S25)."""
+    """Whatever names are recorded, the reference parsers read the page, and no two names become one."""
     recorded = {name: float(index) for index, name in enumerate(filter(None, (clean(name)[0] for name in names)))}
     board = Board()
     board.update("r\n\\", 0, 'p"', recorded)
@@ -193,7 +193,7 @@ def test_two_spellings_do_not_share_a_series():
 
 
 def test_series_are_capped():
-    """Beyond the limit series are left out and counted; the documents' names still have room (rule S25, figure G22)."""
+    """Beyond the limit series are left out and counted; the documents' names still have room."""
     board = Board()
     for start in range(0, 5000, 500):
         board.update("r", 0, "p", {f"layer/{index}/norm": 1.0 for index in range(start, start + 500)})

@@ -115,7 +115,7 @@ def test_targets_go_where_they_are_wanted(subject, notes, tmp_path):
 
 
 def test_what_cannot_be_had_is_noted(subject, notes, tmp_path):
-    """An impossible address or folder is noted, and the watcher goes on (fault F41)."""
+    """An impossible address or folder is noted, and the watcher goes on."""
     settings = {**ON, "exporters.prometheus.host": "192.0.2.1"}
     assert isinstance(open_feed(settings, subject, [], notes.append), NoFeed)
     (tmp_path / "file").write_text("")
@@ -127,7 +127,7 @@ def test_what_cannot_be_had_is_noted(subject, notes, tmp_path):
 
 
 def test_other_addresses_get_a_token(subject, notes):
-    """Listening on all addresses makes a token in the run, private, without which nothing is answered (rule S2)."""
+    """Listening on all addresses makes a token in the run, private, without which nothing is answered."""
     feed = open_feed({**ON, "exporters.prometheus.host": "0.0.0.0"}, subject, [], notes.append)
     assert isinstance(feed, PageFeed)
     token = subject.folder / "prometheus-gold.token"

@@ -41,7 +41,7 @@ def test_face_of_the_documents():
 
 @pytest.mark.promise("S0-037", "X-02")
 def test_second_monitor_is_no_error(capsys):
-    """Two monitors live in one process, the second on the next free port, which it says once (fault F41)."""
+    """Two monitors live in one process, the second on the next free port, which it says once."""
     with PrometheusMonitor() as first, PrometheusMonitor() as second:
         first.update_metrics(1.0, {}, 1.0, 1.0)
         second.update_metrics(2.0, {}, 1.0, 1.0)

@@ -97,7 +97,7 @@ def test_page_and_health_are_served(endpoint):
 
 @pytest.mark.parametrize("path", ["/metrics", "/healthz", "/", "/nothing"])
 def test_every_answer_is_guarded(path):
-    """Every route carries the headers that keep a browser from using it otherwise (rule S16)."""
+    """Every route carries the headers that keep a browser from using it otherwise."""
     head = decide(request(path)).encode().decode()
     for line in (
         "X-Content-Type-Options: nosniff",
@@ -126,7 +126,7 @@ def test_every_answer_is_guarded(path):
     ],
 )
 def test_foreign_hosts_are_refused(path, host):
-    """Another name in the Host header, or none, is refused before any route: DNS rebinding reads nothing (rule S3)."""
+    """Another name in the Host header, or none, is refused before any route: DNS rebinding reads nothing."""
     assert decide(request(path, host)).status == 421
 
 
@@ -156,7 +156,7 @@ def test_two_hosts_are_refused():
     ],
 )
 def test_pages_of_other_origins_are_refused(headers, expected):
-    """What a page of another origin sends is refused, `null` included (rule S4)."""
+    """What a page of another origin sends is refused, `null` included."""
     assert decide(request(**headers)).status == expected
 
 
@@ -191,7 +191,7 @@ def test_any_bytes_get_an_answer(data):
 
 
 def test_token_guards_what_others_can_reach():
-    """With a token only its bearer is answered; wrong ones are counted and then slowed down (rules S2, S6, S8)."""
+    """With a token only its bearer is answered; wrong ones are counted and then slowed down."""
     rules = Rules("0.0.0.0", "secret-of-128-bits", "node7")
     good = {"Authorization": "Bearer secret-of-128-bits"}
     assert decide(request(host="node7:8000", **good), rules).status == 200
@@ -209,7 +209,7 @@ def test_token_guards_what_others_can_reach():
     "host", ["0.0.0.0", "::", "", "10.0.0.5", "example.org", "127.0.0.1.example.org", "127.evil.0.1"]
 )
 def test_other_addresses_need_a_token(host):
-    """Listening where others can connect is refused without a token, with what to do instead (rules S1, S2)."""
+    """Listening where others can connect is refused without a token, with what to do instead."""
     with pytest.raises(UsageError, match="give a token"):
         Endpoint(page, host=host)
 
@@ -224,7 +224,7 @@ def test_only_loopback_listens(endpoint):
 
 @pytest.mark.promise("S0-037")
 def test_next_free_port_is_taken():
-    """A port in use is no error: the next free one is used (fault F41)."""
+    """A port in use is no error: the next free one is used."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -243,7 +243,7 @@ def test_impossible_address_is_an_error():
 
 
 def test_slow_clients_are_let_go(endpoint, clock):
-    """A client that does not finish its request in time is let go, and others are served meanwhile (rule S14)."""
+    """A client that does not finish its request in time is let go, and others are served meanwhile."""
     with connect(endpoint) as slow:
         slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
         assert status(ask(endpoint, request())) == 200
@@ -253,7 +253,7 @@ def test_slow_clients_are_let_go(endpoint, clock):
 
 
 def test_long_requests_are_refused(endpoint):
-    """A request of more than 8 KiB is refused, and not kept (rule S14)."""
+    """A request of more than 8 KiB is refused, and not kept."""
     assert status(ask(endpoint, b"GET /" + b"a" * REQUEST_BYTES)) == 431
 
 
@@ -297,7 +297,7 @@ def test_large_pages_are_sent_in_parts(clock):
 
 
 def test_failing_page_is_an_answer(clock):
-    """A page that cannot be made is answered by 500 without its reason, and the loop goes on (rule S30)."""
+    """A page that cannot be made is answered by 500 without its reason, and the loop goes on."""
 
     def fail(_):
         raise RuntimeError("the reason")

@@ -1,4 +1,4 @@
-"""Files of every released version are read identically, for ever (F25, G27)."""
+"""Files of every released version are read identically, for ever."""
 
 from __future__ import annotations
 

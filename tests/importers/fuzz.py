@@ -1,6 +1,6 @@
 """Damage small files of every format at random for some seconds, and read them: `python -m tests.importers.fuzz 60`.
 
-Prints how many inputs were read, what was not an error of ours, the longest, and the memory (figure G20).
+Prints how many inputs were read, what was not an error of ours, the longest, and the memory.
 """
 
 from __future__ import annotations

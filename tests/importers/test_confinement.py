@@ -1,4 +1,4 @@
-"""Foreign files are read by a child with limits (rule S15): whatever it does, the one who asked goes on."""
+"""Foreign files are read by a child with limits: whatever it does, the one who asked goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepscope.importers.imported import Imported, ImportedSeries
 from tests.importers.foreign import SAMPLES
 
 
-def test_s15_bytes_come_back():
+def test_bytes_come_back():
     """What the work yields is what is returned, in order; the child is another process, and is gone."""
     told = confined("work", lambda: [b"a", memoryview(b"bc"), str(os.getpid()).encode()])
     assert told[:3] == b"abc"
@@ -28,7 +28,7 @@ def test_s15_bytes_come_back():
         os.waitpid(int(told[3:]), os.WNOHANG)
 
 
-def test_s15_errors_come_back_as_they_are():
+def test_errors_come_back_as_they_are():
     """An error of ours keeps its parts and its exit code; any other says what the reader did."""
     with pytest.raises(UsageError, match="cannot read 'x': no; do"):
         confined("work", lambda: _raise(UsageError("read 'x'", "no", "do")))
@@ -36,26 +36,26 @@ def test_s15_errors_come_back_as_they_are():
         confined("work", lambda: _raise(KeyError("a")))
 
 
-def test_s15_memory_is_bounded():
+def test_memory_is_bounded():
     """A reader that wants more memory than it may have is refused, not the machine."""
     limits = Limits(address_bytes=256 << 20)
     with pytest.raises(StepscopeError, match="memory is short: reading may take 256 MiB"):
         confined("work", lambda: [bytes(1 << 30)], limits)
 
 
-def test_s15_processor_time_is_bounded():
+def test_processor_time_is_bounded():
     """A reader that never ends is ended by the kernel."""
     with pytest.raises(StepscopeError, match="takes more than 1 s of processor time"):
         confined("work", _endless, Limits(cpu_seconds=1))
 
 
-def test_s15_answers_are_bounded():
+def test_answers_are_bounded():
     """A reader that hands back too much is refused."""
     with pytest.raises(StepscopeError, match="does not fit into 1 MiB"):
         confined("work", lambda: (bytes(1 << 20) for _ in range(3)), Limits(answer_bytes=1 << 20))
 
 
-def test_s15_a_crash_is_an_error():
+def test_a_crash_is_an_error():
     """A reader that dies is named as such."""
     with pytest.raises(StepscopeError, match="perhaps memory is short"):
         confined("work", lambda: _die(signal.SIGKILL))

@@ -79,7 +79,7 @@ def test_points_and_names_are_bounded():
 
 
 def test_hostile_names_are_shown_harmless():
-    """Control characters and directional marks of a name are replaced, and a long name is cut (rule S24)."""
+    """Control characters and directional marks of a name are replaced, and a long name is cut."""
     assert words.clean("lo\x1b[31mss\u202e\n") == "lo?[31mss??"
     assert len(words.clean("x" * 10_000)) == words.MOST_NAME
     assert words.clean("\n") == "?"

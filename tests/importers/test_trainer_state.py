@@ -36,7 +36,7 @@ def test_the_mean_at_the_end_is_not_a_point_of_the_loss(tmp_path):
 
 
 def test_secrets_of_the_state_are_not_kept(tmp_path):
-    """Facts pass the same redaction as a run's own configuration (rule S20)."""
+    """Facts pass the same redaction as a run's own configuration."""
     path = tmp_path / "x"
     path.write_text('{"log_history": [], "trial_params": {"api_key": "sk-abcdef0123456789abcdef", "lr": 0.1}}')
     facts = trainer_state.read(str(path)).facts

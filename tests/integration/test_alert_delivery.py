@@ -102,7 +102,7 @@ def test_mail_with_starttls_and_login(made, tmp_path, monkeypatch):
 
 
 def test_what_is_wrong_with_a_mail_server_is_said_at_the_start(made, tmp_path, monkeypatch):
-    """F40: a wrong password, an untrusted certificate, a closed port, a variable that is not set."""
+    """A wrong password, an untrusted certificate, a closed port, a variable that is not set."""
     server = made(MailServer(tmp_path))
     closed = "mailtos://a:b@localhost:9?mode=starttls&smtp=localhost&to=a@b.c"
     office = made(Office(tmp_path, server.url(), closed, "${NOT_SET}", probe=True))
@@ -132,7 +132,7 @@ def test_a_mail_server_that_fails_for_a_while(made, tmp_path, monkeypatch):
     assert len(server.box.mails) == 1
 
 
-def test_rule_s19_servers_that_the_configuration_names_need_no_further_word(made, tmp_path):
+def test_servers_that_the_configuration_names_need_no_further_word(made, tmp_path):
     """A webhook on this machine is told without alerting.private_addresses, by us and by apprise."""
     hook = made(Hook())
     office = made(Office(tmp_path, hook.url, f"json://127.0.0.1:{hook.port}", private_addresses=False))
@@ -142,7 +142,7 @@ def test_rule_s19_servers_that_the_configuration_names_need_no_further_word(made
     assert len(hook.requests) == 2
 
 
-def test_rule_s19_where_clouds_keep_credentials_nothing_is_sent(made, tmp_path):
+def test_where_clouds_keep_credentials_nothing_is_sent(made, tmp_path):
     """A metadata address is refused although the configuration names it, and the report says so."""
     office = made(Office(tmp_path, "http://169.254.169.254/latest", private_addresses=True))
     office.tell(alert())
@@ -162,7 +162,7 @@ def test_apprise_honours_redirects_and_retry_after_as_we_do(made, tmp_path):
 
 
 def test_a_notifier_that_is_killed_at_any_moment_loses_nothing(made, tmp_path):
-    """G24: each alert is told, and none more than twice; `python -m bench notifying` does it a hundred times."""
+    """Each alert is delivered, and none more than twice; `python -m bench notifying` does it a hundred times."""
     hook = made(Hook())
     office = made(Office(tmp_path, hook.url))
     dice = random.Random(7)

@@ -86,7 +86,7 @@ def test_a_trainer_that_is_killed_is_told_by_mail(bench, made, tmp_path):
 
 
 def test_the_person_at_the_terminal_learns_of_a_wrong_channel_at_once(bench, made):
-    """F40: a port that nobody listens on is told on stderr while the training goes on, without the address."""
+    """A port that nobody listens on is reported on stderr while the training goes on, without the address."""
     config = configured(bench, channels=[f"http://127.0.0.1:{free_port()}/hunter2"])
     trainer = bench.start(TRAIN, config)
     path = trainer.line()
@@ -161,7 +161,7 @@ def test_alerts_are_answered_from_outside(bench, made):
 
 
 def test_a_watcher_that_is_killed_loses_no_alert_and_tells_none_twice(bench, made):
-    """F11: the trainer starts another one, which goes on where the first stopped."""
+    """The trainer starts another one, which goes on where the first stopped."""
     hook = made(Hook())
     trainer = bench.start(TRAIN, configured(bench, channels=[hook.url], rules=[RULE]), "spike")
     trainer.line()

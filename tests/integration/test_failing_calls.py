@@ -1,4 +1,4 @@
-"""The n-th system call fails, for every n: nothing is raised into the training and no file is corrupt (goal G21)."""
+"""The n-th system call fails, for every n: nothing is raised into the training and no file is corrupt."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_samples_of_gpus_and_host_are_in_the_run(bench, driver):
 
 
 def test_a_lost_gpu_and_a_hung_driver(bench, driver):
-    """A GPU that is lost and a driver that hangs become events; host samples and steps go on (G26)."""
+    """A GPU that is lost and a driver that hangs become events; host samples and steps go on."""
     path = bench.start(TRAIN, "{}").line()
     until(lambda: last(path, "gpu/1/power_watts") is not None, "samples of GPU 1")
     driver.set({"1.lost": 1})

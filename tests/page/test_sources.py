@@ -31,14 +31,14 @@ def built() -> list[Path]:
     return [path for path in BUILT.rglob("*") if path.is_file()]
 
 
-def test_s17_no_data_is_ever_parsed_as_markup():
+def test_no_data_is_ever_parsed_as_markup():
     """Rule S17: no source of the page has a sink that parses text as markup or code."""
     assert SOURCES
     found = [f"{path.name}: {hit}" for path in SOURCES for hit in SINKS.findall(path.read_text(encoding="utf-8"))]
     assert found == []
 
 
-def test_s16_nothing_is_inline_and_nothing_comes_from_elsewhere(built):
+def test_nothing_is_inline_and_nothing_comes_from_elsewhere(built):
     """Rule S16: the built document has no inline script or style, and no file of it names another host."""
     document = (BUILT / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"<script(?![^>]*\bsrc=)", document)

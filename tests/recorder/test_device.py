@@ -1,4 +1,4 @@
-"""Values on a device are taken without waiting for it: design section 2, F31."""
+"""Values on a device are recorded without waiting for the device."""
 
 from __future__ import annotations
 

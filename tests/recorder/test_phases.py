@@ -1,4 +1,4 @@
-"""Where the time of a step goes: design, sections 5 and 6."""
+"""Where the time of a step goes."""
 
 from __future__ import annotations
 

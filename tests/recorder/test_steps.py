@@ -1,4 +1,4 @@
-"""Which step a row belongs to: design, section 5."""
+"""The step that a row belongs to."""
 
 from __future__ import annotations
 

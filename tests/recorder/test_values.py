@@ -1,4 +1,4 @@
-"""What `log` takes and what it refuses: F30, F32, rule S10 of the recorder's own."""
+"""The values and names that `log` accepts and refuses."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_text_beside_a_refused_number(rig):
 
 
 def test_secrets_in_text(rig):
-    """A secret in a logged text is redacted before it reaches the ring (rule S20)."""
+    """A secret in a logged text is redacted before it reaches the ring."""
     rig.run.log({"cfg": {"api_key": "sk-1234567890abcdef1234567890abcdef"}})
     assert b"sk-1234567890" not in rig.path.read_bytes()
 

@@ -68,7 +68,7 @@ def test_default_project_and_root(started, monkeypatch, tmp_path):
 
 
 def test_secrets_are_not_kept(started, tmp_path):
-    """Secrets in the configuration do not reach run.json (rule S20)."""
+    """Secrets in the configuration do not reach run.json."""
     run = init(dir=tmp_path, config={"api_key": "sk-abcdefghijklmnop1234567890", "use_cls_token": True})
     text = (run.path / "run.json").read_text()
     assert "sk-abcdefghijklmnop" not in text

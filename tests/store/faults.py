@@ -1,4 +1,4 @@
-"""A disk that fails when it is told to: the system calls of whoever writes, by number of call (G21)."""
+"""A disk that fails when it is told to: the system calls of whoever writes, by number of call."""
 
 from __future__ import annotations
 

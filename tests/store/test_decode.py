@@ -84,7 +84,7 @@ def records_in(data):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_cuts(long_tail, true_times, part):
-    """A tail of 1 000 rows, cut at every single byte, gives all whole rows before the cut and no exception (G4)."""
+    """A tail of 1 000 rows, cut at every single byte, gives all whole rows before the cut and no exception."""
     frames = records_in(long_tail)
     ends, counts = [end for end, _ in frames], np.cumsum([0, *(len(sequences) for _, sequences in frames)])
     assert rows_found(long_tail, true_times) == set(range(ROWS))
@@ -100,7 +100,7 @@ def test_cuts(long_tail, true_times, part):
 
 
 def test_cuts_at_every_byte(tmp_path):
-    """A small tail of every kind of frame, cut at every single byte, gives its whole rows (G4)."""
+    """A small tail of every kind of frame, cut at every single byte, gives its whole rows."""
     recorded = Recorded(tmp_path)
     for number in range(8):
         recorded.run.log({"a": float(number)})
@@ -117,7 +117,7 @@ def test_cuts_at_every_byte(tmp_path):
 
 
 def test_flips(long_tail):
-    """Of 9 000 changed bytes none crashes the reader, none gives a wrong value, none costs more than its frame (G5)."""
+    """Of 9 000 changed bytes none crashes the reader, none gives a wrong value, none costs more than its frame."""
     noise = random.Random(2)
     piece = long_tail[: next(end for end, _ in records_in(long_tail) if end > 3500)]
     frames = records_in(piece)
@@ -155,7 +155,7 @@ def record(schema, sequence, *values, kinds="d", checked=False):
 
 
 def test_unknown_frames_are_passed_over_and_told(long_tail):
-    """A frame of a kind that a later version adds is passed over, and said so; the rest is read (F25)."""
+    """A frame of a kind that a later version adds is passed over, and said so; the rest is read."""
     found = decode_tail(tail.encode(99, 0, b"future") + long_tail + tail.encode(100, 7, b""))
     assert len(found.points) == 2 * ROWS
     assert found.problems("t.log") == ["t.log: 2 blocks of an unknown kind were passed over"]

@@ -257,7 +257,7 @@ def check(recorded):
 
 @pytest.mark.parametrize(("length", "shift"), [(1, 0), (1, 3), (2, 1), (5, 2)])
 def test_fault_at_every_call(tmp_path, length, shift):
-    """Whichever call fails, with whichever error, nothing is lost and nothing is there twice (G21)."""
+    """Whichever call fails, with whichever error, nothing is lost and nothing is there twice."""
     first, calls = 1, 10**6
     while first <= calls:
         recorded = Recorded(tmp_path / f"{first}", ring_bytes=1 << 18)
@@ -283,7 +283,7 @@ def test_full_disk_that_is_emptied(recorded, monkeypatch):
 
 
 def test_failed_sync_goes_on_in_a_new_file(recorded, monkeypatch):
-    """After a failed sync the old file is left as it is, and a new one is begun (F18)."""
+    """After a failed sync the old file is left as it is, and a new one is begun."""
     recorded.run.log({"a": 1.0})
     recorded.drain()
     with monkeypatch.context() as patched:

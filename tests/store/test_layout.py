@@ -24,7 +24,7 @@ def touch(folder, *names):
 
 
 def test_everything_is_private(tmp_path):
-    """The folders of a run are for this user only, whatever the mask, and made again without harm (rule S21)."""
+    """The folders of a run are for this user only, whatever the mask, and made again without harm."""
     before = os.umask(0)
     try:
         folder = RunFolder(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What killed processes left in the runtime directories goes, and nothing else does (C8)."""
+"""What killed processes left in the runtime directories goes, and nothing else does."""
 
 from __future__ import annotations
 

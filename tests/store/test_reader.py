@@ -141,7 +141,7 @@ def test_alias_scales_the_buckets_too(tmp_path):
 
 
 def test_steps_that_repeat_or_go_back(tmp_path):
-    """Steps may repeat, go back or be sparse: nothing is dropped for its order (F29)."""
+    """Steps may repeat, go back or be sparse: nothing is dropped for its order."""
     recorded = Recorded(tmp_path)
     order = [*range(100), *range(50, 150), 7, 7, 10**12, -3]
     for step in order:
@@ -326,7 +326,7 @@ def test_frame(past, monkeypatch):
     ids=lambda text: str(text)[:40],
 )
 def test_broken_run_file(tmp_path, text, cause):
-    """A run whose run.json is missing, damaged or of a later format is refused with the reason (F25)."""
+    """A run whose run.json is missing, damaged or of a later format is refused with the reason."""
     folder = make_folder(tmp_path / "run")
     os.unlink(folder.run_file)
     if text is not None:

@@ -72,7 +72,7 @@ def test_bad_shapes_are_refused(check, text, problem):
     ],
 )
 def test_foreign_code_is_never_run(check, statement):
-    """Rule S11: no call that runs or unpacks foreign data."""
+    """No call runs or unpacks foreign data."""
     assert check(f'"""M."""\n{statement}\n') != ""
 
 

@@ -143,7 +143,7 @@ def test_a_mail_with_starttls_and_login(tmp_path, monkeypatch):
     finally:
         server.close()
     [mail] = server.box.mails
-    assert mail["mail"]["Subject"] == "NeMo RL Alert: gpu_memory"
+    assert mail["mail"]["Subject"] == "Stepscope Alert: gpu_memory"
     assert mail["to"] == ["b@example.com"]
     text = server.box.text()
     for line in ("Type: gpu_memory", "Message: GPU 0 memory usage is 95.0%", "Severity: warning", "Time: 20"):
@@ -233,7 +233,7 @@ def test_the_loop_samples_checks_and_sends_once():
     assert alerting.flush(60.0)
     assert monitor.baseline_metrics["loss"] == 1.0
     subjects = [subject for subject, _ in sent if "loss" in subject]
-    assert subjects == ["NeMo RL Alert: loss_increase"]
+    assert subjects == ["Stepscope Alert: loss_increase"]
     assert "What to do: lower the learning rate" in next(body for subject, body in sent if "loss" in subject)
 
 

@@ -71,7 +71,7 @@ def test_the_worst_alert_is_visible_at_every_size():
 
 
 def test_no_text_of_a_run_acts_on_the_terminal():
-    """Control characters and escapes in names and texts are replaced (rule S24)."""
+    """Control characters and escapes in names and texts are replaced."""
     scene = run_scene()
     evil = "a\x1b[2Jb\x07c\u202ed\r\ne"
     scene.title = scene.project = evil

@@ -1,4 +1,4 @@
-"""A watcher whose disk fails or whose folder goes: F15 to F18, F23, G21."""
+"""A watcher whose disk fails or whose folder disappears."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_another_run_in_the_same_place(stage):
 @pytest.mark.parametrize("number", ERRNOS, ids=errno.errorcode.get)
 @pytest.mark.parametrize("length", [1, 3, 40])
 def test_disk_that_fails(stage, monkeypatch, number, length):
-    """The trainer is told what is wrong and, later, that it is over; no row is lost and none is there twice (G21)."""
+    """The trainer is told what is wrong and, later, that it is over; no row is lost and none is there twice."""
     trainer = stage.trainer()
     stage.tick()
     told = []
@@ -91,7 +91,7 @@ def test_disk_that_fails(stage, monkeypatch, number, length):
 
 @pytest.mark.parametrize("first", range(1, 24))
 def test_fault_at_each_call_of_the_end(stage, monkeypatch, first):
-    """Whichever call fails while a rank ends, its end is written down and its rows are all there (G21)."""
+    """Whichever call fails while a rank ends, its end is written down and its rows are all there."""
     trainer = stage.trainer()
     trainer.run.log({"a": 1.0})
     stage.tick()

@@ -1,4 +1,4 @@
-"""A rank is judged by what its ring shows, whatever could be written of it (B5)."""
+"""A rank is judged by what its ring shows, whatever could be written of it."""
 
 from __future__ import annotations
 

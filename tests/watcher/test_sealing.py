@@ -113,7 +113,7 @@ def test_retries(sealing, children):
 
 
 def test_a_seal_that_fails_keeps_a_lonely_watcher_for_seconds_only(sealing, children):
-    """Without a trainer a failed seal is tried again soon, so that the watcher ends within 30 s (C6)."""
+    """Without a trainer a failed seal is tried again soon, so that the watcher ends within 30 s."""
     sealing.add(Writer("node", 0), 0)
     for attempt in range(RETRIES):
         sealing.poll(attempt * RETRY_AT_END, alone=True)

@@ -1,4 +1,4 @@
-"""Parts of a run are taken away under its watcher: it says so, keeps what it can, and ends with its trainer (C6)."""
+"""Parts of a run are taken away under its watcher: it says so, keeps what it can, and ends with its trainer."""
 
 from __future__ import annotations
 

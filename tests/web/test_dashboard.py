@@ -1,4 +1,4 @@
-"""The dashboard of the documents."""
+"""MonitoringDashboard: two graphs of rows that a program passes in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_it_begins_empty_under_its_heading():
     dashboard = MonitoringDashboard()
     assert dashboard.metrics_data == []
     assert callable(dashboard.app)
-    assert dashboard.heading == "NeMo RL Training Monitor"
+    assert dashboard.heading == "Stepscope Training Monitor"
     assert MonitoringDashboard("Mine").heading == "Mine"
 
 
@@ -108,7 +108,7 @@ def test_it_is_served_with_its_elements(capsys):
         assert client.get("/dashboard.js").status == client.get("/dashboard.css").status == 200
         told = client.get("/figures", bearer).json
         assert client.get("/figures").status == 401
-        assert told["heading"] == "NeMo RL Training Monitor"
+        assert told["heading"] == "Stepscope Training Monitor"
         assert told["loss"]["data"][0]["y"] == [0.5]
         assert client.get("/figures", host="evil.example").status == 421
         assert client.get("/figures", {"Origin": "http://evil.example"}).status == 403

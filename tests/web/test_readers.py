@@ -1,4 +1,4 @@
-"""The threads that read: equal questions once, a bounded queue, and nobody reads for who has left (rule S28)."""
+"""The threads that read: equal questions once, a bounded queue, and nobody reads for who has left."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_equal_questions_are_read_once(readers):
     assert len(read) == 1
 
 
-def test_s28_a_full_queue_refuses(readers):
+def test_a_full_queue_refuses(readers):
     """Beyond the bound a question is refused at once, and those under way are answered."""
     go = threading.Event()
 
@@ -56,7 +56,7 @@ def test_s28_a_full_queue_refuses(readers):
     assert (readers.refused, readers.under_way) == (1, 0)
 
 
-def test_s28_a_question_that_nobody_waits_for_is_interrupted(readers):
+def test_a_question_that_nobody_waits_for_is_interrupted(readers):
     """DuckDB is interrupted when the last who waits has left, and the thread reads for others again."""
     ended = threading.Event()
     begun = threading.Event()
@@ -82,7 +82,7 @@ def test_s28_a_question_that_nobody_waits_for_is_interrupted(readers):
     assert readers.cancelled == 1
 
 
-def test_s28_a_client_that_leaves_ends_its_question(root, monkeypatch):
+def test_a_client_that_leaves_ends_its_question(root, monkeypatch):
     """A browser that goes away while its question is read has it interrupted."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -112,7 +112,7 @@ def test_s28_a_client_that_leaves_ends_its_question(root, monkeypatch):
         server.stop()
 
 
-def test_s28_a_question_has_a_deadline(root, monkeypatch):
+def test_a_question_has_a_deadline(root, monkeypatch):
     """A question that takes too long is answered by 503 with when to ask again."""
     monkeypatch.setattr(routes, "DEADLINE", 0.1)
     server = started(root)
@@ -128,7 +128,7 @@ def test_s28_a_question_has_a_deadline(root, monkeypatch):
         server.stop()
 
 
-def test_s28_many_questions_at_once(server):
+def test_many_questions_at_once(server):
     """Many questions at a time are all answered, or told to come again; the server lives on."""
     client = Client(server)
     found = []

@@ -1,4 +1,4 @@
-"""The rules for what is sent: names that lead elsewhere (S9), and requests that are too large or too slow (S14)."""
+"""The rules for what is sent: names that lead elsewhere, and requests that are too large or too slow."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def hostile_names():
     return list(dict.fromkeys(found))
 
 
-def test_s9_no_name_leads_out_of_the_runs(client, root):
+def test_no_name_leads_out_of_the_runs(client, root):
     """Hundreds of hostile texts as run, metric, cursor and path lead to no file: only what is listed is opened."""
     texts = hostile_names()
     assert len(texts) >= 300
@@ -77,7 +77,7 @@ def test_s9_no_name_leads_out_of_the_runs(client, root):
 
 
 @pytest.mark.parametrize("route", ["series", "export", "recipe"])
-def test_s9_hostile_metrics_are_only_unknown(client, route):
+def test_hostile_metrics_are_only_unknown(client, route):
     """A metric's name is compared, never opened and never part of a query's text."""
     more = {"format": "csv"} if route == "export" else {}
     for text in hostile_names()[::6]:
@@ -86,7 +86,7 @@ def test_s9_hostile_metrics_are_only_unknown(client, route):
         assert b"root:" not in answer.body
 
 
-def test_s9_paths_of_the_page_lead_to_its_own_files(client):
+def test_paths_of_the_page_lead_to_its_own_files(client):
     """A path is looked up among the files of the page; everything else is the page, the way up to it, or nothing."""
     for text in hostile_names()[:200]:
         if any(ord(letter) < 33 or ord(letter) > 126 for letter in text):
@@ -97,7 +97,7 @@ def test_s9_paths_of_the_page_lead_to_its_own_files(client):
         assert b"root:" not in answer.body
 
 
-def test_s9_a_link_in_the_folder_of_runs_is_only_what_it_leads_to(tmp_path):
+def test_a_link_in_the_folder_of_runs_is_only_what_it_leads_to(tmp_path):
     """A run whose folder was swapped for a link to elsewhere shows no file from there but a run's own."""
     root = tmp_path / "runs" / "mnist"
     root.mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_s9_a_link_in_the_folder_of_runs_is_only_what_it_leads_to(tmp_path):
         server.stop()
 
 
-def test_s14_large_and_lying_bodies(client):
+def test_large_and_lying_bodies(client):
     """A body has a limit, in bytes and in depth, and is taken as it is: nothing is unpacked."""
     assert client.post("/api/alerts", b" " * 70_000).status == 413
     assert client.post("/api/alerts", b"[" * 60_000).status == 400
@@ -126,7 +126,7 @@ def test_s14_large_and_lying_bodies(client):
     assert client.get("/api/runs", method="GET", body=b"x" * 1000).status == 200
 
 
-def test_s14_long_addresses_and_heads(client):
+def test_long_addresses_and_heads(client):
     """An address and a head have limits."""
     assert client.get("/api/runs?since=" + "1" * 17_000).status == 414
     assert client.get("/" + "a" * 3000).status == 414
@@ -134,7 +134,7 @@ def test_s14_long_addresses_and_heads(client):
         assert client.get("/healthz", headers).status in {400, 431}
 
 
-def test_s14_slow_senders_are_dropped(root, monkeypatch):
+def test_slow_senders_are_dropped(root, monkeypatch):
     """A connection that sends no whole head in time is closed, and so is one whose body does not come."""
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr("stepscope.web.app.BODY_SECONDS", 0.2)

@@ -1,4 +1,4 @@
-"""The security rules of the server: a test for each, named after it."""
+"""The security rules of the server."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def listeners(server):
     return [one.getsockname()[0] for one in server._sockets]
 
 
-def test_s1_only_this_machine_is_listened_to(root):
+def test_only_this_machine_is_listened_to(root):
     """Unless told otherwise every listener is on loopback: of the server, of localhost in both protocols."""
     for host, expected in (("127.0.0.1", {"127.0.0.1"}), ("localhost", {"127.0.0.1", "::1"})):
         server = Server(Options(root, host, 0))
@@ -87,7 +87,7 @@ def test_s1_only_this_machine_is_listened_to(root):
 
 @pytest.mark.promise("S1-050")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", socket.gethostname()])
-def test_s2_another_address_needs_a_token_of_our_own(root, tmp_path, host):
+def test_another_address_needs_a_token_of_our_own(root, tmp_path, host):
     """Beyond loopback there is a token of 128 bits or more in a file for its owner, and a warning about absent TLS."""
     path = tmp_path / "token"
     try:
@@ -104,7 +104,7 @@ def test_s2_another_address_needs_a_token_of_our_own(root, tmp_path, host):
         server.stop()
 
 
-def test_s2_without_a_place_for_the_token_it_does_not_start(tmp_path, monkeypatch):
+def test_without_a_place_for_the_token_it_does_not_start(tmp_path, monkeypatch):
     """Where no token can be kept nothing is served, on loopback neither."""
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
@@ -117,7 +117,7 @@ def test_s2_without_a_place_for_the_token_it_does_not_start(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_s3_other_hosts_are_not_answered(client, host):
+def test_other_hosts_are_not_answered(client, host):
     """A name that is not this server's is refused on every route, health too, before anything is looked at."""
     for path in ("/healthz", "/api/runs", "/"):
         answer = client.get(path, host=host.format(port=client.port).encode("utf-8"))
@@ -126,7 +126,7 @@ def test_s3_other_hosts_are_not_answered(client, host):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:{port}", "localhost", "LOCALHOST:{port}", "[::1]:{port}"])
-def test_s3_own_names_are_answered(client, host):
+def test_own_names_are_answered(client, host):
     """Loopback and its names are this server, with or without the port."""
     assert client.get("/healthz", host=host.format(port=client.port)).status == 200
 
@@ -142,13 +142,13 @@ def test_s3_own_names_are_answered(client, host):
         b"OPTIONS * HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
     ],
 )
-def test_s3_absent_double_and_absolute_hosts(client, head):
+def test_absent_double_and_absolute_hosts(client, head):
     """No host, two hosts, and a target that names another host are refused."""
     assert client.send(head).split(b" ", 2)[1] in {b"400", b"421"}
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_s4_other_origins_are_not_answered(client, origin):
+def test_other_origins_are_not_answered(client, origin):
     """A page of another origin gets neither data nor the page, whatever its origin is spelt like."""
     headers = {"Origin": origin.format(port=client.port)}
     for path in ("/api/runs", "/healthz", "/"):
@@ -156,7 +156,7 @@ def test_s4_other_origins_are_not_answered(client, origin):
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "other", ""])
-def test_s4_other_sites_are_not_answered(client, site):
+def test_other_sites_are_not_answered(client, site):
     """A browser that says that another site asks gets no data; a link elsewhere may lead to the page itself."""
     assert client.get("/api/runs", {"Sec-Fetch-Site": site}).status == 403
     arriving = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
@@ -175,13 +175,13 @@ def test_s4_other_sites_are_not_answered(client, site):
         {"Content-Type": "application/json", "Sec-Fetch-Site": "none"},
     ],
 )
-def test_s4_changes_come_from_the_page_itself(client, headers):
+def test_changes_come_from_the_page_itself(client, headers):
     """What changes something must say that it comes from this page; a form of another page cannot."""
     body = json.dumps({"run": RUN, "action": "test"}).encode()
     assert client.get("/api/alerts", headers, method="POST", body=body).status == 403
 
 
-def test_s4_no_header_lets_other_origins_read(client):
+def test_no_header_lets_other_origins_read(client):
     """No answer has a CORS header, not to a preflight either."""
     for method, path in (("GET", "/api/runs"), ("OPTIONS", "/api/runs"), ("GET", "/")):
         answer = client.get(path, {"Access-Control-Request-Method": "GET"}, method=method)
@@ -189,7 +189,7 @@ def test_s4_no_header_lets_other_origins_read(client):
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", None])
-def test_s5_there_is_no_web_socket(client, origin):
+def test_there_is_no_web_socket(client, origin):
     """A handshake is never taken up; one of another origin is refused."""
     handshake = {
         "Connection": "Upgrade",
@@ -201,7 +201,7 @@ def test_s5_there_is_no_web_socket(client, origin):
     assert answer.status == (403 if origin else 400)
 
 
-def test_s6_a_token_in_the_address_becomes_a_cookie(server, capfd, caplog):
+def test_a_token_in_the_address_becomes_a_cookie(server, capfd, caplog):
     """The token leaves the address at once, the cookie is not the token, no script reads it, and nothing is logged."""
     client, token = Client(server.port), server.rules.token
     answer = client.get("/", query={"token": token})
@@ -220,7 +220,7 @@ def test_s6_a_token_in_the_address_becomes_a_cookie(server, capfd, caplog):
     assert token not in printed.out + printed.err + caplog.text
 
 
-def test_s6_tokens_are_compared_in_constant_time():
+def test_tokens_are_compared_in_constant_time():
     """Every comparison of a secret in the rules goes through hmac.compare_digest."""
     tree = ast.parse(Path(stepscope.web.__file__).with_name("rules.py").read_text())
     method = next(node for node in ast.walk(tree) if getattr(node, "name", "") == "scope")
@@ -231,14 +231,14 @@ def test_s6_tokens_are_compared_in_constant_time():
 
 @pytest.mark.parametrize("path", DATA)
 @pytest.mark.parametrize(("scope", "status"), [(None, 401), (READ, 200), (ADMIN, 200)])
-def test_s7_every_route_needs_a_scope(server, path, scope, status):
+def test_every_route_needs_a_scope(server, path, scope, status):
     """Without a token no data is answered; the token to look at things answers every question."""
     headers = {} if scope is None else {"Authorization": f"Bearer {server.rules.token_for(scope)}"}
     assert Client(server.port).get(path, headers).status == status
 
 
 @pytest.mark.parametrize(("scope", "status"), [(None, 401), (READ, 403), (ADMIN, 404)])
-def test_s7_only_the_owner_changes_anything(server, scope, status):
+def test_only_the_owner_changes_anything(server, scope, status):
     """A token to look cannot acknowledge, silence or test; neither can it be turned into the owner's."""
     token = server.rules.token_for(scope) if scope else ""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -247,7 +247,7 @@ def test_s7_only_the_owner_changes_anything(server, scope, status):
     assert Client(server.port).get("/healthz").status == 200
 
 
-def test_s8_guesses_are_limited_and_told_nothing():
+def test_guesses_are_limited_and_told_nothing():
     """After some wrong tokens in a minute the answer is 429; the text is always the same, and the right one passes."""
     rules = Rules("0.0.0.0", "a" * 48, 8080)
     guesses = [rules.scope([(b"authorization", f"Bearer {number:048x}".encode())], 100.0) for number in range(1000)]
@@ -259,7 +259,7 @@ def test_s8_guesses_are_limited_and_told_nothing():
 
 
 @pytest.mark.parametrize("path", [*GETS, "/api/nothing", "/api/run?run=nothing", "/assets/no.js", "/a.svg"])
-def test_s16_every_answer_has_its_headers(client, path):
+def test_every_answer_has_its_headers(client, path):
     """Every answer, a refusal too, forbids foreign scripts, frames, sniffing, referrers and reading across origins."""
     headers = client.get(path).headers
     policy = headers["content-security-policy"]
@@ -274,7 +274,7 @@ def test_s16_every_answer_has_its_headers(client, path):
         assert headers["cache-control"] == "no-store"
 
 
-def test_s16_nothing_of_another_host_is_in_our_pages():
+def test_nothing_of_another_host_is_in_our_pages():
     """The pages that come with us name no other host, and have no script or style in their text."""
     folder = Path(stepscope.web.__file__).parent
     for path in [*(folder / "dashboard_page").iterdir(), *(folder / "static").rglob("*.html")]:
@@ -286,7 +286,7 @@ def test_s16_nothing_of_another_host_is_in_our_pages():
 
 
 @pytest.mark.parametrize("path", ["dashboard_page/dashboard.js"])
-def test_s17_scripts_put_data_in_as_text(path):
+def test_scripts_put_data_in_as_text(path):
     """No script of ours has a sink that makes markup or code of data."""
     text = (Path(stepscope.web.__file__).parent / path).read_text(encoding="utf-8")
     for sink in (
@@ -303,7 +303,7 @@ def test_s17_scripts_put_data_in_as_text(path):
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "json"])
-def test_s18_downloads_are_never_shown(client, form):
+def test_downloads_are_never_shown(client, form):
     """A download is an attachment of a fixed type under a plain name, and a sandbox wherever it is opened."""
     answer = client.get("/api/export", query={"run": RUN, "format": form})
     kind, headers = answer.headers["content-type"], answer.headers
@@ -314,7 +314,7 @@ def test_s18_downloads_are_never_shown(client, form):
     assert "svg" not in kind
 
 
-def test_s28_every_question_has_bounds(client):
+def test_every_question_has_bounds(client):
     """Too many names, runs, points, rows and parameters are refused before anything is read."""
     names = [("name", f"n{number}") for number in range(65)]
     for query in (
@@ -333,7 +333,7 @@ def test_s28_every_question_has_bounds(client):
     assert client.get("/api/runs?" + "&".join(f"a{number}=1" for number in range(500))).status == 400
 
 
-def test_s30_errors_show_an_id_and_nothing_else(root, monkeypatch, caplog):
+def test_errors_show_an_id_and_nothing_else(root, monkeypatch, caplog):
     """An error of our own is answered with an id; the traceback goes to the server's log under the same id."""
     secret = "/home/somebody/secret"
 

@@ -1,4 +1,4 @@
-"""Clients that begin something and do not go on: what they hold is free again soon (rules S14, S28)."""
+"""Clients that begin something and do not go on: what they hold is free again soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents' PerformanceAnalyzer: statistics of a history of metrics, kept as rows."""
+"""PerformanceAnalyzer: statistics of a history of metrics, kept as rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 Z_SCORE, ROBUST = "z_score", "robust"
-"""Methods of `detect_anomalies`: the documents' plain score, and the one that knows the past."""
+"""Methods of `detect_anomalies`: the plain z-score, and the detector that uses the history."""
 
 
 class PerformanceAnalyzer:
@@ -61,7 +61,7 @@ class PerformanceAnalyzer:
         """Return `index`, `timestamp`, `loss` and `z_score` of each row whose loss stands out.
 
         Args:
-            method: `z_score`, the documents' (beyond 2 standard deviations, so the start of training in a falling
+            method: `z_score` (beyond 2 standard deviations, so the start of training in a falling
                 loss), or `robust`, which judges by the past and never flags the start.
             threshold: of |z| (2), or of the robust score (1).
         """

@@ -32,7 +32,7 @@ ENVIRONMENT = (
     *("NCCL_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS"),
     *("TOKENIZERS_PARALLELISM", "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"),
 )
-"""The only variables that are recorded (rule S20): launcher, container, devices, what changes numbers or speed."""
+"""The only environment variables that are recorded: launcher, container, devices, numerics and speed."""
 
 MAX_ARGUMENTS = 128
 MAX_ARGUMENT = 512

@@ -1,7 +1,7 @@
-"""GPU memory in whatever shape a document or a program gives it, as bytes by GPU (X-07).
+"""GPU memory from any accepted shape, as bytes by GPU.
 
 The shapes: a number; a number or a mapping by GPU, under `gpu_0`, `cuda:0`, `0` or "0"; a list in order of the GPUs;
-one mapping alone, such as a row of `gpu_metrics_*.jsonl`, or a list of these. The documents' MB is 2**20 bytes (X-04).
+one mapping alone, such as a row of `gpu_metrics_*.jsonl`, or a list of these. MB means 2**20 bytes.
 """
 
 from __future__ import annotations

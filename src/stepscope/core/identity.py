@@ -34,7 +34,7 @@ PER_RANK_ARGUMENT = re.compile(r"--local[-_]rank\b")
 
 
 class Process(NamedTuple):
-    """What tells a process and its launcher from every other: pids alone are reused (F13)."""
+    """Identifies a process and its launcher; a pid alone is not enough, because pids are reused."""
 
     pid: int
     ppid: int

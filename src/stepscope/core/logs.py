@@ -1,7 +1,7 @@
 """Log lines as JSON, each with the run, the rank and the W3C trace it belongs to, so that a line finds its run.
 
 It works with the standard `logging`: `attach` adds one handler to a logger, and `request` marks the lines of one
-request. A line is one JSON object without secrets (rule S20) and without control characters (rule S24), whatever was
+request. A line is one JSON object without secrets and without control characters, whatever was
 logged.
 """
 

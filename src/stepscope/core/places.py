@@ -111,7 +111,7 @@ def _first_private(candidates: list[Path]) -> Path:
 
 
 def private_directory(path: Path) -> Path:
-    """Make `path` a directory that only we can enter, and refuse one that is not ours (rule S22).
+    """Make `path` a directory that only this user can enter; refuse one that another user owns.
 
     Raises:
         OSError: it is a link, belongs to somebody else, or cannot be made.

@@ -1,4 +1,4 @@
-"""Take secrets out of what Stepscope writes or sends (rule S20): by name, by shape, and in URLs.
+"""Remove secrets from everything that Stepscope writes or sends: by name, by shape, and in URLs.
 
 Names of machine learning that merely look like secrets (`use_cls_token`, `max_tokens`, `tokenizer`,
 `num_key_value_heads`, `key_dim`) are kept, and so are numbers, booleans and special tokens such as `<pad>`.

@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
 
 class Alias(NamedTuple):
-    """Another spelling of a key, as one of the documents has it."""
+    """Another accepted spelling of a key."""
 
     path: str
     target: str

@@ -1,4 +1,4 @@
-"""The settings of Stepscope: the keys of each section, the spellings of the documents, and their implications.
+"""The settings of Stepscope: the keys of each section, their compatible spellings, and implied defaults.
 
 `default_schema` puts them together. A part that gets built moves its keys from `PLANNED` to its own section.
 """

@@ -1,4 +1,4 @@
-"""The spellings of the documents that Stepscope fulfils, mapped onto its own keys.
+"""Compatible spellings of settings, mapped to Stepscope's own keys.
 
 Three exist: a `monitoring:` root; flat sections with words at the root; and groups of callbacks as Hydra
 has them (`callbacks:`, or the groups alone, or a file that is the body of one). In one file our own spelling

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MIB = 2.0**20
 GIB = 2.0**30
-"""MB and GB of the documents mean these (X-04); they are labelled MiB and GiB."""
+"""MB and GB in compatible names mean 2**20 and 2**30 bytes; they are labelled MiB and GiB."""
 
 
 class Metric(NamedTuple):

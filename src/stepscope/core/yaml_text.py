@@ -1,4 +1,4 @@
-"""Reading YAML that may be hostile: events only, no constructors, with caps on everything (rule S13).
+"""Reading YAML that may be hostile: events only, no constructors, with caps on everything.
 
 PyYAML is used for its parser alone. The events are turned into plain data here, so that no tag can build an
 object, every key keeps its line, and the work is bounded before it is done. Plain scalars follow YAML 1.2:

@@ -1,10 +1,10 @@
-"""Rows of the documents' JSON-lines files: their field names and units, made of values in base units.
+"""Rows of the compatible JSON-lines files: their field names and units, made from values in base units.
 
 A row has every field of its file, in one order. What is not known is null. JSON has no NaN and no infinity: such a
 value is null too, and `nonfinite` says which it was: `{"loss": "nan"}`. How numbers are rounded:
 
 - times: cut to a millisecond, UTC, with a Z;
-- percentages: cut to a tenth, so that 100.0 means full (22500 of 24576 MB is 91.5, as the documents have it);
+- percentages: cut to a tenth, so that 100.0 means full (22500 of 24576 MB is 91.5);
 - MB (2**20 bytes), MB/s, degrees and watts: rounded to a thousandth;
 - what the training gives (loss, learning rate, norms, throughput): not rounded at all.
 """

@@ -1,4 +1,4 @@
-"""A child process that works on foreign files, so that whatever is in them, the command that asked survives (rule S15).
+"""A child process with limits that reads foreign files, so that no file can take the command down.
 
 The child has limits of its own for address space, processor time and what it hands back, and hands back bytes, never
 objects. It is forked: that takes milliseconds, and what the limits add is counted from where the child begins.

@@ -79,7 +79,7 @@ class RunFolder:
         self.path = path
 
     def make(self) -> None:
-        """Create the folder and its rooms, for this user only (rule S21)."""
+        """Create the folder and its subfolders, accessible to this user only."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_uid == os.getuid():

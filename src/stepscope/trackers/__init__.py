@@ -1,1 +1,1 @@
-"""The classes of the documents that keep state in the training process."""
+"""Compatible classes that keep state in the training process."""

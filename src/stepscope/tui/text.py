@@ -23,7 +23,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def plain(text: object, limit: int = 500) -> str:
-    """Return text of a run on one line, without anything that acts on a terminal (rule S24)."""
+    """Return a run's text on one line, without control characters or escape sequences."""
     return UNSAFE.sub(REPLACEMENT, str(text)[:limit].translate(BLANKS))
 
 

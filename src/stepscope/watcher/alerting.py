@@ -141,7 +141,7 @@ class Alerting:
         self._journal.note(text)
 
     def _warn(self, problems: list[str]) -> None:
-        """Have the person at the terminal told what is wrong: now, and not when it is needed (F40)."""
+        """Report a misconfigured channel on the terminal at the start, not when the first alert fails."""
         more = f" (and {len(problems) - 1} more: see `stepscope alerts check`)" if len(problems) > 1 else ""
         for stream in self._streams():
             try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Handler = Callable[[Request], Awaitable[Response]]
 
 MOST_BODY = 65_536
-"""Bytes of a request's body (rule S14)."""
+"""Largest request body in bytes."""
 BODY_SECONDS = 10.0
 """Seconds that a body may take to come."""
 JSON = "application/json"
@@ -191,12 +191,12 @@ def _told(error: Exception) -> Response | None:
 
 
 def _without_paths(text: str) -> str:
-    """Return a text without the folders that it names (rule S30)."""
+    """Return a text without the folders that it names: errors show no paths."""
     return " ".join("…" if "/" in word else word for word in text.split())
 
 
 async def _unless_gone(request: Request, work: Any) -> bytes:
-    """Wait for an answer while the client does; one that nobody waits for is interrupted (rule S28)."""
+    """Wait for an answer as long as the client does; cancel it when the client disconnects."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:

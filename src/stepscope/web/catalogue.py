@@ -1,6 +1,6 @@
 """The runs below a folder, looked through by threads of their own: the list answers at once and grows.
 
-A run is known by its key, "project/id", which is looked up in the list and never made into a path (rule S9). Each
+A run is known by its key, "project/id", which is looked up in the list and never made into a path. Each
 change of a row has a number, so that a page asks for what changed since. A folder whose disk hangs is left behind: it
 is listed as one that is being read, and the others go on.
 """

@@ -1,4 +1,4 @@
-"""The dashboard of the documents: two graphs of figures that the program hands over itself, refreshed in the browser.
+"""A small dashboard: two graphs of values that the program passes in, refreshed in the browser.
 
 For recorded runs there is the page of `stepscope serve`; this is the same server with two graphs and nothing to load
 from elsewhere.
@@ -27,7 +27,7 @@ from stepscope.web.static_files import StaticFiles
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-HEADING = "NeMo RL Training Monitor"
+HEADING = "Stepscope Training Monitor"
 PAGE = Path(__file__).parent / "dashboard_page"
 KEPT = 5000
 """Rows that a graph shows: the newest."""
@@ -89,7 +89,7 @@ class MonitoringDashboard:
         token = token_for(host, self._token_file)
         sockets = listen(host, port)
         number = sockets[0].getsockname()[1]
-        print(f"{self.heading}: http://{bracketed(host)}:{number}/?token={token}")  # noqa: T201 - as the documents' dashboard does
+        print(f"{self.heading}: http://{bracketed(host)}:{number}/?token={token}")  # noqa: T201 - the user needs the address
         self.server(Rules(host, token, number)).run(sockets=sockets)
 
     def server(self, rules: Rules) -> uvicorn.Server:

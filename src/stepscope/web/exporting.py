@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stepscope.web.questions import Export
 
 AT_ONCE = 2
-"""Downloads under way (rule S28)."""
+"""Downloads at the same time."""
 CHUNK = 1 << 16
 KINDS = {
     "csv": "text/csv; charset=utf-8",

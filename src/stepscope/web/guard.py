@@ -63,7 +63,7 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a WebSocket: there is none here (rule S5)
+        if scope["type"] != "http":  # a WebSocket: this server has none
             await send({"type": "websocket.close", "code": 1008})
             return
         self.requests += 1
@@ -102,7 +102,7 @@ class Guard:
         return None
 
     def _swapped(self, scope: Scope, now: float) -> Refusal | bytes:
-        """Swap the token in an address for a cookie, and lead to the address without it (rule S6)."""
+        """Swap the token in a URL for a cookie, and redirect to the URL without the token."""
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         found = self._rules.entry(token, now)
         if isinstance(found, Refusal):

@@ -93,7 +93,7 @@ def _open_files(folder: Path) -> set[str]:
 
 
 def token_for(host: str, path: Path | None = None) -> str:
-    """Return the token that a server on an address asks for (rule S2), kept in `path` where one is given.
+    """Return the token that a server on this address requires, kept in `path` if given.
 
     Raises:
         StepscopeError: it can be neither read nor made.

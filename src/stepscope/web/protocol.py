@@ -1,6 +1,6 @@
 """HTTP with bounds that uvicorn leaves out: requests come, and answers are read, in time; connections are counted.
 
-These are rules S14 and S28: whoever begins something and does not go on holds nothing for long.
+A client that starts a request and does not finish it holds no resources for long.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 NAMES, RUNS, POINTS, ROWS = 64, 20, 4000, 2_000_000
-"""Bounds of one question: metrics, runs, buckets of a curve, and buckets in all (rule S28)."""
+"""Limits of one request: metrics, runs, buckets per curve, and buckets in total."""
 PARAMETERS = 400
 """Parameters of one address."""
 _T = TypeVar("_T", bound="Question")

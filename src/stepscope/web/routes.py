@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Reader = Callable[[Site, Any, duckdb.DuckDBPyConnection], dict[str, Any]]
 
 DEADLINE = 30.0
-"""Seconds after which a question is given up (rule S28)."""
+"""Seconds after which a request is cancelled."""
 
 
 @dataclass(frozen=True)

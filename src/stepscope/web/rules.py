@@ -59,7 +59,7 @@ class Rules:
         return found | {self.machine.lower(), bracketed(local).lower()}  # a page that knows these has no token
 
     def misdirected(self, target: bytes, headers: Headers, local: str) -> Refusal | None:
-        """Refuse a request that does not name this server (rule S3)."""
+        """Refuse a request whose Host header does not name this server (DNS rebinding)."""
         if not target.startswith(b"/"):
             return Refusal(400, "cannot answer this: its target is not a path; ask for a path of this server")
         hosts = values(headers, b"host")
@@ -70,7 +70,7 @@ class Rules:
         return None
 
     def foreign(self, headers: Headers, *, changes: bool, navigation: bool) -> Refusal | None:
-        """Refuse what a page of another origin sent (rules S4, S5).
+        """Refuse a request that a page of another origin sent (CSRF).
 
         Args:
             headers: of the request; its host is known to be ours.
@@ -90,7 +90,7 @@ class Rules:
         return None
 
     def scope(self, headers: Headers, now: float) -> str | Refusal:
-        """Return what the sender may do, or why nothing (rules S6 to S8). `now` is in seconds."""
+        """Return the rights of the sender, or why it has none. `now` is in seconds."""
         given = [*_bearer(headers), *_cookies(headers, self.cookie_name)]
         for word in given:
             for scope in (ADMIN, READ):

@@ -1,4 +1,4 @@
-"""Which addresses a message may go to (rule S19): looked at when it connects, whatever a name meant before."""
+"""The addresses that a message may go to, checked when it connects: a name may resolve differently by then."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class _Answering(requests.adapters.HTTPAdapter):
 
 
 def prepare_this_process() -> None:
-    """Let requests follow no redirect (rule S19) and remember answers; for the notifier, which does nothing else."""
+    """Make requests follow no redirect and remember answers; only for the notifier process."""
 
     def stay(self: Any, resp: Any) -> None:
         del self, resp

@@ -145,12 +145,12 @@ def event_severity(event: Mapping[str, Any]) -> str:
 
 
 def plain(text: object, limit: int = MAX_LINE) -> str:
-    """Return text of a run on one line, without secrets and without anything that acts on a reader (rules S20, S24)."""
+    """Return a run's text on one line, without secrets, control characters or escape sequences."""
     return cut(redact_text(UNSAFE.sub(" ", str(text)[: 4 * limit])).strip(), limit)
 
 
 def inert(text: str) -> str:
-    """Return text for a chat: nobody is called by it, and nothing in it is a tag or a link (rules S24, S27)."""
+    """Return text for a chat that mentions nobody and contains no tag or link."""
     text = _MENTION.sub(lambda found: "@ " if found[0] == "@" else "\u2039", text)
     return _LINK.sub(lambda found: {"](": "] (", ":": ": "}.get(found[0], "www ."), text)
 

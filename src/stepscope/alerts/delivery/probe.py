@@ -1,4 +1,4 @@
-"""Ask a channel whether it would take a message, without sending one: at the start, not at the crash at 3 am (F40)."""
+"""Check at the start whether a channel would accept a message, without sending one."""
 
 from __future__ import annotations
 

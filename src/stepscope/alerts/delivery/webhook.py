@@ -1,4 +1,4 @@
-"""Tell a web address: a JSON document, signed as the Standard Webhooks describe; no redirect is followed (rule S19).
+"""Post an alert to a URL: a JSON document, signed as in Standard Webhooks; redirects are not followed.
 
 The signature is `v1,` and the base64 of HMAC-SHA256 over `id.timestamp.body`; libraries of that standard verify it.
 """

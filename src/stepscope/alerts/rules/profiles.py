@@ -1,4 +1,4 @@
-"""Sets of rules to start from: sober, strict, quiet, and with the thresholds of each document (X-10)."""
+"""Sets of alert rules to start from: default, strict, quiet, and compatible thresholds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Profile:
     only: tuple[str, ...] = ()
     """Severities or names of rules that are on; all if empty."""
     plain: bool = False
-    """Gradient norm against the threshold alone, as documents have it."""
+    """Compare the gradient norm with the threshold alone, not with its baseline."""
 
 
 PROFILES: dict[str, Profile] = {
@@ -83,7 +83,7 @@ SWITCHES = {
     "watcher.analysis.trend": ("loss_plateau", "memory_leak", "gpu_memory_leak", "disk_filling"),
     "watcher.analysis.regression": ("training_speed",),
 }
-"""Settings that turn rules off, as the documents have them."""
+"""Settings that turn rules off."""
 
 
 def profile(name: str = "default", limits: Mapping[str, float] | None = None) -> list[Rule]:
@@ -114,7 +114,7 @@ def profile(name: str = "default", limits: Mapping[str, float] | None = None) ->
 
 
 def _plain(rule: Rule, most: float) -> Rule:
-    """Return the rule on the gradient norm as documents have it."""
+    """Return the rule on the gradient norm without its baseline."""
     return replace(
         rule,
         when=f"grad_norm > {most:g}",

@@ -22,7 +22,7 @@ THROTTLED = 0.1
 """Share of the samples in which a GPU was held down by heat or power."""
 CAPPED = 0.9
 IDLE = 0.5
-"""Utilisation below which a GPU waits: S3-035's threshold."""
+"""Utilization below which a GPU counts as idle."""
 UNUSED, USED = 0.02, 0.1
 """Utilisation that a card never exceeds which the run does not use, if another card has at least the second."""
 FRAGMENTED = 0.3

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.finding import Finding
 
 DISK = 0.3
-"""Share of the time in which something waited for a disk, from which on that is why: S3-037's threshold."""
+"""Share of the time spent waiting for a disk from which the disk is the cause."""
 MOST_OF_IT = 0.5
 STARTS = 0.6
 """Share of the waiting in the first steps of epochs from which on it is the start of workers."""

@@ -1,4 +1,4 @@
-"""What stands out in a series: the plain z-score of the documents, and a robust detector that knows the past.
+"""Anomalies in a series: a plain z-score, and a robust detector that uses the history.
 
 The robust one calls a point an anomaly if nothing like it has been seen: its value, the mean of the last few points,
 that of more of them, or its jump from them lies beyond all but a few of the last thousands, by a share of their spread.
@@ -26,7 +26,7 @@ VALUE, LEVEL, LONG, JUMP = "value", "level", "long level", "jump"
 """What stands out: the point, the mean of the last points, of many more, or the difference from their median."""
 
 PLAIN_LIMIT = 2.0
-"""Standard deviations beyond which the plain score calls a point an anomaly: the documents' (S0-070)."""
+"""Standard deviations beyond which the plain z-score calls a point an anomaly."""
 FEWEST = 30
 """Points below which nothing is said."""
 YOUNG = 300

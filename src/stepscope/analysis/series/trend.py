@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INCREASING, DECREASING, FLAT, UNKNOWN = "increasing", "decreasing", "flat", "unknown"
 
 SIGNIFICANT = 0.05
-"""Probability below which a slope is not put down to chance: the documents' (S0-068)."""
+"""p-value below which a slope is significant."""
 WINDOWS = 20
 """Parts that a series is cut into for `windowed`: enough to see a warm-up, a plateau and an end in one training."""
 MOST_BLOCKS = 300

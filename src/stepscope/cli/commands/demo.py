@@ -60,7 +60,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     page = "port of the page that is served meanwhile; 0: any free one (default: 8080 or the next free one)"
     parser.add_argument("--port", type=port, metavar="PORT", help=page)
     parser.add_argument("--no-page", action="store_true", help="do not serve the page")
-    # The documents' spelling of the same thing.
+    # A compatible spelling of the same option.
     parser.add_argument("--simulate", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--simulate_steps",

@@ -40,7 +40,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
     metrics = "only these, separated by commas, in any documented spelling; may be given several times"
     parser.add_argument("--metrics", metavar="A,B", action="append", help=metrics)
-    spelling = "names as recorded (the default), canonical (docs/reference/metrics.md), or as the documents spell them"
+    spelling = "names as recorded (the default), canonical (docs/reference/metrics.md), or compatible with other tools"
     parser.add_argument("--spelling", choices=SPELLINGS, default=SPELLINGS[0], help=spelling)
     parser.add_argument(
         "--wide", action="store_true", help="csv: a line a step, a column a metric, the last value wins"

@@ -1,7 +1,7 @@
 """Watch this machine alone, without a training: GPUs, processors, memory, disks, network, power.
 
 On a terminal a line per source is redrawn in place until Ctrl-C; elsewhere a line is printed for each moment. What this
-machine does not tell is said once, with the reason and what to do. JSON lines in the documents' file formats and a page
+machine does not tell is said once, with the reason and what to do. JSON lines in compatible file formats and a page
 for Prometheus on request.
 """
 
@@ -153,7 +153,7 @@ def missing(asked: Sequence[int], found: Sequence[int]) -> list[str]:
 
 
 class Files:
-    """Writes the documents' JSON lines. The first failure ends the command, a later one is said once."""
+    """Writes compatible JSON lines. The first failure ends the command, a later one is reported once."""
 
     def __init__(self, options: argparse.Namespace, note: Callable[[str], None]) -> None:
         """Write below `--jsonl-dir`; `note` tells people."""

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _confined(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Let a child with limits read and analyse the files (rule S15), and return what they tell."""
+    """Read and analyse the files in a child process with limits, and return the results."""
     named = f"the trace '{files[0]}'" if len(files) == 1 else f"{len(files)} traces"
 
     def work() -> Iterator[bytes]:

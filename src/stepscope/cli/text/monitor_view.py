@@ -24,7 +24,7 @@ PICTURE = (8, 60)
 """Columns of a picture: at least, else there is none, and at most."""
 FULL = 0.9
 HOT = 80.0
-"""From here on a share of memory and a temperature (°C) are marked, as the documents have it."""
+"""Share of memory and temperature (°C) from which a value is highlighted."""
 NARROWEST = 30
 FEWEST = 4
 

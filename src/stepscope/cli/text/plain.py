@@ -27,7 +27,7 @@ BAD = "!"
 
 
 def plain(text: object, limit: int = 2000) -> str:
-    """Return text of a run on one line, without anything that acts on a terminal (rule S24)."""
+    """Return a run's text on one line, without control characters or escape sequences."""
     return UNSAFE.sub(REPLACEMENT, str(text)[:limit].translate(BLANKS))
 
 

@@ -1,7 +1,7 @@
 """Runs as CSV, a line a point. Made for spreadsheets and for exact reading.
 
 Floats are written so that they read back to the same bits. A text that a spreadsheet would take for a formula gets a
-quote in front (rule S26); numbers stay numbers.
+quote in front so that a spreadsheet runs no formula; numbers stay numbers.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ DOCUMENTED = {
     "gpu/*/power_watts": "gpu_power_draw_watts",
     "gpu/*/fan_ratio": "gpu_fan_speed_percent",
 }
-"""Canonical names that the documents spell otherwise in what they write."""
+"""Canonical names with another spelling in compatible files."""
 
 
 class Metric(NamedTuple):
@@ -83,7 +83,7 @@ def _spelled(recorded: str, spelling: str) -> Metric:
     instance = main.split("/")[1] if pattern != main else "0"
     written = DOCUMENTED.get(pattern, main) if spelling == DOCUMENTS else main
     factor = dict(spellings(written, instance)).get(recorded, 1.0)
-    # The documents' names say no GPU and mean the first; theirs for the others is gpu_<index>.
+    # A compatible name without a GPU means the first; the others are gpu_<index>.
     further = written != main and instance != "0"
     return Metric(recorded, f"gpu_{instance}/{written}" if further else written, factor)
 

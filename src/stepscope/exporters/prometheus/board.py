@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 TIMED = len(BUCKETS) + 4
 """Series of the steps of one rank: their number, and buckets, sum and count of their durations."""
 LIMIT = 2000
-"""Series of one page (rule S25, figure G22)."""
+"""Most series on one page: a bound on what hostile or careless names can cost."""
 OWN_SHARE = 0.75
-"""Share of them that a program's own names may take, so that they cannot push out the documents'."""
+"""Share of the series that a program's own names may take, so that they cannot crowd out the built-in names."""
 REMEMBERED = 1 << 16
 """Series beyond the limit that are told apart; further ones are not counted."""
 FRESH_SECONDS = 120.0

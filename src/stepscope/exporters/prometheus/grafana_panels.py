@@ -12,9 +12,9 @@ MACHINE = 'project=~"$project", run=~"$run"'
 GPU = f'{MACHINE}, gpu_id=~"$gpu"'
 
 HOT = ({"color": "green", "value": None}, {"color": "orange", "value": 75}, {"color": "red", "value": 80})
-"""Steps of the temperature gauge in °C: the documents' alert is at 80."""
+"""Steps of the temperature gauge in °C; the built-in alert fires at 80."""
 FULL = ({"color": "green", "value": None}, {"color": "orange", "value": 80}, {"color": "red", "value": 90})
-"""Steps of a share of memory in percent: the documents' alert is at 90."""
+"""Steps of a memory gauge in percent."""
 PLAIN = ({"color": "green", "value": None},)
 
 
@@ -104,7 +104,7 @@ TRAINING = Row(
         ),
         Panel(
             "Gradient norm",
-            "L2 norm before clipping. The documents call more than 10 exploded.",
+            "L2 norm before clipping. Above 10 it counts as exploding.",
             "none",
             (Query(f"gradient_norm{{{TRAINER}}}", "{{run}} rank {{rank}}"),),
             width=8,

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus from inside a program: the documents' names, as objects of `prometheus_client`."""
+"""Prometheus metrics from inside a program, under compatible names, as objects of `prometheus_client`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WAKE_SECONDS = 0.2
 """Time between two looks whether the endpoint was closed."""
 FAMILIES = {target.family: target for targets in DOCUMENTED.values() for target in targets}
-"""Every gauge of the documents, by its name."""
+"""Every gauge with a compatible name."""
 
 
 class SetGauge(Gauge):
@@ -62,7 +62,7 @@ class SetGauge(Gauge):
 
 
 class PrometheusMonitor:
-    """Serve the documents' metrics on a port, from a registry of its own: any number of monitors can live together.
+    """Serve metrics for Prometheus on a port. Each monitor has its own registry, so several can coexist.
 
     The attributes are metrics of `prometheus_client`, to be set, increased and observed directly. A port that is taken
     is no error: the next free one is used, and `port` says which. If none can be had, the metrics still count.
@@ -87,7 +87,7 @@ class PrometheusMonitor:
             "gpu_memory_mb": self.gpu_memory,
             "cpu_usage_percent": self.cpu_usage,
         }
-        """Every gauge of the documents by its name, as in `gauges["learning_rate"].set(3e-4)`."""
+        """The gauges by name, as in `gauges["learning_rate"].set(3e-4)`."""
         for name in FAMILIES.keys() - self.gauges.keys():
             self.gauges[name] = self._gauge(name)
         self.refused = 0
@@ -113,7 +113,7 @@ class PrometheusMonitor:
         Args:
             loss: of the step.
             gpu_metrics: `memory_allocated` of each GPU in MiB, as `monitor_resources()["gpu_metrics"]` has it (the
-                label is its key), or memory in any other shape of the documents (the label is the index).
+                label is its key), or memory in any other accepted shape (the label is the index).
             cpu_percent: 0 to 100.
             step_duration: seconds.
         """

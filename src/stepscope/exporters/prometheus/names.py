@@ -1,6 +1,6 @@
-"""How a recorded metric is called in Prometheus: the documents' names, units in every other one, labels for instances.
+"""Names of recorded metrics in Prometheus: compatible names, units in all others, labels for instances.
 
-The documents' names (`training_loss`, `gpu_memory_used_mb`) are kept as they are, with their units. Everything else is
+The compatible names (`training_loss`, `gpu_memory_used_mb`) are kept as they are, with their units. Everything else is
 `stepscope_<name>_<unit>`. Names that nobody declared carry the recorded name in the label `metric`, so that two which
 would become one, such as `a/b` and `a_b`, stay apart.
 """
@@ -82,7 +82,7 @@ DOCUMENTED: dict[str, tuple[Target, ...]] = {
         for kind in ("allocated", "reserved", "peak")
     },
 }
-"""The names of the documents, by canonical name; `gpu/*/memory_used_bytes` has two of them."""
+"""The compatible names by canonical name; `gpu/*/memory_used_bytes` has two."""
 
 INSTANCES = {
     "gpu": "gpu_id",

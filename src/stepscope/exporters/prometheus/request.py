@@ -1,7 +1,7 @@
 """One request to a page of metrics: what is answered and what refused. No socket and no clock: bytes in, a reply out.
 
 Everything is refused that a browser could be made to send by a page of somebody else: a foreign `Host` (DNS rebinding),
-a foreign `Origin`, a method or body that this page has no use for (rules S3, S4, S14, S16).
+a foreign `Origin`, a method or body that this page has no use for.
 """
 
 from __future__ import annotations

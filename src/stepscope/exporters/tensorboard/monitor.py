@@ -1,4 +1,4 @@
-"""A monitor that writes for TensorBoard, under the name and with the tags of the documents."""
+"""A monitor that writes TensorBoard event files, with a compatible name and tags."""
 
 from __future__ import annotations
 

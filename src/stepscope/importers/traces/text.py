@@ -1,4 +1,4 @@
-"""The text of a trace, piece by piece: plain or compressed, alone or packed with others, within hard limits (F46)."""
+"""The text of a trace, piece by piece: plain or compressed, alone or packed with others, within hard limits."""
 
 from __future__ import annotations
 

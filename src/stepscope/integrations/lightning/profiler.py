@@ -22,9 +22,9 @@ class ProfilerCallback(MonitorCallback):
     Epochs count from 0, as Lightning counts them. A trace is `<output_dir>/chrome_trace_epoch_<n>.json`.
     """
 
-    def __init__(  # noqa: PLR0913 - the documents' options
+    def __init__(  # noqa: PLR0913 - compatible options
         self,
-        enabled: bool = False,  # noqa: FBT001, FBT002 - the documents' spelling
+        enabled: bool = False,  # noqa: FBT001, FBT002 - compatible spelling
         profile_epochs: Sequence[int] = (1, 5, 10),
         profile_steps: int = 100,
         warmup_steps: int = 5,

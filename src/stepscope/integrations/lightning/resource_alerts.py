@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 BATCHES = 30
-"""Batches that something has to last: the documents' "extended period"."""
+"""Batches in a row that a value must be beyond its threshold."""
 SAMPLES = 3
 """Different samples among them at least: batches may be much faster than the machine is looked at."""
 HYSTERESIS = 0.05

@@ -35,9 +35,9 @@ class ResourceMonitorCallback(MonitorCallback):
     take these thresholds in place of their own.
     """
 
-    def __init__(  # noqa: PLR0913 - the documents' options
+    def __init__(  # noqa: PLR0913 - compatible options
         self,
-        enabled: bool = True,  # noqa: FBT001, FBT002 - the documents' spelling
+        enabled: bool = True,  # noqa: FBT001, FBT002 - compatible spelling
         log_interval: int = 10,
         gpu_monitoring: bool = True,  # noqa: FBT001, FBT002
         cpu_monitoring: bool = True,  # noqa: FBT001, FBT002

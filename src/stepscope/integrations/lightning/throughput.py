@@ -36,7 +36,7 @@ class ThroughputMonitorCallback(MonitorCallback):
 
     def __init__(
         self,
-        enabled: bool = True,  # noqa: FBT001, FBT002 - the documents' spelling
+        enabled: bool = True,  # noqa: FBT001, FBT002 - compatible spelling
         log_interval: int = 1,
         track_memory: bool = True,  # noqa: FBT001, FBT002
         track_timing: bool = True,  # noqa: FBT001, FBT002

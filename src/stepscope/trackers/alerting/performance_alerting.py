@@ -1,4 +1,4 @@
-"""The documents' alerting: compare a sample with a baseline, and send what is alarming by mail."""
+"""PerformanceAlerting: compare a sample with a baseline, and send alerts by mail."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 THRESHOLDS = {"loss_increase": 0.1, "gpu_memory": 0.9, "cpu_usage": 0.95, "training_speed": 0.5}
 """As fractions: rise of the loss, memory of a GPU in use, processors in use, loss of speed."""
-SUBJECT = "NeMo RL Alert: {type}"
-BODY = """NeMo RL Training Alert
+SUBJECT = "Stepscope Alert: {type}"
+BODY = """Stepscope Training Alert
 
 Type: {type}
 Message: {message}
@@ -237,7 +237,7 @@ class PerformanceAlerting:
 
 
 def mail_address(config: Mapping[str, Any]) -> str:
-    """Return the apprise address of the documents' mail configuration; mail goes by STARTTLS after a login."""
+    """Return the apprise URL of a mail configuration; mail is sent with STARTTLS after a login."""
     to = config["to"]
     people = to if isinstance(to, str) else ",".join(map(str, to))
     user, password = (quote(str(config[key]), safe="") for key in ("username", "password"))
@@ -273,5 +273,5 @@ def _capacity(index: int) -> float | None:
 
 
 def _line(value: object) -> str:
-    """Return a text on one line, without anything that acts on a mail (rule S24)."""
+    """Return a text on one line, without control characters."""
     return redact_text(UNSAFE.sub(" ", str(value)[:1000]))

@@ -1,4 +1,4 @@
-"""One GPU, sampled in a thread: the documents' figures at hand, and in JSON-lines files."""
+"""GPUMonitor: one GPU, sampled in a thread, in memory and in JSON-lines files."""
 
 from __future__ import annotations
 

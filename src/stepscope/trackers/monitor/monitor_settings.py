@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stepscope.recorder.complaints import Complaints
 
 ConfigSource: TypeAlias = Mapping[str, object] | str | os.PathLike[str]
-"""Settings in any spelling of the documents, or the path of a YAML file with them."""
+"""Settings in any accepted spelling, or the path of a YAML file with them."""
 
 
 class MonitoredRun(Protocol):

@@ -1,4 +1,4 @@
-"""The documents' real-time monitor: sample, compare with a baseline, alert, keep; again and again in a thread."""
+"""RealTimeMonitor: a thread that samples, compares with a baseline, alerts and stores."""
 
 from __future__ import annotations
 

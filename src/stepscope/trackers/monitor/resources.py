@@ -1,4 +1,4 @@
-"""What the machine and the framework's allocator have in use right now, under the documents' names."""
+"""Current resource use of the machine and of the framework's allocator, under compatible names."""
 
 from __future__ import annotations
 

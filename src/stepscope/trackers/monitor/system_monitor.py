@@ -1,4 +1,4 @@
-"""The machine beside a training: the documents' system metrics, sampled in a thread."""
+"""SystemMonitor: machine metrics under compatible names, sampled in a thread."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FIELDS = {
     "network_received_mb_s": ("network/received_bytes_per_second", 1 / MIB),
     "network_sent_mb_s": ("network/sent_bytes_per_second", 1 / MIB),
 }
-"""The documents' name: the metric, and the factor to the documents' unit. Of several GPUs: mean, sum, highest, sum."""
+"""Compatible name: the metric, and the factor to its unit. With several GPUs: mean, sum, highest, sum."""
 
 
 def system_metrics(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values in the documents' names and units; what is not known is not there."""
+    """Return the values under compatible names and units; unknown values are absent."""
     found = {}
     for field, (name, factor) in FIELDS.items():
         value = values.get(name)
@@ -71,7 +71,7 @@ class SystemMonitor(WatchedMachine):
         return self._watch.looks
 
     def get_current_metrics(self) -> dict[str, float]:
-        """Return the newest figures in the documents' names and units; what this machine does not tell is not there.
+        """Return the newest values under compatible names and units; values this machine cannot measure are absent.
 
         `timestamp` is in seconds since 1970. Empty before the first sample. Shares of time and rates need two samples.
         """

@@ -1,4 +1,4 @@
-"""The documents' callback: steps of a training beside the samples of its GPU."""
+"""TrainingMonitorCallback: steps of a training next to the samples of its GPU."""
 
 from __future__ import annotations
 

@@ -36,9 +36,9 @@ class TrainingMetrics:
     batch_time: float | None = None
     """Seconds from the end of the step before to the end of this one."""
     cpu_memory_mb: float | None = None
-    """Resident memory of the process in MiB (2**20 bytes; the documents write MB)."""
+    """Resident memory of the process in MiB (2**20 bytes)."""
     gpu_memory_mb: float | None = None
-    """Memory in use on the process's GPU in MiB (2**20 bytes; the documents write MB)."""
+    """Memory in use on the process's GPU in MiB (2**20 bytes)."""
     timestamp: float | None = None
     """Seconds since 1970 UTC."""
     custom: dict[str, object] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class TrainingMetrics:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Return what is known in the documents' spelling and units, custom metrics beside the others.
+        """Return the known values under compatible names and units, including custom metrics.
 
         Waits for values that are on a device.
         """
