@@ -18,6 +18,7 @@ import yaml
 import check_errors
 import check_layers
 import check_shape
+import check_words
 import forbidden
 import promises
 from sources import package_modules
@@ -65,9 +66,11 @@ def test_style_is_clean(command):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("check", [check_layers, check_errors, check_shape], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [check_layers, check_errors, check_shape, check_words], ids=lambda check: check.__name__
+)
 def test_checks_pass(check, capsys):
-    """The package passes its own checks of layers, errors and shape."""
+    """The package passes its own checks of layers, errors, shape and words."""
     assert check.main([str(ROOT)]) == 0, capsys.readouterr().err
 
 

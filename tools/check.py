@@ -25,6 +25,7 @@ def commands(scratch: Path) -> dict[str, list[str]]:
         "layers": [PYTHON, "tools/check_layers.py"],
         "errors": [PYTHON, "tools/check_errors.py"],
         "shape": [PYTHON, "tools/check_shape.py"],
+        "words": [PYTHON, "tools/check_words.py"],
     }
 
 
