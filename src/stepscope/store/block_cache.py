@@ -1,7 +1,7 @@
-"""Blocks that were read before: sealed files never change, so a server need not unpack the same pyramid at every zoom.
+"""Cache of pyramid blocks. Sealed files never change, so a server need not unpack a pyramid at every zoom.
 
-What is kept was compared with its checksums when it was read, and is known by the file that it came from: device,
-inode, size and time of modification, as in `checksum.Checked`. Nothing is kept of a reading that found a problem.
+Cached blocks passed their checksums when they were read. The key is the file they came from: device, inode, size and
+modification time, as in `checksum.Checked`. A read that found a problem is not cached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Ends = tuple[int, int]
 
 LIMIT = 48 << 20
-"""Bytes that are kept at most: a block takes 201, so this holds all of a run of 10 M points in 50 series (31 MiB)."""
+"""Maximum size in bytes. A block takes 201 bytes, so this holds a whole run of 10 M points in 50 series (31 MiB)."""
 
 _FLOATS = ("min", "max", "mean", "last")
 _CODES = ("rank", "attempt")
@@ -37,7 +37,7 @@ _AT = {column: place for place, column in enumerate(_WHOLE)}
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Blocks of one name as four matrices, a row for each column: many of them are joined by four calls."""
+    """Blocks of one name as four matrices with one row per column, so that many can be joined with four calls."""
 
     whole: NDArray[np.int64]
     floats: NDArray[np.float64]
@@ -46,7 +46,7 @@ class _Kept:
 
     @staticmethod
     def of(blocks: Blocks) -> _Kept:
-        """Return a copy, for slices would hold on to all that was read with them."""
+        """Return a copy: a slice would keep alive everything that was read with it."""
         whole, floats, codes = (
             np.stack([getattr(blocks, column) for column in some]) for some in (_WHOLE, _FLOATS, _CODES)
         )
@@ -60,7 +60,7 @@ class _Kept:
         return sum(matrix.nbytes for matrix in self.matrices())
 
     def near(self, steps: Ends | None, times: Ends | None) -> _Kept:
-        """Return a stretch that holds every block which overlaps the range, and few others."""
+        """Return a range that holds every block overlapping the interval, and few others."""
         keep = np.ones(len(self), bool)
         for ends, axis in ((steps, "step"), (times, "time")):
             if ends is not None:
@@ -73,12 +73,12 @@ class _Kept:
         return _Kept(*(matrix[:, stretch] for matrix in self.matrices()))
 
     def matrices(self) -> list[NDArray[Any]]:
-        """Return all four."""
+        """Return all four matrices."""
         return [self.whole, self.floats, self.codes, self.in_ns]
 
     @staticmethod
     def joined(names: list[str], parts: Sequence[tuple[int, _Kept]]) -> Blocks:
-        """Return the blocks of some names, each given by its place among them, as columns of their own."""
+        """Return the blocks of several names, each given by its index among the names, as columns."""
         whole, floats, codes, in_ns = (
             np.concatenate(matrices, axis=1) for matrices in zip(*(part.matrices() for _, part in parts), strict=True)
         )
@@ -88,7 +88,7 @@ class _Kept:
 
 
 class _Unit(NamedTuple):
-    """What is kept of one name in one unit: of its pyramid, and built from the points of series too short for one."""
+    """The cached blocks of one name in one unit: from its pyramid, or built from the points of a short series."""
 
     stored: _Kept
     built: _Kept | None
@@ -100,21 +100,21 @@ class _Unit(NamedTuple):
 
 _Key = tuple[Any, ...]
 _Place = tuple[int, str]
-"""The index of a unit, and a name."""
+"""Key: the index of a unit, and a name."""
 
 
 class BlockCache:
-    """The blocks that were used last, up to a number of bytes; any thread may use it."""
+    """The most recently used blocks, up to a number of bytes. Thread-safe."""
 
     def __init__(self, limit: int = LIMIT) -> None:
-        """Begin empty; `limit` is in bytes."""
+        """Start empty; `limit` is in bytes."""
         self._limit = limit
         self._lock = threading.Lock()
         self._units: OrderedDict[_Key, _Unit] = OrderedDict()
         self.bytes = 0
 
     def get(self, key: _Key) -> _Unit | None:
-        """Return what is kept, which counts as used now."""
+        """Return a cached entry and mark it as used."""
         with self._lock:
             found = self._units.get(key)
             if found is not None:
@@ -122,7 +122,7 @@ class BlockCache:
             return found
 
     def put(self, key: _Key, unit: _Unit) -> None:
-        """Keep something, and drop what was used longest ago."""
+        """Add an entry and drop the least recently used ones."""
         size = unit.bytes
         if size > self._limit:
             return
@@ -135,23 +135,23 @@ class BlockCache:
 
 
 class Pieces(NamedTuple):
-    """What one reading of the pyramid gave."""
+    """The result of reading the pyramid once."""
 
     units: list[Sealed]
-    """Units whose pyramid was read; `found.file` is an index into them."""
+    """Units whose pyramid was read; `found.file` is an index into this list."""
     found: Found
     built: list[tuple[int, Blocks]]
-    """Blocks of series too short to have any there, by unit."""
+    """Blocks of series that are too short for the pyramid, by unit."""
     rest: list[Blocks]
-    """Blocks from the points of all other units."""
+    """Blocks built from the points of all other units."""
 
     def blocks(self) -> list[Blocks]:
-        """Return all of it."""
+        """Return all blocks."""
         return [self.found.blocks(), *(blocks for _, blocks in self.built), *self.rest]
 
 
 class _Reader(Protocol):
-    """Reads units and gathers what was wrong."""
+    """Reads units and collects problems."""
 
     problems: list[Any]
 
@@ -164,7 +164,7 @@ def read_through(
 ) -> list[Blocks]:
     """Return the blocks that a query by names finds, at least those that overlap the ranges of steps and times.
 
-    They come as `reader` gives them, but only what is not kept is read.
+    The result is the same as that of `reader`, but only blocks that are not cached are read.
     """
     names = sorted(query.names or ())
     keys = [_keys(unit, query) for unit in units]
@@ -191,9 +191,10 @@ def read_through(
 def _read(
     reader: _Reader, query: Query, units: Sequence[Sealed], missing: Sequence[_Place]
 ) -> tuple[dict[_Place, _Unit], list[Blocks]]:
-    """Return what units hold of the names they miss, where their pyramid was read, and the blocks of all others.
+    """Read the names that units lack in the cache; return their blocks by unit, and those without a pyramid.
 
-    Units are read together if they miss the same names, as nearly always: what is kept of a unit must not come twice.
+    Units that lack the same names, which is nearly always the case, are read together: a cached block must not appear
+    twice.
     """
     alike: dict[tuple[str, ...], list[int]] = {}
     for index in sorted({index for index, _ in missing}):
@@ -209,18 +210,18 @@ def _read(
 
 
 def _keys(unit: Sealed, query: Query) -> Callable[[str], _Key] | None:
-    """Return how the blocks of each name of a unit are known; None if its file cannot be looked at."""
+    """Return the cache key of each name in a unit; None if its file cannot be examined."""
     try:
         facts = os.stat(unit.blocks_path)
     except OSError:
-        return None  # whoever reads it says why
+        return None  # the reader reports why
     file = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
     filters = tuple(None if some is None else tuple(sorted(some)) for some in (query.ranks, query.attempts))
     return lambda name: (file, query.level, name, filters)
 
 
 def _by_name(pieces: Pieces, names: Sequence[str]) -> Iterator[tuple[Sealed, str, _Unit]]:
-    """Yield what was read of each name in each unit whose pyramid was read, also where that is nothing."""
+    """Yield what was read of each name in each unit whose pyramid was read, even if it is empty."""
     stored = _parts(pieces.found.blocks(), pieces.found.file)
     built: dict[tuple[int, str], _Kept] = {}
     for file, blocks in pieces.built:
@@ -233,7 +234,7 @@ def _by_name(pieces: Pieces, names: Sequence[str]) -> Iterator[tuple[Sealed, str
 
 
 def _parts(blocks: Blocks, file: NDArray[np.int64]) -> dict[tuple[int, str], _Kept]:
-    """Return the blocks of each file and name, in the order in which they stand."""
+    """Return the blocks of each file and name, in file order."""
     order = np.lexsort((blocks.name, file))
     sizes = np.diff(file[order]) != 0 if len(order) else np.empty(0, bool)
     starts = np.flatnonzero(np.concatenate(([True], sizes | (np.diff(blocks.name[order]) != 0)))[: len(order)])
@@ -248,7 +249,7 @@ def _parts(blocks: Blocks, file: NDArray[np.int64]) -> dict[tuple[int, str], _Ke
 def _assembled(
     names: list[str], kept: Sequence[tuple[_Place, _Unit]], ranges: tuple[Ends | None, Ends | None]
 ) -> Iterator[Blocks]:
-    """Yield what is kept: the stored blocks, then those that were built, each in the order given."""
+    """Yield the cached entries: stored blocks first, then those that were built, each in the given order."""
     code = {name: place for place, name in enumerate(names)}
     for field in ("stored", "built"):
         parts = []

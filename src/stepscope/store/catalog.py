@@ -1,4 +1,4 @@
-"""List the runs of a folder, and find one: by folder, id, `project/id`, display name, or the newest."""
+"""List the runs of a folder, and find one by folder, id, `project/id`, display name, or "latest"."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 LATEST = "latest"
 MOST_ELSEWHERE = 20
-"""Other folders that are looked through."""
+"""Maximum number of other folders to search."""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """One line of the list of runs."""
+    """One entry in the list of runs."""
 
     path: Path
     id: str
@@ -41,7 +41,7 @@ class RunInfo:
     created: float
     """Seconds since 1970 UTC."""
     duration: float | None
-    """Seconds from the start to the end, or to the last sign of life; None if nothing is known."""
+    """Seconds from the start to the end, or to the last heartbeat; None if unknown."""
     step: int | None
     """The last step of any rank."""
 
@@ -52,7 +52,7 @@ def runs_root(root: str | os.PathLike[str] | None = None) -> Path:
 
 
 def chosen_root(root: str | os.PathLike[str] | None = None) -> tuple[Path, bool]:
-    """Return the folder that holds the projects, and whether somebody named it: else it is where we happen to be."""
+    """Return the folder that holds the projects, and whether the user chose it rather than getting the default."""
     if root is not None:
         return Path(root).absolute(), True
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
@@ -60,7 +60,7 @@ def chosen_root(root: str | os.PathLike[str] | None = None) -> tuple[Path, bool]
 
 
 def runs(dir: str | os.PathLike[str] | None = None) -> list[RunInfo]:  # noqa: A002 - the public spelling
-    """Return the runs below a folder, newest first; a broken one is listed as broken with its reason."""
+    """Return the runs below a folder, newest first. A broken run is listed with its reason."""
     root = runs_root(dir)
     salvage_quietly()
     found = [run_info(path) for path in run_folders(root)]
@@ -68,19 +68,19 @@ def runs(dir: str | os.PathLike[str] | None = None) -> list[RunInfo]:  # noqa: A
 
 
 class Found(NamedTuple):
-    """A run, and what to say about how it was found."""
+    """A run, and a remark on how it was found."""
 
     path: Path
     note: str = ""
-    """Empty where nobody would ask."""
+    """Empty if there is nothing to explain."""
 
 
 def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = None) -> Past:  # noqa: A002 - the public spelling
     """Open a recorded run for reading.
 
     Args:
-        run: its folder, its id or a unique start of it, "project/id", its display name, or "latest".
-        dir: where to look; else as in `stepscope.runs`, and then where this user has recorded runs before.
+        run: its folder, its id or a unique prefix of it, "project/id", its display name, or "latest".
+        dir: where to search; by default as in `stepscope.runs`, then every folder where this user has recorded runs.
 
     Raises:
         StepscopeError: there is no such run, or it cannot be read.
@@ -89,7 +89,7 @@ def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = N
 
     path = find_run(run, dir)
     _await_quietly(path)
-    salvage_quietly()  # all of them: when it was recorded, this run's path may have been spelt in another way
+    salvage_quietly()  # all of them: when this run was recorded, its path may have been spelled differently
     return Past(RunFolder(path))
 
 
@@ -99,11 +99,11 @@ def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = 
 
 
 def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Found:
-    """Find a run: below `root`, else the folder of this directory, else where this user has recorded runs before.
+    """Find a run below `root`, else in the default folder, else in any folder where this user has recorded runs.
 
     Raises:
         StepscopeError: there is no such run.
-        UsageError: several are meant.
+        UsageError: several runs match.
     """
     direct = Path(run).absolute()
     if (direct / RUN_FILE).is_file():
@@ -126,7 +126,7 @@ def locate(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = No
 
 
 def elsewhere(base: Path) -> list[Path]:
-    """Return the other folders in which this user has recorded runs and which are there, the last used first."""
+    """Return the other existing folders in which this user has recorded runs, most recently used first."""
     return reachable([root.path for root in known_roots() if root.path != base][:MOST_ELSEWHERE])
 
 
@@ -148,7 +148,7 @@ def _called(info: RunInfo) -> str:
 
 
 def _named(base: Path, text: str) -> Found | None:
-    """Return the run that a text means below a folder: by id, by project and id, by name, by the start of its id."""
+    """Return the run that a text names below a folder: by id, by project and id, by name, or by a prefix of its id."""
     folders = run_folders(base)
     project, slash, word = text.rpartition("/")
     within = [path for path in folders if path.parent.name == project] if slash else folders
@@ -177,12 +177,12 @@ def _called_so(folders: list[Path], name: str) -> Iterator[Path]:
         try:
             if read_meta(RunFolder(path)).get("name") == name:
                 yield path
-        except StepscopeError:  # broken, or made this moment: it has no name
+        except StepscopeError:  # broken, or just being created: it has no name
             continue
 
 
 def salvage_quietly(run_path: str | None = None) -> int:
-    """Bring home the rows of dead processes of this user; a problem shows in the run, not here."""
+    """Recover the rows of this user's dead processes. Problems show up in the run, not here."""
     try:
         return salvage(find_places(), run_path)
     except OSError:
@@ -190,12 +190,12 @@ def salvage_quietly(run_path: str | None = None) -> int:
 
 
 def _await_quietly(path: Path) -> None:
-    with contextlib.suppress(OSError):  # no folder of ours on this machine: no ring either
+    with contextlib.suppress(OSError):  # this machine has no runtime folder, so it has no ring
         await_rows(find_places(), str(path))
 
 
 def run_folders(root: Path) -> list[Path]:
-    """Return the folders of runs below `root`: of a project each, or directly."""
+    """Return the folders of runs below `root`, inside a project's folder or directly."""
     found = []
     for project in _subfolders(root):
         if (project / RUN_FILE).is_file():
@@ -206,7 +206,7 @@ def run_folders(root: Path) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Say whether a folder of a project is that of a run."""
+    """Return whether a folder holds a run."""
     return (path / RUN_FILE).is_file() or (path / "tail").is_dir()
 
 
@@ -214,12 +214,12 @@ def _subfolders(path: Path) -> list[Path]:
     try:
         with os.scandir(path) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # removed since, or another user's
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # deleted since, or owned by another user
         return []
 
 
 def run_info(path: Path) -> RunInfo:
-    """Return one line of the list: what is known of a run without reading its points."""
+    """Return one entry of the list, without reading any points."""
     folder = RunFolder(path)
     try:
         meta = read_meta(folder)
@@ -239,7 +239,7 @@ def run_info(path: Path) -> RunInfo:
 
 
 def changed_at(path: Path) -> float:
-    """Return when a file or folder was changed last, in seconds since 1970; 0 if it is gone."""
+    """Return the modification time of a file or folder in seconds since 1970; 0 if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:

@@ -1,6 +1,6 @@
-"""The `.sum` beside a sealed file: what its bytes must be, and what can be read of a file whose bytes are not that.
+"""The `.sum` file beside each sealed file: checksums of its bytes, and how to read the intact parts of a damaged file.
 
-DuckDB returns wrong values for most flipped bits without a word, so nothing reaches it that was not compared first.
+DuckDB silently returns wrong values for most flipped bits, so every byte is checked before DuckDB sees it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ VERSION = 1
 _T = TypeVar("_T")
 _CHUNK = 1 << 20
 _LONGEST_BOUND = 250
-"""Bytes of a name beyond which Parquet statistics are cut off and bound nothing."""
+"""Length in bytes beyond which Parquet truncates a name in its statistics, so they bound nothing."""
 
 
 class SumError(ValueError):
-    """The bytes are not a `.sum` of this version, or not as they were written."""
+    """The bytes are not a valid `.sum` of this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something of a run that could not be read, for the user to see."""
+    """A part of a run that could not be read, for the user to see."""
 
     path: str
     what: str
     rows: int = 0
-    """Entries that it costs at most, where that is known."""
+    """Upper bound of the entries lost, where it is known."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.what}"
@@ -45,20 +45,20 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class GroupSum:
-    """One row group: its bytes in the file, and what it holds."""
+    """One row group: its bytes in the file, and its contents."""
 
     offset: int
     length: int
     crc32: int
     rows: int
     first_name: str | None = None
-    """No name in it sorts before this one; None if nothing is known."""
+    """No name in the group sorts before this one; None if unknown."""
     last_name: str | None = None
     levels: tuple[int, int] | None = None
-    """Lowest and highest level of the pyramid in it; None in a file of points."""
+    """Lowest and highest pyramid level in the group; None in a file of points."""
 
     def may_hold(self, names: Collection[str] | None, level: int | None) -> bool:
-        """Return whether DuckDB may look into this group for these names and this level."""
+        """Return whether the group may hold these names at this level."""
         if level is not None and self.levels is not None and not self.levels[0] <= level <= self.levels[1]:
             return False
         if names is None or self.first_name is None or self.last_name is None:
@@ -75,20 +75,20 @@ class FileSum:
     footer: bytes
 
     def groups_for(self, names: Collection[str] | None, level: int | None) -> list[int]:
-        """Return the indexes of the row groups that DuckDB may look into."""
+        """Return the indexes of the row groups that may hold these names at this level."""
         return [index for index, group in enumerate(self.groups) if group.may_hold(names, level)]
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSum:
-    """What is known of one sealed unit without opening its Parquet files."""
+    """Everything known about a sealed unit without opening its Parquet files."""
 
     points: FileSum
     blocks: FileSum
     names: dict[str, tuple[int, int]]
     """Points of each name, and how many of them belong to series too short for blocks."""
     last_seq: dict[str, int]
-    """Highest record sequence contained, by the key that the writer chose (the rank)."""
+    """Highest record sequence in the unit, by a key that the writer chose (the rank)."""
     first_time: int
     """Microseconds since 1970 UTC; 0 in a unit without points."""
     last_time: int
@@ -97,7 +97,7 @@ class UnitSum:
 
 
 def encode(unit: UnitSum) -> bytes:
-    """Return the one line of a `.sum`: JSON, a space, crc32 of the JSON in hexadecimal."""
+    """Return the single line of a `.sum`: JSON, a space, and the crc32 of the JSON in hexadecimal."""
     facts = {"version": VERSION, **asdict(unit)}
     for part in ("points", "blocks"):
         raw: bytes = getattr(unit, part).footer
@@ -110,7 +110,7 @@ def decode(data: bytes) -> UnitSum:
     """Read a `.sum`.
 
     Raises:
-        SumError: a byte is not as written, or the version is not ours; nothing else is ever raised.
+        SumError: a byte is wrong, or the version is not ours; nothing else is ever raised.
     """
     line = data[:-10]
     if data[-10:] != b" %08x\n" % zlib.crc32(line):
@@ -127,10 +127,10 @@ def decode(data: bytes) -> UnitSum:
 
 
 def describe(path: Path) -> FileSum:
-    """Return the sums of a Parquet file that was just written.
+    """Return the checksums of a Parquet file that was just written.
 
     Raises:
-        FooterError: what was written is not a Parquet file.
+        FooterError: the file is not a Parquet file.
     """
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -146,7 +146,7 @@ def describe(path: Path) -> FileSum:
 
 
 def crc32_of(descriptor: int, offset: int, length: int) -> tuple[int, int]:
-    """Return the crc32 of a range of bytes, and how many of them the file has."""
+    """Return the crc32 of a range of bytes, and how many of these bytes the file has."""
     crc = there = 0
     for piece in _pieces(descriptor, offset, length):
         crc, there = zlib.crc32(piece, crc), there + len(piece)
@@ -155,18 +155,18 @@ def crc32_of(descriptor: int, offset: int, length: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a comparison of a file with its sums has shown."""
+    """The result of comparing a file with its checksums."""
 
     framed: bool
-    """Whether length, magic and footer are as written."""
+    """Whether length, magic and footer are intact."""
     damaged: frozenset[int]
-    """Indexes of damaged row groups among those that were asked for."""
+    """Indexes of the damaged row groups among those that were checked."""
 
 
 class Checked:
-    """Remembers what was compared in this process, so that each byte is compared once.
+    """Remembers which bytes this process has checked, so that each is checked once.
 
-    A file is known by device, inode, size and time of modification: sealed files never change.
+    The key is device, inode, size and modification time: sealed files never change.
     """
 
     def __init__(self, limit: int = 4096) -> None:
@@ -174,7 +174,7 @@ class Checked:
         self._known: dict[tuple[int, int, int, int], dict[int, bool]] = {}
 
     def check(self, path: Path, sums: FileSum, wanted: Collection[int]) -> Findings:
-        """Compare the frame and these row groups of a file.
+        """Check the frame and these row groups of a file.
 
         Raises:
             OSError: the file cannot be opened; FileNotFoundError if it is gone.
@@ -193,7 +193,7 @@ class Checked:
         return Findings(known[-1], frozenset(index for index in wanted if not known[index]))
 
     def is_whole(self, path: Path, sums: FileSum) -> bool:
-        """Say whether every byte of a file is as it was written.
+        """Return whether every byte of a file is intact.
 
         Raises:
             OSError: the file cannot be opened; FileNotFoundError if it is gone.
@@ -208,7 +208,7 @@ class Checked:
 
 
 def repair(path: Path, sums: FileSum, keep: Collection[int], target: Path) -> None:
-    """Write a copy that holds only these row groups, at their old offsets, under a footer that names only them."""
+    """Write a copy with only these row groups, at their old offsets, under a footer that lists only them."""
     drop = set(range(len(sums.groups))) - set(keep)
     rebuilt = footer.without_row_groups(sums.footer, drop)
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -244,7 +244,7 @@ def _bounds(group: footer.RowGroup) -> tuple[str | None, str | None, tuple[int, 
 
 
 def _readable(check: Callable[[int, _T], bool], descriptor: int, sums: _T) -> bool:
-    """Return what a check says; bytes that the disk refuses to give are as lost as wrong ones."""
+    """Return the result of a check; bytes that the disk cannot read count as damaged."""
     try:
         return check(descriptor, sums)
     except OSError:

@@ -1,8 +1,7 @@
-"""Merge sealed units that lie side by side, so that a run has few files however long it lasts.
+"""Merge neighboring sealed units, so that a run has few files however long it lasts.
 
-A merge is worth its cost when the new unit is at least eight times as large as the largest that goes into it: then a
-point is rewritten once for each factor of eight that its unit grows. A unit has a largest size; the last step up to it
-may be a smaller one.
+A merge pays off when the new unit is at least eight times as large as its largest part: a point is then rewritten once
+for each factor of eight that its unit grows. Units have a maximum size; the last merge up to it may be smaller.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from stepscope.store.sealed import Disk
 
 SUPERSEDED_AFTER = 600.0
-"""Seconds that a unit stays after a larger one has taken its place: a reader may be in it."""
+"""Seconds that a unit is kept after a larger one has replaced it, because a reader may still use it."""
 
 
 @dataclass(frozen=True)
@@ -33,39 +32,40 @@ class Limits:
     fan_in: int = 8
     """How many times larger than its largest part a merged unit should be."""
     points: int = 8 << 20
-    """Points of the largest unit, unless the run has so many that its units would become too many."""
+    """Maximum points in a unit, unless that would give the run too many units."""
     files: int = 200
-    """Visible units of a run, those of all its writers together."""
+    """Maximum visible units of a run, over all its writers."""
     least: int = 16
-    """Units that a writer may have however many the others have: with fewer, each point is rewritten over and over."""
+    """Units that a writer may always have, however many the others have: with fewer, each point would be rewritten over
+    and over."""
     merge_files: int = 256
-    """Units that go into one merge."""
+    """Maximum units in one merge."""
     slice_points: int = SLICE
-    """Points that a merge holds in memory at once."""
+    """Maximum points that a merge holds in memory."""
 
     def share(self, others: int) -> int:
-        """Return how many units a writer may have beside those of the others."""
+        """Return how many units a writer may have, given those of the others."""
         return max(self.least, self.files - others)
 
     def cap(self, total: int, share: int) -> int:
-        """Return the points of the largest unit; units filled to half of it then take up to 4/5 of the share."""
+        """Return the maximum points in a unit; units filled to half of it then use up to 4/5 of the share."""
         return max(self.points, total * 5 // (2 * share))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Neighbouring units, from index `first` to `last` of their run, to become one."""
+    """Neighboring units, from index `first` to `last`, that will become one."""
 
     run: int
     first: int
     last: int
     points: int
     largest: int
-    """Points of the largest unit in it."""
+    """Points of the largest unit in the group."""
 
     @property
     def units(self) -> int:
-        """How many units go into it."""
+        """Number of units in the group."""
         return self.last - self.first + 1
 
 
@@ -73,9 +73,9 @@ def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, stuck: int =
     """Return which units to merge.
 
     Args:
-        runs: points of neighbouring units; nothing is merged across two runs.
+        runs: points of neighboring units; nothing is merged across two of these lists.
         limits: when to merge.
-        share: how many units there may be.
+        share: maximum number of units.
         stuck: units that count but cannot be merged.
     """
     cap = limits.cap(sum(map(sum, runs)), share)
@@ -92,7 +92,7 @@ def plan(runs: Sequence[Sequence[int]], limits: Limits, share: int, stuck: int =
 
 
 def _grown(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
-    """Join neighbours that together are `fan_in` times as large as the largest unit among them."""
+    """Group neighbors that together are `fan_in` times as large as the largest unit among them."""
     out: list[Group] = []
     at = 0
     while at < len(groups):
@@ -106,7 +106,7 @@ def _grown(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
 
 
 def _filled(groups: Sequence[Group], limits: Limits, cap: int) -> list[Group]:
-    """Join neighbours that are each less than half of the largest unit, once they no longer fit into one."""
+    """Group neighbors that are each below half the maximum size, once they no longer fit into one unit."""
     out: list[Group] = []
     waiting: list[Group] = []
     for group in groups:
@@ -133,7 +133,7 @@ def _joins(groups: Iterable[Group], limits: Limits, cap: int) -> Iterator[Group]
 
 
 def _windows(found: Sequence[Sequence[Group]], limits: Limits, share: int) -> Iterator[Group]:
-    """Return every few neighbours as one: the fewer units there may be, the fewer at once, so that sizes stay apart."""
+    """Return every few neighbors as one group. The fewer units are allowed, the smaller the groups."""
     for groups in found:
         width = min(limits.fan_in, max(2, share // 4), len(groups))
         for at in range(len(groups) - width + 1 if width > 1 else 0):
@@ -160,7 +160,7 @@ def compact(
     now: float | None = None,
     disk: Disk | None = None,
 ) -> list[Path]:
-    """Merge units of a writer and remove those that were merged long ago; return the new units.
+    """Merge units of a writer and delete those that were replaced long ago; return the new units.
 
     Only the holder of the run's lock may call this. A damaged unit is never merged.
 
@@ -172,7 +172,7 @@ def compact(
         disk: the system calls.
 
     Raises:
-        OSError: the disk refused; the units that were to be merged are as they were.
+        OSError: a disk operation failed; the units to be merged are unchanged.
     """
     limits = limits or Limits()
     sweep(folder, time.time() if now is None else now, writer)
@@ -199,7 +199,7 @@ def compact(
 def _merged(
     folder: RunFolder, units: Sequence[Span], stuck: set[Path], limits: Limits, disk: Disk | None
 ) -> list[Path]:
-    """Merge units, or note which of them cannot be."""
+    """Merge units, or record which of them cannot be merged."""
     paths = [unit.path for unit in units]
     damaged = [path for path in paths if not is_whole(path)]
     if damaged:
@@ -214,7 +214,7 @@ def _merged(
 
 
 def _runs(units: Sequence[Span], stuck: Collection[Path], tails: Sequence[int]) -> list[list[Span]]:
-    """Return the units in runs that may become one: a merged unit must not hide one that is not in it, nor a tail."""
+    """Return the units in lists that may be merged: a merged unit must not hide a unit or tail outside of it."""
     runs: list[list[Span]] = [[]]
     for unit in units:
         last = runs[-1][-1].last if runs[-1] else unit.first
@@ -226,7 +226,7 @@ def _runs(units: Sequence[Span], stuck: Collection[Path], tails: Sequence[int]) 
 
 
 def sweep(folder: RunFolder, now: float, writer: Writer | None = None) -> list[Path]:
-    """Remove units that a larger one replaced long ago, if that one is whole; return which."""
+    """Delete units that an intact larger one replaced long ago; return which."""
     removed = []
     for larger, units in _replaced_by(folder, now, writer).items():
         if is_whole(larger.path):
@@ -237,7 +237,7 @@ def sweep(folder: RunFolder, now: float, writer: Writer | None = None) -> list[P
 
 
 def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[Span, list[Span]]:
-    """Return, for units that have hidden others long enough, which."""
+    """Return, for each unit that has hidden others long enough, which units it hides."""
     every = folder.all_units()
     visible = folder.units()
     hidden = sorted(set(every) - set(visible))
@@ -250,13 +250,13 @@ def _replaced_by(folder: RunFolder, now: float, writer: Writer | None) -> dict[S
 
 
 def is_whole(path: Path) -> bool:
-    """Say whether every byte of a unit's file of points is as it was written."""
+    """Return whether every byte of a unit's file of points is intact."""
     sums = _sums(path)
     return sums is not None and checksum.Checked().is_whole(path, sums.points)
 
 
 def _size(path: Path) -> int | None:
-    """Return the points of a unit, or None if nobody vouches for it."""
+    """Return the points of a unit, or None if its checksums are missing."""
     sums = _sums(path)
     return None if sums is None else sum(count for count, _ in sums.names.values())
 
@@ -264,5 +264,5 @@ def _size(path: Path) -> int | None:
 def _sums(path: Path) -> checksum.UnitSum | None:
     try:
         return checksum.decode(path.with_suffix(SUM).read_bytes())
-    except (FileNotFoundError, checksum.SumError):  # without sums it counts as damaged, and stays as it is
+    except (FileNotFoundError, checksum.SumError):  # without checksums it counts as damaged, and is left as it is
         return None

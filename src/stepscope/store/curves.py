@@ -1,9 +1,9 @@
-"""The query of every chart: names, ranks, attempts, a range and a number of points -> the curves that a chart draws.
+"""The query behind every chart: names, ranks, attempts, a range and a number of points → the curves to draw.
 
-A curve is one metric of one rank in one attempt. It comes whole where it has no more points than were asked for, else
-as buckets with their extremes, so that no spike is lost. The cost follows the number of buckets, not that of points:
-a range picks the level of the pyramid that has just enough blocks in it, and points are read one by one only at its
-edges or where the range holds few.
+A curve is one metric of one rank in one attempt. It is returned whole if it has no more points than requested, else as
+buckets with their extremes, so that no spike is lost. The cost depends on the number of buckets, not of points: the
+query uses the pyramid level that has just enough blocks in the range, and reads single points only at its edges or
+where the range holds few.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ if TYPE_CHECKING:
     Ends = tuple[int, int]
 
 SLACK = 2
-"""Points are read one by one while they are no more than this times the buckets that level 1 of the pyramid has."""
+"""Single points are read while there are at most this many times the buckets of pyramid level 1."""
 ROOM = 1 << 16
-"""Buckets of all curves of one metric together: beyond, each gets fewer."""
+"""Maximum buckets of all curves of one metric together; beyond it, each curve gets fewer."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What a chart wants. None lets all pass."""
+    """A chart's query. None selects everything."""
 
     names: tuple[str, ...]
     points: int = 800
-    """About how many buckets each curve may have."""
+    """Approximate number of buckets per curve."""
     ranks: tuple[int, ...] | None = None
     attempts: tuple[int, ...] | None = None
     steps: Ends | None = None
-    """First and last step, both included."""
+    """First and last step, inclusive."""
     times: Ends | None = None
-    """First and last time, both included, in microseconds since 1970 UTC."""
+    """First and last time, inclusive, in microseconds since 1970 UTC."""
     fold: bool = False
-    """Whether the ranks of an attempt become one curve: the band between their extremes, and their mean."""
+    """Whether to fold the ranks of an attempt into one curve: the band between their extremes, and their mean."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What was found: every curve stands in one of the two, in order of name, rank and attempt."""
+    """The result: each curve is in one of the two, ordered by name, rank and attempt."""
 
     points: Points
-    """Curves that have no more points than were asked for."""
+    """Curves that have no more points than requested."""
     blocks: Blocks
     folded: bool = False
 
 
 def curves(past: Past, ask: Ask) -> Curves:
-    """Return the curves of a run that are there; a name that it does not have is left out."""
+    """Return the curves of a run; names it does not have are left out."""
 
     def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:
         points, blocks, problems = select(snapshot, connection, ask, past.cache)
@@ -83,17 +83,17 @@ def curves(past: Past, ask: Ask) -> Curves:
 def select(
     snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None = None
 ) -> tuple[Points, Blocks, list[str]]:
-    """Return what of the run answers a question: points of some names, blocks of the others, and what was unreadable.
+    """Return the points of some names, blocks of the others, and what could not be read.
 
-    Both stand in order. Blocks are of the coarsest level that has enough of them in the range. What `cache` holds is
-    not read again.
+    Both are sorted. Blocks are of the coarsest level that has enough of them in the range. Blocks in `cache` are not
+    read again.
     """
     reading = _Reading(snapshot, connection, ask, cache)
     return *reading.read(), reading.problems
 
 
 class _Reading:
-    """One reading of one snapshot."""
+    """One query on one snapshot."""
 
     def __init__(
         self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, ask: Ask, cache: BlockCache | None
@@ -102,7 +102,7 @@ class _Reading:
         self.problems: list[str] = []
 
     def read(self) -> tuple[Points, Blocks]:
-        """Return the points of the names whose points are few, and blocks of the others."""
+        """Return the points of names that have few, and blocks of the others."""
         known = self._snapshot.counts()
         names = {name for name in self._ask.names if name in known}
         fine, levels = self._levels(names)
@@ -111,7 +111,7 @@ class _Reading:
         return points, ordered(blocks)
 
     def _levels(self, names: set[str]) -> tuple[set[str], dict[int, set[str]]]:
-        """Return the names whose points are read one by one, and those of each level of the pyramid."""
+        """Return the names whose single points are read, and those of each pyramid level."""
         counts = {name: self._snapshot.sealed_count(name) for name in names}
         long = {name for name, count in counts.items() if count > self._ask.points * LEVELS[0]}
         inside = self._inside(long, counts) if long else {}
@@ -127,7 +127,7 @@ class _Reading:
         return fine, levels
 
     def _inside(self, names: set[str], counts: dict[str, int]) -> dict[str, float]:
-        """Return about how many points of each name lie in the range, by the coarsest blocks."""
+        """Estimate from the coarsest blocks how many points of each name lie in the range."""
         if self._ask.steps is None and self._ask.times is None:
             return {name: float(counts[name]) for name in names}
         blocks = self._read_blocks(max(LEVELS), names)
@@ -186,7 +186,7 @@ class _Reading:
         return distinct(Points.concat([sealed, tail]) if len(tail) else sealed)
 
     def _blocks(self, level: int, names: set[str]) -> Blocks:
-        """Return the blocks inside the range, and at its edges a block for each point."""
+        """Return the blocks inside the range, and one block per point at its edges."""
         ask = self._ask
         blocks = self._read_blocks(level, names)
         parts = [blocks]
@@ -200,7 +200,7 @@ class _Reading:
         return Blocks.concat(parts)
 
     def _edges(self, cut: Blocks, names: set[str]) -> Blocks:
-        """Return a block of its own for each point in the range whose block the range cuts, both ends read at once."""
+        """Return one block for each point in the range whose block the range cuts; both ends are read at once."""
         ask = self._ask
         low, high = (cut.low_step, cut.high_step) if ask.steps is not None else (cut.low_time, cut.high_time)
         first, last = ask.steps or ask.times or (0, 0)
@@ -215,14 +215,14 @@ class _Reading:
         return build(found.select(_of_blocks(found, cut)), 1)
 
     def _touched(self, cut: Blocks, left: NDArray[np.bool_], names: set[str]) -> list[Sealed]:
-        """Return the units that the blocks at either end can be from: the first look into a file costs most."""
+        """Return the units that the blocks at either end may come from: opening a file costs most."""
         times = [(int(cut.low_time[end].min()), int(cut.high_time[end].max())) for end in (left, ~left) if end.any()]
         held = [{unit.path for unit in self._units(names, ends)} for ends in times]
         return [unit for unit in self._snapshot.holding(names) if any(unit.path in some for some in held)]
 
 
 def _of_blocks(points: Points, blocks: Blocks) -> NDArray[np.bool_]:
-    """Return which points, in order, lie in any of these blocks."""
+    """Return which of the sorted points lie in any of these blocks."""
     keep = np.zeros(len(points), bool)
     place = {name: code for code, name in enumerate(points.names)}
     codes = np.array([place.get(name, -1) for name in blocks.names], np.int64)
@@ -249,7 +249,7 @@ def _inside(blocks: Blocks, ask: Ask) -> NDArray[np.bool_]:
 
 
 def _overlap(blocks: Blocks, ask: Ask) -> NDArray[np.float64]:
-    """Return the share of each block that lies in the range, as if its points were evenly spaced."""
+    """Return the share of each block that lies in the range, assuming evenly spaced points."""
     share = np.ones(len(blocks))
     for ends, low, high in (
         (ask.steps, blocks.low_step, blocks.high_step),
@@ -263,7 +263,7 @@ def _overlap(blocks: Blocks, ask: Ask) -> NDArray[np.float64]:
 
 
 def _series(columns: Points | Blocks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each curve begins, and how long it is; the columns stand in order."""
+    """Return the start and length of each curve; the columns are sorted."""
     if not len(columns):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     change = (np.diff(columns.name) != 0) | (np.diff(columns.rank) != 0) | (np.diff(columns.attempt) != 0)
@@ -272,13 +272,13 @@ def _series(columns: Points | Blocks) -> tuple[NDArray[np.int64], NDArray[np.int
 
 
 def spans(columns: Points | Blocks) -> Iterator[tuple[int, int]]:
-    """Yield first and last row (not included) of each curve."""
+    """Yield the first and last row (exclusive) of each curve."""
     starts, lengths = _series(columns)
     yield from zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
 
 
 def _per_curve(columns: Points | Blocks, points: int) -> NDArray[np.int64]:
-    """Return how many buckets each curve may have: as asked, fewer where a metric has very many curves."""
+    """Return the buckets per curve: as requested, fewer if a metric has very many curves."""
     starts, _ = _series(columns)
     names = columns.name[starts]
     many = np.bincount(names, minlength=len(columns.names))[names] if len(names) else names
@@ -287,9 +287,9 @@ def _per_curve(columns: Points | Blocks, points: int) -> NDArray[np.int64]:
 
 
 def _divided(points: Points, most: int) -> tuple[Points, Blocks]:
-    """Return the curves that have few enough points, and buckets of the others."""
+    """Return the curves with few enough points, and buckets of the others."""
     _, lengths = _series(points)
-    # Sizes are powers of two: all curves of one size are made at once.
+    # Sizes are powers of two: all curves of one size are built at once.
     ratio = np.maximum(-(-lengths // np.maximum(_per_curve(points, most), 1)), 1)
     sizes = 2 ** np.ceil(np.log2(ratio)).astype(np.int64) if len(ratio) else ratio
     each = np.repeat(sizes, lengths)
@@ -298,7 +298,7 @@ def _divided(points: Points, most: int) -> tuple[Points, Blocks]:
 
 
 def thinned(blocks: Blocks, points: int) -> Blocks:
-    """Join neighbouring blocks of each curve, which stand in order, until it has no more than `points`."""
+    """Join neighboring blocks of each curve until it has at most `points`; the blocks are sorted."""
     starts, lengths = _series(blocks)
     every = np.maximum(-(-lengths // np.maximum(_per_curve(blocks, points), 1)), 1)
     if not len(blocks) or every.max() <= 1:
@@ -312,7 +312,7 @@ def _joined(whole: Points, blocks: Blocks) -> Blocks:
 
 
 def fold(blocks: Blocks, ask: Ask) -> Blocks:
-    """Join the ranks of each attempt on a grid of steps, or of time where there are none."""
+    """Join the ranks of each attempt on a grid of steps, or of time if there are no steps."""
     if not len(blocks):
         return blocks
     by_time = (blocks.last_step == NO_STEP) | (ask.times is not None)

@@ -1,4 +1,4 @@
-"""Turn tail files into points. Whatever was cut or damaged is left out and reported; the rest is read right."""
+"""Decode tail files into points. Truncated or damaged parts are skipped and reported; the rest is exact."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ RECORD_WORDS = ring.RECORD.size // 8
 
 @dataclass
 class _Stream:
-    """One stream of a tail file while it is being decoded."""
+    """One stream of a tail file during decoding."""
 
     facts: dict[str, Any] | None = None
     table: SchemaTable = field(default_factory=SchemaTable)
     offsets: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Where the records of each (schema id, length in words) start, in words of the file."""
+    """Start of the records of each (schema id, length in words), in words of the file."""
 
 
 @dataclass
 class Decoded:
-    """The points of some tails, the highest sequence taken of each rank, and what could not be read."""
+    """The points of some tails, the highest sequence of each rank, and what could not be read."""
 
     points: Points
     last_seq: dict[int, int]
     damaged_bytes: int = 0
     torn_bytes: int = 0
-    """Bytes at the end that are no whole frame: a write under way, or one that was cut short."""
+    """Bytes at the end that are not a whole frame: an unfinished or truncated write."""
     unknown_records: int = 0
     unknown_frames: int = 0
-    """Frames of a kind that a later version may have added, or of a stream that nothing describes."""
+    """Frames of an unknown kind (a later version may have added it), or of an undescribed stream."""
     records: int = 0
 
     def problems(self, file: str) -> list[str]:
-        """Say in words what could not be read of `file`."""
+        """Describe what could not be read in `file`."""
         found = []
         if self.damaged_bytes:
             found.append(f"{file}: {self.damaged_bytes} damaged bytes were passed over")
@@ -58,7 +58,7 @@ class Decoded:
 
 
 def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
-    """Decode one tail file; records whose sequence is not above `seen[rank]` were taken before and are left out."""
+    """Decode one tail file, without records whose sequence is not above `seen[rank]`: they were read before."""
     last = dict(seen or {})
     streams: dict[int, _Stream] = defaultdict(_Stream)
     pairs: list[tuple[int, int]] = []
@@ -86,7 +86,7 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
 
 
 def _scan(data: bytes, frame: tail.Frame, stream: _Stream, last: dict[int, int]) -> None:
-    """Note where the new records of a frame start."""
+    """Record where the new records of a frame start."""
     rank = (stream.facts or {})["rank"]
     newest = last.get(rank, -1)
     unpack, offsets = ring.RECORD.unpack_from, stream.offsets

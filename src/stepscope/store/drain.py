@@ -1,4 +1,4 @@
-"""Move rows from rings into the tail of the run: the one consumer of a ring, and the file it appends to."""
+"""Move rows from rings into the tail of the run. A ring has one consumer, and each consumer appends to its own file."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder, Writer
 
 OWN_STREAM = 1 << 30
-"""Number of the stream of rows that the watcher makes itself."""
+"""Stream number of rows that the watcher itself produces."""
 RESERVED = frozenset(("crc", "time", "rank", "attempt", "step", "sequence", "monotonic_ns"))
-"""What every event says in our words; a user's field of such a name gets an underscore behind it."""
+"""Fields that every event has; a user's field of the same name gets a trailing underscore."""
 MOST_OWN_ROWS = 4096
-"""Rows of the watcher that wait for a disk which takes nothing; beyond, the oldest go."""
+"""Maximum watcher rows that wait while the disk rejects writes; beyond it, the oldest are dropped."""
 SEAL_BYTES = 4 << 20
 MOST_DECLARED = 1 << 26
-"""Bytes of declarations that are read at once."""
+"""Maximum bytes of declarations read at once."""
 MOST_OWN_SCHEMAS = 1000
-"""Sets of names that the watcher's rows may have; beyond, each value is a row of its own."""
+"""Maximum sets of names in the watcher's rows; beyond it, each value becomes its own row."""
 ClockPair = tuple[int, int]
-"""Wall and monotonic time of one moment, in ns."""
+"""Wall and monotonic time of the same instant, in ns."""
 
 
 class BusyError(Exception):
-    """Somebody else consumes this ring."""
+    """Another process consumes this ring."""
 
 
 @dataclass
 class Batch:
-    """What one read of a ring brought."""
+    """The result of one read of a ring."""
 
     pieces: list[bytes]
     events: list[dict[str, Any]]
@@ -67,11 +67,11 @@ class Stream:
     """The consumer's end of one ring."""
 
     def __init__(self, path: Path, number: int) -> None:
-        """Become the one consumer of the ring at `path`.
+        """Become the only consumer of the ring at `path`.
 
         Raises:
-            BusyError: another process is.
-            ValueError: this is no ring, or its header is damaged.
+            BusyError: another process is its consumer.
+            ValueError: this is not a ring, or its header is damaged.
             OSError: it cannot be opened.
         """
         self.path, self.number = path, number
@@ -80,7 +80,7 @@ class Stream:
         self._spill: SpillReader | None = None
         self._wake: int | None = None
         self.is_behind = False
-        """Whether more was there than its consumer took at once."""
+        """Whether the ring held more than one read returned."""
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_READER)
             self.reader = ring.RingReader(self._descriptor)
@@ -106,7 +106,7 @@ class Stream:
         return self._descriptor
 
     def writer_alive(self) -> bool:
-        """Say whether the trainer still holds its lock."""
+        """Return whether the trainer still holds its lock."""
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, ring.LOCK_WRITER)
         except OSError:  # held by the trainer
@@ -121,13 +121,13 @@ class Stream:
         return self._wake
 
     def heed(self) -> None:
-        """Take notice of what made the waker readable."""
+        """Consume the wake-up byte."""
         if self._wake is not None and self._wake >= 0:
-            with contextlib.suppress(BlockingIOError):  # nothing there: another one's was
+            with contextlib.suppress(BlockingIOError):  # nothing to read: another ring woke us
                 os.read(self._wake, 1 << 16)
 
     def take(self, limit: int = 1 << 20) -> Batch:
-        """Read what is new, without giving it up: `commit` does, when it is on disk."""
+        """Read new rows without releasing them; `commit` does that once they are on disk."""
         pieces, cursor = self.reader.read(self.cursor, limit)
         batch = Batch([piece.data for piece in pieces], [], cursor, self.expected, 0, 0)
         for data in batch.pieces:
@@ -142,9 +142,9 @@ class Stream:
         return batch
 
     def new_declarations(self) -> list[dict[str, Any]]:
-        """Return the entries that were added to the schema file since the last call."""
+        """Return the entries added to the schema file since the last call."""
         size = os.fstat(self._schema_descriptor).st_size - self._schema_offset
-        if size <= 0:  # as almost always; a read would make room for what is not there
+        if size <= 0:  # the usual case; a read would allocate a buffer for nothing
             return []
         data = os.pread(self._schema_descriptor, min(size, MOST_DECLARED), self._schema_offset)
         entries, used = decode_entries(data)
@@ -154,21 +154,21 @@ class Stream:
         return entries
 
     def commit(self, batch: Batch) -> None:
-        """Give up the rows of `batch`: whoever reads this ring next starts behind them."""
+        """Release the rows of `batch`: the next consumer of this ring starts after them."""
         self.cursor, self.expected = batch.cursor, batch.expected
         self.lost += batch.lost
         self.reader.set_progress(self.cursor, self.expected, self.lost)
 
     def empty(self) -> bool:
-        """Say whether everything published was committed."""
+        """Return whether everything published was committed."""
         return self.cursor >= self.reader.words()[ring.WORD_HEAD]
 
     def remove(self) -> None:
-        """Delete the ring and the files beside it: its rows are in the run."""
+        """Delete the ring and its companion files: its rows are in the run."""
         suffixes = (SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX, ALERTING_SUFFIX, NOTICE_SUFFIX, WAKE_SUFFIX)
-        spills = spill_paths(self.path, self.identity)  # first: without its ring nobody would find it any more
+        spills = spill_paths(self.path, self.identity)  # first: without its ring nothing would ever find the spill
         for path in (*spills, self.path, *map(self.path.with_suffix, suffixes)):
-            with contextlib.suppress(FileNotFoundError):  # not every ring has them all
+            with contextlib.suppress(FileNotFoundError):  # not every ring has all of them
                 path.unlink()
 
     def close(self) -> None:
@@ -181,9 +181,9 @@ class Stream:
 
 
 def _open_fifo(path: Path) -> int:
-    """Return an open FIFO, made if it is not there; -1 where there can be none: then it is looked for rows by time."""
+    """Return an open FIFO, created if missing; -1 if that is impossible, in which case rows are polled."""
     try:
-        with contextlib.suppress(FileExistsError):  # of the consumer before us
+        with contextlib.suppress(FileExistsError):  # created by the previous consumer
             os.mkfifo(path, 0o600)
         descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -207,7 +207,7 @@ def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: 
 
 @dataclass
 class OwnRows:
-    """Rows that the watcher makes itself: its metering, and its samples of the machine."""
+    """Rows that the watcher itself produces: its own cost, and its samples of the machine."""
 
     rank: int
     sequence: int
@@ -218,11 +218,11 @@ class OwnRows:
     _records: list[bytes] = field(default_factory=list)
 
     def add(self, values: dict[str, float], now: int) -> None:
-        """Queue one row of the moment `now` (monotonic, in ns) for the next drain."""
+        """Queue one row with the monotonic time `now`, in ns, for the next drain."""
         names = tuple(values)
         schema = self._schemas.get(names)
         if schema is None and len(self._schemas) >= MOST_OWN_SCHEMAS and len(names) > 1:
-            for name, value in values.items():  # sources that never tell the same names twice
+            for name, value in values.items():  # a source whose names never repeat
                 self.add({name: value}, now)
             return
         if schema is None:
@@ -239,7 +239,7 @@ class OwnRows:
         self.sequence += 1
 
     def waiting(self) -> bool:
-        """Say whether a row waits to be written."""
+        """Return whether a row waits to be written."""
         return bool(self._records)
 
     def queued(self) -> tuple[bytes, bytes]:
@@ -247,34 +247,34 @@ class OwnRows:
         return b"".join(self._fresh), b"".join(self._records)
 
     def written(self) -> None:
-        """Forget what was queued: it is on disk."""
+        """Clear the queue: its rows are on disk."""
         self._fresh, self._records = [], []
 
 
 class Drain:
-    """Append what streams bring to the tail of one writer, and their events to its events file."""
+    """Append the rows of streams to the tail of one writer, and their events to its events file."""
 
     def __init__(
         self, folder: RunFolder, writer: Writer, own: OwnRows, open_tail: Callable[[str], tail.TailFile] = tail.TailFile
     ) -> None:
-        """Start with no file open: the first row opens one."""
+        """Start with no open file: the first row opens one."""
         self.folder, self.writer, self.own = folder, writer, own
         self.file: tail.TailFile | None = None
         self.number = -1
         self.record_bytes = 0
-        """Bytes of records in the current file, without what declares them: that may be more than the records."""
+        """Bytes of records in the current file, without declarations, which may be larger than the records."""
         self._open_tail = open_tail
         self._declared: set[int] = set()
         self._told: dict[int, int] = {}
         self.seal_bytes = SEAL_BYTES
-        """Bytes of records after which a file is closed: whoever seals it holds it in memory."""
+        """Bytes of records after which a file is closed, because sealing holds the whole file in memory."""
         self.closed: Callable[[int], None] | None = None
-        """Who is told the number of a file that was closed because it was long enough."""
+        """Called with the number of a file that was closed because it was long enough."""
         self.heard: Callable[[list[dict[str, Any]], int, int], None] | None = None
-        """Who is told of every event that was written: the events, the rank, the moment (monotonic ns) of writing."""
+        """Called after events were written, with the events, the rank and the time of writing (monotonic ns)."""
 
     def once(self, stream: Stream, pair: ClockPair, limit: int = 1 << 20) -> Batch:
-        """Move what is new in `stream` to disk; on OSError nothing is committed and nothing is lost."""
+        """Move new rows of `stream` to disk; on OSError nothing is committed and nothing is lost."""
         batch = stream.take(limit)
         entries = stream.new_declarations()
         try:
@@ -283,7 +283,7 @@ class Drain:
             elif entries and stream.number in self._declared:
                 self._append(self._declarations(stream.number, entries))
         except OSError:
-            self._declared.discard(stream.number)  # whatever of it did not reach the file is said again
+            self._declared.discard(stream.number)  # declarations that did not reach the file are repeated
             raise
         if batch.cursor != stream.cursor:
             stream.commit(batch)
@@ -305,13 +305,13 @@ class Drain:
         if fresh:
             last = fresh[-1]["sequence"]
             self.write_events(fresh, stream.identity.rank, pair)
-            self._told[stream.number] = last  # not written again while the tail is refused
+            self._told[stream.number] = last  # not written twice while the tail is rejected
         file.append(frames)
         self._declared.add(stream.number)
         self.record_bytes += sum(map(len, batch.pieces))
 
     def write_own(self, pair: ClockPair) -> None:
-        """Write the watcher's own rows, and a pair of clocks for everybody's."""
+        """Write the watcher's own rows, and a clock pair for all ranks."""
         file = self._writable(pair)
         fresh, records = self.own.queued()
         frames = [tail.encode(tail.KIND_CLOCK, 0, tail.CLOCK.pack(*pair))]
@@ -329,7 +329,7 @@ class Drain:
         self._declared.add(OWN_STREAM)
 
     def write_events(self, events: list[dict[str, Any]], rank: int, pair: ClockPair, *, sync: bool = False) -> None:
-        """Append events to the events file, with the wall time of their moment; on the disk itself if `sync`."""
+        """Append events to the events file with their wall time; flushed to disk if `sync`."""
         if self.heard is not None:
             self.heard(events, rank, pair[1])
         lines = []
@@ -357,13 +357,13 @@ class Drain:
         return self.number
 
     def sync(self) -> None:
-        """Make what was written survive a power loss; after a failure go on in a new file."""
+        """Make written rows survive a power loss; after a failure, continue in a new file."""
         if self.file is None:
             return
         try:
             self.file.sync()
         except OSError:
-            self.file.close()  # a page that failed to reach the disk is not tried again by the system
+            self.file.close()  # the kernel does not retry a page that failed to reach the disk
             self.file = None
             raise
 
@@ -383,7 +383,7 @@ class Drain:
             self.file.append(frames)
 
     def _introduce(self, stream: Stream) -> list[bytes]:
-        """Return frames that say who writes the stream and declare all its columns so far."""
+        """Return frames that identify the stream's writer and declare all its columns so far."""
         identity = stream.identity
         facts = {
             "rank": identity.rank,
@@ -402,7 +402,7 @@ class Drain:
 
 
 def _append_lines(descriptor: int, data: bytes) -> None:
-    """Write whole lines at the end of a file; one that was torn there, now or earlier, must not spoil the next."""
+    """Append whole lines to a file. A torn line at its end, old or new, must not spoil the next one."""
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         data = b"\n" + data
@@ -411,6 +411,6 @@ def _append_lines(descriptor: int, data: bytes) -> None:
         while written < len(data):
             written += os.write(descriptor, data[written:])
     except OSError:
-        with contextlib.suppress(OSError):  # what stays is a torn line, which the next call ends
+        with contextlib.suppress(OSError):  # a torn line remains; the next call terminates it
             os.ftruncate(descriptor, size)
         raise

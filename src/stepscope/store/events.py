@@ -1,4 +1,4 @@
-"""The events of a run: one JSON object a line, each with a checksum, one file a watcher."""
+"""The events of a run: one JSON object per line, each with a checksum, in one file per watcher."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
 
 CHECKED = re.compile(rb'(?s).{9}([0-9a-f]{8}).{3}"time": ')
-"""How a line with a checksum begins, `{"crc": "89abcdef", "time": `; damage to the first bytes costs nothing. Older
-lines have none."""
+"""Start of a line with a checksum, `{"crc": "89abcdef", "time": `; damage to these bytes costs nothing. Older lines
+have no checksum."""
 HEAD = len('{"crc": "89abcdef", ')
 MOST_BYTES = 1 << 30
-"""Bytes of one file that are read; a run of ours has megabytes."""
+"""Maximum bytes read of one file; a real run has megabytes."""
 MOST_FILES = 10_000
-"""Files of events that are read; a run of ours has one a node and attempt."""
+"""Maximum event files read; a real run has one per node and attempt."""
 MOST_DEPTH = 50
-"""Values within values."""
+"""Maximum nesting depth."""
 MOST_SECONDS = 253_402_300_799.0
 """The end of the year 9999."""
 NUMBERS = ("rank", "attempt", "step", "sequence")
@@ -39,10 +39,10 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 
 
 def decode_event(line: bytes) -> dict[str, Any] | None:
-    """Return the event of a line, its `time` in seconds; None if the line is damaged or no event.
+    """Return the event of a line, its `time` in seconds; None if the line is damaged or not an event.
 
-    Its kind is text, its rank, attempt, step and sequence are whole numbers (other values get an underscore
-    behind the name), and no text in it has half a character.
+    The kind is text; rank, attempt, step and sequence are integers (a field with another value gets a trailing
+    underscore), and no text contains a lone surrogate.
     """
     try:
         event = _loaded(line)
@@ -63,10 +63,10 @@ def decode_event(line: bytes) -> dict[str, Any] | None:
 
 
 def _loaded(line: bytes) -> Any:
-    """Return what a line says.
+    """Return the parsed line.
 
     Raises:
-        ValueError: it is not what was written.
+        ValueError: the line is damaged.
     """
     checked = CHECKED.match(line)
     if checked and zlib.crc32(line[HEAD:]) != int(checked[1], 16):
@@ -78,10 +78,10 @@ def _loaded(line: bytes) -> Any:
 
 
 def _clean(value: Any, depth: int = 0) -> Any:
-    """Return a value without halves of characters.
+    """Return a value without lone surrogates.
 
     Raises:
-        ValueError: it is nested too deep.
+        ValueError: it is nested too deeply.
     """
     if isinstance(value, str):
         return SURROGATE.sub("\ufffd", value)
@@ -97,7 +97,7 @@ def _clean(value: Any, depth: int = 0) -> Any:
 
 
 def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the events in order of time, each once, and what was wrong with their files."""
+    """Return the events ordered by time, each once, and the problems of their files."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     problems: list[str] = []
     paths = sorted((folder.path / "events").glob("[!.]*.jsonl"))
@@ -117,7 +117,7 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
             if event is None:
                 damaged += bool(line)
                 continue
-            # A watcher that was killed between two writes is followed by one that writes the same event again.
+            # If a watcher is killed between two writes, its successor writes the same event again.
             key = (path.name, event.get("rank"), event.get("sequence", f"line {number}"))
             found.setdefault(key, event)
         if damaged:
@@ -126,7 +126,7 @@ def read_events(folder: RunFolder) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _lines(path: Path, problems: list[str]) -> list[bytes]:
-    """Return the whole lines of a file: what follows the last line end is still being written."""
+    """Return the whole lines of a file: text after the last newline is still being written."""
     with path.open("rb") as file:
         data = file.read(MOST_BYTES)
         if file.read(1):

@@ -1,7 +1,7 @@
-"""Follow a run that is being written: the points that have come since the last look, each once, at the cost of these.
+"""Follow a live run: each poll returns the points written since the last one, at a cost proportional to them.
 
-A tail only grows, so each look decodes what was appended, behind the declarations of the same file that it needs. An
-open tail stays readable after it was sealed and removed.
+A tail only grows, so each poll decodes what was appended, after the declarations of the same file. An open tail stays
+readable after it was sealed and deleted.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder, Span, Writer
 
 MOST_BYTES = 1 << 25
-"""Bytes of a tail that one look takes; what is beyond waits for the next."""
+"""Maximum bytes of a tail that one poll reads; the rest waits for the next."""
 CLOCKS = 4
-"""Pairs of clocks that are kept: the last ones tell the time of what follows."""
+"""Number of clock pairs kept: the last ones date the rows that follow."""
 
 
 class Follower:
-    """What has been seen of a run's tails."""
+    """What has been read of a run's tails."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Begin with everything that is there now as seen."""
+        """Start with everything that exists now marked as read."""
         self._folder = folder
         self._open: dict[tuple[Writer, int], _Tail] = {}
         self._seen: dict[Writer, dict[int, int]] = {}
         self._newest: dict[Writer, int] = {}
         self.missed = False
-        """Whether a tail came and went between two looks: some points were never seen here."""
+        """Whether a tail was created and deleted between two polls, so that some points were missed."""
         self.look()
         self.missed = False
 
     def look(self) -> Points:
-        """Return the points that have come since the last call, in order of name, rank, attempt and sequence."""
+        """Return the points written since the last call, ordered by name, rank, attempt and sequence."""
         present = {(span.writer, span.first): span for span in self._folder.all_tails()}
         self._notice_gaps(present)
         for key in sorted(present.keys() - self._open.keys()):
@@ -62,11 +62,11 @@ class Follower:
         self._open.clear()
 
     def _notice_gaps(self, present: dict[tuple[Writer, int], Span]) -> None:
-        """Look whether a tail was made, filled and sealed between two looks."""
+        """Check whether a tail was created, filled and sealed between two polls."""
         for unit in self._folder.all_units():
             newest = self._newest.get(unit.writer)
             if newest is None:
-                self.missed = True  # at the first look everything is: that is forgotten there
+                self.missed = True  # at the first poll every tail is new: that is cleared there
                 self._newest[unit.writer] = unit.last
             elif unit.last > newest and (unit.writer, unit.last) not in present:
                 self.missed = True
@@ -74,7 +74,7 @@ class Follower:
 
 
 class _Tail:
-    """One tail file, read up to a place."""
+    """One tail file, and how far it was read."""
 
     def __init__(self, span: Span) -> None:
         """Open it. Raises FileNotFoundError if it is gone."""

@@ -1,7 +1,7 @@
-"""The footer of a Parquet file: where its row groups lie, and the same footer without some of them.
+"""Parse the footer of a Parquet file: where its row groups are, and the same footer without some of them.
 
-A footer is Thrift (compact protocol). Only what is needed is understood, everything else is skipped, so a footer
-rebuilt here keeps every byte that it does not have to change.
+A footer is Thrift (compact protocol). Only the needed fields are parsed, the rest is skipped, so a rebuilt footer keeps
+every other byte unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"PAR1"
 TAIL_BYTES = 8
-"""Length of what follows the footer: its length (4 bytes, little-endian) and the magic."""
+"""Length of the file's end after the footer: the footer's length (4 bytes, little-endian) and the magic."""
 
 _MAX_DEPTH = 24
 _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT, _UUID = 1, 2, 3, 7, 8, 9, 10, 11, 12, 13
@@ -23,7 +23,7 @@ _FIXED = {_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8, _UUID: 16}
 
 _Tree = dict[int, "_Tree"]
 _POSITIONS: _Tree = {1: {2: {}, 3: {9: {}, 10: {}, 11: {}, 14: {}}, 4: {}, 6: {}}, 5: {}}
-"""The fields of a row group, of its column chunks and of their metadata that are positions in the file."""
+"""The fields of a row group, its column chunks and their metadata that are positions in the file."""
 
 
 class FooterError(ValueError):
@@ -32,7 +32,7 @@ class FooterError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """One row group: where it stands in the footer, and where its data stand in the file, in bytes."""
+    """One row group: its position in the footer, and that of its data in the file, in bytes."""
 
     span: tuple[int, int]
     """Start and end of its entry in the footer."""
@@ -40,7 +40,7 @@ class RowGroup:
     columns: tuple[tuple[int, int], ...]
     """Offset and length of each column chunk."""
     bounds: dict[str, tuple[bytes, bytes]]
-    """Lowest and highest value of each column that states them, as stored."""
+    """Lowest and highest value of each column that has them, as stored."""
 
     @property
     def offset(self) -> int:
@@ -55,22 +55,22 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """A footer and what was found in it."""
+    """A footer and its parsed positions."""
 
     data: bytes
     rows: int
     rows_span: tuple[int, int]
-    """Where the number of rows stands."""
+    """Position of the number of rows."""
     list_span: tuple[int, int]
-    """Where the head of the list of row groups stands."""
+    """Position of the head of the list of row groups."""
     groups: tuple[RowGroup, ...]
 
 
 def parse(data: bytes) -> Footer:
-    """Read a footer.
+    """Parse a footer.
 
     Raises:
-        FooterError: the bytes are anything else; nothing else is ever raised.
+        FooterError: the bytes are not a footer; nothing else is ever raised.
     """
     cursor = _Cursor(data)
     found: dict[int, tuple[int, int]] = {}
@@ -95,7 +95,7 @@ def parse(data: bytes) -> Footer:
 
 
 def without_row_groups(footer: bytes, drop: Collection[int]) -> bytes:
-    """Return the footer without the row groups of these indexes, its number of rows put right."""
+    """Return the footer without the row groups of these indexes and with the number of rows corrected."""
     parsed = parse(footer)
     kept = [group for index, group in enumerate(parsed.groups) if index not in drop]
     pieces = {
@@ -111,19 +111,19 @@ def without_row_groups(footer: bytes, drop: Collection[int]) -> bytes:
 
 
 def moved(footer: Footer, group: RowGroup, by: int) -> bytes:
-    """Return the entry of a row group of this footer as it must be when its data stand `by` bytes further on."""
+    """Return the entry of a row group after its data moved by `by` bytes."""
     cursor = _Cursor(footer.data)
     cursor.at = group.span[0]
     out, at = bytearray(), group.span[0]
     for start, end, position in _positions(cursor, _POSITIONS):
-        if position:  # 0 is what writers put where no position is meant
+        if position:  # writers put 0 where there is no position
             out += footer.data[at:start] + _varint(_zigzag(position + by))
             at = end
     return bytes(out + footer.data[at : group.span[1]])
 
 
 def with_row_groups(template: Footer, entries: Sequence[bytes], rows: int) -> bytes:
-    """Return a footer that says what the template says, of other row groups."""
+    """Return a copy of the template with other row groups."""
     end = template.groups[-1].span[1] if template.groups else template.list_span[1]
     before, between = (
         template.data[: template.rows_span[0]],
@@ -134,12 +134,12 @@ def with_row_groups(template: Footer, entries: Sequence[bytes], rows: int) -> by
 
 
 def alike(left: Footer, right: Footer) -> bool:
-    """Return whether two footers differ in their row groups only: same columns, types and writer."""
+    """Return whether two footers differ only in their row groups: same columns, types and writer."""
     return with_row_groups(left, (), 0) == with_row_groups(right, (), 0)
 
 
 def tail(footer: bytes) -> bytes:
-    """Return what follows a footer in its file."""
+    """Return the bytes that follow a footer in its file."""
     return len(footer).to_bytes(4, "little") + MAGIC
 
 
@@ -199,12 +199,12 @@ class _Cursor:
         return size
 
     def skip(self, kind: int, depth: int) -> None:
-        """Pass over one value of a field."""
+        """Skip one value of a field."""
         if kind not in (_TRUE, _FALSE):  # as a field, a boolean is its own type and has no bytes
             self.skip_element(kind, depth)
 
     def skip_element(self, kind: int, depth: int) -> None:
-        """Pass over one value of a list."""
+        """Skip one value of a list."""
         if depth > _MAX_DEPTH:
             raise FooterError("cannot read a Parquet footer: it is nested too deeply")
         if kind in _FIXED:
@@ -236,7 +236,7 @@ class _Cursor:
 
 
 class _Fields:
-    """The fields of one struct, as (number, type); whoever iterates must consume each value."""
+    """The fields of one struct, as (number, type); the caller must consume each value."""
 
     def __init__(self, cursor: _Cursor) -> None:
         self._cursor = cursor

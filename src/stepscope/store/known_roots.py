@@ -1,6 +1,6 @@
-"""Where this user's runs are: each folder that runs were recorded in, noted so that they are found from anywhere.
+"""Remember every folder in which this user recorded runs, so that they can be found from anywhere.
 
-One small file for each folder, written anew by the watcher of each run: no file has two readings, none is locked.
+Each folder has one small file, which the watcher of each run rewrites. The files need no lock.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 SUFFIX = ".root"
 MOST = 200
-"""Folders that are known; of more, those that were used last."""
+"""Maximum folders remembered, most recently used first."""
 FORGOTTEN = 30 * 86400.0
-"""Seconds after which a folder that is gone is forgotten; a disk may only be away."""
+"""Seconds after which a missing folder is forgotten; its disk may only be unmounted."""
 LONGEST = 4096
-"""Bytes of a path."""
+"""Maximum bytes of a path."""
 PATIENCE = 1.0
-"""Seconds that a folder may take to answer: some lie on servers that are gone."""
+"""Seconds to wait for a folder: some are on servers that are gone."""
 
 
 class KnownRoot(NamedTuple):
-    """A folder that runs were recorded in."""
+    """A folder in which runs were recorded."""
 
     path: Path
     used: float
-    """When a run last began there, seconds since 1970 UTC."""
+    """Start of the last run there, in seconds since 1970 UTC."""
     note: Path
-    """The file that says so."""
+    """The file that records it."""
 
 
 def place(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the private folder of the notes: in the user's state, beside the rings where that was moved or is absent.
+    """Return the private folder of these files: in the user's state folder, or beside the rings if that is not usable.
 
     Raises:
-        OSError: there is none, and none can be made.
+        OSError: there is none, and none can be created.
     """
     environ = os.environ if environ is None else environ
     home = environ.get("HOME", "")
@@ -50,13 +50,13 @@ def place(environ: Mapping[str, str] | None = None) -> Path:
     if not environ.get("STEPSCOPE_RUNTIME_DIR") and os.path.isabs(state):
         try:
             return private_directory(Path(state, "stepscope", "roots"))
-        except OSError:  # a home that is not ours, or read-only
+        except OSError:  # the home is not ours, or is read-only
             return private_directory(find_places(environ).disk / "roots")
     return private_directory(find_places(environ).disk / "roots")
 
 
 def note_root(root: Path, environ: Mapping[str, str] | None = None) -> str:
-    """Note that runs are recorded in a folder; return why that could not be done, empty if it was."""
+    """Remember that runs are recorded in a folder; return why that failed, or an empty text."""
     try:
         folder = place(environ)
         text = os.fsencode(root.absolute())
@@ -79,7 +79,7 @@ def _forget(roots: list[KnownRoot], before: float) -> None:
 
 
 def reachable(paths: Sequence[Path], seconds: float = PATIENCE) -> list[Path]:
-    """Return the folders that can be read now; a file system that does not answer within `seconds` counts as away."""
+    """Return the folders that can be read now; a file system that does not answer in `seconds` counts as missing."""
     answers: dict[Path, bool] = {}
 
     def look(path: Path) -> None:
@@ -95,7 +95,7 @@ def reachable(paths: Sequence[Path], seconds: float = PATIENCE) -> list[Path]:
 
 
 def known_roots(environ: Mapping[str, str] | None = None) -> list[KnownRoot]:
-    """Return the folders that were noted, the one used last first; what is no note of ours is left out."""
+    """Return the remembered folders, most recently used first, without damaged entries."""
     found = []
     try:
         with os.scandir(place(environ)) as entries:
@@ -104,17 +104,17 @@ def known_roots(environ: Mapping[str, str] | None = None) -> list[KnownRoot]:
                 if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and facts.st_uid == os.getuid():
                     path = _read(entry.path)
                     found += [] if path is None else [KnownRoot(path, facts.st_mtime, Path(entry.path))]
-    except OSError:  # no place of our own: nothing is known
+    except OSError:  # no private folder: nothing is remembered
         return []
     return sorted(found, key=lambda root: root.used, reverse=True)
 
 
 def _read(file: str) -> Path | None:
-    """Return the folder that a note names; None if it is damaged."""
+    """Return the folder that a file names; None if the file is damaged."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as source:
             text = source.read(LONGEST + 1)
-    except OSError:  # gone since, or no file
+    except OSError:  # deleted since, or not a file
         return None
     is_path = text.startswith(b"/") and b"\0" not in text and len(text) <= LONGEST
     return Path(os.fsdecode(text)) if is_path else None

@@ -1,4 +1,4 @@
-"""The folder of a run: which file lies where, and what its name says."""
+"""The folder of a run: where each file is, and what its name means."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Writer(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """The start of the names of all its files."""
+        """The prefix of all its file names."""
         return f"{self.node}-{self.attempt}"
 
 
@@ -42,12 +42,12 @@ class Span(NamedTuple):
     path: Path
 
     def covers(self, other: Span) -> bool:
-        """Say whether everything in `other` is in here too."""
+        """Return whether everything in `other` is in this span too."""
         return self.writer == other.writer and self.first <= other.first and other.last <= self.last
 
 
 def uncovered(tails: Iterable[Span], units: Iterable[Span]) -> list[Span]:
-    """Return the tails that no sealed file holds; of the sealed files none covers another."""
+    """Return the tails that no sealed file holds; no sealed file may cover another."""
     by_writer: dict[Writer, list[Span]] = {}
     for unit in sorted(units):
         by_writer.setdefault(unit.writer, []).append(unit)
@@ -61,9 +61,9 @@ def uncovered(tails: Iterable[Span], units: Iterable[Span]) -> list[Span]:
 
 
 def node_name(place: Path, boot_id: str, hostname: str | None = None) -> str:
-    """Return a name for this node that no other node of a run has, even one with the same host name.
+    """Return a name for this node that is unique within a run, even among nodes with the same host name.
 
-    `place` is the private runtime directory: two containers on one machine do not share it.
+    `place` is the private runtime directory, which two containers on one machine do not share.
     """
     facts = place.stat()
     digest = f"{zlib.crc32(f'{boot_id}:{facts.st_dev}:{facts.st_ino}'.encode()):08x}"
@@ -79,18 +79,18 @@ class RunFolder:
         self.path = path
 
     def make(self) -> None:
-        """Create the folder and its subfolders, accessible to this user only."""
+        """Create the folder and its subfolders, readable by this user only."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if folder.stat().st_uid == os.getuid():
                 folder.chmod(0o700)
 
     def missing(self) -> list[str]:
-        """Return the names of the rooms that were taken out of the folder."""
+        """Return the names of subfolders that were deleted."""
         return [name for name in FOLDERS if not os.path.lexists(self.path / name)]
 
     def restore(self) -> list[str]:
-        """Make missing rooms anew in a folder that is there; return their names."""
+        """Create missing subfolders of an existing folder; return their names."""
         missing = self.missing()
         for name in missing:
             (self.path / name).mkdir(mode=0o700, exist_ok=True)
@@ -103,11 +103,11 @@ class RunFolder:
 
     @property
     def later_file(self) -> Path:
-        """What became known of the run after it began; not every run has one."""
+        """Facts learned after the run started; not every run has this file."""
         return self.path / LATER_FILE
 
     def node_file(self, writer: Writer) -> Path:
-        """One watcher's heartbeat, the states of its ranks, their ends."""
+        """One watcher's heartbeat, the states of its ranks, and how they ended."""
         return self.path / "nodes" / f"{writer.stem}.json"
 
     def events_file(self, writer: Writer) -> Path:
@@ -124,19 +124,19 @@ class RunFolder:
 
     def tails(self) -> list[Span]:
         """Return the tail files that no sealed file holds yet, in order."""
-        tails = self.all_tails()  # listed first: a tail that is being sealed now is then seen in one of the two lists
+        tails = self.all_tails()  # listed first: a tail that is being sealed now is then in one of the two lists
         return uncovered(tails, self.units())
 
     def units(self) -> list[Span]:
-        """Return the sealed files, without those that a compacted one replaces, in order."""
+        """Return the sealed files in order, without those that a compacted one replaces."""
         kept: list[Span] = []
         for unit in sorted(self.all_units(), key=lambda unit: (unit.writer, unit.first, -unit.last)):
-            if not kept or not kept[-1].covers(unit):  # spans nest or are apart: the widest comes first
+            if not kept or not kept[-1].covers(unit):  # spans nest or are disjoint: the widest comes first
                 kept.append(unit)
         return kept
 
     def all_tails(self) -> list[Span]:
-        """Return every tail file, sealed ones too, in order."""
+        """Return every tail file in order, including sealed ones."""
         spans, folder = [], self.path / "tail"
         for name in _listed(folder):
             match = _TAIL.fullmatch(name)
@@ -146,7 +146,7 @@ class RunFolder:
         return sorted(spans)
 
     def all_units(self) -> list[Span]:
-        """Return every sealed file, replaced ones too."""
+        """Return every sealed file, including replaced ones."""
         spans, folder = [], self.path / "metrics"
         for name in _listed(folder):
             match = None if name.endswith(".blocks.parquet") else _UNIT.fullmatch(name)
@@ -156,12 +156,12 @@ class RunFolder:
         return sorted(spans)
 
     def next_tail(self, writer: Writer) -> int:
-        """Return the first tail number of `writer` that was never used."""
+        """Return the first unused tail number of `writer`."""
         spans = self.all_tails() + self.all_units()
         return max((span.last for span in spans if span.writer == writer), default=-1) + 1
 
     def claim(self, attempt: int | None, rank: int) -> int:
-        """Take the first attempt from `attempt` on that no process of this rank has had, and return it."""
+        """Claim and return the first attempt, from `attempt` on, that no process of this rank has claimed."""
         number = attempt or 0
         while True:
             try:
@@ -173,7 +173,7 @@ class RunFolder:
                 return number
 
     def created(self) -> int | None:
-        """Return when this run was made, as its run.json says (microseconds since 1970 UTC); None if it does not."""
+        """Return the creation time in run.json (microseconds since 1970 UTC); None if it has none."""
         try:
             made = json.loads(self.run_file.read_bytes()).get("created")
         except (OSError, ValueError, AttributeError, RecursionError):
@@ -181,17 +181,17 @@ class RunFolder:
         return made if isinstance(made, int) else None
 
     def is_home_of(self, created: object) -> bool:
-        """Say whether rows of a run made at `created` belong here: a folder may be removed and made anew."""
+        """Return whether rows of a run created at `created` belong here: a folder may be deleted and recreated."""
         made = self.created()
         return made is None or created is None or made == created
 
     def describe(self, facts: dict[str, Any]) -> bool:
-        """Write run.json if nobody has; say whether it was us."""
+        """Write run.json unless it exists; return whether this call wrote it."""
         return write_once(self.run_file, json.dumps(facts, indent=1).encode())
 
 
 def write_once(path: Path, data: bytes) -> bool:
-    """Create `path` whole or not at all; return False if it exists already."""
+    """Create `path` atomically; return False if it exists already."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         _write(temporary, data)
@@ -213,7 +213,7 @@ def _place_once(temporary: Path, path: Path) -> bool:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Write `path` anew in one step: a reader sees the old or the new content, never a half."""
+    """Replace `path` atomically: a reader sees the old or the new content."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         _write(temporary, data)

@@ -1,4 +1,4 @@
-"""Folders that killed processes left in the runtime directories: swept by whoever comes next."""
+"""Delete folders that killed processes left in the runtime directories."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IDLE_SECONDS = 60.0
-"""Age of an empty folder from which on nobody is about to make a ring in it, which takes milliseconds."""
+"""Age of an empty folder after which no process can still be creating a ring in it, which takes milliseconds."""
 ORPHAN_SECONDS = 600.0
-"""The same for files that belong to a ring where there is none."""
+"""The same for companion files of a ring that does not exist."""
 LOCKS = (WATCHER_LOCK, SEAL_LOCK)
 
 
 def sweep_folders(places: Places, besides: Collection[str] = (), now: float | None = None) -> None:
-    """Remove the folders of runs that have neither ring nor watcher, and empty roots in shared memory.
+    """Delete the folders of runs that have neither ring nor watcher, and empty roots in shared memory.
 
-    A process that makes its ring in a folder at the very moment that it goes makes the folder again.
+    A process that is creating its ring in a folder just as it is deleted creates the folder again.
 
     Args:
         places: the runtime directories of this user.
-        besides: names of folders whose locks this process holds: to look at them would give those up (POSIX).
+        besides: names of folders whose locks this process holds: opening them would release the locks (POSIX).
         now: seconds since 1970 UTC.
     """
     now = time.time() if now is None else now
@@ -46,23 +46,23 @@ def sweep_folders(places: Places, besides: Collection[str] = (), now: float | No
 def _names(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
-    except OSError:  # gone meanwhile, or no folder
+    except OSError:  # deleted meanwhile, or not a folder
         return []
 
 
 def _sweep_run(folder: Path, now: float) -> None:
-    """Remove the folder of one run, if nothing in it can be of use to anybody."""
+    """Delete the folder of one run if nothing in it is still needed."""
     if not _is_ours(folder):
         return
     names = _names(folder)
     if any(RING_SUFFIX in name for name in names):
-        return  # of a trainer that lives, or of a dead one whose rows are salvaged
+        return  # its trainer is alive, or its rows will be salvaged
     try:
         is_old = all(now - (folder / name).lstat().st_mtime > ORPHAN_SECONDS for name in names if name not in LOCKS)
         if is_old and now - folder.lstat().st_mtime > IDLE_SECONDS:
             _remove_run(folder, names)
     except OSError:
-        return  # somebody else sweeps, or a new rank has come
+        return  # another process sweeps too, or a new rank has joined
 
 
 def _remove_run(folder: Path, names: Collection[str]) -> None:
@@ -71,7 +71,7 @@ def _remove_run(folder: Path, names: Collection[str]) -> None:
         for name in LOCKS:
             if name in names:
                 held.append(os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC))
-                fcntl.lockf(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its watcher or sealer lives
+                fcntl.lockf(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its watcher or sealer is alive
         for name in names:
             (folder / name).unlink()
         folder.rmdir()
@@ -87,7 +87,7 @@ def _remove_empty(root: Path, now: float) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Say whether this is a folder of this user, and no link."""
+    """Return whether this is a real folder owned by this user."""
     try:
         facts = folder.lstat()
     except OSError:

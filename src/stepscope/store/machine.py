@@ -1,7 +1,7 @@
-"""What a watcher says of its machine: which metrics its samples have, and what cannot be told there and why.
+"""A watcher's description of its machine: the metrics it samples, and what it cannot sample and why.
 
-The description of a metric travels with the run, so that whoever reads a copied folder knows unit and meaning of
-names that his own version has never heard of.
+Metric descriptions travel with the run, so that a reader of a copied folder knows the unit and meaning of names that
+its own version does not know.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".machine"
 MOST_BYTES = 1 << 20
-"""Of such a file that are read."""
+"""Maximum size read of such a file."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Machine:
     absent: dict[str, str] = field(default_factory=dict)
     """What cannot be sampled there, with reason and remedy."""
     devices: dict[str, str] = field(default_factory=dict)
-    """What its devices are called, by the beginning of their metrics: `gpu/0` is an `NVIDIA H100 80GB HBM3`."""
+    """Names of its devices, by the prefix of their metrics: `gpu/0` is an `NVIDIA H100 80GB HBM3`."""
 
     def save(self, folder: RunFolder) -> None:
         """Write the description; raise OSError if that fails."""
@@ -47,7 +47,7 @@ class Machine:
 
     @classmethod
     def load(cls, path: Path) -> Machine:
-        """Read a description; raise ValueError if it is none."""
+        """Read a description; raise ValueError if the file is not one."""
         with path.open("rb") as file:
             facts: Any = json.loads(file.read(MOST_BYTES))
         try:
@@ -64,7 +64,7 @@ def _path(folder: RunFolder, node: str, attempt: int) -> Path:
 
 
 def read_machines(folder: RunFolder) -> tuple[list[Machine], list[str]]:
-    """Return the machines of a run, and what was wrong with their descriptions."""
+    """Return the machines of a run, and the problems of their descriptions."""
     machines, problems = [], []
     for path in sorted((folder.path / "nodes").glob(f"[!.]*{SUFFIX}")):
         try:

@@ -1,7 +1,7 @@
-"""Merge sealed units of one writer into one, a slice at a time, so that memory does not grow with their size.
+"""Merge sealed units of one writer, a slice at a time, so that memory does not grow with their size.
 
-Every unit is sorted by series, so the lengths of the series alone tell where each point belongs. A slice of the merged
-order is one range of rows of each unit; it becomes row groups of its own, which are joined to one file.
+Every unit is sorted by series, so the lengths of the series determine where each point belongs. A slice of the merged
+order is one range of rows of each unit; it becomes row groups, which are joined into one file.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ if TYPE_CHECKING:
     from stepscope.store.rowgroups import Joined
 
 SLICE = 2 * 98_304
-"""Points that are held in memory at once: two row groups, and a multiple of the largest block."""
+"""Maximum points in memory: two row groups, and a multiple of the largest block."""
 
 _MEMORY = "64MB"
 _BLOCKS_AT_ONCE = 16_384
 _SERIES_AT_ONCE = 100_000
 _PROBLEMS = 100
-"""How many problems a merged unit remembers."""
+"""Maximum problems that a merged unit remembers."""
 _KEYS = ("name", "rank", "attempt")
 
 
 class UnmergeableError(ValueError):
-    """The units are not what a merge can rely on; they stay as they are."""
+    """The units do not have the form a merge needs; they stay as they are."""
 
 
 @dataclass
 class Facts:
-    """What the `.sum` files of the units say, together."""
+    """The combined contents of the units' `.sum` files."""
 
     files: list[Path] = field(default_factory=list)
-    """Files of points, of the units that have any."""
+    """The units' files of points, where a unit has points."""
     names: set[str] = field(default_factory=set)
     last_seq: dict[str, int] = field(default_factory=dict)
     times: list[int] = field(default_factory=list)
-    """First and last of each unit that has points, microseconds since 1970 UTC."""
+    """First and last time of each unit that has points, in microseconds since 1970 UTC."""
     problems: list[str] = field(default_factory=list)
     merged: int = 0
-    """Units as they were first sealed."""
+    """Number of units as they were first sealed."""
 
     def told(self) -> list[str]:
-        """Return the problems, of very many only the first."""
+        """Return the problems, truncated if there are very many."""
         more = len(self.problems) - _PROBLEMS
         return self.problems if more <= 0 else [*self.problems[:_PROBLEMS], f"and {more} more problems"]
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A range of the merged order: of each file that has a part in it, one range of rows."""
+    """A range of the merged order: one range of rows of each file that contributes."""
 
     files: NDArray[np.int64]
-    """Of each extent (the points of one series in one file), in order of file and row: the file."""
+    """For each extent (the points of one series in one file), ordered by file and row: the file."""
     series: NDArray[np.int64]
     row: NDArray[np.int64]
     """First row in the file."""
     count: NDArray[np.int64]
 
     def ranges(self) -> list[tuple[int, int, int]]:
-        """Return file, first row and row after the last, of each file."""
+        """Return file, first row, and row after the last, for each file."""
         starts = np.flatnonzero(np.diff(self.files, prepend=-1))
         totals = np.add.reduceat(self.count, starts) if len(starts) else starts
         return [
@@ -86,10 +86,10 @@ class Slice:
 
 
 class Order:
-    """The merged order of points, by the lengths of the series in each file. An extent is a series' part in a file."""
+    """The merged order of points, from the lengths of each file's series. An extent is a series' part of a file."""
 
     def __init__(self, found: Mapping[str, NDArray[np.int64]]) -> None:
-        """Take what `parquet.series_of` found.
+        """Build the order from the result of `parquet.series_of`.
 
         Raises:
             UnmergeableError: a file is not sorted by series.
@@ -113,7 +113,7 @@ class Order:
             pyramid.reduce_by(np.maximum, extents["high"], first),
         )
         self.start = np.append(self._start[first], found["count"].sum())
-        """Where each series begins in the merged order, and where the last one ends."""
+        """Where each series starts in the merged order, and where the last one ends."""
         self.rows = np.bincount(found["file"], found["count"]).astype(np.int64)
         """Points of each file."""
 
@@ -130,10 +130,10 @@ class Order:
         return dict(zip(names, zip(*columns, strict=True), strict=True))
 
     def cuts(self, limit: int) -> Iterator[tuple[int, int]]:
-        """Return ranges of at most `limit` points that divide no block.
+        """Return ranges of at most `limit` points that do not split a block.
 
         Raises:
-            UnmergeableError: a longer series has its sequences mixed over several files, so it cannot be divided.
+            UnmergeableError: a longer series has its sequences interleaved over several files, so it cannot be split.
         """
         block = max(pyramid.LEVELS)
         at, end = 0, int(self.start[-1])
@@ -149,7 +149,7 @@ class Order:
             at = cut
 
     def slice(self, first: int, last: int) -> Slice:
-        """Return where the points from position `first` to before `last` lie."""
+        """Return where the points from position `first` to before `last` are."""
         some = slice(int(np.searchsorted(self._end, first, side="right")), int(np.searchsorted(self._start, last)))
         low, high = np.maximum(self._start[some], first), np.minimum(self._end[some], last)
         row = self._row[some] + (low - self._start[some])
@@ -165,18 +165,18 @@ class Order:
 def merge(
     directory: Path, stem: str, units: Sequence[Path], *, disk: Disk | None = None, slice_points: int = SLICE
 ) -> Path:
-    """Merge units of one writer, whose bytes were compared, in order of their tails, and return the new one.
+    """Merge verified units of one writer, in order of their tails, and return the new one.
 
     Args:
         directory: the `metrics` folder of a run.
         stem: `<host>-<attempt>-<first>-<last>`, which covers the units.
         units: their files of points.
         disk: the system calls.
-        slice_points: points that are held in memory at once; at least 4096.
+        slice_points: maximum points in memory; at least 4096.
 
     Raises:
         UnmergeableError: they are not sorted as sealed files are.
-        OSError: the disk refused; the units are untouched and nothing new is visible.
+        OSError: a disk operation failed; the units are untouched and nothing new is visible.
     """
     disk = disk or Disk()
     facts = gather(units)
@@ -184,7 +184,7 @@ def merge(
 
 
 def gather(units: Sequence[Path]) -> Facts:
-    """Return what the `.sum` files say; one at a time, for the names of all of them can be many."""
+    """Combine the `.sum` files, one at a time, because all their names together can be many."""
     facts = Facts()
     for path in units:
         unit = open_sealed(path)
@@ -200,7 +200,7 @@ def gather(units: Sequence[Path]) -> Facts:
 
 
 def _fill(parts: Mapping[str, Path], facts: Facts, limit: int, disk: Disk) -> UnitSum:
-    """Write the files of a merged unit and return their sums."""
+    """Write the files of a merged unit and return their checksums."""
     names = sorted(facts.names)
     with contextlib.ExitStack() as stack:
         piece, *files = (_scratch(parts[POINTS], word, disk, stack) for word in ("piece", *map(str, pyramid.LEVELS)))
@@ -226,7 +226,7 @@ def _fill(parts: Mapping[str, Path], facts: Facts, limit: int, disk: Disk) -> Un
 def _survey(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], names: list[str]
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the series of each file, looking at only so many series at once that DuckDB's memory holds them."""
+    """Return the series of each file, reading only as many at once as DuckDB's memory holds."""
     step = max(1, _SERIES_AT_ONCE // max(1, len(names)))
     parts = [parquet.series_of(connection, files[at : at + step], names) for at in range(0, max(1, len(files)), step)]
     for index, part in enumerate(parts):
@@ -235,7 +235,7 @@ def _survey(
 
 
 def _scratch(beside: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -> Path:
-    """Make an empty file that goes when the stack ends; its name is one that an interrupted writer's cleaning finds."""
+    """Create an empty file that is deleted with the stack; its name lets a later cleanup find it."""
     path = beside.with_name(f"{beside.name.removesuffix(POINTS)}.{word}{POINTS}")
     stack.callback(_remove, path, disk)
     disk.close(disk.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW))
@@ -243,24 +243,24 @@ def _scratch(beside: Path, word: str, disk: Disk, stack: contextlib.ExitStack) -
 
 
 def _remove(path: Path, disk: Disk) -> None:
-    # Readers pass over what cannot be removed now, and the next writer removes it.
+    # Readers ignore a file that cannot be deleted now, and the next writer deletes it.
     with contextlib.suppress(OSError):
         disk.unlink(path)
 
 
 class _Level:
-    """One level of the pyramid, written a row group at a time."""
+    """One level of the pyramid, written one row group at a time."""
 
     def __init__(self, level: int, target: Joined) -> None:
         self._level, self._target = level, target
         self._waiting: list[dict[str, NDArray[Any]]] = []
 
     def add(self, points: Points) -> None:
-        """Take the blocks of a slice."""
+        """Add the blocks of a slice."""
         self._waiting.append(parquet.level_columns(points, self._level))
 
     def write(self, merger: _Merger, *, all_of_it: bool) -> None:
-        """Write whole row groups, and at the end what is left."""
+        """Write whole row groups, and at the end the rest."""
         rows = sum(len(part["level"]) for part in self._waiting)
         ready = rows if all_of_it else rows - rows % _BLOCKS_AT_ONCE
         if ready:
@@ -270,7 +270,7 @@ class _Level:
 
 
 class _Merger:
-    """One merge under way: what it reads from, and the piece through which everything is written."""
+    """A merge in progress: its sources, and the scratch file through which everything is written."""
 
     def __init__(
         self,
@@ -303,17 +303,17 @@ class _Merger:
                 self.append_points(Points.empty(), joined)
 
     def append_points(self, points: Points, target: Joined) -> None:
-        """Write points in order as row groups of their own."""
+        """Append sorted points as row groups."""
         parquet.write_points(self._connection, self._piece, points, self._disk.copy)
         target.append(self._piece)
 
     def write_blocks(self, columns: dict[str, NDArray[Any]], target: Joined) -> None:
-        """Write blocks as row groups of their own."""
+        """Write blocks as row groups."""
         parquet.write_blocks(self._connection, self._piece, columns, self._disk.copy)
         target.append(self._piece)
 
     def join_levels(self, target: Path, files: Sequence[Path]) -> None:
-        """Make one file of the levels, the coarsest first."""
+        """Join the levels into one file, the coarsest first."""
         with joining(target, self._disk) as joined:
             for file in files:
                 if file.stat().st_size:

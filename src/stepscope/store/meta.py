@@ -1,4 +1,4 @@
-"""Identity and configuration of a run, from its run.json. Needs the standard library only: listing runs stays quick."""
+"""Identity and configuration of a run, from its run.json. Uses only the standard library, so that listing is fast."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder
 
 MOST_LATER = 1 << 20
-"""Bytes of the file that holds what became known later."""
+"""Maximum bytes read of the file of later facts."""
 
 
 def read_meta(folder: RunFolder) -> dict[str, Any]:
-    """Return what run.json says.
+    """Return the contents of run.json.
 
     Raises:
         StepscopeError: it is missing, damaged, or of a format newer than ours.
@@ -36,7 +36,7 @@ def read_meta(folder: RunFolder) -> dict[str, Any]:
 
 
 def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:
-    """Return what run.json says with what became known later; a file that holds something else adds nothing."""
+    """Return the contents of run.json with later facts; a malformed file of later facts is ignored."""
     try:
         with folder.later_file.open("rb") as file:
             text = file.read(MOST_LATER + 1)
@@ -54,7 +54,7 @@ def _with_later(folder: RunFolder, meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_format(folder: RunFolder) -> None:
-    """Refuse to write into a run of a format that we do not know; a damaged run.json is no reason not to go on.
+    """Refuse to write into a run of an unknown format. A damaged run.json does not prevent writing.
 
     Raises:
         StepscopeError: the run is of a newer format.

@@ -1,6 +1,6 @@
-"""Points and blocks as Parquet: what DuckDB is asked to write and to read, and nothing else.
+"""Points and blocks as Parquet: the queries that DuckDB writes and reads them with.
 
-Everything here believes the files; `sealed` compares them first.
+This module trusts the files; `sealed` verifies them first.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _BLOCKS = ", ".join(
 
 
 def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | None = None) -> duckdb.DuckDBPyConnection:
-    """Return a connection that loads nothing, spills nothing and sees no variable of Python.
+    """Return a connection that loads nothing, spills nothing and sees no Python variable.
 
     Args:
-        threads: how many cores it may use.
+        threads: maximum number of cores.
         memory: DuckDB's own limit.
         writable: if given, the only files that it can open at all.
     """
@@ -58,7 +58,7 @@ def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | No
         "python_enable_replacements": False,
     }
     connection = duckdb.connect(":memory:", config=settings)
-    connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout after two seconds
+    connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
     if writable is not None:
         connection.execute(f"SET allowed_paths = [{', '.join(map(quoted, writable))}]")
         connection.execute("SET enable_external_access = false")
@@ -67,7 +67,7 @@ def connect(threads: int = 1, memory: str = "1GB", writable: Sequence[Path] | No
 
 
 def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Points, copy: Callable[..., None]) -> None:
-    """Write points, which must be in order under a sorted table of names.
+    """Write points, which must be sorted and have a sorted table of names.
 
     Args:
         connection: to write with.
@@ -75,14 +75,14 @@ def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Poin
         points: what to write.
         copy: called with connection and query, to run it.
     """
-    # Floats go in as integers, for DuckDB takes a NaN of numpy for NULL, and an empty column of names for one of NULL.
+    # Floats are passed as integers: DuckDB turns a numpy NaN into NULL, and an empty column of names into one of NULL.
     columns = {
         "name": np.array(points.names or [""], dtype=object)[points.name],
         **{key: getattr(points, key) for key in ("rank", "attempt", "seq", "step", "time", "ns")},
         "bits": points.value.view(np.int64),
     }
     nans = points.value[np.isnan(points.value)].view(np.int64)
-    # In a dictionary all NaN are one; without dictionaries each keeps its bits. Two kinds in one unit are rare.
+    # A dictionary merges all NaN; without dictionaries each keeps its bits. Two kinds of NaN in one unit are rare.
     dictionary = ", DICTIONARY_SIZE_LIMIT 0" if len(nans) and nans.min() != nans.max() else ""
     options = f"{_OPTIONS}, ROW_GROUP_SIZE {_POINTS_PER_GROUP}{dictionary}"
     query = f"COPY (SELECT {_STORED_POINTS} FROM p) TO {quoted(path)} ({options})"  # noqa: S608 (quoted)
@@ -90,14 +90,14 @@ def write_points(connection: duckdb.DuckDBPyConnection, path: Path, points: Poin
 
 
 def pyramid_columns(points: Points) -> dict[str, NDArray[Any]]:
-    """Return the pyramid of points in order as it is stored, the coarsest level first; short series have none."""
+    """Return the stored form of the pyramid of sorted points, coarsest level first; short series have none."""
     short = pyramid.short_series(points)
     points = points.select(~short) if short.any() else points
     return joined_columns([level_columns(points, level) for level in reversed(LEVELS)])
 
 
 def level_columns(points: Points, level: int) -> dict[str, NDArray[Any]]:
-    """Return one level of the pyramid of points in order as it is stored."""
+    """Return the stored form of one pyramid level of sorted points."""
     columns = pyramid.packed(pyramid.build(points, level))
     columns["name"] = np.array(points.names or [""], dtype=object)[columns["name"]]
     columns["level"] = np.full(len(columns["name"]), level, dtype=np.int16)
@@ -105,14 +105,14 @@ def level_columns(points: Points, level: int) -> dict[str, NDArray[Any]]:
 
 
 def joined_columns(parts: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Return the columns of several parts as one, in the order given."""
+    """Return the columns of several parts as one, in the given order."""
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def write_blocks(
     connection: duckdb.DuckDBPyConnection, path: Path, columns: dict[str, NDArray[Any]], copy: Callable[..., None]
 ) -> None:
-    """Write a pyramid that `pyramid_columns` gave."""
+    """Write a pyramid returned by `pyramid_columns`."""
     options = f"{_OPTIONS}, ROW_GROUP_SIZE {_BLOCKS_PER_GROUP}"
     query = f"COPY (SELECT * REPLACE (name::VARCHAR AS name) FROM p) TO {quoted(path)} ({options})"  # noqa: S608 (quoted)
     _write(connection, columns, query, copy)
@@ -120,23 +120,23 @@ def write_blocks(
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What to read: of the pyramid if a level is given, else points. None and empty filters let all pass."""
+    """What to read: from the pyramid if a level is given, else points. None and empty filters select everything."""
 
     names: Collection[str] | None = None
     ranks: Collection[int] | None = None
     attempts: Collection[int] | None = None
     step_range: tuple[int, int] | None = None
-    """First and last step, both included; of points only."""
+    """First and last step, inclusive; for points only."""
     level: int | None = None
     time_range: tuple[int, int] | None = None
-    """First and last time in microseconds since 1970 UTC, both included; of points only."""
+    """First and last time in microseconds since 1970 UTC, inclusive; for points only."""
     hole: tuple[int, int] | None = None
-    """First and last of the range, both included, that are left out again."""
+    """First and last of a subrange to leave out, inclusive."""
     seq_range: tuple[int, int] | None = None
-    """First and last sequence, both included; of points only."""
+    """First and last sequence, inclusive; for points only."""
 
     def conditions(self, names: int) -> list[str]:
-        """Return the SQL conditions, with parameters from $2 on for this many names."""
+        """Return the SQL conditions; the parameters of this many names start at $2."""
         found = [
             f"{column} IN ({', '.join(str(int(value)) for value in values) or 'NULL'})"
             for column, values in (("rank", self.ranks), ("attempt", self.attempts))
@@ -155,13 +155,13 @@ class Query:
 
     def _within(self, key: str, ends: tuple[int, int]) -> str:
         parts = [ends] if self.hole is None else [(ends[0], self.hole[0] - 1), (self.hole[1] + 1, ends[1])]
-        # Not NOT BETWEEN: DuckDB would read every column of the hole before it leaves that out.
+        # Not NOT BETWEEN: DuckDB would read every column of the hole before leaving it out.
         return f"({' OR '.join(f'{key} BETWEEN {int(first)} AND {int(last)}' for first, last in parts)})"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The columns that a query gave, and the index of the file that each entry is from."""
+    """The columns of a query's result, and the index of the file of each entry."""
 
     names: list[str]
     file: NDArray[np.int64]
@@ -188,11 +188,11 @@ def fetch(connection: duckdb.DuckDBPyConnection, query: Query, files: Sequence[P
     Args:
         connection: to read with.
         query: what to read.
-        files: paths; a file that is gone is an error.
-        names: sorted table of every name that may be found.
+        files: paths; a missing file is an error.
+        names: sorted table of every name that may occur.
 
     Raises:
-        duckdb.Error: a file is gone or not what it should be.
+        duckdb.Error: a file is missing or malformed.
     """
     if not files or not names:
         return Found(names, np.empty(0, np.int64), _nothing(query))
@@ -210,7 +210,7 @@ def fetch(connection: duckdb.DuckDBPyConnection, query: Query, files: Sequence[P
 
 
 def join(parts: Sequence[Found], query: Query) -> Found:
-    """Return the entries of several readings of one query as one."""
+    """Return several results of one query as one."""
     names = sorted({name for part in parts for name in part.names})
     place = {name: index for index, name in enumerate(names)}
     columns = {key: np.concatenate([part.columns[key] for part in parts]) for key in _nothing(query)}
@@ -219,10 +219,10 @@ def join(parts: Sequence[Found], query: Query) -> Found:
 
 
 def survey(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[dict[str, int], dict[str, int], int, int]:
-    """Return points by name, highest seq by rank, first and last time of a file of points, by reading it.
+    """Scan a file of points; return points by name, highest seq by rank, first and last time.
 
     Raises:
-        duckdb.Error: the file is gone or not what it should be.
+        duckdb.Error: the file is missing or malformed.
     """
     source = "FROM read_parquet($1, hive_partitioning = false)"
     names = connection.execute(f"SELECT name, count(*) {source} GROUP BY name ORDER BY name", [[str(path)]]).fetchall()
@@ -235,12 +235,12 @@ def survey(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[dict[str,
 def series_of(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], names: list[str]
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the series of each file, in order of file, name, rank and attempt, by reading all of them.
+    """Scan files; return the series of each, ordered by file, name, rank and attempt.
 
     Columns: file, name (index into `names`), rank, attempt, count, low and high seq, and its first row in the file.
 
     Raises:
-        duckdb.Error: a file is gone or not what it should be.
+        duckdb.Error: a file is missing or malformed.
     """
     if not names:
         return {key: np.empty(0, np.int64) for key in _SERIES}
@@ -259,10 +259,10 @@ def series_of(
 def rows_of(
     connection: duckdb.DuckDBPyConnection, files: Sequence[Path], rows: tuple[int, int] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Return seq, step, time, value, ns and row of whole files or of a range of rows, in the order of the files.
+    """Return seq, step, time, value, ns and row of whole files or of a range of rows, in file order.
 
     Raises:
-        duckdb.Error: a file is gone or not what it should be.
+        duckdb.Error: a file is missing or malformed.
     """
     condition = "true" if rows is None else f"file_row_number BETWEEN {int(rows[0])} AND {int(rows[1]) - 1}"
     text = (
@@ -274,7 +274,7 @@ def rows_of(
 
 
 def _name_code(connection: duckdb.DuckDBPyConnection, names: list[str]) -> str:
-    """Return the SQL for a name's index in the table, which is made known to the connection."""
+    """Return the SQL for a name's index in the table, and register the table with the connection."""
     if len(names) == 1:
         return "0"
     connection.execute("CREATE OR REPLACE TEMP TYPE sealed_name AS ENUM (SELECT unnest($1::VARCHAR[]))", [names])

@@ -1,4 +1,4 @@
-"""Recorded values as columns: what the store writes, reads and hands to analyses."""
+"""Recorded values as columns: what the store writes, reads and passes to analyses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DTYPES: dict[str, type[np.generic]] = {
 class Points:
     """Columns of equal length, one entry per recorded value.
 
-    The order of a series is (rank, attempt, seq); the columns themselves may stand in any order.
+    The order of a series is (rank, attempt, seq); the columns themselves may be in any order.
     """
 
     names: list[str]
@@ -39,17 +39,17 @@ class Points:
     name: NDArray[np.int32]
     """Index into `names`."""
     rank: NDArray[np.int32]
-    """A rank, or negative for the watcher of a node."""
+    """A rank, or a negative number for the watcher of a node."""
     attempt: NDArray[np.int32]
-    """Which start of the run, from 0."""
+    """Attempt number, from 0."""
     seq: NDArray[np.int64]
-    """Sequence of the record in its ring, which is one per rank and attempt."""
+    """Sequence of the record in its ring, one counter per rank and attempt."""
     step: NDArray[np.int64]
     """Step, or NO_STEP."""
     time: NDArray[np.int64]
     """Microseconds since 1970 UTC."""
     value: NDArray[np.float64]
-    """Any float, NaN and infinities included; durations in seconds."""
+    """Any float, including NaN and infinities; durations are in seconds."""
     ns: NDArray[np.int64]
     """Exact duration in nanoseconds, or NO_NS."""
 
@@ -61,12 +61,12 @@ class Points:
         return len(self.name)
 
     def select(self, index: NDArray[Any] | slice) -> Points:
-        """Return the points of a boolean mask, an array of positions or a slice; the table of names stays."""
+        """Return the points of a boolean mask, an array of positions or a slice; the table of names is unchanged."""
         return Points(self.names, **{field: getattr(self, field)[index] for field in _DTYPES})
 
     @staticmethod
     def concat(parts: Sequence[Points]) -> Points:
-        """Join parts in the order given, with one table of names."""
+        """Join parts in the given order, with one table of names."""
         if not parts:
             return Points.empty()
         table: dict[str, int] = {}
@@ -85,7 +85,7 @@ class Points:
 
 
 def series_starts(points: Points) -> NDArray[np.int64]:
-    """Return where each run of one (name, rank, attempt) begins."""
+    """Return where each contiguous (name, rank, attempt) starts."""
     if not len(points):
         return np.empty(0, np.int64)
     new = points.name[1:] != points.name[:-1]
@@ -122,7 +122,7 @@ def distinct(points: Points) -> Points:
 def with_sorted_names(points: Points) -> Points:
     """Return the points with a sorted table that holds each used name once.
 
-    What UTF-8 cannot hold (lone surrogates) is replaced: no file format of ours can carry it.
+    Lone surrogates, which UTF-8 cannot encode, are replaced: no file format of ours can carry them.
     """
     used = np.unique(points.name)
     clean = {int(code): _encodable(points.names[code]) for code in used}

@@ -1,7 +1,7 @@
-"""The pyramid: blocks of 64 and of 4096 consecutive points of a series, so that no chart needs every point.
+"""The pyramid: blocks of 64 and of 4096 consecutive points of a series, so that no chart has to read every point.
 
-A block keeps its extremes with the places where they are, so a chart drawn from blocks shows the real points, and it
-says how many of its values are not finite and where the first of them is, so no zoom hides one.
+A block keeps its extremes and their positions, so a chart drawn from blocks shows real points. It also keeps how many
+of its values are not finite and where the first of them is, so no zoom hides one.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ LEVELS = (64, 4096)
 """Points per block of each level."""
 
 SHORT = 64
-"""A series of fewer points in one unit has no blocks there: its points are cheaper."""
+"""A series with fewer points in one unit has no blocks there: reading its points is cheaper."""
 
 NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY = 1, 2, 3
-"""Kinds of values that are not finite, as in `Blocks.bad_kind`; 0 is none."""
+"""Kinds of non-finite values, as in `Blocks.bad_kind`; 0 is none."""
 
 _EXACT_SECONDS = 2**50 / 1e9
-"""Below this, seconds times 1e9 round back to the nanoseconds that they were made of."""
+"""Below this, seconds times 1e9 round to the original nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Columns of equal length, one entry per block. Steps may be NO_STEP, times are microseconds since 1970 UTC.
 
-    Values of durations are seconds. Extremes and mean are over the finite values and NaN where there are none.
+    Durations are in seconds. Extremes and mean are over the finite values, and NaN if there are none.
     """
 
     names: list[str]
@@ -46,13 +46,13 @@ class Blocks:
     rank: NDArray[np.int32]
     attempt: NDArray[np.int32]
     count: NDArray[np.int64]
-    """Points, those that are not finite included."""
+    """Points, including those that are not finite."""
     nonfinite: NDArray[np.int64]
     """Points that are NaN or infinite."""
     first_seq: NDArray[np.int64]
     last_seq: NDArray[np.int64]
     first_step: NDArray[np.int64]
-    """Step of the first point; `low_step` is the lowest, should steps go back (NO_STEP: no point has one)."""
+    """Step of the first point; `low_step` is the lowest, in case steps go back (NO_STEP if no point has a step)."""
     last_step: NDArray[np.int64]
     low_step: NDArray[np.int64]
     high_step: NDArray[np.int64]
@@ -66,30 +66,30 @@ class Blocks:
     last: NDArray[np.float64]
     """Value of the last point, finite or not."""
     min_at: NDArray[np.int64]
-    """Index, inside the block, of the first point that holds the minimum; 0 if none does."""
+    """Index within the block of the first point that holds the minimum; 0 if none does."""
     max_at: NDArray[np.int64]
     min_step: NDArray[np.int64]
     max_step: NDArray[np.int64]
     min_time: NDArray[np.int64]
     max_time: NDArray[np.int64]
     bad_step: NDArray[np.int64]
-    """Step of the first point that is not finite; that of the first point if there is none."""
+    """Step of the first point that is not finite; that of the first point if all are finite."""
     bad_time: NDArray[np.int64]
     bad_kind: NDArray[np.int64]
-    """0 if every value is finite, else NAN, POSITIVE_INFINITY or NEGATIVE_INFINITY for the first that is not."""
+    """0 if every value is finite, else NAN, POSITIVE_INFINITY or NEGATIVE_INFINITY for the first value that is not."""
     in_ns: NDArray[np.bool_]
-    """Whether every point is an exact duration: `min * 1e9` is then a whole number of nanoseconds."""
+    """Whether every point is an exact duration: `min * 1e9` is then an integer number of nanoseconds."""
 
     def __len__(self) -> int:
         return len(self.name)
 
     def select(self, index: NDArray[Any] | slice) -> Blocks:
-        """Return the blocks of a boolean mask, an array of positions or a slice; the table of names stays."""
+        """Return the blocks of a boolean mask, an array of positions or a slice; the table of names is unchanged."""
         return Blocks(self.names, **{field: getattr(self, field)[index] for field in COLUMNS})
 
     @staticmethod
     def concat(parts: Sequence[Blocks]) -> Blocks:
-        """Join parts in the order given, with one table of names."""
+        """Join parts in the given order, with one table of names."""
         if not parts:
             return build(Points.empty(), LEVELS[0])
         if len(parts) == 1:
@@ -108,7 +108,7 @@ COLUMNS = tuple(field.name for field in fields(Blocks) if field.name != "names")
 
 
 def ordered(blocks: Blocks) -> Blocks:
-    """Return blocks in order of name, rank, attempt and first seq; those that are equal in these stay as they are."""
+    """Return blocks ordered by name, rank, attempt and first seq; the sort is stable."""
     rank = np.argsort(np.argsort(np.array(blocks.names, dtype=object))) if blocks.names else np.empty(0, np.int64)
     keys = (blocks.first_seq, blocks.attempt, blocks.rank, rank[blocks.name])
     equal = np.ones(max(len(blocks) - 1, 0), bool)
@@ -120,16 +120,16 @@ def ordered(blocks: Blocks) -> Blocks:
 
 
 def short_series(points: Points) -> NDArray[np.bool_]:
-    """Return which points belong to a series of fewer than SHORT points; points must be in order."""
+    """Return which points belong to a series of fewer than SHORT points; points must be sorted."""
     starts = series_starts(points)
     lengths = np.diff(starts, append=len(points))
     return np.repeat(lengths < SHORT, lengths)
 
 
 def build(points: Points, size: int) -> Blocks:
-    """Return the blocks of `size` points of every series; points must be in order.
+    """Return the blocks of `size` points of every series; points must be sorted.
 
-    Each series starts a block of its own and may end with an incomplete one. Short series are not left out here.
+    Each series starts a new block and may end with an incomplete one. Short series are included here.
     """
     starts = _block_starts(points, size)
     ends = np.append(starts[1:], len(points))[: len(starts)]
@@ -152,7 +152,7 @@ def build(points: Points, size: int) -> Blocks:
         **_ends("step", points.step, starts, last),
         **_ends("time", points.time, starts, last),
         low_step=_low_step(points.step, with_step, starts),
-        high_step=reduce_by(np.maximum, points.step, starts),  # NO_STEP is the lowest of all integers
+        high_step=reduce_by(np.maximum, points.step, starts),  # NO_STEP is the lowest integer
         low_time=reduce_by(np.minimum, points.time, starts),
         high_time=reduce_by(np.maximum, points.time, starts),
         min=low,
@@ -173,9 +173,9 @@ def build(points: Points, size: int) -> Blocks:
 
 
 def packed(blocks: Blocks) -> dict[str, NDArray[Any]]:
-    """Return the columns as they are stored: small differences to what is already known.
+    """Return the columns as they are stored: small differences from known values.
 
-    Whole numbers wrap around, and `unpacked` wraps them back, so every step and time survives.
+    Integers wrap around, and `unpacked` wraps them back, so every step and time survives.
     """
     out = {field: getattr(blocks, field) for field in COLUMNS}
     for axis in ("seq", "step", "time"):
@@ -186,7 +186,7 @@ def packed(blocks: Blocks) -> dict[str, NDArray[Any]]:
         out[f"bad_{axis}"] = out[f"bad_{axis}"] - getattr(blocks, f"first_{axis}")
         for extreme in ("min", "max"):
             out[f"{extreme}_{axis}"] = out[f"{extreme}_{axis}"] - _expected(out, axis, extreme)
-    # Nanoseconds have few digits where seconds have all 52 bits: 3 bytes instead of 7.
+    # Nanoseconds have few digits where seconds use all 52 bits: 3 bytes instead of 7.
     whole = blocks.in_ns & (np.abs(blocks.max) < _EXACT_SECONDS) & (np.abs(blocks.min) < _EXACT_SECONDS)
     for field in ("min", "max", "last"):
         out[field] = np.where(whole, np.rint(np.where(whole, out[field], 0.0) * 1e9), out[field])
@@ -195,7 +195,7 @@ def packed(blocks: Blocks) -> dict[str, NDArray[Any]]:
 
 
 def unpacked(names: list[str], columns: Mapping[str, NDArray[Any]]) -> Blocks:
-    """Return the blocks whose columns `packed` gave."""
+    """Return the blocks whose columns `packed` produced."""
     out = dict(columns)
     for axis in ("step", "time"):
         for extreme in ("min", "max"):
@@ -231,7 +231,7 @@ def _block_starts(points: Points, size: int) -> NDArray[np.int64]:
 
 
 def reduce_by(how: np.ufunc, column: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
-    """Return one entry for the entries of a column from each start to before the next."""
+    """Reduce a column from each start to before the next."""
     return np.asarray(how.reduceat(column, starts)) if len(starts) else column[:0]
 
 
@@ -261,13 +261,13 @@ def _first(mask: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int
 def _extreme(
     value: NDArray[np.float64], finite: NDArray[np.bool_], starts: NDArray[np.int64], how: np.ufunc
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return position and value of each block's lowest or highest finite value; NaN where there is none."""
+    """Return position and value of each block's lowest or highest finite value; NaN if there is none."""
     neutral = np.inf if how is np.minimum else -np.inf
     known = value if finite.all() else np.where(finite, value, neutral)
     found = reduce_by(how, known, starts)
     lengths = np.diff(starts, append=len(value))
     at = _first((known == np.repeat(found, lengths)) & finite, starts)
-    # Taken from the column, so that of 0.0 and -0.0, which are equal, the one that stands there is shown.
+    # Read from the column, so that the stored one of 0.0 and -0.0, which are equal, is shown.
     return at, np.where(np.isfinite(found), value[at], np.nan)
 
 
@@ -278,12 +278,12 @@ def _mean(
     count: NDArray[np.int64],
     bounds: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Return the mean of each block's finite values, inside their bounds; NaN where there is none."""
+    """Return the mean of each block's finite values, within their bounds; NaN if there is none."""
     known = value if finite.all() else np.where(finite, value, 0.0)
     with np.errstate(all="ignore"):
         mean = reduce_by(np.add, known, starts) / count
         over = ~np.isfinite(mean) & (count > 0)
-        if over.any():  # the sum left the range of floats: scale first
+        if over.any():  # the sum overflowed: scale first
             each = np.repeat(count, np.diff(starts, append=len(value)))
             mean = np.where(over, reduce_by(np.add, known / np.maximum(each, 1), starts), mean)
         return np.where(count > 0, np.clip(mean, *bounds), np.nan)

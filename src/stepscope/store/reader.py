@@ -1,4 +1,4 @@
-"""Read a run back, while it is written or long after, from its folder alone."""
+"""Read a run from its folder, while it is written or long after."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 RELISTS = 5
-"""How often to look again when files are sealed, merged or removed while they are read."""
+"""How often to list again when files are sealed, merged or deleted during a read."""
 
 
 class Past:
-    """A recorded run. Every call reads what is there at that moment, so a live run can be followed."""
+    """A recorded run. Every call reads the current state, so a live run can be followed."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Past:
 
     @property
     def cause(self) -> str:
-        """Why the run ended as it did; empty where nobody knows or all is well."""
+        """Why the run ended as it did; empty if unknown, or if it ended well."""
         return overall(read_nodes(self._folder)[0])[1]
 
     @property
@@ -102,8 +102,8 @@ class Past:
             name: as recorded, or another documented spelling of it ("lr" for "learning_rate").
             rank: only this rank; all by default, one after another.
             attempt: only this attempt; all by default.
-            step_range: first and last step, both included.
-            points: about how many buckets to downsample to; every minimum, maximum and non-finite point is kept.
+            step_range: first and last step, inclusive.
+            points: approximate number of buckets to downsample to; every minimum, maximum and non-finite point is kept.
 
         Raises:
             UsageError: the run has no such metric.
@@ -130,8 +130,8 @@ class Past:
         """Return many metrics as `series(name, points=points)` does, read together: fifty cost little more than one.
 
         Args:
-            names: as recorded; all by default. A name that the run does not have is left out.
-            points: about how many buckets each is downsampled to.
+            names: as recorded; all by default. Names that the run does not have are left out.
+            points: approximate number of buckets of each.
         """
 
         def read(snapshot: Snapshot) -> dict[str, shapes.Series]:
@@ -155,7 +155,7 @@ class Past:
 
         Args:
             name: as in `series`.
-            window: only the last so many points.
+            window: only this many of the last points.
 
         Raises:
             UsageError: the run has no such metric.
@@ -164,17 +164,17 @@ class Past:
         return shapes.summarize(value if window is None else value[-window:])
 
     def metric(self, name: str) -> Metric | None:
-        """Return unit, kind and help of a metric: as the run declares it, else as the vocabulary has it."""
+        """Return unit, kind and help of a metric: from the run's own declaration, else from the vocabulary."""
         return declared(self.machines(), name) or metric_of(name)
 
     def machines(self) -> list[Machine]:
-        """Return what the watchers say of their machines: what their samples mean, and what could not be told."""
+        """Return the watchers' descriptions of their machines: what samples mean, and what could not be sampled."""
         machines, problems = read_machines(self._folder)
         self._note(problems)
         return machines
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return what happened, in order of time (seconds since 1970 UTC): kind, rank, attempt, step and more."""
+        """Return the events ordered by time (seconds since 1970 UTC), each with kind, rank, attempt, step and more."""
         found, problems = read_events(self._folder)
         self._note(problems)
         return [event for event in found if kind is None or event.get("kind") == kind]
@@ -213,7 +213,7 @@ class Past:
         raise UsageError("make a frame", "neither pandas nor polars is installed", "pip install one of them")
 
     def problems(self) -> list[str]:
-        """Return what could not be read so far: damaged blocks, torn files, unknown rows. Empty is good."""
+        """Return what could not be read so far: damaged blocks, torn files, unknown rows. Normally empty."""
         self._steadily(lambda snapshot: self._points(snapshot, None, None, None, None))
         self.events()
         self._note(read_nodes(self._folder)[1])
@@ -225,12 +225,12 @@ class Past:
         return list(self._problems)
 
     def points(self, names: list[str] | None = None) -> Points:
-        """Return the points of some metrics, or of all, as columns in order of name, rank, attempt and sequence."""
+        """Return the points of some metrics, or of all, ordered by name, rank, attempt and sequence."""
         wanted = None if names is None else set(names)
         return self._steadily(lambda snapshot: self._points(snapshot, wanted, None, None, None))
 
     def read(self, how: Callable[[Snapshot, duckdb.DuckDBPyConnection], tuple[_T, list[str]]]) -> _T:
-        """Return what a reader of our files found; what it could not read is kept as a problem of the run."""
+        """Return the result of a file reader, and keep what it could not read as a problem of the run."""
 
         def both(snapshot: Snapshot) -> _T:
             found, problems = how(snapshot, self._connection)
@@ -255,12 +255,12 @@ class Past:
         raise UsageError(f"read metric {name!r}", f"run {self.id} has none of that name", remedy)
 
     def _steadily(self, read: Callable[[Snapshot], _T]) -> _T:
-        """Read from a snapshot of the folder; look again if a file went away meanwhile."""
+        """Read from a snapshot of the folder; list again if a file disappears meanwhile."""
         for _ in range(RELISTS):
             try:
                 snapshot = take_snapshot(self._folder)
                 result = read(snapshot)
-            except FileNotFoundError:  # sealed, merged or removed since the listing
+            except FileNotFoundError:  # sealed, merged or deleted since the listing
                 continue
             self._note(snapshot.problems)
             return result
@@ -268,7 +268,7 @@ class Past:
         return read(snapshot)
 
     def _affordable(self, snapshot: Snapshot, name: str, points: int) -> bool:
-        """Say whether reading every point costs no more than reading the pyramid would."""
+        """Return whether reading every point costs no more than reading the pyramid."""
         return snapshot.sealed_count(name) < max(points, 1) * LEVELS[0]
 
     def _level(self, snapshot: Snapshot, name: str, points: int) -> int:
@@ -315,7 +315,7 @@ class Past:
 
 
 def _scaled(found: shapes.Series, factor: float) -> shapes.Series:
-    """Return the series in the unit that the name asked for stands for."""
+    """Return the series in the unit that the requested name implies."""
     if factor == 1.0:
         return found
     blocks = found.buckets

@@ -1,7 +1,7 @@
-"""Keep the runs within limits of size, age and number; and remove what interrupted work has left in them.
+"""Keep the runs within limits of size, age and number, and delete what interrupted work left in them.
 
-Only whole runs go, the oldest first. A run that may still be written, a folder that is not plainly a run of ours, and
-whatever a link points at are left alone.
+Only whole runs are deleted, oldest first. A run that may still be written, a folder that is not clearly a run of ours,
+and the target of a link are left alone.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 GIB = 2**30
 DAY = 86400.0
 LOST_GRACE = DAY
-"""Seconds of silence after which a run that never ended counts as over: its node may only be out of reach."""
+"""Seconds without a heartbeat after which a run that never ended counts as over: its node may only be unreachable."""
 CLAIM_GRACE = 60.0
-"""Seconds that a process has from joining a run to its first sign of life."""
+"""Seconds from joining a run to the first heartbeat."""
 SUPERSEDED_AFTER = 600.0
-"""Seconds that a file stays which a later one replaces: a reader may be in it."""
+"""Seconds that a replaced file is kept, because a reader may still use it."""
 LEFTOVER_AFTER = DAY
-"""Seconds after which a temporary file belongs to nobody."""
+"""Seconds after which a temporary file counts as abandoned."""
 REMOVING = ".removing-"
-"""Start of the name that a run has while it is deleted."""
+"""Name prefix of a run that is being deleted."""
 REMEDY = "see who owns it, and whether the disk is writable"
 _LEFTOVER = re.compile(r"\.tmp-.+|\..+\.json\.\d+(\..+)?")
 _PARTS = (".parquet", ".blocks.parquet", ".sum")
@@ -48,40 +48,40 @@ _PARTS = (".parquet", ".blocks.parquet", ".sum")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the runs may take together; 0 is no limit."""
+    """Limits on all runs together; 0 is no limit."""
 
     max_size_gb: float = 0.0
     """GiB."""
     max_age_days: float = 0.0
-    """Days since the last sign of life."""
+    """Days since the last heartbeat."""
     max_runs: int = 0
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Limits:
-        """Read the limits from the configuration's keys; what is absent is no limit."""
+        """Read the limits from the configuration; a missing key is no limit."""
         keys = ("max_size_gb", "max_age_days", "max_runs")
         return cls(**{key: settings[f"store.{key}"] for key in keys if settings.get(f"store.{key}")})
 
     def any(self) -> bool:
-        """Say whether there is a limit at all."""
+        """Return whether there is any limit."""
         return bool(self.max_size_gb or self.max_age_days or self.max_runs)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A run, as far as limits care."""
+    """A run, as the limits see it."""
 
     path: Path
     bytes: int
     seen: float
-    """Last sign of life, seconds since 1970 UTC."""
+    """Last heartbeat, in seconds since 1970 UTC."""
     running: bool = False
     """Whether it is, or may be, still written."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What goes, and why."""
+    """A run to delete, and why."""
 
     path: Path
     bytes: int
@@ -89,7 +89,7 @@ class Removal:
 
 
 def plan(candidates: Iterable[Candidate], limits: Limits, now: float) -> list[Removal]:
-    """Return the runs to remove, oldest first; running ones count towards the limits and never go."""
+    """Return the runs to delete, oldest first; running ones count towards the limits and are never deleted."""
     ordered = sorted(candidates, key=lambda candidate: (candidate.seen, candidate.path))
     number, size = len(ordered), sum(candidate.bytes for candidate in ordered)
     removals = []
@@ -102,7 +102,7 @@ def plan(candidates: Iterable[Candidate], limits: Limits, now: float) -> list[Re
 
 
 def _reason(limits: Limits, days: float, number: int, size: int) -> str | None:
-    """Return why the oldest run goes, given how many runs and bytes there are; None if it may stay."""
+    """Return why the oldest run must go, given how many runs and bytes there are; None if it may stay."""
     if limits.max_age_days and days > limits.max_age_days:
         return f"older than {limits.max_age_days:g} days"
     if limits.max_runs and number > limits.max_runs:
@@ -113,14 +113,14 @@ def _reason(limits: Limits, days: float, number: int, size: int) -> str | None:
 
 
 def find_candidates(root: Path, now: float | None = None) -> list[Candidate]:
-    """Return the runs below `root`; a folder whose run.json is not one of ours is none."""
+    """Return the runs below `root`; a folder whose run.json is not ours is skipped."""
     now = time.time() if now is None else now
     busy = with_rings()
     return [candidate for path in run_folders(root) if (candidate := examine(path, now, busy)) is not None]
 
 
 def run_folders(root: Path) -> Iterator[Path]:
-    """Yield what may be a run: a folder with a run.json, in `root` or in a project there. Links are passed over."""
+    """Yield possible runs: folders with a run.json, in `root` or in a project there. Links are skipped."""
     for folder in _real_folders(root):
         if (folder / RUN_FILE).is_file():
             yield folder
@@ -132,24 +132,24 @@ def _real_folders(path: Path) -> list[Path]:
     try:
         with os.scandir(path) as entries:
             found = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # not there, or not ours to look into
+    except OSError:  # missing, or not readable by us
         return []
     return sorted(Path(entry.path) for entry in found if not entry.name.startswith("."))
 
 
 def examine(path: Path, now: float, busy: Collection[str]) -> Candidate | None:
-    """Return what limits need to know of a run; None if it is not plainly one of ours.
+    """Return what the limits need to know about a run; None if it is not clearly one of ours.
 
     Args:
         path: its folder.
         now: seconds since 1970 UTC.
-        busy: runs that have rings, as `with_rings` has them.
+        busy: runs that have rings, from `with_rings`.
     """
     folder = RunFolder(path)
     try:
         meta = read_meta(folder)
         made = path.stat().st_mtime
-    except (StepscopeError, OSError):  # what cannot be read is never removed
+    except (StepscopeError, OSError):  # an unreadable run is never deleted
         return None
     if not any((path / name).is_dir() for name in FOLDERS):
         return None
@@ -163,20 +163,20 @@ def examine(path: Path, now: float, busy: Collection[str]) -> Candidate | None:
 
 
 def _is_claimed(path: Path, seen: float, now: float) -> bool:
-    """Say whether a process has joined the run after its last sign of life: its watcher has not written yet."""
+    """Return whether a process has joined the run since its last heartbeat: its watcher has not written yet."""
     try:
         joined = (path / "claims").stat().st_mtime
-    except OSError:  # nobody has joined
+    except OSError:  # no process has joined
         return False
     return joined > seen and now - joined < CLAIM_GRACE
 
 
 def with_rings() -> set[str]:
-    """Return the real paths of the runs whose rows lie in a ring here: being written, or waiting to be salvaged."""
+    """Return the real paths of runs whose rows are in a ring here: being written, or waiting to be salvaged."""
     found = set()
     with contextlib.suppress(OSError):
         for path in find_places().rings():
-            # It was drained and removed since, or is being made: its run counts as running by its other signs.
+            # It was drained and deleted since, or is being created: other signs show that its run is running.
             with contextlib.suppress(OSError, ValueError, TypeError, struct.error), open(path, "rb") as file:
                 file.seek(ring.IDENTITY_OFFSET)
                 found.add(os.path.realpath(ring.Identity.decode(file.read(ring.HEADER_BYTES)).run_path))
@@ -186,17 +186,17 @@ def with_rings() -> set[str]:
 def size_of(path: Path) -> int:
     """Return the bytes of all files below a folder, without following links."""
     total = 0
-    with contextlib.suppress(FileNotFoundError):  # the folder itself went meanwhile
+    with contextlib.suppress(FileNotFoundError):  # the folder itself was deleted meanwhile
         for _, _, files, descriptor in os.fwalk(path):
             total += sum(_size(name, descriptor) for name in files)
     return total
 
 
 def apply(root: Path, limits: Limits, keep: Collection[Path] = (), now: float | None = None) -> list[Removal]:
-    """Remove what is beyond the limits; return what went. The runs in `keep` count and stay.
+    """Delete runs beyond the limits; return which. The runs in `keep` count and stay.
 
     Raises:
-        StepscopeError: one could not be removed; those before it are gone.
+        StepscopeError: a run could not be deleted; those before it are gone.
     """
     if not limits.any():
         return []
@@ -206,7 +206,7 @@ def apply(root: Path, limits: Limits, keep: Collection[Path] = (), now: float | 
     found += [Candidate(path, size_of(path), now, running=True) for path in kept if path.is_dir()]
     done = []
     for removal in plan(found, limits, now):
-        again = examine(removal.path, now, with_rings())  # it may have been resumed since we looked
+        again = examine(removal.path, now, with_rings())  # it may have been resumed in the meantime
         if again is not None and not again.running:
             remove(removal.path, root)
             done.append(removal)
@@ -214,7 +214,7 @@ def apply(root: Path, limits: Limits, keep: Collection[Path] = (), now: float | 
 
 
 def remove(path: Path, root: Path) -> None:
-    """Delete the run at `path`, below `root`: first it gets a hidden name, then its files go. Follows no link.
+    """Delete the run at `path`, below `root`: rename it to a hidden name, then delete its files. Follows no link.
 
     Raises:
         StepscopeError: it is not below the root, a link leads there, or the system refuses.
@@ -237,7 +237,7 @@ def remove(path: Path, root: Path) -> None:
 
 
 def _below(path: Path, root: Path) -> tuple[str, ...]:
-    """Return the steps from `root` down to `path`; empty if it does not lie there as written."""
+    """Return the path components from `root` to `path`; empty if `path` is not below `root`."""
     try:
         parts = path.absolute().relative_to(root.absolute()).parts
     except ValueError:
@@ -247,7 +247,7 @@ def _below(path: Path, root: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _opened(root: Path, parts: Sequence[str]) -> Iterator[int]:
-    """Open the folder `parts` below `root`, each step of the way a real folder."""
+    """Open the folder `parts` below `root`; each component must be a real folder."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     descriptors = [os.open(root, flags)]
     try:
@@ -266,13 +266,13 @@ def _delete(name: str, parent: int) -> None:
         for folder in folders:
             try:
                 os.rmdir(folder, dir_fd=descriptor)
-            except NotADirectoryError:  # a link to one
+            except NotADirectoryError:  # a link to a folder
                 os.unlink(folder, dir_fd=descriptor)
     os.rmdir(name, dir_fd=parent)
 
 
 def leftovers(root: Path, now: float | None = None) -> list[Removal]:
-    """Return what interrupted work has left below `root`: replaced files, temporary files, half-deleted runs."""
+    """Return what interrupted work left below `root`: replaced files, temporary files, half-deleted runs."""
     now = time.time() if now is None else now
     found = [
         path for place in (root, *_real_folders(root)) for path in _hidden(place) if path.name.startswith(REMOVING)
@@ -290,7 +290,7 @@ def _hidden(folder: Path) -> list[Path]:
 
 
 def _replaced(folder: RunFolder, now: float) -> list[Removal]:
-    """Return the units that a compacted one replaces and the tails that a unit holds, once readers had their time."""
+    """Return units replaced by a compacted one and tails that a unit holds, once readers have had time to finish."""
     from stepscope.store.compact import is_whole  # loads numpy and DuckDB, which other limits do not need
 
     units = folder.units()
@@ -330,7 +330,7 @@ def _size(path: Path | str, parent: int | None = None) -> int:
 
 
 def clear(leftover: Removal, root: Path) -> None:
-    """Delete one of `leftovers`; one that is gone already is no problem. Raises StepscopeError as `remove` does."""
+    """Delete one of `leftovers`; it may be gone already. Raises StepscopeError as `remove` does."""
     parts = _below(leftover.path, root)
     if not parts:
         raise StepscopeError(f"remove {leftover.path}", f"it is not below {root}", "give the root that holds it")

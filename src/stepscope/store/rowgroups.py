@@ -1,4 +1,4 @@
-"""Parquet files joined by their row groups: the bytes of the data are copied as they are, only the footer is new."""
+"""Join Parquet files by their row groups: the data bytes are copied unchanged, only the footer is new."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CHUNK = 1 << 20
 
 
 class Joined:
-    """One Parquet file that grows by the row groups of others, which must have the same columns."""
+    """A Parquet file that grows by the row groups of others, which must have the same columns."""
 
     def __init__(self, target: int, disk: Disk) -> None:
-        """Write to an open file that is empty; see `joining`."""
+        """Write to an open, empty file; see `joining`."""
         self._target, self._disk = target, disk
         self._template: footer.Footer | None = None
         self._entries: list[bytes] = []
@@ -32,7 +32,7 @@ class Joined:
         """Add the row groups of a file.
 
         Raises:
-            FooterError: it is not a Parquet file, or one of other columns.
+            FooterError: it is not a Parquet file, or has other columns.
         """
         source = os.open(piece, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -80,7 +80,7 @@ class Joined:
 
 @contextlib.contextmanager
 def joining(path: Path, disk: Disk) -> Iterator[Joined]:
-    """Open an empty file that exists, to be finished when the block ends well and closed when it ends at all."""
+    """Open an existing empty file; finish it if the block succeeds, and close it in any case."""
     descriptor = disk.open(path, os.O_WRONLY)
     try:
         joined = Joined(descriptor, disk)

@@ -1,4 +1,4 @@
-"""Bring home the rows of dead processes: rings that nobody writes and nobody drains any more."""
+"""Recover the rows of dead processes from rings that no process writes or drains any more."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from stepscope.store.drain import Batch
 
 _ONE_AT_A_TIME = threading.Lock()
-"""File locks do not keep the threads of one process apart."""
+"""File locks do not separate threads of one process."""
 STALE_DAYS = 7
 GRACE_SECONDS = 3.0
-"""Age from which on a ring whose trainer is dead and that nobody drains is salvaged."""
+"""Minimum age of a ring with a dead trainer and no consumer before it is salvaged."""
 AWAIT_SECONDS = 20.0
 """How long a reader waits for rows that a watcher is still writing."""
 _SAID = frozenset((ring.STATE_FINISHED, ring.STATE_FAILED, ring.STATE_EXITED))
 UNMADE_SECONDS = 600.0
-"""A ring is made within milliseconds: what is unfinished for so long was given up."""
+"""Creating a ring takes milliseconds: one that is unfinished for this long was abandoned."""
 
 
 def salvage(
@@ -46,30 +46,29 @@ def salvage(
     note: Callable[[str], None] = lambda _: None,
     besides: Collection[Path] = (),
 ) -> int:
-    """Move the rows of dead rings (of one run, or of all) into their runs; return how many rings that were.
+    """Move the rows of dead rings (of one run, or of all) into their runs; return the number of rings.
 
-    `besides` are rings that the caller drains itself.
-    A ring whose trainer lives, in whatever pid namespace, or that has a consumer is left alone. Never raises for
-    what one ring does: `note` is told.
+    `besides` are rings that the caller drains itself. A ring with a living trainer, in any pid namespace, or with a
+    consumer is left alone. A problem with one ring is reported through `note` and never raised.
     """
-    if not _ONE_AT_A_TIME.acquire(timeout=10):  # held for ever in a child that was forked meanwhile
+    if not _ONE_AT_A_TIME.acquire(timeout=10):  # a child forked meanwhile holds it forever
         return 0
     try:
         _sweep(places)
         sweep_folders(places, {path.parent.name for path in besides})
         rings = [path for path in places.rings(run_path) if path not in besides]
         if run_path is not None and not rings and places.of_run(run_path, places.disk).is_dir():
-            _tidy(places, run_path)  # its watcher was killed in its last moment
+            _tidy(places, run_path)  # its watcher was killed at the last moment
         return sum(_salvage_ring(path, places, note) for path in rings)
     finally:
         _ONE_AT_A_TIME.release()
 
 
 def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bool:
-    """Bring home the rows of one ring, if it is dead; say whether it was."""
+    """Recover the rows of one ring if it is dead; return whether it was."""
     try:
         stream = Stream(path, 0)
-    except BusyError:  # a watcher has it
+    except BusyError:  # a watcher consumes it
         return False
     except (OSError, ValueError) as error:
         _drop_if_old(path)
@@ -89,10 +88,10 @@ def _salvage_ring(path: Path, places: Places, note: Callable[[str], None]) -> bo
 
 
 def _is_young(stream: Stream) -> bool:
-    """Say whether a ring was made moments ago: its watcher, who can tell how its trainer ended, is on its way."""
+    """Return whether a ring is only moments old: its watcher, which can see how the trainer ended, is starting."""
     words = stream.reader.words()
     if words[ring.WORD_HEARTBEAT] or words[ring.WORD_STATE] in {ring.STATE_FINISHED, ring.STATE_FAILED}:
-        return False  # the watcher has come and is gone, or the trainer has said itself how it ended
+        return False  # the watcher came and went, or the trainer itself recorded how it ended
     age = (time.monotonic_ns() - stream.identity.monotonic_ns) / 1e9
     return stream.identity.boot_id == boot_id() and 0 <= age < GRACE_SECONDS
 
@@ -101,7 +100,7 @@ def _bring_home(stream: Stream, places: Places) -> None:
     identity = stream.identity
     folder = RunFolder(Path(identity.run_path))
     if not folder.path.is_dir() or not folder.is_home_of(identity.extra.get("created")):
-        stream.remove()  # the run was deleted: there is nowhere to bring its rows to
+        stream.remove()  # the run was deleted: its rows have no destination
         return
     folder.make()
     writer = Writer(node_name(places.disk, boot_id()), identity.attempt)
@@ -116,9 +115,9 @@ def _bring_home(stream: Stream, places: Places) -> None:
 
 
 def await_rows(places: Places, run_path: str, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Wait while the rows of a run that has ended are still on their way to its folder; say whether all have come.
+    """Wait for rows of an ended run that are still on their way to its folder; return whether all arrived.
 
-    For AWAIT_SECONDS at most, and no longer than somebody drains them: `finish` returns before that after a burst.
+    Waits at most AWAIT_SECONDS, and only while the rings are being drained: after a burst `finish` returns earlier.
     """
     began = moved = time.monotonic()
     before = -1
@@ -132,13 +131,13 @@ def await_rows(places: Places, run_path: str, sleep: Callable[[float], None] = t
 
 
 def _undrained(places: Places, run_path: str) -> int:
-    """Return how many bytes wait in the rings of trainers that have said that they ended."""
+    """Return how many bytes wait in the rings of trainers that have ended."""
     waiting = 0
     for path in places.rings(run_path):
         try:
             with path.open("rb") as file:
                 words = struct.unpack(f"<{ring.WORDS}Q", file.read(ring.WORDS * 8))
-        except (OSError, struct.error):  # taken away meanwhile, or no ring
+        except (OSError, struct.error):  # deleted meanwhile, or not a ring
             continue
         if words[ring.WORD_STATE] in _SAID and not words[ring.WORD_ENDED]:
             waiting += max(0, words[ring.WORD_HEAD] - words[ring.WORD_CURSOR])
@@ -147,7 +146,7 @@ def _undrained(places: Places, run_path: str) -> int:
 
 @dataclass
 class Ending:
-    """What the last rows of a rank tell about its end."""
+    """What the last rows of a rank show about its end."""
 
     step: int | None = None
     moment: int | None = None
@@ -155,7 +154,7 @@ class Ending:
     error: str = ""
 
     def add(self, batch: Batch) -> bool:
-        """Take in what was drained; say whether there was anything."""
+        """Add a drained batch; return whether it had rows."""
         if batch.pieces:
             offset = ring.records(batch.pieces[-1])[-1][0]
             _, _, _, self.moment, step = ring.RECORD.unpack_from(batch.pieces[-1], offset)
@@ -167,7 +166,7 @@ class Ending:
 
 
 def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) -> None:
-    """Write down how the rank behind a dead ring ended, as far as the ring tells."""
+    """Record how the rank behind a dead ring ended, as far as the ring shows it."""
     path = folder.node_file(writer)
     try:
         node = NodeState.load(path)
@@ -176,7 +175,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     words = stream.reader.words()
     before = node.ranks.get(stream.identity.rank, RankState())
     state = ring.STATE_NAMES.get(words[ring.WORD_STATE], "running")
-    if before.state != "running":  # its watcher saw the end, and could not take the rows
+    if before.state != "running":  # its watcher saw the end, but could not store the rows
         state, cause = before.state, before.cause
     else:
         state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
@@ -204,7 +203,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
 
 
 def _tidy(places: Places, run_path: str) -> None:
-    """Remove the locks and folders of a run that has neither ring nor watcher left."""
+    """Delete the locks and folders of a run that has neither ring nor watcher."""
     lock = places.of_run(run_path, places.disk) / WATCHER_LOCK
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -216,14 +215,14 @@ def _tidy(places: Places, run_path: str) -> None:
         if not places.rings(run_path):
             places.remove(run_path)
     except BlockingIOError:
-        return  # its watcher lives, and sees to that
+        return  # its watcher is alive and does this itself
     finally:
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def _sweep(places: Places) -> None:
-    """Delete what a process left that was killed while it made its ring."""
+    """Delete files of processes that were killed while creating their ring."""
     for root in places.roots():
         for path in root.glob(f"*/.*{RING_SUFFIX}.new"):
             with contextlib.suppress(FileNotFoundError):  # another process sweeps too
@@ -233,7 +232,7 @@ def _sweep(places: Places) -> None:
 
 
 def _drop_if_old(path: Path) -> None:
-    """Delete a ring that we cannot read once it is a week old and no process, maybe of a newer version, holds it."""
+    """Delete an unreadable ring once it is a week old and no process, perhaps of a newer version, holds it."""
     try:
         if time.time() - path.stat().st_mtime < STALE_DAYS * 86400:
             return
@@ -245,4 +244,4 @@ def _drop_if_old(path: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError:
-        return  # held by somebody, or gone meanwhile: not ours to delete
+        return  # held by a process, or deleted meanwhile

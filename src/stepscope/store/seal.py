@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         seal(folder, writer, int(arguments[3]))
         try:
             compact(folder, writer)
-        except OSError as error:  # the tails are sealed: whoever waits for that must not wait for this
+        except OSError as error:  # the tails are sealed: a caller that waits for that need not wait for the compaction
             sys.stderr.write(f"cannot merge sealed files of {folder.path}: {error}; they stay, and are merged later\n")
     finally:
         os.close(descriptor)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _wait_for_turn(folder: RunFolder) -> int:
-    """Return a held lock: a sealer whose watcher was killed may still be at work on the same tails."""
+    """Return a held lock: a sealer whose watcher was killed may still be working on the same tails."""
     places = find_places()
     path = private_directory(places.of_run(str(folder.path), places.disk)) / SEAL_LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -51,7 +51,7 @@ def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
     """Seal the tails of `writer` up to number `last`, each as a unit, and delete them; return the new units.
 
     Raises:
-        OSError: a unit could not be written; its tail is still there.
+        OSError: a unit could not be written; its tail still exists.
     """
     units = [unit for unit in folder.units() if unit.writer == writer]
     seen = last_sequences(units)
@@ -69,7 +69,7 @@ def seal(folder: RunFolder, writer: Writer, last: int) -> list[Path]:
 
 
 def _write(folder: RunFolder, tail: Span, decoded: Decoded) -> Path:
-    folder.restore()  # somebody may have removed them
+    folder.restore()  # the subfolders may have been deleted
     return write_sealed(
         folder.path / "metrics",
         folder.unit_stem(tail.writer, tail.first, tail.last),
@@ -80,7 +80,7 @@ def _write(folder: RunFolder, tail: Span, decoded: Decoded) -> Path:
 
 
 def last_sequences(units: Sequence[Span]) -> dict[int, int]:
-    """Return the highest sequence of each rank that the units of one writer hold."""
+    """Return the highest sequence of each rank in the units of one writer."""
     found: dict[int, int] = {}
     for unit in units:
         for rank, sequence in open_sealed(unit.path).last_seq.items():

@@ -1,7 +1,7 @@
-"""Sealed metric files: immutable Parquet with checksums and a pyramid, written once and read by anyone.
+"""Sealed metric files: immutable Parquet with checksums and a pyramid, written once.
 
 A unit is `<stem>.parquet` (points), `<stem>.blocks.parquet` (pyramid) and `<stem>.sum`, in the `metrics` folder of a
-run. The first of them appears last, so whoever lists `*.parquet` sees whole units only.
+run. The first appears last, so a listing of `*.parquet` shows only complete units.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.store.block_cache import BlockCache
 
 TEMPORARY = ".tmp-"
-"""Prefix of files that are still being written; readers pass over them."""
+"""Prefix of files that are still being written; readers ignore them."""
 POINTS, BLOCKS, SUM = ".parquet", ".blocks.parquet", ".sum"
 _WRITER_MEMORY = "96MB"
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES)
@@ -40,10 +40,10 @@ _CHECKED = Checked()
 
 
 class Disk:
-    """The system calls of the writer, in one place, so that a test can make each of them fail."""
+    """The writer's system calls in one place, so that a test can make each of them fail."""
 
     def open(self, path: Path, flags: int) -> int:
-        """Open a file, private to the user if it is new."""
+        """Open a file; a new one is private to the user."""
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
     def write(self, descriptor: int, data: bytes) -> int:
@@ -55,7 +55,7 @@ class Disk:
         connection.execute(query)
 
     def fsync(self, descriptor: int) -> None:
-        """Wait until a file or directory is on the disk."""
+        """Wait until a file or directory is on disk."""
         os.fsync(descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -67,36 +67,36 @@ class Disk:
         source.replace(target)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """One sealed unit, known by its `.sum`."""
+    """One sealed unit, described by its `.sum`."""
 
     path: Path
     """The file of points."""
     names: dict[str, int]
     """Points of each name."""
     last_seq: dict[str, int]
-    """Highest record sequence contained, by rank; without a `.sum`, that of its points only."""
+    """Highest record sequence by rank; without a `.sum`, only that of its points."""
     first_time: int
     """Microseconds since 1970 UTC; 0 in a unit without points."""
     last_time: int
     info: dict[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     sums: UnitSum | None = None
-    """None if the `.sum` is missing or damaged: the file is then read without comparing it."""
+    """None if the `.sum` is missing or damaged: the file is then read without verification."""
 
     @property
     def blocks_path(self) -> Path:
-        """Return where the pyramid lies."""
+        """Return the path of the pyramid."""
         return _beside(self.path, BLOCKS)
 
 
 def list_sealed(directory: Path) -> list[Path]:
-    """Return the files of points of every whole unit, sorted by name; nothing if there is no such directory."""
+    """Return the files of points of every complete unit, sorted by name; empty if the directory does not exist."""
     try:
         found = [Path(entry.path) for entry in os.scandir(directory) if entry.name.endswith(POINTS)]
     except FileNotFoundError:
@@ -105,7 +105,7 @@ def list_sealed(directory: Path) -> list[Path]:
 
 
 def remove_sealed(path: Path) -> None:
-    """Remove a unit; the file that makes it visible goes first."""
+    """Delete a unit, starting with the file that makes it visible."""
     for part in (path, _beside(path, SUM), _beside(path, BLOCKS)):
         part.unlink(missing_ok=True)
 
@@ -120,20 +120,20 @@ def write_sealed(
     info: Mapping[str, Any] | None = None,
     disk: Disk | None = None,
 ) -> Path:
-    """Seal points as one unit and return its file of points, durable when this returns.
+    """Seal points as one unit and return its file of points, which is durable on return.
 
     Args:
         directory: the `metrics` folder of a run.
         stem: `<host>-<attempt>-<first>-<last>`.
         points: in any order, of any length.
-        last_seq: highest record sequence contained, by rank.
-        problems: what could not be read of the tail, for readers to show.
+        last_seq: highest record sequence by rank.
+        problems: what could not be read in the tail, for readers to show.
         info: further facts, of plain JSON types.
         disk: the system calls.
 
     Raises:
-        FileExistsError: a unit of that stem is already there; it is left as it is.
-        OSError: the disk refused; no part of the unit is visible.
+        FileExistsError: a unit of that stem exists already; it is unchanged.
+        OSError: a disk operation failed; no part of the unit is visible.
     """
     disk = disk or Disk()
     facts = {"last_seq": dict(last_seq), "problems": list(problems), "info": dict(info or {})}
@@ -145,17 +145,17 @@ def write_sealed(
 
 
 def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]], UnitSum], disk: Disk) -> Path:
-    """Make a unit of what `fill` writes and return its file of points, durable when this returns.
+    """Create a unit from what `fill` writes and return its file of points, which is durable on return.
 
     Args:
         directory: the `metrics` folder of a run.
         stem: `<host>-<attempt>-<first>-<last>`.
-        fill: writes the files POINTS and BLOCKS, which exist and are empty, and returns their sums.
+        fill: writes the files POINTS and BLOCKS, which exist and are empty, and returns their checksums.
         disk: the system calls.
 
     Raises:
-        FileExistsError: a unit of that stem is already there; it is left as it is.
-        OSError: the disk refused; no part of the unit is visible.
+        FileExistsError: a unit of that stem exists already; it is unchanged.
+        OSError: a disk operation failed; no part of the unit is visible.
     """
     if stem.startswith(".") or os.sep in stem or stem.count("-") < 3:
         raise ValueError(f"cannot seal a unit named {stem!r}: not <host>-<attempt>-<first>-<last>")
@@ -177,7 +177,7 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
         _sync(directory, os.O_RDONLY | os.O_DIRECTORY, disk)
     except BaseException:
         for path in [*reversed(placed), *parts.values()]:
-            # What cannot be removed now carries a name that readers pass over, or lacks the file that shows it.
+            # A file that cannot be deleted now has a name that readers ignore, or its unit is not visible.
             with contextlib.suppress(OSError):
                 disk.unlink(path)
         raise
@@ -185,9 +185,9 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
 
 
 def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = None) -> Sealed:
-    """Read what the `.sum` of a unit says, without touching the Parquet.
+    """Read the `.sum` of a unit, without touching the Parquet.
 
-    A missing or damaged `.sum` is told in `problems`, and the same facts are then taken from the file itself.
+    A missing or damaged `.sum` is reported in `problems`, and the same facts are read from the file itself.
 
     Raises:
         FileNotFoundError: the unit is gone.
@@ -205,7 +205,7 @@ def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = No
 
 
 def reading_connection(threads: int = 1, memory: str = "1GB") -> duckdb.DuckDBPyConnection:
-    """Return a connection to read with; making one costs 20 ms, so whoever reads often keeps it (one per thread)."""
+    """Return a connection for reading. Creating one takes 20 ms, so frequent readers keep one per thread."""
     return parquet.connect(threads, memory)
 
 
@@ -222,19 +222,19 @@ def read_points(  # noqa: PLR0913 - each filter is one
     connection: duckdb.DuckDBPyConnection | None = None,
     checked: Checked = _CHECKED,
 ) -> tuple[Points, list[Problem]]:
-    """Return the points of many units, in order of name, rank, attempt and seq, and what could not be read.
+    """Return the points of many units, ordered by name, rank, attempt and seq, and what could not be read.
 
     Args:
-        units: what `open_sealed` gave.
+        units: from `open_sealed`.
         names: only these; None is all.
         ranks: only these; None is all.
         attempts: only these; None is all.
-        step_range: first and last step, both included; points without a step are then left out.
-        time_range: first and last time in microseconds since 1970 UTC, both included.
-        hole: first and last of the range that are left out again, both included.
-        seq_range: first and last sequence, both included.
-        connection: from `reading_connection`; None makes one.
-        checked: remembers which bytes were compared.
+        step_range: first and last step, inclusive; points without a step are then left out.
+        time_range: first and last time in microseconds since 1970 UTC, inclusive.
+        hole: first and last of a subrange to leave out, inclusive.
+        seq_range: first and last sequence, inclusive.
+        connection: from `reading_connection`; None creates one.
+        checked: remembers which bytes were verified.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
@@ -261,9 +261,9 @@ def read_blocks(  # noqa: PLR0913 - each filter is one
 ) -> tuple[Blocks, list[Problem]]:
     """Return blocks of up to `level` points that hold every readable point of the units once.
 
-    Series too short to have blocks, and units whose pyramid is damaged, get theirs from the points. Blocks come in
-    order of name, rank, attempt and first seq; with `step_range` or `time_range`, only those that overlap it. What
-    `cache` holds of given names is not read again.
+    Blocks of series too short to have any, and of units with a damaged pyramid, are built from the points. Blocks are
+    ordered by name, rank, attempt and first seq; with `step_range` or `time_range`, only overlapping ones are returned.
+    Blocks of given names in `cache` are not read again.
 
     Raises:
         FileNotFoundError: a unit is gone; list again.
@@ -285,7 +285,7 @@ def read_blocks(  # noqa: PLR0913 - each filter is one
 
 
 class _Reader:
-    """One reading: compares files before DuckDB sees them, and gathers what was wrong."""
+    """One read: verifies files before DuckDB sees them, and collects problems."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, checked: Checked) -> None:
         self._connection = connection
@@ -293,7 +293,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self, query: Query, units: Sequence[Sealed]) -> Found:
-        """Return what a query finds; `Found.file` is the index into the units."""
+        """Return the result of a query; `Found.file` is the index into the units."""
         with contextlib.ExitStack() as stack:
             sources: dict[int, Path] = {}
             for index, unit in enumerate(units):
@@ -324,7 +324,7 @@ class _Reader:
         return [(file, pyramid.build(_without(part, file, known), query.level or 0)) for file, part in points.by_file()]
 
     def _source(self, unit: Sealed, query: Query, stack: contextlib.ExitStack) -> Path | None:
-        """Return the file to read: the unit's own, a repaired copy, or None if nothing of it can be read."""
+        """Return the file to read: the unit's own, a repaired copy, or None if nothing of it is readable."""
         path = unit.path if query.level is None else unit.blocks_path
         if unit.sums is None:
             path.stat()
@@ -347,14 +347,14 @@ class _Reader:
         return copy
 
     def _has_pyramid(self, unit: Sealed, query: Query) -> bool:
-        """Return whether the blocks that are wanted of a unit are there, undamaged."""
+        """Return whether the requested blocks of a unit exist and are intact."""
         if unit.sums is None:
             return False
         wanted = unit.sums.blocks.groups_for(query.names, query.level)
         try:
             damaged = self._checked.check(unit.blocks_path, unit.sums.blocks, wanted).damaged
         except OSError as error:
-            unit.path.stat()  # gone as a whole: the caller lists again
+            unit.path.stat()  # the whole unit is gone: the caller lists again
             self._no_pyramid(unit, str(error.strerror))
             return False
         if damaged:
@@ -376,12 +376,12 @@ class _Reader:
     def _fetch(self, query: Query, sources: Mapping[int, Path], units: Sequence[Sealed]) -> Found:
         names = sorted({name for index in sources for name in _names_in(units[index], query.names)})
         if all(units[index].names.keys() <= set(names) for index in sources):
-            query = replace(query, names=None)  # nothing to leave out: half the time of comparing each name
+            query = replace(query, names=None)  # nothing to leave out: takes half the time of comparing each name
         files, places = list(sources.values()), np.array(list(sources), dtype=np.int64)
         try:
             found = parquet.fetch(self._connection, query, files, names)
         except duckdb.InterruptException:
-            raise  # whoever asked wants no answer any more
+            raise  # the caller no longer wants an answer
         except duckdb.Error as error:
             for path in files:
                 path.stat()
@@ -403,14 +403,14 @@ def _short_names(unit: Sealed) -> list[str]:
 
 
 def _series(found: Found) -> set[tuple[int, str, int, int]]:
-    """Return the (file, name, rank, attempt) that are there."""
+    """Return the (file, name, rank, attempt) combinations that occur."""
     keys = np.stack([found.file, *(found.columns[key].astype(np.int64) for key in ("name", "rank", "attempt"))])
     new = np.concatenate(([True], np.any(keys[:, 1:] != keys[:, :-1], axis=0)))[: keys.shape[1]]
     return {(file, found.names[name], rank, attempt) for file, name, rank, attempt in keys[:, new].T.tolist()}
 
 
 def _without(points: Points, file: int, known: Collection[tuple[int, str, int, int]]) -> Points:
-    """Return the points, which are in order, of series that are not known."""
+    """Return the sorted points of series that are not known."""
     starts = series_starts(points)
     keys = zip(*(getattr(points, key)[starts].tolist() for key in ("name", "rank", "attempt")), strict=True)
     new = [(file, points.names[name], rank, attempt) not in known for name, rank, attempt in keys]
@@ -428,12 +428,12 @@ def _unverified(path: Path, problem: Problem, connection: duckdb.DuckDBPyConnect
 
 
 def _filled(fill: Callable[[Mapping[str, Path]], UnitSum], parts: Mapping[str, Path]) -> UnitSum:
-    """Fill the files of a unit; whatever DuckDB refuses is the system's error."""
+    """Fill the files of a unit; a failure in DuckDB is raised as the system's error."""
     try:
         return fill(parts)
     except (duckdb.Error, FooterError) as error:
         words = str(error).partition("\n")[0]
-        # DuckDB passes on the system's words without its number.
+        # DuckDB passes on the system's message without its number.
         number = next((number for number in _ERRNOS if os.strerror(number) in str(error)), errno.EIO)
         raise _refusal(number, words, parts[POINTS]) from error
 
@@ -442,7 +442,7 @@ def _write_parts(parts: Mapping[str, Path], points: Points, facts: Mapping[str, 
     """Write points and their pyramid."""
     exact = points.ns != NO_NS
     points = replace(points, value=np.where(exact, points.ns / 1e9, points.value)) if exact.any() else points
-    blocks = parquet.pyramid_columns(points)  # before DuckDB starts: their peaks in memory do not add up
+    blocks = parquet.pyramid_columns(points)  # before DuckDB starts, so that their memory peaks do not add up
     with parquet.connect(1, _WRITER_MEMORY, (parts[POINTS], parts[BLOCKS])) as connection:
         parquet.write_points(connection, parts[POINTS], points, disk.copy)
         parquet.write_blocks(connection, parts[BLOCKS], blocks, disk.copy)
@@ -484,7 +484,7 @@ def _refusal(number: int, words: str, path: Path) -> OSError:
 
 
 def _sweep(directory: Path, stem: str, disk: Disk) -> None:
-    """Remove what an interrupted writer of the same host and attempt has left; of others it may still be in work."""
+    """Delete files of an interrupted writer of the same host and attempt; other writers may still be at work."""
     with os.scandir(directory) as entries:
         names = {entry.name for entry in entries}
     for name in names:

@@ -25,12 +25,12 @@ class Series:
     """The points of one metric in the order they were recorded, by rank and attempt.
 
     A downsampled series holds up to four real points of each bucket: the lowest, the highest, the first that is not
-    finite, and the last; `buckets` then has the figures over all points of each.
+    finite, and the last; `buckets` then has the statistics over all points of each.
     """
 
     name: str
     step: NDArray[np.int64]
-    """Step; `NO_STEP` (the lowest int64) for a machine sample that belongs to none."""
+    """Step; `NO_STEP` (the lowest int64) for a machine sample outside of any step."""
     time: NDArray[np.float64]
     """Seconds since 1970 UTC."""
     value: NDArray[np.float64]
@@ -50,12 +50,12 @@ def whole(name: str, points: Points) -> Series:
 
 
 def at_most(name: str, points: Points, buckets: int) -> Series:
-    """Return every point if they are few, else about `buckets` buckets of them."""
+    """Return every point if they are few, else about `buckets` buckets."""
     return whole(name, points) if len(points) <= buckets else from_blocks(name, bucket_points(points, buckets))
 
 
 def by_name(columns: _Columns) -> Iterator[tuple[str, _Columns]]:
-    """Return the part of each name that is there, of points or blocks in order of name."""
+    """Return the part of each existing name, from points or blocks ordered by name."""
     codes = np.arange(len(columns.names) + 1)
     cuts = np.searchsorted(columns.name, codes).tolist()
     for name, first, last in zip(columns.names, cuts, cuts[1:], strict=False):
@@ -64,7 +64,7 @@ def by_name(columns: _Columns) -> Iterator[tuple[str, _Columns]]:
 
 
 def from_blocks(name: str, blocks: Blocks) -> Series:
-    """Return the real points that stand out of each block, and the blocks."""
+    """Return the real points that stand out in each block, and the blocks."""
     picks = [
         _pick(blocks, blocks.min_step, blocks.min_time, blocks.min, np.isfinite(blocks.min)),
         _pick(blocks, blocks.max_step, blocks.max_time, blocks.max, np.isfinite(blocks.max)),
@@ -102,7 +102,7 @@ def bucket_points(points: Points, buckets: int) -> Blocks:
 
 
 def merge(blocks: Blocks, buckets: int) -> Blocks:
-    """Join neighbouring blocks of one name until there are about `buckets`, never across two ranks or attempts."""
+    """Join neighboring blocks of one name until there are about `buckets`, never across two ranks or attempts."""
     every = -(-len(blocks) // max(1, buckets))
     if every <= 1:
         return blocks
@@ -122,7 +122,7 @@ def reduced(blocks: Blocks, starts: NDArray[np.int64]) -> Blocks:
     count = np.add.reduceat(blocks.count, starts)
     finite = blocks.count - blocks.nonfinite
     weight = np.add.reduceat(finite, starts)
-    share = finite / np.maximum(np.repeat(weight, np.diff(starts, append=len(blocks))), 1)  # no sum leaves the floats
+    share = finite / np.maximum(np.repeat(weight, np.diff(starts, append=len(blocks))), 1)  # no sum overflows
     mean = np.add.reduceat(np.where(finite > 0, blocks.mean * share, 0.0), starts)
     steps = np.where(blocks.low_step == NO_STEP, np.iinfo(np.int64).max, blocks.low_step)
     low_step = np.minimum.reduceat(steps, starts)
@@ -178,7 +178,7 @@ def _first_bad(blocks: Blocks, starts: NDArray[np.int64]) -> NDArray[np.int64]:
 def summarize(value: NDArray[np.float64]) -> dict[str, Any]:
     """Return count, mean, std (population), min, max, p50, p95, p99 over finite values, last, and the non-finite count.
 
-    What cannot be computed is None, never 0.
+    A value that cannot be computed is None, never 0.
     """
     finite = value[np.isfinite(value)]
     figures: dict[str, Any] = dict.fromkeys(("mean", "std", "min", "max", "p50", "p95", "p99"))

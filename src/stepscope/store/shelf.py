@@ -1,4 +1,4 @@
-"""What SQL reads: the sealed files that are intact, and tables of everything that DuckDB may not read itself."""
+"""What SQL reads: the intact sealed files, and tables of everything that DuckDB must not read itself."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ EVENTS = {
 }
 
 RELISTS = 5
-"""How often to look again when files are merged or removed while they are read."""
+"""How often to list again when files are merged or deleted during a read."""
 
 _LATEST = 9 * 10**18
-"""Microseconds from 1970 beyond which DuckDB has no time."""
+"""Maximum distance from 1970 in microseconds that DuckDB can represent."""
 _MOMENT = f'CASE WHEN "time" BETWEEN -{_LATEST} AND {_LATEST} THEN make_timestamp("time") END'
 _SEALED = (
     f"""name, rank, attempt, seq, step, {_MOMENT} AS "time", coalesce(value, ns / 1e9, 'nan'::DOUBLE) AS value, ns"""
@@ -81,7 +81,7 @@ _LOOSE = f"""rank, attempt, seq, nullif(step, {NO_STEP}) AS step, {_MOMENT} AS "
 _CHECKED = Checked(65_536)
 _OPTIONS = "FORMAT parquet, CODEC zstd, PARQUET_VERSION v2, ROW_GROUP_SIZE 98304, USE_TMP_FILE false"
 _NUMBERS = {"rank": 2**31, "attempt": 2**31, "step": 2**63}
-"""Columns of events that are whole numbers, and what their size must stay below."""
+"""Integer columns of events, and the bound of their size."""
 
 
 class Source(NamedTuple):
@@ -93,25 +93,25 @@ class Source(NamedTuple):
 
 
 class Shelf:
-    """The points of some runs at one moment: files for DuckDB to read, and points that it must be given.
+    """The points of some runs at one time: files that DuckDB reads, and points that it is given.
 
-    A unit that is not wholly as it was written is read by us, which leaves out what is damaged, and so are tails.
+    We read units that are not fully intact, which leaves out the damaged parts, and tails.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        """List the files, compare them with their checksums, and read what DuckDB may not.
+        """List the files, verify their checksums, and read what DuckDB must not.
 
         Raises:
-            FileNotFoundError: a file went away; look again.
+            FileNotFoundError: a file disappeared; list again.
         """
         self.sources = list(sources)
         self.files: list[tuple[Path, int, bool]] = []
-        """Each file, the index of its run, and whether its rows may stand in another file too."""
+        """Each file, the index of its run, and whether another file may hold the same rows."""
         self.loose: list[tuple[int, bool, Points]] = []
         self._problems: dict[str, None] = {}
         for index, source in enumerate(self.sources):
             self._add(index, RunFolder(source.path))
-        self.files.sort(key=lambda entry: entry[2])  # each kind stands together: DuckDB counts files from 0
+        self.files.sort(key=lambda entry: entry[2])  # grouped by kind: DuckDB numbers files from 0
 
     @property
     def paths(self) -> list[Path]:
@@ -146,15 +146,15 @@ class Shelf:
 
 
 def problems_of(source: Source) -> list[str]:
-    """Return what of a run's points cannot be read."""
+    """Return which points of a run cannot be read."""
     for _ in range(RELISTS):
-        with contextlib.suppress(FileNotFoundError):  # merged since they were listed: they are listed anew
+        with contextlib.suppress(FileNotFoundError):  # merged since they were listed: list again
             return Shelf([source]).problems
     return [f"{source.path}: its files were merged or removed while they were compared"]
 
 
 def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
-    """Make the view `points`, in which a row that two files may hold appears once.
+    """Create the view `points`, in which a row that two files may hold appears once.
 
     Raises:
         duckdb.IOException: a file is gone.
@@ -168,7 +168,7 @@ def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
     loose = {
         "source": np.repeat(np.array([index for index, _, _ in shelf.loose], np.int64), lengths),
         "twice": np.repeat(np.array([twice for _, twice, _ in shelf.loose], bool), lengths),
-        # Floats go in as integers, for DuckDB takes a NaN of numpy for NULL.
+        # Floats are passed as integers: DuckDB turns a numpy NaN into NULL.
         "bits": points.value.view(np.int64),
         **{key: getattr(points, key) for key in ("name", "rank", "attempt", "seq", "step", "time", "ns")},
     }
@@ -185,7 +185,7 @@ def fill_points(connection: duckdb.DuckDBPyConnection, shelf: Shelf) -> None:
 
 
 def _source(shelf: Shelf, columns: str, *, again: bool) -> str:
-    """Return the rows of the runs in which two files may hold one row, or of the others."""
+    """Return the rows of runs in which two files may hold the same row, or of the other runs."""
     numbers = [number for number, (_, _, twice) in enumerate(shelf.files) if twice == again]
     text = (
         f"SELECT {columns} FROM internal.loose JOIN internal.names USING (code) "  # noqa: S608 (our words)
@@ -202,7 +202,7 @@ def _source(shelf: Shelf, columns: str, *, again: bool) -> str:
 
 
 def fill_runs(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo]) -> None:
-    """Make the view `runs`."""
+    """Create the view `runs`."""
     columns = {
         **_who(infos),
         **{key: _texts([getattr(info, key) for info in infos]) for key in ("name", "state", "cause", "path")},
@@ -216,7 +216,7 @@ def fill_runs(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo]) -
 
 
 def fill_events(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo]) -> list[str]:
-    """Make the view `events`; return what could not be read."""
+    """Create the view `events`; return what could not be read."""
     found: list[tuple[RunInfo, dict[str, Any]]] = []
     problems: list[str] = []
     for info in infos:
@@ -238,7 +238,7 @@ def fill_events(connection: duckdb.DuckDBPyConnection, infos: Sequence[RunInfo])
 
 
 def copy_points(connection: duckdb.DuckDBPyConnection, target: Path, renamed: Sequence[tuple[str, str, float]]) -> None:
-    """Write metrics from `points` to a Parquet file, in order of name, rank, attempt and seq.
+    """Write metrics from `points` to a Parquet file, ordered by name, rank, attempt and seq.
 
     Args:
         connection: one whose `points` are filled.
@@ -261,7 +261,7 @@ def copy_points(connection: duckdb.DuckDBPyConnection, target: Path, renamed: Se
 
 
 def strict_json(value: Any) -> str:
-    """Return a value as JSON; NaN and infinities become the words "NaN", "Infinity" and "-Infinity", as in run.json."""
+    """Return a value as JSON; NaN and infinities become the texts "NaN", "Infinity" and "-Infinity", as in run.json."""
     return json.dumps(strict(value, word), separators=(",", ":"), allow_nan=False)
 
 
@@ -272,13 +272,13 @@ def _who(infos: Sequence[Source | RunInfo]) -> dict[str, NDArray[Any]]:
 def _config(info: RunInfo) -> str | None:
     try:
         config = read_meta(RunFolder(info.path)).get("config")
-    except StepscopeError:  # the view `runs` says that it is broken, and why
+    except StepscopeError:  # the view `runs` shows that it is broken, and why
         return None
     return None if config is None else strict_json(config)
 
 
 def _data(event: Mapping[str, Any]) -> str:
-    """Return what an event says beyond the columns, and what of the columns is no whole number."""
+    """Return the fields of an event beyond the columns, and those of the columns that are not integers."""
     kept = {key for key in _NUMBERS if event.get(key) in (None, NO_STEP) or _whole(key, event) != NO_STEP}
     return strict_json({key: value for key, value in event.items() if key not in kept | {"time", "kind"}})
 
@@ -289,7 +289,7 @@ def _whole(key: str, event: Mapping[str, Any]) -> int:
 
 
 def _texts(values: Sequence[Any]) -> NDArray[Any]:
-    """Return texts as DuckDB takes them: what UTF-8 cannot hold is replaced, None stays."""
+    """Return texts as DuckDB accepts them: invalid UTF-8 is replaced, None stays."""
     found = np.empty(len(values), object)
     for place, value in enumerate(values):
         found[place] = None if value is None else str(value).encode("utf-8", "replace").decode()
@@ -318,19 +318,19 @@ def _table(connection: duckdb.DuckDBPyConnection, name: str, columns: dict[str, 
 
 
 def _intact(unit: Sealed) -> bool:
-    """Say whether every byte of a unit's points is as it was written."""
+    """Return whether every byte of a unit's points is intact."""
     if unit.sums is None:
         return False
     try:
         return _CHECKED.is_whole(unit.path, unit.sums.points)
     except FileNotFoundError:
         raise
-    except OSError:  # it is read group by group then, and those that fail are told
+    except OSError:  # it is then read group by group, and the damaged ones are reported
         return False
 
 
 def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:
-    """Say whether two watchers may have brought home rows of one rank and attempt, and so some rows twice.
+    """Return whether two watchers may have stored rows of one rank and attempt, so that some rows occur twice.
 
     That happens when a ring is salvaged under another boot id; a watcher itself never writes a row twice.
     """
@@ -345,7 +345,7 @@ def _may_repeat(folder: RunFolder, units: Sequence[Sealed]) -> bool:
 
 
 def _ranks(folder: RunFolder, units: Sequence[Sealed], writers: Mapping[Path, Writer]) -> defaultdict[Writer, set[int]]:
-    """Return the ranks whose rows each watcher holds, as far as anybody says; its own rows are not among them."""
+    """Return the ranks whose rows each watcher holds, as far as known, without the watcher's own rows."""
     found: defaultdict[Writer, set[int]] = defaultdict(set)
     for node in read_nodes(folder)[0]:
         found[Writer(node.node, node.attempt)].update(rank for rank in node.ranks if rank >= 0)

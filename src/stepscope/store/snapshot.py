@@ -1,4 +1,4 @@
-"""What the folder of a run holds at one moment: sealed units, and the tails that no unit holds yet."""
+"""The contents of a run's folder at one time: sealed units, and the tails that no unit holds yet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from stepscope.store.layout import RunFolder, Span
 
 MOST_FILES = 5000
-"""Sealed files, and tails, that are read of one run: of ours each node has a few."""
+"""Maximum sealed files, and tails, read of one run; a real run has a few per node."""
 MOST_UNCHECKED = 200
-"""Sealed files without usable checksums that are looked into: that takes DuckDB 20 ms each."""
+"""Maximum sealed files without usable checksums that are read: each takes DuckDB 20 ms."""
 
 
 @dataclass
 class Snapshot:
-    """The files of a run that count, and the points of its tails."""
+    """The valid files of a run, and the points of its tails."""
 
     units: list[Sealed]
     tails: Points
@@ -60,7 +60,7 @@ class Snapshot:
         step_range: tuple[int, int] | None = None,
         time_range: tuple[int, int] | None = None,
     ) -> Points:
-        """Return the points of the tails that pass the filters; None lets all pass."""
+        """Return the points of the tails that pass the filters; None selects everything."""
         points = self.tails
         keep = np.ones(len(points), bool)
         if names is not None:
@@ -80,9 +80,9 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
     """List the run's files and read its tails.
 
     Raises:
-        FileNotFoundError: a file went away between the listing and the reading; look again.
+        FileNotFoundError: a file disappeared between listing and reading; list again.
     """
-    tails = folder.all_tails()  # listed first: one that is being sealed now is then seen in one of the two lists
+    tails = folder.all_tails()  # listed first: a tail that is being sealed now is then in one of the two lists
     units = folder.units()
     tails = uncovered(tails, units)
     sealed = _readable(units[:MOST_FILES])
@@ -105,7 +105,7 @@ def take_snapshot(folder: RunFolder) -> Snapshot:
 
 
 def _readable(units: list[Span]) -> dict[Span, Sealed]:
-    """Return what is known of each sealed file, up to too many that have no usable checksums."""
+    """Return the description of each sealed file, for a limited number of files without usable checksums."""
     found: dict[Span, Sealed] = {}
     unchecked = 0
     for unit in units:
@@ -117,7 +117,7 @@ def _readable(units: list[Span]) -> dict[Span, Sealed]:
 
 
 _Version = tuple[int, int, int]
-"""Inode, size and time of the last change: an inode alone may be that of a file that was deleted."""
+"""Inode, size and modification time: the inode alone may be reused after a deletion."""
 
 
 def _version(path: Path) -> _Version:
@@ -126,7 +126,7 @@ def _version(path: Path) -> _Version:
 
 
 @functools.lru_cache(maxsize=MOST_FILES)
-def _unit(path: Path, version: _Version) -> Sealed:  # noqa: ARG001 - tells a rewritten file from a known one
+def _unit(path: Path, version: _Version) -> Sealed:  # noqa: ARG001 - distinguishes a rewritten file from a known one
     return open_sealed(path)
 
 

@@ -1,7 +1,7 @@
-"""SQL over all runs: the views points, runs and events, and a connection that can read them and nothing else.
+"""SQL over all runs: the views points, runs and events, on a connection that can read them and nothing else.
 
 DuckDB's `allowed_paths` lets a query write those files too (a `WITH x AS (COPY … TO …)` counts as a SELECT), so the
-plan of every query is looked at before it runs.
+plan of every query is checked before it runs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VIEWS = {"points": POINTS, "runs": RUNS, "events": EVENTS}
 """Each view and its columns with their types."""
 
 MEMORY = "2GB"
-"""What a query may hold in memory; it never spills to the disk."""
+"""Memory limit of a query; it never spills to disk."""
 
 _WRITES = {"COPY", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "ATTACH", "DETACH", "LOAD"}
 _WRITES |= {"EXPORT", "EXECUTE", "REGISTER", "DEREGISTER", "DESTROY"}
@@ -58,7 +58,7 @@ _BATCH = 2048
 
 @dataclass(frozen=True)
 class Answer:
-    """What a query gives: names and types of its columns, and its rows as they come."""
+    """The result of a query: names and types of its columns, and an iterator over its rows."""
 
     columns: list[str]
     types: list[str]
@@ -66,20 +66,20 @@ class Answer:
 
 
 class Database:
-    """The views of some runs as they were when it was opened. A context manager; one query at a time."""
+    """The views of some runs as of its opening. A context manager; one query at a time."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, problems: Sequence[str]) -> None:
-        """Take a connection that is locked already."""
+        """Take a connection that is already locked."""
         self._connection = connection
         self.problems = list(problems)
-        """What of the runs could not be read, and why."""
+        """What could not be read, and why."""
 
     def query(self, text: str) -> Answer:
-        """Run one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN); a further call ends the answer before.
+        """Run one SELECT (or DESCRIBE, SHOW, SUMMARIZE, EXPLAIN); another call ends the previous answer.
 
         Raises:
-            UsageError: it is something else, or it is wrong.
-            StepscopeError: it is right, and failed.
+            UsageError: it is another statement, or invalid.
+            StepscopeError: it is valid but failed.
         """
         text = text.encode("utf-8", "replace").decode()
         with contextlib.suppress(duckdb.Error):  # there is none before the first query
@@ -98,7 +98,7 @@ class Database:
         )
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -108,7 +108,7 @@ class Database:
         self.close()
 
     def _checked(self, text: str) -> str:
-        """Return the one statement of a text, if all that it does is read."""
+        """Return the only statement of a text, if all it does is read."""
         inner = text[match.end() :] if (match := _EXPLAIN.match(text)) else text
         statements = self._connection.extract_statements(inner)
         if len(statements) != 1:
@@ -144,9 +144,9 @@ def connect(
 
     Args:
         root: as in `stepscope.runs`.
-        views: the views to fill; a query of another one fails and says so.
-        threads: how many cores a query may use; None is all, at most 4.
-        memory: DuckDB's limit; nothing is spilled to the disk.
+        views: the views to fill; a query on another one fails with an explanation.
+        threads: maximum cores per query; None is all, at most 4.
+        memory: DuckDB's limit; nothing is spilled to disk.
 
     Raises:
         StepscopeError: there is no such folder.
@@ -176,18 +176,18 @@ def query(root: str | os.PathLike[str] | None, text: str) -> tuple[list[str], li
 
 
 def mentioned(text: str) -> list[str]:
-    """Return the views whose name occurs in a query: only these need to be filled."""
+    """Return the views whose name occurs in a query: only these have to be filled."""
     return [view for view in VIEWS if view in text.lower()]
 
 
 def write_parquet(
     source: Source, target: Path, renamed: Sequence[tuple[str, str, float]], memory: str = "1GB"
 ) -> list[str]:
-    """Write metrics of one run to a Parquet file with the columns of `points`, in order; return what was not readable.
+    """Write metrics of one run to a Parquet file with the columns of `points`; return what was unreadable.
 
     Args:
         source: the run.
-        target: a file that is empty or not there; sorting spills beside it.
+        target: a file that is empty or missing; sorting spills beside it.
         renamed: each metric's recorded name, the name to write, and the factor for its values.
         memory: DuckDB's limit.
 
@@ -233,8 +233,8 @@ def _open(infos: Sequence[RunInfo], views: Collection[str], threads: int, memory
 
 
 def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
-    """Leave these files as all that the connection can open, for good."""
-    # Without ICU there is no such setting, and no conversion that would ask for it.
+    """Restrict the connection to these files, permanently."""
+    # Without ICU this setting does not exist, and no conversion would need it.
     with contextlib.suppress(duckdb.CatalogException):
         connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET allow_community_extensions = false")
@@ -245,7 +245,7 @@ def _lock(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> None:
 
 
 def _unfilled(view: str, columns: dict[str, str]) -> str:
-    """Return a view that has its columns and fails when it is read: empty would be a lie."""
+    """Return a view that has its columns and fails when it is read: an empty one would be a lie."""
     nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
     return f"CREATE VIEW {view} AS SELECT {nothing} WHERE error('the view {view} was not asked for by name')"
 
@@ -261,7 +261,7 @@ def _writes(operator: str) -> bool:
 
 
 def _without_zones(statement: str, description: Sequence[Sequence[Any]]) -> str:
-    """Return the query with its times as UTC without a zone: DuckDB needs a further package to hand out zones."""
+    """Return the query with its times as UTC without a zone: DuckDB needs another package to return zones."""
     columns = [
         f"#{place}::TIMESTAMP AS {_identifier(column[0])}" if str(column[1]) == _WITH_ZONE else f"#{place}"
         for place, column in enumerate(description, 1)
@@ -274,7 +274,7 @@ def _identifier(name: object) -> str:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return names of columns of which each occurs once: a, a becomes a, a_2."""
+    """Return column names made unique: a, a becomes a, a_2."""
     taken: set[str] = set()
     for place, name in enumerate(names):
         number, new = 1, name
@@ -291,7 +291,7 @@ def _refusal(cause: str, remedy: str) -> UsageError:
 
 
 def _complaint(error: duckdb.Error) -> StepscopeError:
-    """Return DuckDB's complaint in our form."""
+    """Return DuckDB's error in our form."""
     what, cause = "run the query", _first_line(error)
     if isinstance(error, duckdb.OutOfMemoryException):
         return StepscopeError(what, cause, "ask for fewer rows or columns, or aggregate them")

@@ -1,4 +1,4 @@
-"""Texts inside SQL."""
+"""Quote texts for SQL."""
 
 from __future__ import annotations
 

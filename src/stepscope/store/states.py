@@ -1,4 +1,4 @@
-"""The state of a run: what its watchers last wrote, and what to think of their silence."""
+"""The state of a run: what its watchers last wrote, and what their silence means."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ LOST_AFTER = 30.0
 """Seconds without a heartbeat after which a watcher counts as lost."""
 ABNORMAL = ("failed", "killed", "oom-killed", "preempted", "lost", INTERRUPTED)
 INTERRUPT_SECONDS = 10.0
-"""A launcher ends its ranks with SIGTERM within so many seconds before another one notices the Ctrl-C itself."""
+"""A launcher may end its ranks with SIGTERM up to this many seconds before another rank notices Ctrl-C itself."""
 NEARLY_FULL = 0.9
-"""Share of the memory limit from which on an unseen end is put down to it."""
+"""Share of the memory limit from which an unobserved end is attributed to memory."""
 KILLED = "died, cause unknown"
 MOST_FILES, MOST_RANKS = 4096, 50_000
-"""Files of nodes, and ranks of all of them, that are read of one run; more have never been one run."""
+"""Maximum node files, and ranks over all nodes, read of one run; no real run has more."""
 MOST_BYTES = 1 << 24
-"""Bytes of a node's file."""
+"""Maximum bytes of a node's file."""
 HIGHEST = 2**31 - 1
-"""The highest number that a rank, or an attempt, can have; the lowest is as far below 0."""
+"""The highest rank or attempt number; the lowest is its negative."""
 
 
 @dataclass
 class RankState:
-    """What is known of one rank."""
+    """The state of one rank."""
 
     state: str = "running"
     cause: str = ""
@@ -44,24 +44,24 @@ class RankState:
     refused: int = 0
     step: int | None = None
     steps: int | None = None
-    """Steps that it has ended; None where one watcher did not see all of them."""
+    """Completed steps; None unless one watcher observed all of them."""
     step_seconds: float | None = None
-    """Sum of their `step_seconds`."""
+    """Sum of `step_seconds` over these steps."""
     started: int = 0
     """Microseconds since 1970 UTC."""
     ended: int | None = None
     """Microseconds since 1970 UTC; None while it runs."""
     inferred: bool = False
-    """Whether the end was concluded afterwards, not seen."""
+    """Whether the end was inferred afterwards rather than observed."""
     memory: int | None = None
-    """Resident bytes of its processes, last seen."""
+    """Resident bytes of its processes at the last sample."""
     memory_limit: int | None = None
-    """Bytes that its cgroup may have."""
+    """Memory limit of its cgroup in bytes."""
 
 
 @dataclass
 class NodeState:
-    """What one watcher says of itself and of its ranks."""
+    """The state of one watcher and its ranks."""
 
     node: str
     attempt: int
@@ -73,10 +73,10 @@ class NodeState:
     ended: bool = False
     ranks: dict[int, RankState] = field(default_factory=dict)
     wrong: str = ""
-    """What was critical when the last rank ended, as its alert says; empty if nothing was."""
+    """The critical alert at the time when the last rank ended; empty if there was none."""
 
     def save(self, folder: RunFolder) -> None:
-        """Write the node's file anew; raise OSError if that fails."""
+        """Replace the node's file; raise OSError if that fails."""
         facts = {**self.__dict__, "ranks": {str(rank): state.__dict__ for rank, state in self.ranks.items()}}
         replace(folder.node_file(Writer(self.node, self.attempt)), json.dumps(facts).encode())
 
@@ -98,9 +98,9 @@ class NodeState:
         return cls(**_known(cls, facts), ranks=ranks)
 
     def silent_seconds(self, path: Path) -> float:
-        """Return for how many seconds this watcher has said nothing.
+        """Return the seconds since this watcher's last heartbeat.
 
-        On its own machine by the monotonic clock, which no clock setting can move; elsewhere by the file's time.
+        On its own machine by the monotonic clock, which clock adjustments cannot move; elsewhere by the file's time.
         """
         if self.boot_id and self.boot_id == boot_id():
             return (time.monotonic_ns() - self.monotonic_ns) / 1e9
@@ -117,7 +117,7 @@ _TYPES: dict[str, Any] = {
 
 
 def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that this version knows; raise TypeError for one that holds something else than it should."""
+    """Return the fields that this version knows; raise TypeError for a value of the wrong type."""
     found = {}
     for name, kind in _fields(cls):
         if name in facts:
@@ -129,12 +129,12 @@ def _known(cls: type, facts: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def _fields(cls: type) -> tuple[tuple[str, str], ...]:
-    """Return name and type of each field but the ranks."""
+    """Return name and type of each field except the ranks."""
     return tuple((one.name, str(one.type)) for one in fields(cls) if one.name != "ranks")
 
 
 def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
-    """Return the nodes of a run and what was wrong with their files; silent watchers' ranks are marked lost."""
+    """Return the nodes of a run and the problems of their files; ranks of silent watchers are marked lost."""
     nodes: list[NodeState] = []
     problems: list[str] = []
     paths = sorted((folder.path / "nodes").glob("[!.]*.json"))
@@ -160,7 +160,7 @@ def read_nodes(folder: RunFolder) -> tuple[list[NodeState], list[str]]:
 
 
 def _age(path: Path) -> float:
-    """Return for how many seconds a file has been as it is; 0 if it is not there."""
+    """Return the seconds since a file changed; 0 if it is missing."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -168,7 +168,7 @@ def _age(path: Path) -> float:
 
 
 def unseen_end(rank: RankState) -> tuple[str, str]:
-    """Return state and cause of a rank that ended unseen, with all who could have told: by its last memory."""
+    """Return state and cause of a rank whose end no process observed, judged by its last memory use."""
     if rank.memory and rank.memory_limit and rank.memory >= NEARLY_FULL * rank.memory_limit:
         shown = [f"{bytes_ / 2**20:.0f} MiB" for bytes_ in (rank.memory_limit, rank.memory)]
         return "oom-killed", f"out of memory, probably: limit {shown[0]}, last seen with {shown[1]}; nobody saw the end"
@@ -187,7 +187,7 @@ def _mark_lost(ranks: Iterable[RankState]) -> None:
 def overall(nodes: list[NodeState]) -> tuple[str, str]:
     """Return state and cause of a run: those of its last attempt, by its earliest abnormal end.
 
-    The cause of a run that finished is what was still wrong with it then, such as a loss that is NaN.
+    The cause of a finished run is what was still wrong at its end, such as a NaN loss.
     """
     last = max((node.attempt for node in nodes), default=0)
     current = [node for node in nodes if node.attempt == last]
@@ -202,7 +202,7 @@ def overall(nodes: list[NodeState]) -> tuple[str, str]:
 
 
 def _telling(bad: list[RankState]) -> RankState:
-    """Return the rank whose end tells how the run ended: the first, unless a launcher ended that one after Ctrl-C."""
+    """Return the rank that determines how the run ended: the first to end, unless a launcher ended it after Ctrl-C."""
     first = min(bad, key=lambda rank: rank.ended or 2**62)
     if first.ended is None or not first.cause.startswith("killed by SIGTERM"):
         return first

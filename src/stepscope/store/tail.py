@@ -1,7 +1,7 @@
-"""The tail: rows that are not sealed yet, in frames with a checksum, as they came out of the rings.
+"""The tail: rows that are not sealed yet, in frames with a checksum, exactly as they came out of the rings.
 
-A tail file can be read alone: whatever a row needs to be understood stands before it in the same file.
-Declarations stand there twice, so that no single damaged frame costs more than its own rows.
+A tail file is self-contained: every declaration a row needs comes before it in the same file. Declarations are written
+twice, so that one damaged frame costs only its own rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ HEAD_BYTES = 24
 KIND_STREAM, KIND_SCHEMAS, KIND_RECORDS, KIND_CLOCK = 1, 2, 3, 4
 MAX_PAYLOAD = 1 << 24
 WORTH_KEEPING = 1 << 16
-"""Bytes: a file that may not grow beyond its first few frames is no reason to begin another."""
+"""Bytes: a file that cannot grow beyond its first few frames does not justify starting another."""
 CLOCK = struct.Struct("<qq")
-"""A pair of clocks: wall time and monotonic time, both in ns."""
+"""A clock pair: wall time and monotonic time, both in ns."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One checked frame."""
+    """One verified frame."""
 
     kind: int
     stream: int
@@ -46,9 +46,9 @@ def encode(kind: int, stream: int, payload: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[Frame | int]:
-    """Yield the frames of a tail file; an int is that many bytes that are not a whole frame.
+    """Yield the frames of a tail file; an int is a number of bytes that are not a whole frame.
 
-    After damage, reading resumes at the next frame whose checksum holds.
+    After damage, reading resumes at the next frame with a valid checksum.
     """
     position, size = 0, len(data)
     while position + HEAD_BYTES <= size:
@@ -65,7 +65,7 @@ def decode(data: bytes) -> Iterator[Frame | int]:
 
 
 def is_unfinished(rest: bytes) -> bool:
-    """Say whether the end of a tail looks like a write under way: half a frame, or zeros that a file server shows."""
+    """Return whether a tail ends in an unfinished write: half a frame, or zeros that a file server shows."""
     if not rest.strip(b"\0"):
         return True
     if len(rest) < HEAD_BYTES:
@@ -95,11 +95,11 @@ def _next_frame(data: bytes, start: int) -> int:
     return len(data)
 
 
-_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper one
+_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the cheaper call
 
 
 class TailFile:
-    """Append frames to a new tail file. Nobody else ever writes to it."""
+    """Append frames to a new tail file, which has no other writer."""
 
     def __init__(self, path: str) -> None:
         """Create the file; raise FileExistsError if the name is taken."""
@@ -108,11 +108,11 @@ class TailFile:
         self._descriptor = os.open(path, flags, 0o600)
         self.size = 0
         self.broken = False
-        """Whether whoever writes must go on in a new file: a torn frame could not be cut off, or this one is full."""
+        """Whether to continue in a new file: a torn frame could not be truncated, or this file is full."""
         self._synced = 0
 
     def append(self, frames: list[bytes]) -> None:
-        """Write whole frames, or cut the file back to where it was and raise OSError."""
+        """Write whole frames, or truncate the file to its old length and raise OSError."""
         data = b"".join(frames)
         written = 0
         try:
@@ -122,7 +122,7 @@ class TailFile:
             if written:
                 self._cut_off()
             if error.errno == errno.EFBIG and self.size >= WORTH_KEEPING:
-                self.broken = True  # a limit on the size of a file leaves room in the next one
+                self.broken = True  # a file size limit leaves room in the next file
             raise
         self.size += written
 
@@ -133,13 +133,13 @@ class TailFile:
             self.broken = True
 
     def sync(self) -> None:
-        """Make what was written survive a power loss."""
+        """Make written data survive a power loss."""
         if self._synced < self.size:
             _sync(self._descriptor)
             self._synced = self.size
 
     def gone(self) -> bool:
-        """Say whether the file was deleted or replaced under us; one that we may not look at is still ours."""
+        """Return whether the file was deleted or replaced; one that cannot be examined still counts as ours."""
         try:
             ours, there = os.fstat(self._descriptor), os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
