@@ -30,7 +30,7 @@ def _no_page_is_left(tmp_path):
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes().decode(errors="replace")
-            if "stepscope.web.beside" in words and str(tmp_path) in words:
+            if "stepscope.web.training_server" in words and str(tmp_path) in words:
                 os.kill(int(process.name), signal.SIGTERM)
 
 

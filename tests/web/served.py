@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
-from stepscope.web.rules import ADMIN
+from stepscope.web.access_policy import ADMIN
 from stepscope.web.server import Options, Server
 from tests.exporters.recorded import leave_tail, make_run, points_of, seal_points, tell
 from tests.integration.processes import until
@@ -78,7 +78,7 @@ class Client:
     def __init__(self, server, address="127.0.0.1"):
         """Ask as the page of its owner does, with the cookie; given only a port, as somebody without any token."""
         self.port, self.address = getattr(server, "port", server), address
-        rules = getattr(server, "rules", None)
+        rules = getattr(server, "policy", None)
         self._cookie = f"{rules.cookie_name}={rules.cookie_for(ADMIN)}" if rules else None
 
     def get(self, path, headers=None, *, query=None, method="GET", body=None, host=None):
@@ -124,7 +124,7 @@ def ready(server):
     """Wait until the list of runs is complete and every card is read."""
 
     def is_complete():
-        found = server.site.catalogue.rows()
+        found = server.site.runs.rows()
         return found["complete"] and not found["reading"] and all(row["card"] for row in found["rows"])
 
     until(is_complete, "a complete list of runs")
@@ -132,7 +132,7 @@ def ready(server):
 
 def listed(server):
     """Wait until the folder of runs was looked through once."""
-    until(lambda: server.site.catalogue.complete, "a list of runs")
+    until(lambda: server.site.runs.complete, "a list of runs")
 
 
 def started(root, **options):

@@ -12,7 +12,7 @@ from stepscope.store.drain import Drain, OwnRows
 from stepscope.store.sealed import reading_connection
 from stepscope.store.states import NodeState, RankState
 from stepscope.web import live
-from stepscope.web.live import BehindError, Channel, Channels, few
+from stepscope.web.live import CursorExpiredError, LiveRun, LiveRuns, few
 from tests.exporters.recorded import CREATED, PAIR, WRITER, make_run, points_of, tell
 from tests.web.messages import messages, rows
 from tests.web.served import Client, ready, started
@@ -51,13 +51,13 @@ def training(tmp_path):
 def channel(training, monkeypatch):
     monkeypatch.setattr(live, "PACE", 0.0)
     training.log(3)
-    found = Channel(training.folder.path, reading_connection())
+    found = LiveRun(training.folder.path, reading_connection())
     yield found
     found.close()
 
 
 def told(channel, cursor):
-    channel.look()
+    channel.poll()
     data = channel.since(cursor)
     return [] if data is None else messages(data)
 
@@ -83,7 +83,7 @@ def test_who_fell_behind_gets_every_frame_in_order(channel, training):
     first = channel.hello()["cursor"]
     for _ in range(3):
         training.log()
-        channel.look()
+        channel.poll()
     frames = messages(channel.since(first))
     assert [head["frame"] for head, _ in frames] == [2, 3, 4]
     assert channel.since(first) == channel.since(first)
@@ -95,7 +95,7 @@ def test_who_fell_behind_gets_every_frame_in_order(channel, training):
 def test_a_cursor_of_another_time_is_refused(channel, cursor):
     """Whoever comes with a cursor that is not ours starts over."""
     own = channel.cursor.partition("-")[0]
-    with pytest.raises(BehindError):
+    with pytest.raises(CursorExpiredError):
         channel.since(cursor.format(gen=own))
 
 
@@ -105,8 +105,8 @@ def test_old_frames_are_forgotten(channel, training, monkeypatch):
     first = channel.hello()["cursor"]
     for _ in range(5):
         training.log()
-        channel.look()
-    with pytest.raises(BehindError):
+        channel.poll()
+    with pytest.raises(CursorExpiredError):
         channel.since(first)
 
 
@@ -142,8 +142,8 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
     training = Training(tmp_path)
     training.log(3)
     looks = []
-    original = Channel._add
-    monkeypatch.setattr(Channel, "_add", lambda self, *words: looks.append(1) or original(self, *words))
+    original = LiveRun._add
+    monkeypatch.setattr(LiveRun, "_add", lambda self, *words: looks.append(1) or original(self, *words))
     server = started(tmp_path)
     try:
         ready(server)
@@ -151,7 +151,7 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
         cursor = client.get("/api/live", query={"run": "mnist/run-1"}).json["cursor"]
         training.log(2)
         monkeypatch.setattr(live, "PACE", 3600.0)  # however late the last of them asks
-        server.site.channels.get("mnist/run-1")._looked = -1e9
+        server.site.live_runs.get("mnist/run-1")._polled = -1e9
         looks.clear()
         answers = []
 
@@ -172,8 +172,8 @@ def test_many_clients_cost_one_look(tmp_path, monkeypatch):
 
 def test_idle_runs_are_no_longer_followed(training, tmp_path, monkeypatch):
     """A run that nobody asks for is let go, and so are the oldest beyond the limit."""
-    monkeypatch.setattr(live, "CHANNELS", 2)
-    channels, connection = Channels(), reading_connection()
+    monkeypatch.setattr(live, "MAX_LIVE_RUNS", 2)
+    channels, connection = LiveRuns(), reading_connection()
     for name in ("a", "b", "c"):
         channels.open(name, make_run(tmp_path, name).path, connection)
     assert channels.get("a") is None

@@ -137,7 +137,7 @@ def test_long_addresses_and_heads(client):
 def test_slow_senders_are_dropped(root, monkeypatch):
     """A connection that sends no whole head in time is closed, and so is one whose body does not come."""
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr("stepscope.web.app.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("stepscope.web.handlers.BODY_SECONDS", 0.2)
     server = started(root)
     try:
         client = Client(server)
@@ -145,11 +145,11 @@ def test_slow_senders_are_dropped(root, monkeypatch):
         assert client.send(b"GET /healthz HTTP/1.1\r\nHo") == b""
         ready(server)
         monkeypatch.setattr(protocol, "HEAD_SECONDS", 120.0)  # now only the body is late
-        token = f"Authorization: Bearer {server.rules.token}\r\n"
+        token = f"Authorization: Bearer {server.policy.token}\r\n"
         own = f"{token}Host: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Type: {'application/json'}\r\n".encode()
         late = b"POST /api/alerts HTTP/1.1\r\n" + own + b"Content-Length: 50\r\nConnection: close\r\n\r\n{"
         assert client.send(late).startswith(b"HTTP/1.1 503")
-        monkeypatch.setattr("stepscope.web.app.BODY_SECONDS", 120.0)
+        monkeypatch.setattr("stepscope.web.handlers.BODY_SECONDS", 120.0)
         lie = b"POST /api/alerts HTTP/1.1\r\n" + own + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\nzz\r\n"
         assert client.send(lie).startswith(b"HTTP/1.1 400")
     finally:

@@ -16,10 +16,9 @@ from stepscope.cli.main import main
 from stepscope.core.access import token_path
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.session import page
-from stepscope.web import beside
+from stepscope.web import training_server
 from stepscope.web.listening import owner_of
-from stepscope.web.server import Options, Server
-from stepscope.web.settings import serving
+from stepscope.web.server import Options, Server, configured
 from stepscope.web.static_files import StaticFiles
 from tests.integration.processes import until
 from tests.web.served import GETS, RUN, Client, ready, started
@@ -42,20 +41,20 @@ def test_an_address_that_is_not_ours(tmp_path, monkeypatch, host, port, kind):
     """An address of another machine, or no port at all, is a wrong question."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     with pytest.raises(kind):
-        Server(serving(str(tmp_path), host, port))
+        Server(configured(str(tmp_path), host, port))
 
 
 @pytest.mark.promise("S1-054", "X-02")
 @pytest.mark.promise("S1-043")
 def test_the_configuration_says_where(tmp_path, monkeypatch):
     """`dashboard.host`, `.port` and `.refresh_interval` are taken; without them it is 127.0.0.1:8080."""
-    assert (serving(str(tmp_path)).host, serving(str(tmp_path)).port) == ("127.0.0.1", 8080)
+    assert (configured(str(tmp_path)).host, configured(str(tmp_path)).port) == ("127.0.0.1", 8080)
     path = tmp_path / "settings.yaml"
     path.write_text("dashboard:\n  enabled: true\n  host: localhost\n  port: 8081\n  refresh_interval: 5\n")
     monkeypatch.setenv("STEPSCOPE_CONFIG", str(path))
-    found = serving(str(tmp_path))
+    found = configured(str(tmp_path))
     assert (found.host, found.port, found.refresh) == ("localhost", 8081, 5.0)
-    assert serving(str(tmp_path), port=9000).port == 9000
+    assert configured(str(tmp_path), port=9000).port == 9000
 
 
 def test_the_program_serves_until_it_is_interrupted(root):
@@ -166,9 +165,9 @@ def test_a_training_starts_one_server_for_its_folder(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from stepscope.web.beside import held
+from stepscope.web.training_server import locked
 import os
-descriptor = held(Path(sys.argv[1]))
+descriptor = locked(Path(sys.argv[1]))
 os.pwrite(descriptor, b"http://127.0.0.1:1234/\\n", 0)
 print("held", flush=True)
 sys.stdin.read()
@@ -185,7 +184,7 @@ def test_a_training_that_cannot_serve_says_so(tmp_path):
 def test_the_server_of_a_training_ends_when_nobody_needs_it(root, tmp_path):
     """It ends when no run goes on and nobody has asked for a while, and gives up its lock."""
     lock = tmp_path / "lock"
-    descriptor = beside.held(lock)
+    descriptor = training_server.locked(lock)
     assert descriptor is not None
     server = Server(Options(root, port=0))
     ended = threading.Event()
@@ -193,7 +192,7 @@ def test_the_server_of_a_training_ends_when_nobody_needs_it(root, tmp_path):
     server._uvicorn.handles_signals = False
     runner.start()
     try:
-        beside.end_when_idle(server, idle=0.0, look=0.05)
+        training_server.end_when_idle(server, idle=0.0, poll=0.05)
         assert ended.wait(60)
     finally:
         server.stop()

@@ -7,12 +7,11 @@ import threading
 
 import pytest
 
-from stepscope.web import catalogue as catalogues
-from stepscope.web import readers as reading
-from stepscope.web import routes
-from stepscope.web.catalogue import Catalogue
-from stepscope.web.errands import Errands
-from stepscope.web.readers import HeldUpError, Readers
+from stepscope.web import handlers, reader_pool
+from stepscope.web import run_list as run_lists
+from stepscope.web.disk_tasks import DiskTasks
+from stepscope.web.reader_pool import DiskStalledError, ReaderPool
+from stepscope.web.run_list import RunList
 from tests.web.served import OTHER, RUN, Client, make_run, ready, started, until
 
 SLOW = "20261116-100000-slow"
@@ -42,48 +41,48 @@ def listed(found):
     return {row["id"]: row["state"] for row in found.rows()["rows"]}
 
 
-def test_errands_leave_behind_what_is_held_up(disk):
+def test_a_stalled_task_is_abandoned(disk):
     """The works around one that hangs are done; it ends when it can, and only then may it be done again."""
-    done, errands = [], Errands(patience=0.05, most=4)
+    done, tasks = [], DiskTasks(patience=0.05, max_stalled=4)
     works = [("a", lambda: done.append("a")), ("b", lambda: disk.wait(120)), ("c", lambda: done.append("c"))]
-    late = errands.do(works)
+    late = tasks.run(works)
     until(lambda: {"a", "c"} <= set(done), "the works beside it")
     assert "b" in late
-    assert "b" in errands.held
-    assert errands.do(works[1:2]) == {"b"}
+    assert "b" in tasks.stalled
+    assert tasks.run(works[1:2]) == {"b"}
     disk.set()
-    until(lambda: not errands.held, "the work that was held up")
-    until(lambda: errands.do([("b", lambda: done.append("b"))]) == set(), "it to be done again")
+    until(lambda: not tasks.stalled, "the work that was held up")
+    until(lambda: tasks.run([("b", lambda: done.append("b"))]) == set(), "it to be done again")
 
 
-def test_errands_begin_nothing_when_too_many_are_held_up(disk):
+def test_no_task_starts_while_too_many_are_stalled(disk):
     """Threads that hang are bounded in number; what is not begun is told."""
-    errands = Errands(patience=0.01, most=2)
+    tasks = DiskTasks(patience=0.01, max_stalled=2)
     works = [(f"{place}", lambda: disk.wait(120)) for place in range(5)]
-    assert errands.do(works) == {key for key, _ in works}
-    assert len(errands.held) == 2
+    assert tasks.run(works) == {key for key, _ in works}
+    assert len(tasks.stalled) == 2
 
 
-def test_errands_tell_what_went_wrong():
+def test_an_error_of_a_task_is_raised():
     """The error of a work reaches whoever asked for it."""
 
     def fail():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        Errands(patience=60).do([("a", fail)])
+        DiskTasks(patience=60).run([("a", fail)])
 
 
 def test_a_run_on_a_slow_disk_is_listed_and_stalls_no_other(tmp_path, monkeypatch, disk):
     """The list is complete without it: it is shown as one that is being read, and has its row when the disk answers."""
     for name in (SLOW, "20261116-110000-fast", "20261116-090000-fast"):
         make_run(tmp_path, name)
-    slow = hanging(disk, catalogues.is_run, lambda path: path.name == SLOW)
-    monkeypatch.setattr(catalogues, "is_run", slow)
-    found = Catalogue(tmp_path)
+    slow = hanging(disk, run_lists.is_run, lambda path: path.name == SLOW)
+    monkeypatch.setattr(run_lists, "is_run", slow)
+    found = RunList(tmp_path)
 
     def states():
-        found.look()
+        found.scan()
         return listed(found)
 
     until(lambda: states() == {SLOW: "reading", **dict.fromkeys(others(tmp_path), "finished")}, "the other runs")
@@ -101,21 +100,21 @@ def test_a_project_that_hangs_keeps_its_known_runs(tmp_path, monkeypatch, disk):
     """When the mount of a whole project stops answering, its runs stay listed, and new ones elsewhere are found."""
     make_run(tmp_path, "known", project="mount")
     make_run(tmp_path, "first", project="here")
-    found = Catalogue(tmp_path)
-    until(lambda: found.look() or len(listed(found)) == 2, "both runs")
-    monkeypatch.setattr(catalogues, "_folders", hanging(disk, catalogues._folders, lambda path: path.name == "mount"))
+    found = RunList(tmp_path)
+    until(lambda: found.scan() or len(listed(found)) == 2, "both runs")
+    monkeypatch.setattr(run_lists, "_folders", hanging(disk, run_lists._folders, lambda path: path.name == "mount"))
     make_run(tmp_path, "second", project="here")
-    assert until(lambda: found.look() or set(listed(found)) == {"known", "first", "second"}, "the new run")
+    assert until(lambda: found.scan() or set(listed(found)) == {"known", "first", "second"}, "the new run")
 
 
 def test_a_card_that_hangs_lets_the_others_be_read(tmp_path, monkeypatch, disk):
     """The card of a slow run is left behind, and those of the others come."""
-    monkeypatch.setattr(catalogues, "SLOW_CARD", 0.05)
-    monkeypatch.setattr(catalogues, "EVERY", 0.05)
+    monkeypatch.setattr(run_lists, "SLOW_CARD", 0.05)
+    monkeypatch.setattr(run_lists, "EVERY", 0.05)
     for name in (SLOW, "20261116-090000-fast"):
         make_run(tmp_path, name)
     card = hanging(disk, lambda _path: {"problems": 0}, lambda path: path.name == SLOW)
-    found = Catalogue(tmp_path, card)
+    found = RunList(tmp_path, card)
     found.start()
     try:
 
@@ -131,7 +130,7 @@ def test_a_card_that_hangs_lets_the_others_be_read(tmp_path, monkeypatch, disk):
 
 def test_questions_about_one_run_never_take_all_threads(disk):
     """While one run hangs, another is answered; the one that hangs is refused once its questions were given up."""
-    readers, begun = Readers(threads=2), threading.Event()
+    readers, begun = ReaderPool(threads=2), threading.Event()
 
     def hang(_connection):
         begun.set()
@@ -139,31 +138,31 @@ def test_questions_about_one_run_never_take_all_threads(disk):
 
     async def ask():
         loop = asyncio.get_running_loop()
-        waiting = [asyncio.ensure_future(readers.ask(place, hang, "slow")) for place in range(4)]
+        waiting = [asyncio.ensure_future(readers.read(place, hang, "slow")) for place in range(4)]
         assert await loop.run_in_executor(None, begun.wait, 60)
-        assert await readers.ask("other", lambda _: "answer", "fast") == "answer"
+        assert await readers.read("other", lambda _: "answer", "fast") == "answer"
         for one in waiting:
             one.cancel()
-        while not readers.held["slow"]:  # noqa: ASYNC110 - there is no event for it
+        while not readers.stalled["slow"]:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
-        with pytest.raises(HeldUpError):
-            await readers.ask("again", lambda _: "answer", "slow")
-        assert await readers.ask("more", lambda _: "answer", "fast") == "answer"
+        with pytest.raises(DiskStalledError):
+            await readers.read("again", lambda _: "answer", "slow")
+        assert await readers.read("more", lambda _: "answer", "fast") == "answer"
         disk.set()
-        while readers.held["slow"]:  # noqa: ASYNC110 - there is no event for it
+        while readers.stalled["slow"]:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.01)
-        return await readers.ask("at last", lambda _: "answer", "slow")
+        return await readers.read("at last", lambda _: "answer", "slow")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "LEAVE", 0.05)
+        patch.setattr(reader_pool, "STALL_SECONDS", 0.05)
         assert asyncio.run(asyncio.wait_for(ask(), 120)) == "answer"
     readers.close()
 
 
 def test_a_run_whose_disk_hangs_is_told_so(root, monkeypatch, disk):
     """After its deadline the page hears why, at once, and other runs are answered."""
-    monkeypatch.setattr(routes, "DEADLINE", 0.2)
-    monkeypatch.setattr(reading, "LEAVE", 0.05)
+    monkeypatch.setattr(handlers, "DEADLINE", 0.2)
+    monkeypatch.setattr(reader_pool, "STALL_SECONDS", 0.05)
     server = started(root)
     try:
         ready(server)
@@ -174,8 +173,8 @@ def test_a_run_whose_disk_hangs_is_told_so(root, monkeypatch, disk):
         def text():
             return client.get("/api/names", query={"run": RUN}).json.get("error", {}).get("text", "")
 
-        until(lambda: "its disk does not answer" in text(), "the reason")
-        monkeypatch.setattr(routes, "DEADLINE", 60.0)
+        until(lambda: "its disk does not respond" in text(), "the reason")
+        monkeypatch.setattr(handlers, "DEADLINE", 60.0)
         assert client.get("/api/names", query={"run": OTHER}).status == 200
         disk.set()
         until(lambda: client.get("/api/names", query={"run": RUN}).status == 200, "the run again")

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from stepscope.web import exporting, protocol
+from stepscope.web import downloads, protocol
 from tests.integration.processes import until
 from tests.web.served import RUN, Client, ready, started
 
@@ -18,7 +18,7 @@ def begin(server, path=PATH, *more):
     link = socket.socket()
     link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     link.connect(("127.0.0.1", server.port))
-    head = (f"GET {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {server.rules.token}", *more, "", "")
+    head = (f"GET {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {server.policy.token}", *more, "", "")
     link.sendall("\r\n".join(head).encode())
     return link
 
@@ -31,7 +31,7 @@ def endless(stream):
 
 def free_slots():
     """Return how many downloads may begin now."""
-    return exporting._UNDER_WAY._value
+    return downloads._FREE._value
 
 
 @pytest.fixture
@@ -43,16 +43,16 @@ def hasty(root, monkeypatch):
     ready(server)
     yield server
     server.stop()
-    until(lambda: free_slots() == exporting.AT_ONCE, "free slots for the next test")
+    until(lambda: free_slots() == downloads.AT_ONCE, "free slots for the next test")
 
 
 def test_downloads_that_nobody_reads_give_their_slots_back(hasty, monkeypatch):
     """Two clients that begin a download and never read are cut off, and a third gets its own."""
-    monkeypatch.setattr(exporting, "_writer", lambda *_words: endless)
+    monkeypatch.setattr(downloads, "_writer", lambda *_words: endless)
     held = [begin(hasty), begin(hasty)]
     until(lambda: free_slots() == 0, "two downloads")
     assert Client(hasty).get(PATH).status == 503
-    until(lambda: free_slots() == exporting.AT_ONCE, "free slots")
+    until(lambda: free_slots() == downloads.AT_ONCE, "free slots")
     monkeypatch.undo()
     assert Client(hasty).get(PATH).status == 200
     for link in held:
@@ -61,7 +61,7 @@ def test_downloads_that_nobody_reads_give_their_slots_back(hasty, monkeypatch):
 
 def test_a_reader_that_goes_on_keeps_its_download(root, monkeypatch):
     """What is read slowly but steadily is never cut off: reading earns time."""
-    monkeypatch.setattr(exporting, "_writer", lambda *_words: lambda stream: stream.write(b"x" * 5_000_000))
+    monkeypatch.setattr(downloads, "_writer", lambda *_words: lambda stream: stream.write(b"x" * 5_000_000))
     server = started(root)
     try:
         ready(server)
@@ -74,14 +74,14 @@ def test_early_disconnects_give_their_slots_back(hasty):
     """A client that leaves before the first byte holds no slot, however often."""
     for _ in range(30):
         begin(hasty).close()
-    until(lambda: free_slots() == exporting.AT_ONCE, "free slots")
+    until(lambda: free_slots() == downloads.AT_ONCE, "free slots")
     until(lambda: Client(hasty).get(PATH).status == 200, "a download")
 
 
 @pytest.mark.parametrize("more", [("Connection: close",), ()])
 def test_an_answer_that_nobody_reads_holds_no_connection(hasty, monkeypatch, more):
     """Whether it is kept alive or closed, a connection whose answer stays unread is cut off."""
-    monkeypatch.setattr(exporting, "_writer", lambda *_words: lambda stream: stream.write(b"x" * 9_000_000))
+    monkeypatch.setattr(downloads, "_writer", lambda *_words: lambda stream: stream.write(b"x" * 9_000_000))
     connections = hasty._uvicorn.server_state.connections
     link = begin(hasty, PATH, *more)
     until(lambda: len(connections) == 1, "its connection")

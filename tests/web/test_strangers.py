@@ -15,7 +15,7 @@ import pytest
 
 from stepscope.core.access import is_loopback, kept_token, new_token, token_path, write_private
 from stepscope.session import page
-from stepscope.web.rules import ADMIN, READ, Rules
+from stepscope.web.access_policy import ADMIN, READ, AccessPolicy
 from stepscope.web.server import Options, Server
 from tests.integration.processes import until
 from tests.web.served import DATA, RUN, Client, ready, started
@@ -75,13 +75,13 @@ def test_another_user_gets_in_by_no_known_way(root):
     server = started(root)
     try:
         ready(server)
-        before = server._guard.refusals
+        before = server.site.traffic.refusals
         words = [python, "-I", "-c", ATTACK, str(server.port), RUN, str(token_path(server.port)), str(os.getuid())]
         as_other = {"user": user, "group": user, "extra_groups": [], "cwd": "/"}
         said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120, **as_other)
         found = json.loads(said.stdout)
         assert found == {"mapped": [401, False], "plain": [401, False], "token": None}
-        until(lambda: server._guard.refusals - before == 52, "every order of the stranger, refused")
+        until(lambda: server.site.traffic.refusals - before == 52, "every order of the stranger, refused")
     finally:
         server.stop()
 
@@ -100,8 +100,8 @@ def test_each_start_on_loopback_has_a_token_of_its_own(tmp_path):
     for _ in range(2):
         server = Server(Options(tmp_path, port=0))
         path = token_path(server.port)
-        tokens.append(server.rules.token)
-        assert path.read_text().strip() == server.rules.token
+        tokens.append(server.policy.token)
+        assert path.read_text().strip() == server.policy.token
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         server.stop()
@@ -119,10 +119,13 @@ def test_a_server_leaves_the_token_of_its_successor(tmp_path):
 
 def test_a_cookie_is_of_one_start_and_one_port():
     """With the token unchanged, as on another address, a cookie still opens only the server that gave it."""
-    rules = Rules("0.0.0.0", "a" * 48, 8080, start="first")
+    rules = AccessPolicy("0.0.0.0", "a" * 48, 8080, start="first")
     cookie = [(b"cookie", f"stepscope-8080={rules.cookie_for(ADMIN)}".encode())]
     assert rules.scope(cookie, 0.0) == ADMIN
-    for other in (Rules("0.0.0.0", "a" * 48, 8080, start="second"), Rules("0.0.0.0", "a" * 48, 8081, start="first")):
+    for other in (
+        AccessPolicy("0.0.0.0", "a" * 48, 8080, start="second"),
+        AccessPolicy("0.0.0.0", "a" * 48, 8081, start="first"),
+    ):
         assert other.scope([(b"cookie", cookie[0][1].replace(b"8080=", f"{other.port}=".encode()))], 0.0).status == 401
 
 
@@ -131,7 +134,7 @@ def test_a_browser_is_started_without_the_token(tmp_path):
     server = Server(Options(tmp_path, port=0))
     try:
         path = server.doorway()
-        assert server.rules.token not in path.as_uri()
+        assert server.policy.token not in path.as_uri()
         assert f"url={server.address}" in path.read_text()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     finally:
@@ -145,8 +148,8 @@ def test_the_address_to_look_is_told_where_it_is_wanted(tmp_path):
         server = Server(Options(tmp_path, port=0, others=wanted))
         told = "\n".join(server.notices())
         server.stop()
-        assert f"?token={server.rules.token_for(ADMIN)}" in told
-        assert (f"?token={server.rules.token_for(READ)}" in told) is wanted
+        assert f"?token={server.policy.token_for(ADMIN)}" in told
+        assert (f"?token={server.policy.token_for(READ)}" in told) is wanted
 
 
 @pytest.mark.parametrize("private", [True, False])

@@ -10,11 +10,13 @@ if TYPE_CHECKING:
 
 
 def strict(value: Any, instead: Callable[[float], Any]) -> Any:
-    """Return plain data with `instead(number)` in place of every number that is not finite, and texts as keys."""
+    """Return plain data with `instead(number)` for numbers that are not finite, text as keys, and valid UTF-8 text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else instead(value)
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {str(key): strict(item, instead) for key, item in value.items()}
+        return {strict(str(key), instead): strict(item, instead) for key, item in value.items()}
     return [strict(item, instead) for item in value] if isinstance(value, (list, tuple)) else value
 
 

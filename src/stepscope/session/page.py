@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-MODULE = "stepscope.web.beside"
+MODULE = "stepscope.web.training_server"
 PORTS = 10
 """Ports that are tried, from the one asked for; then any."""
 

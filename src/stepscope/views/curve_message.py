@@ -1,7 +1,7 @@
-"""The binary form of curves: a JSON head, then columns that a browser views as typed arrays without copying.
+"""Encode curves as binary messages: a JSON head, then columns that a browser uses as typed arrays without a copy.
 
 A message is `SSB1`, the length of the head (u32), the head padded with spaces to a multiple of 8, and the columns, all
-little-endian. Numbers that a curve does not have (the step of a machine's sample) are NaN.
+little-endian. Missing numbers (such as the step of a machine sample) are NaN.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ MAGIC = b"SSB1"
 
 
 def message(head: dict[str, Any], columns: Sequence[bytes]) -> bytes:
-    """Return a message."""
+    """Return a message of a head and its columns."""
     text = msgspec.json.encode(head)
     text += b" " * (-(8 + len(text)) % 8)
     return b"".join((MAGIC, struct.pack("<I", len(text)), text, *columns))
 
 
-def encode_curves(found: Sequence[tuple[str, Curves]]) -> bytes:
-    """Return the curves of some runs, each given with its key, as one message."""
+def encode_curves(runs: Sequence[tuple[str, Curves]]) -> bytes:
+    """Return curves of several runs, given as (key of the run, its curves), as one message."""
     heads: list[dict[str, Any]] = []
     columns: list[bytes] = []
     at = 0
-    for run, curves in found:
+    for run, curves in runs:
         for part in (curves.points, curves.blocks):
             for first, last in spans(part):
                 row = part.select(slice(first, last))
@@ -67,26 +67,26 @@ def _curve(row: Points | Blocks, *, folded: bool) -> tuple[dict[str, Any], list[
 
 
 def bucket_columns(row: Blocks) -> list[bytes]:
-    """Return step, time, mean, min, max, last, min_step and max_step of some buckets."""
+    """Return the columns step, time, mean, min, max, last, min_step and max_step of buckets."""
     values = (row.mean, row.min, row.max, row.last)
     places = (steps(row.min_step), steps(row.max_step))
     return [f64(steps(row.last_step)), f64(row.last_time / 1e6), *map(f64, values), *map(f64, places)]
 
 
 def encode_frame(head: dict[str, Any], rows: Blocks, curve: NDArray[np.uint32]) -> bytes:
-    """Return what is new in a live run: a bucket a row, with the number of its curve."""
+    """Return the new rows of a live run: one bucket per row, with the number of its curve."""
     whole = [*bucket_columns(rows), f64(rows.last_seq.astype(np.float64))]
     counts = [curve.astype("<u4").tobytes(), _u32(rows.count), _u32(rows.nonfinite)]
     return message({**head, "n": len(rows)}, [*whole, *counts, bytes(4 * (len(rows) % 2))])
 
 
 def steps(column: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return steps as floats; NaN where there is none."""
+    """Return steps as floats; NaN for rows without a step."""
     return np.where(column == NO_STEP, np.nan, column.astype(np.float64))
 
 
 def f64(column: NDArray[Any]) -> bytes:
-    """Return a column of 8-byte floats."""
+    """Return the bytes of a column of 64-bit floats."""
     return column.astype("<f8", copy=False).tobytes()
 
 

@@ -1,7 +1,6 @@
-"""A small dashboard: two graphs of values that the program passes in, refreshed in the browser.
+"""A small dashboard: two graphs of rows that the program appends itself, refreshed in the browser.
 
-For recorded runs there is the page of `stepscope serve`; this is the same server with two graphs and nothing to load
-from elsewhere.
+For recorded runs use the page of `stepscope serve`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from starlette.routing import Route, Router
 
 from stepscope.core.access import bracketed
 from stepscope.core.errors import UsageError
-from stepscope.web.guard import Guard
+from stepscope.web.access_policy import AccessPolicy
+from stepscope.web.guard import RequestGuard
 from stepscope.web.listening import listen, token_for
 from stepscope.web.protocol import BoundedProtocol
-from stepscope.web.rules import Rules
 from stepscope.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
@@ -30,43 +29,43 @@ if TYPE_CHECKING:
 HEADING = "Stepscope Training Monitor"
 PAGE = Path(__file__).parent / "dashboard_page"
 KEPT = 5000
-"""Rows that a graph shows: the newest."""
+"""Rows in a graph; the newest are shown."""
 SPELLINGS = {
     "timestamp": ("timestamp", "time"),
     "loss": ("loss", "training_loss", "train_loss"),
     "cpu_percent": ("cpu_percent", "cpu_usage", "cpu_usage_percent"),
     "gpu_memory": ("gpu_memory", "gpu_memory_mb", "gpu_memory_used_mb"),
 }
-"""Keys of a row that mean the same."""
+"""Accepted keys of each column."""
 
 
 class MonitoringDashboard:
-    """Two graphs, of the loss and of the resources, over the rows in `metrics_data`."""
+    """Two graphs, loss and resources, over the rows in `metrics_data`."""
 
     def __init__(self, heading: str = HEADING, *, token_file: Path | None = None) -> None:
         """Begin without data.
 
         Args:
-            heading: of the page.
-            token_file: where the token lies that the page asks for, made where there is none; by default it is new at
-                each start on loopback, and among the user's settings for other addresses.
+            heading: title of the page.
+            token_file: file with the token of the page, created if it is missing. By default the token is new at each
+                start on loopback, and stored in the user's settings for other addresses.
         """
         self.heading = heading
         self.metrics_data: list[dict[str, Any]] = []
-        """Rows with `timestamp`, `loss`, `cpu_percent` and `gpu_memory` (MB); what is missing leaves a gap."""
+        """Rows with `timestamp`, `loss`, `cpu_percent` and `gpu_memory` (MB); a missing value leaves a gap."""
         self._files, self._token_file = StaticFiles(PAGE), token_file
         self.app = Router([Route("/figures", self._figures), Route("/{rest:path}", self._page)])
-        """The ASGI application, to be served elsewhere; `run` puts a guard before it."""
+        """The ASGI application without the guard that `run` adds."""
 
     def create_loss_graph(self) -> dict[str, Any]:
-        """Return the graph of the loss as a figure of plain values, in Plotly's form."""
+        """Return the graph of the loss as plain data in Plotly's form."""
         time, loss = self._columns("timestamp", "loss")
         trace = {"type": "scatter", "x": time, "y": loss, "mode": "lines+markers", "name": "Training Loss"}
         layout = {"title": "Training Loss Over Time", "xaxis": {"title": "Time"}, "yaxis": {"title": "Loss"}}
         return {"data": [trace], "layout": layout}
 
     def create_resource_graph(self) -> dict[str, Any]:
-        """Return the graph of processor and GPU memory, the latter on an axis of its own at the right."""
+        """Return the graph of CPU usage and GPU memory, the latter on its own axis on the right."""
         time, cpu, memory = self._columns("timestamp", "cpu_percent", "gpu_memory")
         processor = {"type": "scatter", "x": time, "y": cpu, "mode": "lines", "name": "CPU Usage"}
         gpu = {"type": "scatter", "x": time, "y": memory, "mode": "lines", "name": "GPU Memory", "yaxis": "y2"}
@@ -82,7 +81,7 @@ class MonitoringDashboard:
         """Serve the page until interrupted.
 
         Raises:
-            StepscopeError: the port is taken; the message says by whom.
+            StepscopeError: the port is in use; the message names the process.
         """
         if not 0 <= port <= 65535:
             raise UsageError(f"serve on {port}", "ports are 0 to 65535", "take port=8050")
@@ -90,12 +89,12 @@ class MonitoringDashboard:
         sockets = listen(host, port)
         number = sockets[0].getsockname()[1]
         print(f"{self.heading}: http://{bracketed(host)}:{number}/?token={token}")  # noqa: T201 - the user needs the address
-        self.server(Rules(host, token, number)).run(sockets=sockets)
+        self.server(AccessPolicy(host, token, number)).run(sockets=sockets)
 
-    def server(self, rules: Rules) -> uvicorn.Server:
-        """Return the server, which judges requests by these rules."""
+    def server(self, policy: AccessPolicy) -> uvicorn.Server:
+        """Return the server, guarded by an access policy."""
         config = uvicorn.Config(
-            Guard(self.app, rules),
+            RequestGuard(self.app, policy),
             http=BoundedProtocol,
             ws="none",
             lifespan="off",
@@ -121,7 +120,7 @@ class MonitoringDashboard:
 
 
 def _number(row: Any, name: str) -> float | None:
-    """Return a value of a row under any of its spellings; None if it is missing or no finite number."""
+    """Return a value of a row under any of its spellings; None if it is missing or not a finite number."""
     if not isinstance(row, dict):
         return None
     value = next((row[key] for key in SPELLINGS[name] if row.get(key) is not None), None)

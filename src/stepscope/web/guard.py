@@ -1,16 +1,16 @@
-"""The gate before every route: judges requests by the rules, bounds them, and puts the same headers on every answer."""
+"""The guard in front of every route: applies the access policy and size limits, and sets security headers."""
 
 from __future__ import annotations
 
 import logging
 import os
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
-import msgspec
-
-from stepscope.web.rules import ADMIN, Refusal, Rules
+from stepscope.web.access_policy import ADMIN, AccessPolicy, Refusal
+from stepscope.web.failures import error_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOG = logging.getLogger("stepscope.web")
-MOST_QUERY, MOST_PATH = 16_384, 2_048
+MAX_QUERY, MAX_PATH = 16_384, 2_048
 """Bytes of a query, and of a path."""
-MOST_HEADERS, MOST_HEAD = 100, 32_768
+MAX_HEADERS, MAX_HEAD = 100, 32_768
 """Headers of a request, and their bytes."""
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -39,79 +39,86 @@ HEADERS = (
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
 )
 OPEN_PATHS = ("/healthz",)
-"""Beside the page itself, what is answered without a token."""
+"""Data that needs no token."""
 
 
 def is_data(path: str) -> bool:
-    """Say whether a path leads to data; what does not is the page, which is the same for everybody."""
+    """Return whether a path leads to data; all other paths lead to the page, which is public."""
     return path.startswith(("/api/", "/metrics", "/openapi.json", "/figures"))
 
 
-class Guard:
-    """Stands before the application."""
+@dataclass
+class Traffic:
+    """Requests so far."""
 
-    def __init__(self, app: App, rules: Rules) -> None:
-        """Guard `app` by these rules."""
-        self._app, self._rules = app, rules
-        self.requests = 0
-        self.refusals = 0
-        self.last = time.monotonic()
-        """When a request was last let pass."""
+    requests: int = 0
+    refusals: int = 0
+    last: float = field(default_factory=time.monotonic)
+    """Time of the last request that was let through, on the monotonic clock."""
+
+
+class RequestGuard:
+    """An ASGI application that checks each request before it passes it on."""
+
+    def __init__(self, app: App, policy: AccessPolicy, traffic: Traffic | None = None) -> None:
+        """Guard `app` with a policy; requests are counted in `traffic`."""
+        self._app, self._policy = app, policy
+        self._traffic = traffic or Traffic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # a WebSocket: this server has none
+        if scope["type"] != "http":  # no WebSockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        self.requests += 1
-        found = self._judged(scope)
-        if isinstance(found, Refusal):
-            self.refusals += 1
-            await _answer(send, found.status, _error(found.text), path=scope["path"])
-        elif found is not None:
-            await _answer(send, 303, b"", [(b"location", scope["path"].encode()), (b"set-cookie", found)])
+        self._traffic.requests += 1
+        verdict = self._check(scope)
+        if isinstance(verdict, Refusal):
+            self._traffic.refusals += 1
+            await _answer(send, verdict.status, error_body(verdict.text), path=scope["path"])
+        elif verdict is not None:
+            await _answer(send, 303, b"", [(b"location", scope["path"].encode()), (b"set-cookie", verdict)])
         else:
             await self._pass_on(scope, receive, send)
 
-    def _judged(self, scope: Scope) -> Refusal | bytes | None:
-        """Return why a request is refused, the cookie that its token is swapped for, or None if it may pass."""
-        headers, rules = scope["headers"], self._rules
+    def _check(self, scope: Scope) -> Refusal | bytes | None:
+        """Return a refusal, the cookie to set in exchange for a token in the address, or None to let it pass."""
+        headers, policy = scope["headers"], self._policy
         local = str((scope.get("server") or ("", 0))[0])
         changes = scope["method"] not in {"GET", "HEAD"}
         page = not is_data(scope["path"])
         problem = (
-            rules.misdirected(scope["raw_path"], headers, local)
+            policy.misdirected(scope["raw_path"], headers, local)
             or _too_large(scope)
-            or rules.foreign(headers, changes=changes, navigation=page and not changes)
+            or policy.foreign(headers, changes=changes, navigation=page and not changes)
         )
         if problem is not None:
             return problem
         if page and b"token=" in scope["query_string"]:
-            return self._swapped(scope, time.monotonic())
-        return None if page or scope["path"] in OPEN_PATHS else self._unallowed(scope, changes=changes)
+            return self._cookie(scope, time.monotonic())
+        return None if page or scope["path"] in OPEN_PATHS else self._refusal(scope, changes=changes)
 
-    def _unallowed(self, scope: Scope, *, changes: bool) -> Refusal | None:
-        allowed = self._rules.scope(scope["headers"], time.monotonic())
+    def _refusal(self, scope: Scope, *, changes: bool) -> Refusal | None:
+        allowed = self._policy.scope(scope["headers"], time.monotonic())
         if isinstance(allowed, Refusal):
             return allowed
         if changes and allowed != ADMIN:
-            return Refusal(403, "cannot change anything: this token may only look; use the owner's address")
+            return Refusal(403, "cannot change this alert: this token may only read; use the address of the owner")
         return None
 
-    def _swapped(self, scope: Scope, now: float) -> Refusal | bytes:
-        """Swap the token in a URL for a cookie, and redirect to the URL without the token."""
+    def _cookie(self, scope: Scope, now: float) -> Refusal | bytes:
+        """Exchange the token in an address for a cookie; the redirect drops the token from the address."""
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        found = self._rules.entry(token, now)
-        if isinstance(found, Refusal):
-            return found
-        return f"{self._rules.cookie_name}={found}; HttpOnly; SameSite=Strict; Path=/".encode()
+        cookie = self._policy.entry(token, now)
+        if isinstance(cookie, Refusal):
+            return cookie
+        return f"{self._policy.cookie_name}={cookie}; HttpOnly; SameSite=Strict; Path=/".encode()
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = False
-        self.last = time.monotonic()
+        self._traffic.last = time.monotonic()
 
         async def guarded(message: Message) -> None:
             nonlocal began
@@ -123,43 +130,36 @@ class Guard:
         try:
             await self._app(scope, receive, guarded)
         except Exception:
-            name = os.urandom(4).hex()
-            LOG.exception("error %s: %s %s", name, scope["method"], scope["path"])
+            identifier = os.urandom(4).hex()
+            LOG.exception("error %s: %s %s", identifier, scope["method"], scope["path"])
             if began:
                 raise
-            text = f"cannot answer this: an error of our own ({name}); the server's terminal says more"
-            await _answer(send, 500, _error(text, name), path=scope["path"])
+            text = f"cannot answer this request: internal error {identifier}; see the output of the server"
+            await _answer(send, 500, error_body(text, identifier), path=scope["path"])
 
 
 def _too_large(scope: Scope) -> Refusal | None:
-    if len(scope["query_string"]) > MOST_QUERY or len(scope["raw_path"]) > MOST_PATH:
-        return Refusal(414, "cannot answer this: its address is too long; ask for fewer names at a time")
-    if (
-        len(scope["headers"]) > MOST_HEADERS
-        or sum(len(key) + len(value) for key, value in scope["headers"]) > MOST_HEAD
-    ):
-        return Refusal(431, "cannot answer this: its head is too long; send fewer headers")
+    if len(scope["query_string"]) > MAX_QUERY or len(scope["raw_path"]) > MAX_PATH:
+        return Refusal(414, "cannot answer this request: its address is too long; ask for fewer names at a time")
+    if len(scope["headers"]) > MAX_HEADERS or sum(len(key) + len(value) for key, value in scope["headers"]) > MAX_HEAD:
+        return Refusal(431, "cannot answer this request: its head is too long; send fewer headers")
     if "\x00" in scope["path"]:
-        return Refusal(400, "cannot answer this: its path holds a zero byte; leave that out")
+        return Refusal(400, "cannot answer this request: its path contains a zero byte; remove it")
     return None
-
-
-def _error(text: str, name: str | None = None) -> bytes:
-    return msgspec.json.encode({"error": {"id": name or os.urandom(4).hex(), "text": text}})
 
 
 def _headers(path: str, given: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     policy = DATA_POLICY if is_data(path) else PAGE_POLICY
-    found = [*HEADERS, (b"content-security-policy", policy.encode())]
+    headers = [*HEADERS, (b"content-security-policy", policy.encode())]
     if not any(key.lower() == b"cache-control" for key, _ in given):
-        found.append((b"cache-control", b"no-store"))
-    return found
+        headers.append((b"cache-control", b"no-store"))
+    return headers
 
 
 async def _answer(
     send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None, path: str = "/api/"
 ) -> None:
-    """Send a whole answer of our own."""
+    """Send a complete response of the guard itself."""
     kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     more = [(b"www-authenticate", b'Bearer realm="stepscope"')] if status == 401 else []
     more += [(b"retry-after", b"60")] if status == 429 else []

@@ -1,4 +1,4 @@
-"""The socket of the server: which address, which token, and who has the port if it is taken."""
+"""The listening sockets of the server, its token, and the process that holds a port in use."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BACKLOG = 512
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on a port: for localhost those of both protocols.
+    """Return sockets that listen on a port: for localhost both IPv4 and IPv6.
 
     Raises:
-        StepscopeError: the port is taken, or the address is not of this machine.
+        StepscopeError: the port is in use, or this machine does not have the address.
     """
     addresses = ["127.0.0.1", "::1"] if host == "localhost" else [host]
     found: list[socket.socket] = []
@@ -42,7 +42,7 @@ def _bound(address: str, port: int) -> socket.socket:
     family, kind, _, _, place = entries[0]
     listening = socket.socket(family, kind)
     try:
-        # So that a port whose server ended a moment ago is free again; on Linux it shares no live one.
+        # A port is free again right after its server ended; on Linux this does not allow two servers on one port.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -58,14 +58,14 @@ def _refused(host: str, port: int, error: OSError) -> StepscopeError:
     if error.errno == errno.EADDRINUSE:
         return StepscopeError(f"serve on {port}", f"in use by {owner_of(port)}", f"use --port, for example {port + 1}")
     if error.errno == errno.EACCES:
-        return StepscopeError(f"serve on {port}", "ports below 1024 are for root", "use --port 8080")
+        return StepscopeError(f"serve on {port}", "ports below 1024 need root", "use --port 8080")
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return UsageError(f"serve on {host}", "this machine has no such address", "use --host 127.0.0.1")
     return StepscopeError(f"serve on {bracketed(host)}:{port}", error.strerror or error, "use --port or --host")
 
 
 def owner_of(port: int, proc: Path = Path("/proc")) -> str:
-    """Return which process listens on a port, as far as this user may know."""
+    """Return a description of the process that listens on a port, as far as this user may see it."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -78,13 +78,13 @@ def owner_of(port: int, proc: Path = Path("/proc")) -> str:
             if _open_files(process / "fd") & inodes:
                 words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").split()
                 return f"process {process.name} ({' '.join(words[:6])[:80]})"
-        except OSError:  # it ended, or belongs to somebody else
+        except OSError:  # it ended, or belongs to another user
             continue
     return "a process of another user" if inodes else "another process"
 
 
 def _open_files(folder: Path) -> set[str]:
-    """Return what the open files of a process are, without those that it closed meanwhile."""
+    """Return the targets of the open files of a process; files that it closes meanwhile are skipped."""
     found = set()
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
@@ -93,20 +93,18 @@ def _open_files(folder: Path) -> set[str]:
 
 
 def token_for(host: str, path: Path | None = None) -> str:
-    """Return the token that a server on this address requires, kept in `path` if given.
+    """Return the token that a server on this address requires; it is stored in `path` if that is given.
 
     Raises:
-        StepscopeError: it can be neither read nor made.
+        StepscopeError: the token can be neither read nor created.
     """
     try:
         return token_to_ask_for(host) if path is None else kept_token(path)
     except OSError as error:
-        raise unkept(host, error) from error
+        raise token_error(host, error) from error
 
 
-def unkept(host: str, error: OSError) -> StepscopeError:
-    """Return the error of a server whose token cannot be kept in a file."""
-    cause = f"no token can be kept in {error.filename or 'a file'} ({error.strerror})"
-    return StepscopeError(
-        f"serve on {host}", cause, "make that possible, or set STEPSCOPE_RUNTIME_DIR to a folder of yours"
-    )
+def token_error(host: str, error: OSError) -> StepscopeError:
+    """Return the error of a server that cannot store its token."""
+    cause = f"its token cannot be stored in {error.filename or 'a file'} ({error.strerror})"
+    return StepscopeError(f"serve on {host}", cause, "fix that, or set STEPSCOPE_RUNTIME_DIR to a folder of yours")

@@ -1,7 +1,7 @@
-"""Live runs: what is new in a run since a page last asked, encoded once for all pages that look at it.
+"""Live runs: the new rows since a page last polled, encoded once for all pages that show the run.
 
-There is no timer and no push: the first question after a pause makes the next frame, the others get the same bytes. A
-run that nobody asks for costs nothing.
+There is no timer and no push: the first poll after a pause makes the next frame, other polls get the same bytes. A run
+that no page polls costs nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from stepscope.views.curve_message import encode_frame
 from stepscope.views.event_count import EventCount
 from stepscope.views.pace import STEP, pace_of
 from stepscope.views.run_card import EPOCH, card_of
-from stepscope.views.status import status
+from stepscope.views.status import status as status_of
+from stepscope.web.failures import CursorExpiredError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,33 +35,29 @@ if TYPE_CHECKING:
     from stepscope.store.points import Points
 
 PACE = 0.2
-"""Seconds between two looks at a run, however many pages ask."""
+"""Seconds between two reads of a run, however many pages poll it."""
 ROWS = 8
 """Buckets of one curve in one frame."""
 FRAMES = 240
-"""Frames that are kept for pages that fell behind: two minutes of questions at 2 Hz."""
-MOST_BYTES = 1 << 23
-"""Bytes of the frames of one run."""
+"""Frames that are kept for pages that fall behind: two minutes of polls at 2 Hz."""
+MAX_BYTES = 1 << 23
+"""Bytes of all frames of one run."""
 IDLE = 60.0
-"""Seconds without a question after which a run is no longer followed."""
-CHANNELS = 64
+"""Seconds without a poll after which a run is no longer followed."""
+MAX_LIVE_RUNS = 64
 """Runs that are followed at a time."""
 WINDOW = 30.0
-"""Seconds of steps that the time left is told from."""
+"""Seconds of steps that the remaining time is estimated from."""
 
 
-class BehindError(Exception):
-    """The cursor is older than what is kept: start over."""
-
-
-class Channel:
+class LiveRun:
     """One run that is followed."""
 
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection) -> None:
-        """Begin at what is there now.
+        """Begin with the rows so far.
 
         Raises:
-            StepscopeError: there is no run that can be read.
+            StepscopeError: the run cannot be read.
         """
         self._folder = RunFolder(path)
         self._lock = threading.Lock()
@@ -71,103 +68,102 @@ class Channel:
         self._facts = {**card_of(past, names), "names": len(names)}
         self._names = set(names)
         self._pace, self._recent = pace_of(past), deque[tuple[float, int]]()
-        self._begin()
+        self._reset()
         self.asked = time.monotonic()
 
-    def _begin(self) -> None:
-        """Make every cursor that was given out invalid, and number the curves anew."""
+    def _reset(self) -> None:
+        """Invalidate all cursors, and number the curves from 0 again."""
         self._generation = os.urandom(4).hex()
-        self._table: dict[tuple[str, int, int], int] = {}
+        self._curves: dict[tuple[str, int, int], int] = {}
         self._frames: deque[tuple[int, bytes]] = deque()
         self._number = 0
         self._bytes = 0
-        self._told: dict[str, Any] = {}
-        self._looked = 0.0
+        self._last_status: dict[str, Any] = {}
+        self._polled = 0.0
 
     @property
     def cursor(self) -> str:
-        """Where a page stands that has seen everything."""
+        """Cursor of a page that has received everything."""
         return f"{self._generation}-{self._number}"
 
     def hello(self) -> dict[str, Any]:
-        """Return the cursor, the numbers of the curves so far, and how the run stands."""
+        """Return the cursor, the numbers of the curves so far, and the status of the run."""
         self.asked = time.monotonic()
-        self.look()
+        self.poll()
         with self._lock:
-            curves = [[number, *key] for key, number in self._table.items()]
+            curves = [[number, *key] for key, number in self._curves.items()]
             return {"cursor": self.cursor, "curves": curves, "status": self._status()}
 
     def since(self, cursor: str) -> bytes | None:
-        """Return the frames after a cursor; None if there is none.
+        """Return the frames after a cursor; None if nothing is new.
 
         Raises:
-            BehindError: the cursor is too old, or of another time.
+            CursorExpiredError: the frames after the cursor are gone.
         """
         self.asked = time.monotonic()
         generation, _, number = cursor.partition("-")
         with self._lock:
             first = self._frames[0][0] if self._frames else self._number + 1
             if generation != self._generation or not number.isdecimal() or int(number) + 1 < first:
-                raise BehindError
+                raise CursorExpiredError
             if int(number) >= self._number:
                 return None
             return b"".join(data for at, data in self._frames if at > int(number))
 
     @property
     def is_due(self) -> bool:
-        """Whether enough time has passed for another look."""
-        return time.monotonic() - self._looked >= PACE
+        """Whether enough time has passed for another read."""
+        return time.monotonic() - self._polled >= PACE
 
-    def look(self) -> None:
-        """Look for new points and for how the run stands; make a frame if anything changed."""
+    def poll(self) -> None:
+        """Read new points and the status; make a frame if anything changed."""
         with self._lock:
             if not self.is_due:
                 return
             points = self._follower.look()
             if self._follower.missed:
                 self._follower.missed = False
-                self._begin()
-            self._looked = time.monotonic()
-            self._learn(points)
-            told = self._status()
-            same = {key: value for key, value in told.items() if key != "now"} == self._told
-            if not len(points) and same:
-                return
-            self._told = {key: value for key, value in told.items() if key != "now"}
-            self._add(points, told)
+                self._reset()
+            self._polled = time.monotonic()
+            self._update_facts(points)
+            status = self._status()
+            timeless = {key: value for key, value in status.items() if key != "now"}
+            if len(points) or timeless != self._last_status:
+                self._last_status = timeless
+                self._add(points, status)
 
     def close(self) -> None:
         """Close the files."""
         self._follower.close()
 
     def _status(self) -> dict[str, Any]:
-        return status(self._folder, self._facts, self._events)
+        return status_of(self._folder, self._facts, self._events)
 
-    def _add(self, points: Points, told: dict[str, Any]) -> None:
+    def _add(self, points: Points, status: dict[str, Any]) -> None:
         rows = few(points)
         curve, new = self._numbered(rows)
         self._number += 1
-        head = {"frame": self._number, "cursor": self.cursor, "new": new, "status": told}
+        head = {"frame": self._number, "cursor": self.cursor, "new": new, "status": status}
         data = encode_frame(head, rows, curve)
         self._frames.append((self._number, data))
         self._bytes += len(data)
-        while len(self._frames) > FRAMES or self._bytes > MOST_BYTES:
+        while len(self._frames) > FRAMES or self._bytes > MAX_BYTES:
             self._bytes -= len(self._frames.popleft()[1])
 
     def _numbered(self, rows: Blocks) -> tuple[NDArray[np.uint32], list[list[Any]]]:
-        """Return the number of each row's curve, and the curves that have none yet."""
+        """Return the number of each row's curve, and the curves that are new."""
         numbers = np.zeros(len(rows), np.uint32)
         new: list[list[Any]] = []
         for first, last in spans(rows):
             key = (rows.names[int(rows.name[first])], int(rows.rank[first]), int(rows.attempt[first]))
-            if key not in self._table:
-                self._table[key] = len(self._table)
-                new.append([self._table[key], *key])
-            numbers[first:last] = self._table[key]
+            if key not in self._curves:
+                self._curves[key] = len(self._curves)
+                new.append([self._curves[key], *key])
+            numbers[first:last] = self._curves[key]
         return numbers, new
 
-    def _learn(self, points: Points) -> None:
-        """Take from the points what the status says: how many metrics there are, the epoch, the speed."""
+    def _update_facts(self, points: Points) -> None:
+        """Update the facts of the status that come from points: number of metrics, epoch, speed."""
         if not len(points):
             return
         used = {points.names[code] for code in np.unique(points.name).tolist()}
@@ -180,10 +176,10 @@ class Channel:
         if STEP in used:
             self._pace.take(points)
             self._facts["rate"] = self._pace.rates().steps_per_second
-            self._clock(points.select(points.name == points.names.index(STEP)))
+            self._update_recent_rate(points.select(points.name == points.names.index(STEP)))
 
-    def _clock(self, steps: Points) -> None:
-        """Tell the present speed, for the time left, from how far the lowest rank came, and when."""
+    def _update_recent_rate(self, steps: Points) -> None:
+        """Compute the current speed from the progress of the lowest rank; the remaining time depends on it."""
         first = steps.select(steps.rank == steps.rank.min())
         at = int(np.argmax(first.time))
         self._recent.append((float(first.time[at]) / 1e6, int(first.step[at])))
@@ -195,40 +191,40 @@ class Channel:
 
 
 def few(points: Points) -> Blocks:
-    """Return the points of each curve, which stand in order, as a few buckets."""
+    """Return the points of each curve, which are in order, as a few buckets."""
     return thinned(build(points, 1), ROWS)
 
 
-class Channels:
-    """The runs that are followed."""
+class LiveRuns:
+    """The runs that pages follow."""
 
     def __init__(self) -> None:
-        """Follow none."""
+        """Follow no run."""
         self._lock = threading.Lock()
-        self._open: dict[str, Channel] = {}
+        self._open: dict[str, LiveRun] = {}
 
-    def get(self, key: str) -> Channel | None:
-        """Return a run that is followed already."""
+    def get(self, key: str) -> LiveRun | None:
+        """Return a run that is followed already; None otherwise."""
         return self._open.get(key)
 
-    def open(self, key: str, path: Path, connection: duckdb.DuckDBPyConnection) -> Channel:
-        """Return a run, followed from now on."""
+    def open(self, key: str, path: Path, connection: duckdb.DuckDBPyConnection) -> LiveRun:
+        """Return a run, and follow it from now on."""
         with self._lock:
             self._drop_idle()
             if key not in self._open:
-                self._open[key] = Channel(path, connection)
+                self._open[key] = LiveRun(path, connection)
             return self._open[key]
 
     def close(self) -> None:
-        """Follow none."""
+        """Stop following all runs."""
         with self._lock:
-            for channel in self._open.values():
-                channel.close()
+            for run in self._open.values():
+                run.close()
             self._open.clear()
 
     def _drop_idle(self) -> None:
         now = time.monotonic()
         oldest = sorted(self._open, key=lambda key: self._open[key].asked)
         idle = [key for key in oldest if now - self._open[key].asked > IDLE]
-        for key in idle or oldest[: max(0, len(oldest) - CHANNELS + 1)]:
+        for key in idle or oldest[: max(0, len(oldest) - MAX_LIVE_RUNS + 1)]:
             self._open.pop(key).close()

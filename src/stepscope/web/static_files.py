@@ -1,4 +1,4 @@
-"""The built page: its files, read into memory and looked up by name, so that no path can lead anywhere else."""
+"""The files of the built page, held in memory and looked up by name, so that no path can lead outside of it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from starlette.responses import Response
 
 STATIC = Path(__file__).parent / "static"
 INDEX = "/index.html"
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 """Bytes of one file."""
 SMALL = 512
-"""Bytes below which nothing is compressed."""
+"""Bytes below which a file is not compressed."""
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".woff2": "font/woff2"}
 FOREVER = "public, max-age=31536000, immutable"
-"""A file below assets/ has a digest in its name."""
+"""For files below assets/: their names contain a digest."""
 NOT_BUILT = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Stepscope: the page is not built</title>
 <h1>The page is not built</h1>
-<p>This installation of Stepscope has no page. In a copy of its repository, <code>make page</code> builds it;
-<code>pip install .</code> does so by itself. The data is served already:
-<a href="/api/runs">/api/runs</a>, described by <a href="/openapi.json">/openapi.json</a>.</p>
+<p>This installation of Stepscope has no page. Run <code>make page</code> in a clone of the repository to build it;
+<code>pip install .</code> does this too. The data is available: <a href="/api/runs">/api/runs</a>,
+documented in <a href="/openapi.json">/openapi.json</a>.</p>
 """
 
 
@@ -33,25 +33,25 @@ class File:
 
     data: bytes
     packed: bytes | None
-    """Compressed, where that is worth it."""
+    """The compressed data; None if compression saves less than a tenth."""
     kind: str
     tag: str
 
 
 class StaticFiles:
-    """The files of a folder by their paths in it; read anew when the page is built anew."""
+    """The files of a folder by path; read again when the page is built again."""
 
     def __init__(self, folder: Path = STATIC) -> None:
-        """Take the files of `folder`, if there is one."""
+        """Serve the files of `folder`, which may be missing."""
         self._folder = folder
         self._stamp: object = None
         self._files: dict[str, File] = {}
 
     def answer(self, path: str, accepted: str = "", known: str = "") -> Response:
-        """Return the file at a path; the page itself at any path that names no file.
+        """Return the file at a path; the page itself for any path that is not a file.
 
         Args:
-            path: of the request.
+            path: path of the request.
             accepted: its Accept-Encoding.
             known: its If-None-Match.
         """
@@ -59,7 +59,7 @@ class StaticFiles:
         name = path if path in self._files else INDEX
         file = self._files.get(name)
         if name == INDEX and "." in path.rpartition("/")[2] and path != INDEX:
-            return Response(b"there is no such file\n", 404, media_type="text/plain")
+            return Response(b"no such file\n", 404, media_type="text/plain")
         if file is None:
             return Response(NOT_BUILT, 200, media_type="text/html")
         headers = {"etag": file.tag, "vary": "accept-encoding"}
@@ -69,12 +69,6 @@ class StaticFiles:
         if file.packed is not None and "gzip" in accepted:
             return Response(file.packed, headers={**headers, "content-encoding": "gzip"}, media_type=file.kind)
         return Response(file.data, headers=headers, media_type=file.kind)
-
-    @property
-    def is_built(self) -> bool:
-        """Whether there is a page."""
-        self._read()
-        return INDEX in self._files
 
     def _read(self) -> None:
         index = self._folder / INDEX.strip("/")
@@ -88,10 +82,9 @@ class StaticFiles:
 
 
 def _plain_files(folder: Path) -> list[Path]:
-    found = []
-    for place, _, names in os.walk(folder):
-        found += [Path(place) / name for name in names if not name.startswith(".")]
-    return [path for path in found if not path.is_symlink() and path.stat().st_size <= MOST_BYTES]
+    names = ((Path(parent), name) for parent, _, names in os.walk(folder) for name in names)
+    paths = [parent / name for parent, name in names if not name.startswith(".")]
+    return [path for path in paths if not path.is_symlink() and path.stat().st_size <= MAX_BYTES]
 
 
 def _file(path: Path) -> File:

@@ -36,13 +36,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until interrupted."""
-    from stepscope.web.allocation import keep_little
-    from stepscope.web.server import Server
-    from stepscope.web.settings import serving
+    from stepscope.web.server import Server, configured, return_memory_early
 
-    keep_little()
+    return_memory_early()
     root = _root(options.dir)
-    server = Server(serving(str(root), options.host, options.port, others=options.token))
+    server = Server(configured(str(root), options.host, options.port, others=options.token))
 
     def ready() -> None:
         for notice in server.notices():

@@ -1,8 +1,26 @@
-"""What is answered, as types: the description of the interface is made of them, and the tests compare real answers."""
+"""Types of all responses; the OpenAPI description and the page's types are generated from them."""
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
+
+import msgspec
+
+from stepscope.core.strict_json import null, strict
+
+CURVES_TYPE = "application/vnd.stepscope.curves"
+"""Media type of binary curves."""
+
+
+def encoded(value: Any) -> bytes:
+    """Return plain data as JSON: null for numbers that are not finite, text for types that JSON lacks."""
+    return msgspec.json.encode(strict(value, null), enc_hook=str)
+
+
+class Health(TypedDict):
+    """The server is alive."""
+
+    ok: bool
 
 
 class ErrorText(TypedDict):
@@ -106,7 +124,7 @@ class Row(TypedDict):
     card: Card | None
 
 
-class Runs(TypedDict):
+class RunList(TypedDict):
     """The list of runs, or what changed in it."""
 
     version: int
@@ -291,7 +309,7 @@ class Recipe(TypedDict):
     shell: str
 
 
-class Done(TypedDict):
+class Accepted(TypedDict):
     """What became of a request."""
 
     ok: bool

@@ -44,19 +44,19 @@ def test_the_list_is_asked_for_what_changed(root, tmp_path):
     try:
         client = Client(server)
         make_run(tmp_path, "first")
-        server.site.catalogue.look()
+        server.site.runs.scan()
         ready(server)
         before = client.get("/api/runs").json
         assert client.get("/api/runs", query={"since": before["version"]}).status == 304
         make_run(tmp_path, "second")
-        server.site.catalogue.look()
+        server.site.runs.scan()
         after = client.get("/api/runs", query={"since": before["version"]}).json
         assert [row["id"] for row in after["rows"]] == ["second"]
         ready(server)
         for path in sorted((tmp_path / "mnist" / "first").rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         (tmp_path / "mnist" / "first").rmdir()
-        server.site.catalogue.look()
+        server.site.runs.scan()
         assert client.get("/api/runs", query={"since": after["version"]}).json["gone"] == ["mnist/first"]
     finally:
         server.stop()

@@ -1,7 +1,7 @@
-"""Who is answered: the names of this server, the origins and sites of a request, tokens and what each may do.
+"""Decide which requests are answered: by host name, origin and token.
 
-No socket and no clock: headers in, a refusal or None out. A browser can be made to send anything to a loopback port, by
-a page of somebody else or under another name (DNS rebinding), so every request is judged before any route sees it.
+Pure functions of headers, without socket or clock. Any web page can make a browser send requests to a loopback port,
+also under another host name (DNS rebinding), so every request is checked before a route sees it.
 """
 
 from __future__ import annotations
@@ -20,64 +20,66 @@ if TYPE_CHECKING:
     Headers = Sequence[tuple[bytes, bytes]]
 
 READ, ADMIN = "read", "admin"
-"""Scopes: to look at everything; to change the state of alerts too."""
+"""Scopes: READ sees everything; ADMIN may also change the state of alerts."""
 GUESSES = 20
-"""Wrong tokens in a minute, after which they are answered by 429."""
+"""Wrong tokens per minute, after which the response is 429."""
 OWN_SITES = (b"none", b"same-origin")
-WILDCARDS = ("0.0.0.0", "[::]")  # noqa: S104 - refused, not bound: a page elsewhere reaches loopback by them
+WILDCARDS = ("0.0.0.0", "[::]")  # noqa: S104 - compared, not bound: other sites can reach loopback through them
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is not answered."""
+    """The reason for refusing a request."""
 
     status: int
     text: str
 
 
 @dataclass
-class Rules:
-    """The names that this server answers to, and the token it asks for."""
+class AccessPolicy:
+    """The host names of this server, and the token that it requires."""
 
     host: str
-    """Address or name that it listens on."""
+    """Address or name that the server listens on."""
     token: str
-    """Of the scope ADMIN; the one to READ is made of it."""
+    """The token of the scope ADMIN; the token of READ is derived from it."""
     port: int = 0
     names: set[str] = field(default_factory=set)
-    """Further names, such as that of a proxy in front."""
+    """Further host names, such as that of a reverse proxy."""
     machine: str = field(default_factory=lambda: os.uname().nodename)
     start: str = field(default_factory=lambda: os.urandom(16).hex())
-    """Of this start of the server: a cookie of an earlier one, which others may have seen since, is worth nothing."""
+    """Random for each start of the server, so that cookies of an earlier start are invalid."""
     _failures: list[float] = field(default_factory=list)
 
     def known_names(self, local: str) -> set[str]:
-        """Return the names, in small letters; `local` is the address that the client reached."""
-        found = {"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in self.names)}
+        """Return the host names in lower case; `local` is the address that the client connected to."""
+        names = {"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in self.names)}
         if bracketed(self.host) not in {"", *WILDCARDS}:
-            found.add(bracketed(self.host).lower())
-        return found | {self.machine.lower(), bracketed(local).lower()}  # a page that knows these has no token
+            names.add(bracketed(self.host).lower())
+        return names | {self.machine.lower(), bracketed(local).lower()}  # safe: a page that knows them has no token
 
     def misdirected(self, target: bytes, headers: Headers, local: str) -> Refusal | None:
-        """Refuse a request whose Host header does not name this server (DNS rebinding)."""
+        """Refuse a request whose host is not this server."""
         if not target.startswith(b"/"):
-            return Refusal(400, "cannot answer this: its target is not a path; ask for a path of this server")
+            return Refusal(400, "cannot answer this request: its target is not a path; request a path of this server")
         hosts = values(headers, b"host")
         name = host_name(hosts[0]) if len(hosts) == 1 else None
         if name is None or name not in self.known_names(local):
-            text = "cannot answer this: the host that it names is not this server; use the address that was printed"
+            text = "cannot answer this request: it names another host; use the address that `stepscope serve` printed"
             return Refusal(421, text)
         return None
 
     def foreign(self, headers: Headers, *, changes: bool, navigation: bool) -> Refusal | None:
-        """Refuse a request that a page of another origin sent (CSRF).
+        """Refuse a request that a page of another origin sent.
 
         Args:
-            headers: of the request; its host is known to be ours.
-            changes: whether the request would change something: a browser must then say where it comes from.
-            navigation: whether it asks for the page itself, which a link elsewhere may lead to; it holds no data.
+            headers: headers of the request; its host was checked before.
+            changes: whether the request changes something; then a browser must send its origin.
+            navigation: whether it loads the page itself, which holds no data, so links from other sites may lead to it.
         """
-        refusal = Refusal(403, "cannot answer this: it comes from another site; open the page of this server itself")
+        refusal = Refusal(
+            403, "cannot answer this request: it comes from another site; open the page of this server instead"
+        )
         origins, sites = values(headers, b"origin"), values(headers, b"sec-fetch-site")
         own = b"://" + values(headers, b"host")[0].lower()
         if origins and (len(origins) > 1 or origins[0].lower() not in {b"http" + own, b"https" + own}):
@@ -90,34 +92,36 @@ class Rules:
         return None
 
     def scope(self, headers: Headers, now: float) -> str | Refusal:
-        """Return the rights of the sender, or why it has none. `now` is in seconds."""
+        """Return the scope of the sender, or the refusal. `now` is in seconds."""
         given = [*_bearer(headers), *_cookies(headers, self.cookie_name)]
         for word in given:
             for scope in (ADMIN, READ):
                 if self._equal(word, self.token_for(scope)) or self._equal(word, self.cookie_for(scope)):
                     return scope
         if given:
-            self._failures = [*(moment for moment in self._failures if moment > now - 60), now][-GUESSES - 1 :]
+            self._failures = [*(time for time in self._failures if time > now - 60), now][-GUESSES - 1 :]
             if len(self._failures) > GUESSES:
-                return Refusal(429, "cannot answer this: too many wrong tokens; wait a minute")
-        return Refusal(401, "cannot answer this: a token is needed; open the address that `stepscope serve` printed")
+                return Refusal(429, "cannot answer this request: too many wrong tokens; wait a minute")
+        return Refusal(
+            401, "cannot answer this request: a token is needed; open the address that `stepscope serve` printed"
+        )
 
     def entry(self, token: str, now: float) -> str | Refusal:
-        """Return the cookie that a token in an address is swapped for."""
-        found = self.scope([(b"authorization", b"Bearer " + token.encode("utf-8", "replace"))], now)
-        return found if isinstance(found, Refusal) else self.cookie_for(found)
+        """Return the cookie for a token from an address."""
+        scope = self.scope([(b"authorization", b"Bearer " + token.encode("utf-8", "replace"))], now)
+        return scope if isinstance(scope, Refusal) else self.cookie_for(scope)
 
     def token_for(self, scope: str) -> str:
-        """Return the token of a scope; that to read cannot be turned into the other."""
+        """Return the token of a scope; the ADMIN token cannot be computed from the READ token."""
         return self.token if scope == ADMIN else self._derived("token to read")
 
     def cookie_for(self, scope: str) -> str:
-        """Return what the cookie of a scope holds: not the token, for a browser keeps cookies in a file."""
+        """Return the cookie of a scope: not the token itself, because browsers store cookies in files."""
         return self._derived(f"cookie to {scope} on port {self.port} since {self.start}")
 
     @property
     def cookie_name(self) -> str:
-        """Cookies do not tell ports apart, so the name does."""
+        """Name of the cookie; it contains the port because browsers send cookies to all ports of a host."""
         return f"stepscope-{self.port}"
 
     def _derived(self, purpose: str) -> str:
@@ -129,12 +133,12 @@ class Rules:
 
 
 def values(headers: Headers, name: bytes) -> list[bytes]:
-    """Return every value of a header; names are in small letters."""
+    """Return all values of a header; its name is in lower case."""
     return [value for key, value in headers if key == name]
 
 
 def host_name(host: bytes) -> str | None:
-    """Return the name in a `Host` header in small letters; None if it has not the form of one."""
+    """Return the name in a `Host` header in lower case; None if the header is malformed."""
     text = host.decode("latin-1").lower()
     name, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
     if not colon:
@@ -143,12 +147,8 @@ def host_name(host: bytes) -> str | None:
 
 
 def _bearer(headers: Headers) -> list[bytes]:
-    found = []
-    for value in values(headers, b"authorization"):
-        scheme, _, given = value.partition(b" ")
-        if scheme.lower() == b"bearer":
-            found.append(given.strip())
-    return found
+    parts = [value.partition(b" ") for value in values(headers, b"authorization")]
+    return [token.strip() for scheme, _, token in parts if scheme.lower() == b"bearer"]
 
 
 def _cookies(headers: Headers, name: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The server that a training starts: it ends when no run of its folder goes on and nobody has looked for a while."""
+"""The server that a training starts: it ends when no run of its folder is running and no request came for a while."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from stepscope.web.server import Server
 
 IDLE = 900.0
-"""Seconds without a question, and without a run that goes on, after which the server ends."""
-LOOK = 5.0
-"""Seconds between two looks whether it is needed."""
+"""Seconds without a request and without a running run after which the server ends."""
+POLL = 5.0
+"""Seconds between two checks whether the server is still needed."""
 
 
 def main(arguments: list[str]) -> int:
-    """Serve a folder: its root, host, port, the file to lock, seconds between updates, metrics shown first."""
+    """Serve a folder: its root, host, port, the lock file, seconds between updates, metrics shown first."""
     from stepscope.web.server import Options, Server
 
     root, host, port, lock, refresh, metrics = (*arguments, "0.5", "")[:6]
-    descriptor = held(Path(lock))
+    descriptor = locked(Path(lock))
     if descriptor is None:
-        return 0  # somebody else serves this folder
+        return 0  # another process serves this folder
     first = tuple(name for name in metrics.split(",") if name)
-    token = token_path(int(port))  # written by whoever started us, who tells it
+    token = token_path(int(port))  # written by the process that started this one, which prints it
     options = Options(Path(root), host, int(port), refresh=float(refresh), token_file=token, first=first)
     server = Server(options)
     os.pwrite(descriptor, f"{server.address_for(None)}\n".encode(), 0)
@@ -38,8 +38,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def held(path: Path) -> int | None:
-    """Return the open file with the lock held; None if another process holds it."""
+def locked(path: Path) -> int | None:
+    """Return the open file with its lock; None if another process has the lock."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -51,11 +51,10 @@ def held(path: Path) -> int | None:
     return descriptor
 
 
-def end_when_idle(server: Server, idle: float = IDLE, look: float = LOOK) -> None:
-    """Stop the server once nobody needs it."""
-    catalogue = server.site.catalogue
+def end_when_idle(server: Server, idle: float = IDLE, poll: float = POLL) -> None:
+    """Stop the server once it is not needed; checks every `poll` seconds."""
     while True:
-        time.sleep(look)
-        if server.quiet_seconds > idle and not catalogue.any_running():
+        time.sleep(poll)
+        if server.idle_seconds > idle and not server.site.runs.any_running():
             server.end()
             return

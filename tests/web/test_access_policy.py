@@ -13,8 +13,8 @@ import pytest
 
 import stepscope.web
 from stepscope.core.errors import StepscopeError
+from stepscope.web.access_policy import ADMIN, READ, AccessPolicy, host_name
 from stepscope.web.listening import token_for
-from stepscope.web.rules import ADMIN, READ, Rules, host_name
 from stepscope.web.server import Options, Server
 from tests.web.served import DATA, GETS, RUN, Client, listed, ready, started
 
@@ -95,7 +95,7 @@ def test_another_address_needs_a_token_of_our_own(root, tmp_path, host):
     except StepscopeError as error:  # a machine whose own name, or IPv6, leads nowhere
         pytest.skip(str(error))
     try:
-        token = server.rules.token
+        token = server.policy.token
         assert len(bytes.fromhex(token)) * 8 >= 128
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert any("warning" in notice and "TLS" in notice for notice in server.notices())
@@ -109,10 +109,10 @@ def test_without_a_place_for_the_token_it_does_not_start(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for path in (tmp_path / "file" / "token", tmp_path / "link"):
-        with pytest.raises(StepscopeError, match=r"cannot serve on 0\.0\.0\.0: no token can be kept"):
+        with pytest.raises(StepscopeError, match=r"cannot serve on 0\.0\.0\.0: its token cannot be stored"):
             token_for("0.0.0.0", path)
     monkeypatch.setenv("STEPSCOPE_RUNTIME_DIR", str(tmp_path / "file"))
-    with pytest.raises(StepscopeError, match=r"cannot serve on 127\.0\.0\.1: no token can be kept"):
+    with pytest.raises(StepscopeError, match=r"cannot serve on 127\.0\.0\.1: its token cannot be stored"):
         Server(Options(tmp_path, port=0))
 
 
@@ -203,7 +203,7 @@ def test_there_is_no_web_socket(client, origin):
 
 def test_a_token_in_the_address_becomes_a_cookie(server, capfd, caplog):
     """The token leaves the address at once, the cookie is not the token, no script reads it, and nothing is logged."""
-    client, token = Client(server.port), server.rules.token
+    client, token = Client(server.port), server.policy.token
     answer = client.get("/", query={"token": token})
     cookie = answer.headers["set-cookie"]
     assert (answer.status, answer.headers["location"]) == (303, "/")
@@ -222,7 +222,7 @@ def test_a_token_in_the_address_becomes_a_cookie(server, capfd, caplog):
 
 def test_tokens_are_compared_in_constant_time():
     """Every comparison of a secret in the rules goes through hmac.compare_digest."""
-    tree = ast.parse(Path(stepscope.web.__file__).with_name("rules.py").read_text())
+    tree = ast.parse(Path(stepscope.web.__file__).with_name("access_policy.py").read_text())
     method = next(node for node in ast.walk(tree) if getattr(node, "name", "") == "scope")
     compared = [node for node in ast.walk(method) if isinstance(node, ast.Compare)]
     assert not [node for node in compared if "token" in ast.unparse(node) and "None" not in ast.unparse(node)]
@@ -233,23 +233,23 @@ def test_tokens_are_compared_in_constant_time():
 @pytest.mark.parametrize(("scope", "status"), [(None, 401), (READ, 200), (ADMIN, 200)])
 def test_every_route_needs_a_scope(server, path, scope, status):
     """Without a token no data is answered; the token to look at things answers every question."""
-    headers = {} if scope is None else {"Authorization": f"Bearer {server.rules.token_for(scope)}"}
+    headers = {} if scope is None else {"Authorization": f"Bearer {server.policy.token_for(scope)}"}
     assert Client(server.port).get(path, headers).status == status
 
 
 @pytest.mark.parametrize(("scope", "status"), [(None, 401), (READ, 403), (ADMIN, 404)])
 def test_only_the_owner_changes_anything(server, scope, status):
     """A token to look cannot acknowledge, silence or test; neither can it be turned into the owner's."""
-    token = server.rules.token_for(scope) if scope else ""
+    token = server.policy.token_for(scope) if scope else ""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     assert Client(server.port).post("/api/alerts", {"run": RUN, "action": "test"}, headers).status == status
-    assert server.rules.token_for(READ) not in server.rules.token
+    assert server.policy.token_for(READ) not in server.policy.token
     assert Client(server.port).get("/healthz").status == 200
 
 
 def test_guesses_are_limited_and_told_nothing():
     """After some wrong tokens in a minute the answer is 429; the text is always the same, and the right one passes."""
-    rules = Rules("0.0.0.0", "a" * 48, 8080)
+    rules = AccessPolicy("0.0.0.0", "a" * 48, 8080)
     guesses = [rules.scope([(b"authorization", f"Bearer {number:048x}".encode())], 100.0) for number in range(1000)]
     assert [guess.status for guess in guesses[:20]] == [401] * 20
     assert {guess.status for guess in guesses[20:]} == {429}
@@ -344,7 +344,7 @@ def test_errors_show_an_id_and_nothing_else(root, monkeypatch, caplog):
     try:
         ready(server)
         monkeypatch.setattr(server.site, "folder", fail)
-        monkeypatch.setattr(server.site.catalogue, "rows", fail)
+        monkeypatch.setattr(server.site.runs, "rows", fail)
         client = Client(server)
         with caplog.at_level("ERROR", "stepscope.web"):
             for path in DATA:

@@ -1,4 +1,4 @@
-"""Downloads: a thread writes into a pipe and the answer reads from it, so that no size of run needs memory or disk."""
+"""Downloads: a thread writes into a pipe and the response reads from it, so a large run needs no memory or disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from starlette.responses import StreamingResponse
 
 from stepscope.core.errors import UsageError
-from stepscope.web.answers import NotThereError, encoded
-from stepscope.web.readers import BusyError
+from stepscope.web.failures import BusyError, NotFoundError
+from stepscope.web.responses import encoded
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from stepscope.exporters.files.selection import Metric
     from stepscope.store.reader import Past
-    from stepscope.web.answers import Site
-    from stepscope.web.questions import Export
+    from stepscope.web.parameters import ExportParameters
+    from stepscope.web.site import Site
 
 AT_ONCE = 2
-"""Downloads at the same time."""
+"""Downloads that may run at the same time."""
 CHUNK = 1 << 16
 KINDS = {
     "csv": "text/csv; charset=utf-8",
@@ -37,65 +37,65 @@ KINDS = {
     "parquet": "application/vnd.apache.parquet",
     "html": "text/html; charset=utf-8",
 }
-_UNDER_WAY = threading.BoundedSemaphore(AT_ONCE)
+_FREE = threading.BoundedSemaphore(AT_ONCE)
 
 
 class _Slot:
-    """One of the downloads that may be under way, from `begin` until nobody works for it any more."""
+    """Permission for one download, from its request until its thread ends."""
 
     def __init__(self) -> None:
-        if not _UNDER_WAY.acquire(blocking=False):
+        if not _FREE.acquire(blocking=False):
             raise BusyError
-        self._held = threading.Lock()
+        self._released = threading.Lock()
         self.is_used = False
-        """Whether a thread writes; it gives the slot back itself."""
+        """Whether a thread writes; then the thread releases the slot."""
 
-    def give_back(self) -> None:
-        """Let another download begin; once."""
-        if self._held.acquire(blocking=False):
-            _UNDER_WAY.release()
+    def release(self) -> None:
+        """Let another download begin; a second call does nothing."""
+        if self._released.acquire(blocking=False):
+            _FREE.release()
 
 
 class Download(StreamingResponse):
-    """The answer with a download; its slot is free again when it ends, also if nobody waited for its first byte."""
+    """The response with a download; it frees its slot at the end, even if the client left before the first byte."""
 
     def __init__(self, name: str, kind: str, slot: _Slot, write: Callable[[BinaryIO], None]) -> None:
-        """Answer with what `write` writes, under a file name."""
+        """Respond with the bytes that `write` writes, as a file called `name`."""
         self._slot, self._content = slot, _chunks(write, slot)
         super().__init__(
             self._content, media_type=kind, headers={"content-disposition": f'attachment; filename="{name}"'}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the response."""
         try:
             await super().__call__(scope, receive, send)
         finally:
             await self._content.aclose()
             if not self._slot.is_used:
-                self._slot.give_back()
+                self._slot.release()
 
 
-async def begin(site: Site, asked: Export) -> Download:
-    """Return a download.
+async def download(site: Site, parameters: ExportParameters) -> Download:
+    """Return the response with a download.
 
     Raises:
-        BusyError: as many as may be are under way.
-        NotThereError: there is no such run or metric.
+        BusyError: too many downloads are running.
+        NotFoundError: there is no such run or metric.
         StepscopeError: the run cannot be read.
     """
-    path = site.folder(asked.run)
+    path = site.folder(parameters.run)
     slot = _Slot()
     try:
-        past, metrics = await asyncio.get_running_loop().run_in_executor(None, _chosen, path, asked.name)
+        past, metrics = await asyncio.get_running_loop().run_in_executor(None, _select, path, parameters.name)
     except BaseException:
-        slot.give_back()
+        slot.release()
         raise
-    name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', past.id)[:80]}.{asked.format}"
-    return Download(name, KINDS[asked.format], slot, _writer(past, metrics, asked.format))
+    name = f"{re.sub(r'[^A-Za-z0-9._-]+', '_', past.id)[:80]}.{parameters.format}"
+    return Download(name, KINDS[parameters.format], slot, _writer(past, metrics, parameters.format))
 
 
-def _chosen(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Metric]]:
+def _select(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Metric]]:
     from stepscope.exporters.files.selection import choose
     from stepscope.store.layout import RunFolder
     from stepscope.store.reader import Past
@@ -104,11 +104,11 @@ def _chosen(path: Path, names: Sequence[str] | None) -> tuple[Past, Sequence[Met
     try:
         return past, choose(past, list(names) if names else None, "recorded")
     except UsageError as error:
-        raise NotThereError(f"{error.cause}; {error.remedy}") from None
+        raise NotFoundError(f"{error.cause}; {error.remedy}") from None
 
 
 def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[BinaryIO], None]:
-    """Return what writes the whole download to a stream."""
+    """Return a function that writes the whole download to a stream."""
     from stepscope.exporters.formats import FORMATS
 
     if form == "html":
@@ -132,7 +132,6 @@ def _writer(past: Past, metrics: Sequence[Metric], form: str) -> Callable[[Binar
 
 
 def _write_report(past: Past, stream: BinaryIO) -> None:
-    """Write the report of the run, with all its metrics."""
     from stepscope.reports.report_file import html_of
     from stepscope.views.report import report
 
@@ -140,7 +139,7 @@ def _write_report(past: Past, stream: BinaryIO) -> None:
 
 
 def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
-    """Write the run and every point of its metrics as one JSON object, a metric at a time."""
+    """Write the run and every point of its metrics as one JSON object, one metric at a time."""
     from stepscope.core.ring import NO_STEP
     from stepscope.views.overview import identity
 
@@ -160,7 +159,7 @@ def _write_json(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None
 
 
 async def _chunks(write: Callable[[BinaryIO], None], slot: _Slot) -> AsyncGenerator[bytes, None]:
-    """Yield what a thread writes; when nobody reads any more, its next write fails and it ends."""
+    """Yield what a thread writes; when the client leaves, the next write fails and the thread ends."""
     reading, writing = os.pipe()
     failed: list[BaseException] = []
 
@@ -169,11 +168,11 @@ async def _chunks(write: Callable[[BinaryIO], None], slot: _Slot) -> AsyncGenera
             with open(writing, "wb", buffering=CHUNK) as stream:
                 write(stream)
         except BrokenPipeError:
-            return  # nobody reads any more
-        except Exception as error:  # noqa: BLE001 - told to the reader, whose download must not look whole
+            return  # the client left
+        except Exception as error:  # noqa: BLE001 - raised below: a broken download must not look complete
             failed.append(error)
         finally:
-            slot.give_back()
+            slot.release()
 
     slot.is_used = True
     threading.Thread(target=work, name="stepscope-export", daemon=True).start()

@@ -9,14 +9,14 @@ import threading
 import duckdb
 import pytest
 
-from stepscope.web import routes
-from stepscope.web.readers import BusyError, Readers
+from stepscope.web import handlers
+from stepscope.web.reader_pool import BusyError, ReaderPool
 from tests.web.served import RUN, Client, ready, started
 
 
 @pytest.fixture
 def readers():
-    found = Readers(threads=1, waiting=2)
+    found = ReaderPool(threads=1, waiting=2)
     yield found
     found.close()
 
@@ -31,7 +31,7 @@ def test_equal_questions_are_read_once(readers):
             go.wait(60)
             return "answer"
 
-        waiting = [asyncio.ensure_future(readers.ask("same", how)) for _ in range(20)]
+        waiting = [asyncio.ensure_future(readers.read("same", how)) for _ in range(20)]
         await asyncio.sleep(0)
         go.set()
         return await asyncio.gather(*waiting)
@@ -45,15 +45,15 @@ def test_a_full_queue_refuses(readers):
     go = threading.Event()
 
     async def ask():
-        waiting = [asyncio.ensure_future(readers.ask(number, lambda _: go.wait(60))) for number in range(2)]
+        waiting = [asyncio.ensure_future(readers.read(number, lambda _: go.wait(60))) for number in range(2)]
         await asyncio.sleep(0.01)
         with pytest.raises(BusyError):
-            await readers.ask("more", lambda _: None)
+            await readers.read("more", lambda _: None)
         go.set()
         return await asyncio.gather(*waiting)
 
     assert asyncio.run(ask()) == [True, True]
-    assert (readers.refused, readers.under_way) == (1, 0)
+    assert (readers.refused, readers.in_progress) == (1, 0)
 
 
 def test_a_question_that_nobody_waits_for_is_interrupted(readers):
@@ -69,14 +69,14 @@ def test_a_question_that_nobody_waits_for_is_interrupted(readers):
             ended.set()
 
     async def ask():
-        waiting = [asyncio.ensure_future(readers.ask("slow", slow)) for _ in range(2)]
+        waiting = [asyncio.ensure_future(readers.read("slow", slow)) for _ in range(2)]
         await asyncio.get_running_loop().run_in_executor(None, begun.wait, 60)
         waiting[0].cancel()
         await asyncio.sleep(0.05)
         assert not ended.is_set()
         waiting[1].cancel()
         assert await asyncio.get_running_loop().run_in_executor(None, ended.wait, 60)
-        return await readers.ask("next", lambda _: "answer")
+        return await readers.read("next", lambda _: "answer")
 
     assert asyncio.run(ask()) == "answer"
     assert readers.cancelled == 1
@@ -86,7 +86,7 @@ def test_a_client_that_leaves_ends_its_question(root, monkeypatch):
     """A browser that goes away while its question is read has it interrupted."""
     begun, ended = threading.Event(), threading.Event()
 
-    def slow(_site, _asked, connection):
+    def slow(_key, connection):
         begun.set()
         try:
             connection.execute("SELECT count(*) FROM range(100000000000) a, range(100000) b").fetchall()
@@ -96,12 +96,8 @@ def test_a_client_that_leaves_ends_its_question(root, monkeypatch):
     server = started(root)
     try:
         ready(server)
-        slow_route = routes.JsonRoute("/api/run", "", routes.ask.OfRun, None, slow)
-        monkeypatch.setattr(routes, "read_json", routes.read_json)
-        monkeypatch.setattr(
-            "stepscope.web.app.read_json", lambda site, _route, *rest: routes.read_json(site, slow_route, *rest)
-        )
-        bearer = f"Authorization: Bearer {server.rules.token}"
+        monkeypatch.setattr(server.site, "open", slow)
+        bearer = f"Authorization: Bearer {server.policy.token}"
         head = f"GET /api/run?run={RUN.replace('/', '%2F')} HTTP/1.1\r\nHost: 127.0.0.1\r\n{bearer}\r\n\r\n".encode()
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             connection.sendall(head)
@@ -114,7 +110,7 @@ def test_a_client_that_leaves_ends_its_question(root, monkeypatch):
 
 def test_a_question_has_a_deadline(root, monkeypatch):
     """A question that takes too long is answered by 503 with when to ask again."""
-    monkeypatch.setattr(routes, "DEADLINE", 0.1)
+    monkeypatch.setattr(handlers, "DEADLINE", 0.1)
     server = started(root)
     try:
         ready(server)

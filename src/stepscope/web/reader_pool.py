@@ -1,0 +1,205 @@
+"""Threads that read runs: few, each with its own DuckDB connection; equal reads share one result, others are queued.
+
+The event loop never touches a file of a run. A hanging disk holds up the reads of its own run only: a run never gets
+all threads, and a thread that does not return is replaced while reads of its run are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from stepscope.web.failures import BusyError, DiskStalledError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator
+
+    import duckdb
+
+    Work = Callable[[duckdb.DuckDBPyConnection], Any]
+
+MEMORY = "256MB"
+"""Memory of DuckDB per thread."""
+INTERRUPT_SECONDS = 0.05
+"""Seconds between two interrupts of a cancelled read."""
+STALL_SECONDS = 5.0
+"""Seconds after which a thread that does not return from a cancelled read is replaced."""
+MAX_STALLED = 16
+"""Threads that may be replaced."""
+
+
+class _ThreadState(threading.local):
+    connection: duckdb.DuckDBPyConnection | None = None
+
+
+class Read:
+    """One read in progress; cancelling it interrupts DuckDB."""
+
+    def __init__(self) -> None:
+        """Begin without a connection."""
+        self._lock = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self.cancelled = False
+
+    def cancel(self) -> bool:
+        """Interrupt the read; return whether it is still in progress: then call this again.
+
+        One interrupt ends one query of DuckDB, and has no effect between two queries.
+        """
+        with self._lock:
+            self.cancelled = True
+            if self._connection is not None:
+                self._connection.interrupt()
+            return self._connection is not None
+
+    @contextlib.contextmanager
+    def using(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """Let `cancel` interrupt this connection inside the block."""
+        with self._lock:
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
+
+
+class ReaderPool:
+    """The threads, and the reads that wait for them."""
+
+    def __init__(self, threads: int = 3, waiting: int = 64) -> None:
+        """Start no thread yet; at most `waiting` reads may be in progress or in the queue."""
+        self._pool = ThreadPoolExecutor(threads + MAX_STALLED, "stepscope-reader")
+        self._free = asyncio.Semaphore(threads)
+        self._threads_per_run = max(1, threads - 1)
+        self._run_slots: dict[str, asyncio.Semaphore] = {}
+        self._thread = _ThreadState()
+        self._max_waiting = waiting
+        self._shared: dict[Hashable, asyncio.Future[Any]] = {}
+        self._waiters: Counter[Hashable] = Counter()
+        self._reads: set[Read] = set()
+        self._cancelling: set[asyncio.Future[None]] = set()
+        self.stalled: Counter[str] = Counter()
+        self.submitted = self.refused = self.cancelled = 0
+
+    @property
+    def in_progress(self) -> int:
+        """Reads in progress or in the queue."""
+        return len(self._reads)
+
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """Return the connection of the calling thread."""
+        if self._thread.connection is None:
+            from stepscope.store.sealed import reading_connection
+
+            self._thread.connection = reading_connection(1, MEMORY)
+        return self._thread.connection
+
+    async def read(self, key: Hashable, work: Work, run: str = "") -> Any:
+        """Return what `work` returns in one of the threads; concurrent reads with the same key share one result.
+
+        A read that no caller waits for any more is interrupted.
+
+        Args:
+            key: identifies the read.
+            work: is called with the connection of its thread.
+            run: the run that is read; reads of one run never take all threads.
+
+        Raises:
+            BusyError: too many reads are waiting.
+            DiskStalledError: an earlier read of this run still waits for its disk.
+        """
+        future = self._shared.get(key)
+        if future is None:
+            if self.stalled[run] or self.in_progress >= self._max_waiting:
+                self.refused += 1
+                raise DiskStalledError if self.stalled[run] else BusyError
+            future = asyncio.ensure_future(self._run(key, work, run))
+            self._shared[key] = future
+            future.add_done_callback(lambda _: self._shared.pop(key, None))
+        self._waiters[key] += 1
+        try:
+            return await asyncio.shield(future)
+        finally:
+            self._waiters[key] -= 1
+            if not self._waiters[key]:
+                del self._waiters[key]
+                if not future.done():
+                    self.cancelled += 1
+                    future.cancel()
+
+    async def _run(self, key: Hashable, work: Work, run: str) -> Any:
+        read = Read()
+        self._reads.add(read)
+        self.submitted += 1
+
+        def call() -> Any:
+            if read.cancelled:
+                return None
+            connection = self.connection()
+            with read.using(connection):
+                return work(connection)
+
+        run_slots = self._run_slots.setdefault(run, asyncio.Semaphore(self._threads_per_run))
+        try:
+            async with _Slot(run_slots) as run_slot, _Slot(self._free) as slot:
+                try:
+                    return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+                except asyncio.CancelledError:
+                    releases = (slot.hand_over(), run_slot.hand_over())
+                    cancelling = asyncio.ensure_future(self._interrupt(read, run, releases))
+                    self._cancelling.add(cancelling)
+                    cancelling.add_done_callback(self._cancelling.discard)
+                    raise
+        finally:
+            self._shared.pop(key, None)
+            self._reads.discard(read)
+            if not self._reads:
+                self._run_slots.clear()
+
+    async def _interrupt(self, read: Read, run: str, releases: tuple[Callable[[], None], ...]) -> None:
+        """Interrupt a read until its thread returns; replace a thread that takes too long."""
+        deadline, stalled = time.monotonic() + STALL_SECONDS, False
+        while read.cancel():
+            if not stalled and time.monotonic() >= deadline and self.stalled.total() < MAX_STALLED:
+                stalled = True
+                self.stalled[run] += 1
+                for release in releases:
+                    release()
+            await asyncio.sleep(INTERRUPT_SECONDS)
+        if stalled:
+            self.stalled[run] -= 1
+            return
+        for release in releases:
+            release()
+
+    def close(self) -> None:
+        """Interrupt all reads and let the threads end."""
+        for read in list(self._reads):
+            read.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Slot:
+    """A slot for one thread: released at the end of the block, or by the code that it is handed over to."""
+
+    def __init__(self, free: asyncio.Semaphore) -> None:
+        self._free, self._owned = free, True
+
+    async def __aenter__(self) -> _Slot:  # noqa: PYI034 - typing.Self needs Python 3.11
+        await self._free.acquire()
+        return self
+
+    def hand_over(self) -> Callable[[], None]:
+        """Give up the slot; return the function that releases it."""
+        self._owned = False
+        return self._free.release
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._owned:
+            self._free.release()
