@@ -109,7 +109,7 @@ def test_the_page_offers_the_documented_downloads():
     source = (ROOT / "web" / "src" / "views" / "export.ts").read_text(encoding="utf-8")
     listed = source.partition("const FORMATS")[2].partition("];")[0]
     offered = re.findall(r'^  \["(\w+)", "', listed, re.MULTILINE)
-    documented = re.findall(r"`(\w+)`", reference.choices("stepscope.web.questions.Export", "format"))
+    documented = re.findall(r"`(\w+)`", reference.choices("stepscope.web.parameters.ExportParameters", "format"))
     assert sorted(offered) == sorted(documented)
 
 
