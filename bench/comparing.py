@@ -67,7 +67,7 @@ def real_runs(options: Options) -> list[Figure]:
 
 def programs(folder: Path) -> dict[str, tuple[Recording, ...]]:
     """Return the runs of each program."""
-    from stepscope.cli.recordings import group_of
+    from stepscope.sources.groups import group_of
 
     found = sorted(path for path in folder.glob("*/*") if path.is_dir())
     return {f"{path.parent.name}/{path.name}": group_of(str(path)).runs for path in found}

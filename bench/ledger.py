@@ -52,15 +52,15 @@ def _killed(scratch: Path, steps: int) -> float:
 
 
 def _state(run: Path) -> str:
-    from stepscope.store.catalog import open_run
+    from stepscope.sources.opened_run import open_run
 
     return open_run(run).state
 
 
 def _figures(run: Path, watched: float, steps: tuple[int, int, int], *, quick: bool) -> Iterator[Figure]:
     from stepscope.analysis.cost.ledger import reckon
-    from stepscope.store.catalog import open_run
-    from stepscope.views.ledger import attempts_of
+    from stepscope.sources.attempts import attempts_of
+    from stepscope.sources.opened_run import open_run
 
     ledger = reckon(attempts_of(open_run(run)))
     total = sum(ledger.seconds.values())

@@ -23,7 +23,7 @@ from bench.page_script import CARDS, DRAWN, FOLLOW, STAMP, TOPS, ZOOM
 from bench.served import Server, Trainer
 from bench.synthetic import long_run
 from bench.viewers import QUICK, START_SECONDS, TensorBoard
-from stepscope.store.catalog import open_run
+from stepscope.sources.opened_run import open_run
 
 if TYPE_CHECKING:
     from pathlib import Path

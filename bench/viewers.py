@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from bench.processes import ROOT, environment, kib, output_of, tree
 from bench.served import free_port
-from stepscope.store.catalog import open_run, run_folders
+from stepscope.sources.opened_run import open_run
+from stepscope.store.catalog import run_folders
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,6 +29,7 @@ LAYERS: dict[str, int] = {
     "store": 1,
     "importers": 1,
     "analysis": 2,
+    "sources": 3,
     "views": 3,
     "reports": 3,
     "exporters": 3,
@@ -48,6 +49,7 @@ LAYERS: dict[str, int] = {
 
 SIDEWAYS = {
     ("views", "alerts"),
+    ("views", "sources"),
     ("reports", "views"),
     ("watcher", "session"),
     ("web", "session"),
@@ -56,8 +58,8 @@ SIDEWAYS = {
     (FACE, "trackers"),
     (FACE, "integrations"),
 }
-"""Arrows inside one layer: views show alerts, reports draw views, a process that starts runs needs session,
-and a face shows a tracker or a hook."""
+"""Arrows inside one layer: views show alerts and what sources read, reports draw views, a process that starts runs
+needs session, and a face shows a tracker or a hook."""
 
 NARROW = {"analysis": {"core", "version"}}
 """Rooms that may import less than their layer allows: analysis takes arrays, it never reads a store."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from stepscope.session.current import data, finish, log, phase, step, watch
     from stepscope.session.opening import init
     from stepscope.session.run import Run
-    from stepscope.store.catalog import open_run as open
+    from stepscope.sources.opened_run import open_run as open
     from stepscope.store.catalog import runs
 
 __all__ = ["Run", "data", "finish", "init", "log", "open", "phase", "runs", "step", "watch"]
@@ -19,7 +19,7 @@ __all__ = ["Run", "data", "finish", "init", "log", "open", "phase", "runs", "ste
 _HOMES = {
     "init": ("stepscope.session.opening", "init"),
     "Run": ("stepscope.session.run", "Run"),
-    "open": ("stepscope.store.catalog", "open_run"),
+    "open": ("stepscope.sources.opened_run", "open_run"),
     "runs": ("stepscope.store.catalog", "runs"),
     **{name: ("stepscope.session.current", name) for name in ("log", "step", "phase", "data", "watch", "finish")},
 }

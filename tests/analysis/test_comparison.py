@@ -402,7 +402,7 @@ def test_targets_are_met_or_missed(quantity, target, result):
 @pytest.fixture(scope="module")
 def programs():
     """The runs of each program in the real logs."""
-    from stepscope.cli.recordings import group_of
+    from stepscope.sources.groups import group_of
 
     folders = sorted(path for path in DATA.glob("*/*") if path.is_dir())
     return {f"{path.parent.name}/{path.name}": group_of(str(path)) for path in folders}

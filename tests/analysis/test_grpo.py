@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from stepscope.analysis.diagnosis import grpo
 from stepscope.importers import formats
-from stepscope.views.diagnosis import diagnose_imported
+from stepscope.sources.diagnosis import diagnose_imported
 
 LOGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "grpo-rookworld"
 NAMES = sorted({*grpo.REWARD, *grpo.FLAT, *grpo.SPREAD, *grpo.KL, *grpo.PENALTY, *grpo.LENGTH, *grpo.CUT})

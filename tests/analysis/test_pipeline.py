@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.analysis.diagnosis.pipeline import Operations, what_if
 from stepscope.importers.traces.pipeline_trace import read_operations
-from stepscope.views.diagnosis import diagnose_operations
+from stepscope.sources.diagnosis import diagnose_operations
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "bytedance-straggler-ST" / "trace-ST.parquet"
 STAGES, BATCHES, STEPS = 3, 4, 5

@@ -161,7 +161,7 @@ def test_single_runs_of_a_small_model_are_not_told_apart_by_one_evaluation():
 
 def test_records_of_other_lengths_have_the_losses_that_their_authors_state():
     """Programs of 1 845 and 1 490 steps: no loss 4 % better at step 1 250, and the published times."""
-    from stepscope.cli.recordings import group_of
+    from stepscope.sources.groups import group_of
 
     folder = shared("modded-nanogpt-runs")
     truth = json.loads((folder / "ground_truth.json").read_text())

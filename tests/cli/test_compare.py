@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.recordings import baseline_path, group_of
 from stepscope.cli.text.plain import width_of
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.sources.baselines import baseline_path
+from stepscope.sources.groups import group_of
 from tests.exporters.recorded import make_run, points_of, seal_points
 
 

@@ -8,10 +8,10 @@ import pytest
 from stepscope.cli.demo.live_screen import Lines, Table, display
 from stepscope.cli.demo.live_table import draw, one_line
 from stepscope.cli.demo.summary import summary
-from stepscope.cli.live import Column, Recorded, View, columns_of, happenings, view
 from stepscope.cli.text.plain import BAD, Paint
 from stepscope.cli.text.screen import HIDE, SHOW, is_screen
 from stepscope.store.points import Points
+from stepscope.views.live_run import Column, Recorded, View, columns_of, happenings, view
 
 STEPS = 200
 

@@ -9,10 +9,10 @@ import pytest
 
 import stepscope
 from bench.diagnosing import write
-from stepscope.cli.imported_run import store
 from stepscope.cli.main import main
 from stepscope.importers.transfer import read
-from stepscope.views.diagnosis import diagnose, diagnose_imported
+from stepscope.sources.diagnosis import diagnose, diagnose_imported
+from stepscope.sources.imported_run import store
 
 STATES = Path(__file__).parents[3] / "shared" / "data" / "hf-trainer-state" / "trainer_state.json"
 

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stepscope.cli import imported_run
 from stepscope.cli.main import main
 from stepscope.core.names import clean
-from stepscope.store.catalog import open_run, runs
+from stepscope.sources import imported_run
+from stepscope.sources.opened_run import open_run
+from stepscope.store.catalog import runs
 from stepscope.store.points import Points
 from tests.exporters.recorded import make_run, points_of, seal_points, tell, without_steps
 

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from stepscope.analysis import read_trace
-from stepscope.cli import trace_files
 from stepscope.cli.main import main
 from stepscope.core.trace import KERNEL
+from stepscope.sources import traces
 
 KEYS = [
     "file",
@@ -144,8 +144,8 @@ def test_processes_read_many_files(write, ask, monkeypatch):
     """Large files are read by several processes, with the same answers."""
     paths = [write(f"rank{rank}.json.gz", rank=rank) for rank in range(2)]
     alone = json.loads(ask(*paths, "--json")[1])
-    monkeypatch.setattr(trace_files, "SERIAL_BYTES", 0)
-    monkeypatch.setattr(trace_files.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(traces, "SERIAL_BYTES", 0)
+    monkeypatch.setattr(traces.os, "cpu_count", lambda: 2)
     assert json.loads(ask(*paths, "--json")[1])["ranks"] == alone["ranks"]
 
 

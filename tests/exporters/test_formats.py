@@ -17,8 +17,8 @@ from stepscope.exporters.files import csv as csv_format
 from stepscope.exporters.files import portions, stretches
 from stepscope.exporters.files.selection import Metric, choose
 from stepscope.exporters.formats import FORMATS
+from stepscope.sources.opened_run import open_run
 from stepscope.store import sql
-from stepscope.store.catalog import open_run
 from stepscope.store.layout import Writer
 from stepscope.store.points import Points
 from stepscope.store.snapshot import Snapshot

@@ -19,7 +19,7 @@ from stepscope.exporters.tensorboard.bulk import scalars
 from stepscope.exporters.tensorboard.feed import TensorBoardFeed, with_tensorboard
 from stepscope.exporters.tensorboard.summary import SummaryWriter
 from stepscope.importers.binary import tfevents
-from stepscope.store.catalog import open_run
+from stepscope.sources.opened_run import open_run
 from stepscope.store.points import Points
 from tests.exporters.recorded import CREATED, make_run, points_of, seal_points, without_steps
 

@@ -13,7 +13,7 @@ import pytest
 import stepscope
 from stepscope.analysis.cost.ledger import CLASSES, reckon
 from stepscope.cli.main import main
-from stepscope.views.ledger import attempts_of
+from stepscope.sources.attempts import attempts_of
 from tests.integration.processes import until
 
 JOB = """

@@ -7,13 +7,13 @@ import time
 import pytest
 
 import stepscope
-from stepscope.cli.live import read, view
 from stepscope.core.vocabulary import format_value
 from stepscope.session import card as end_card
 from stepscope.store.sealed import reading_connection
 from stepscope.tui.reading import answer
 from stepscope.tui.request import opened
 from stepscope.tui.run_feed import RunFeed
+from stepscope.views.live_run import read, view
 from stepscope.views.overview import overview
 from stepscope.views.report import report
 from stepscope.views.run_card import card

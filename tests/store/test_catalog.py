@@ -8,8 +8,9 @@ import pytest
 
 from stepscope.core.boot import boot_id
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.sources.opened_run import open_run
 from stepscope.store import catalog
-from stepscope.store.catalog import find_run, locate, open_run, run_folders, runs, runs_root
+from stepscope.store.catalog import find_run, locate, run_folders, runs, runs_root
 from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import NodeState, RankState

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.sources.opened_run import open_run
 from stepscope.store import shelf, sql
-from stepscope.store.catalog import open_run
 from stepscope.store.layout import RunFolder, Writer
 from stepscope.store.states import NodeState, RankState
 from tests.exporters.recorded import (

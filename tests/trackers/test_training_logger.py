@@ -7,7 +7,8 @@ import pytest
 
 from stepscope.cli.main import main
 from stepscope.metrics import TrainingLogger
-from stepscope.store.catalog import open_run, runs
+from stepscope.sources.opened_run import open_run
+from stepscope.store.catalog import runs
 
 
 class Run:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.cli.main import main
 from stepscope.core.events import TYPES, WATCHERS
-from stepscope.store.catalog import open_run
+from stepscope.sources.attempts import attempts_of
+from stepscope.sources.opened_run import open_run
 from stepscope.store.sql import connect
-from stepscope.views.ledger import attempts_of
 from tests.exporters.recorded import CREATED, WRITER, make_run, points_of, seal_points
 from tests.web.served import Client, ready, started
 

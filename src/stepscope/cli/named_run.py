@@ -1,4 +1,4 @@
-"""Open the run that somebody named, and say which one it is where that is not plain."""
+"""Resolve the argument RUN of a command, and print which run was chosen where that is not obvious."""
 
 from __future__ import annotations
 
@@ -6,28 +6,41 @@ import sys
 from typing import TYPE_CHECKING
 
 from stepscope.cli.text.plain import plain
+from stepscope.sources import source
 from stepscope.store import catalog
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-    from stepscope.store.reader import Past
+    from stepscope.sources.opened_run import OpenedRun
+    from stepscope.sources.source import Source
+
+
+def resolve(argument: str, root: str | None = None) -> Source:
+    """Return the run or the file that an argument names; see `sources.source.resolve`."""
+    found = source.resolve(argument, root)
+    if found.note:
+        say(found.note)
+    return found
 
 
 def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Path:
-    """Return the folder of a run; see `catalog.locate`."""
+    """Return the folder of a recorded run; see `catalog.locate`."""
     found = catalog.locate(run, root)
     if found.note:
         say(found.note)
     return found.path
 
 
-def open_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Past:
-    """Open a run for reading; see `catalog.open_run`."""
-    return catalog.open_run(find_run(run, root))
+def open_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> OpenedRun:
+    """Open a recorded run for reading; see `sources.opened_run.open_run`."""
+    path = find_run(run, root)
+    from stepscope.sources.opened_run import open_run  # loads numpy and DuckDB: a run that is not found needs neither
+
+    return open_run(path)
 
 
 def say(note: str) -> None:
-    """Say on standard error which run was chosen."""
+    """Print a note on standard error."""
     print(f"stepscope: {plain(note)}", file=sys.stderr, flush=True)

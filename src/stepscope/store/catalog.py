@@ -20,8 +20,6 @@ from stepscope.store.states import overall, read_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.store.reader import Past
-
 LATEST = "latest"
 MOST_ELSEWHERE = 20
 """Maximum number of other folders to search."""
@@ -75,22 +73,12 @@ class Found(NamedTuple):
     """Empty if there is nothing to explain."""
 
 
-def open_run(run: str | os.PathLike[str], dir: str | os.PathLike[str] | None = None) -> Past:  # noqa: A002 - the public spelling
-    """Open a recorded run for reading.
-
-    Args:
-        run: its folder, its id or a unique prefix of it, "project/id", its display name, or "latest".
-        dir: where to search; by default as in `stepscope.runs`, then every folder where this user has recorded runs.
-
-    Raises:
-        StepscopeError: there is no such run, or it cannot be read.
-    """
-    from stepscope.store.reader import Past
-
-    path = find_run(run, dir)
+def ready_folder(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> RunFolder:
+    """Find a run as `locate` does, and recover the rows of dead processes before anyone reads it."""
+    path = find_run(run, root)
     _await_quietly(path)
-    salvage_quietly()  # all of them: when this run was recorded, its path may have been spelled differently
-    return Past(RunFolder(path))
+    salvage_quietly()  # every ring: the run's path may have been spelt differently when it was recorded
+    return RunFolder(path)
 
 
 def find_run(run: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -47,7 +46,7 @@ class Past:
     ) -> None:
         """Open the run in `folder`, to be read with a connection of this thread; use `stepscope.open`.
 
-        Whoever opens many runs again and again gives each the same `cache` of blocks.
+        To open many runs again and again, pass the same `cache` of blocks to each.
 
         Raises:
             StepscopeError: there is no run, or its run.json cannot be read.
@@ -178,12 +177,6 @@ class Past:
         found, problems = read_events(self._folder)
         self._note(problems)
         return [event for event in found if kind is None or event.get("kind") == kind]
-
-    def diagnose(self) -> dict[str, Any]:
-        """Return why the run is slow or went wrong, as `diagnose --json` prints it: see docs/concepts/diagnosis.md."""
-        view = importlib.import_module("stepscope.views.diagnosis")  # a view's: this room reads, and passes the run on
-        found: dict[str, Any] = view.diagnose(self)
-        return found
 
     def frame(self) -> Any:
         """Return all points as a pandas or polars frame with columns name, rank, attempt, step, time, value.

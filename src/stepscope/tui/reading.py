@@ -61,7 +61,9 @@ def answer(past: Past, request: Request) -> bytes:
         sampled = [one["name"] for one in metrics if one["source"] == "machine"][:MOST_MACHINE_NAMES]
         columns |= _machine(past, sampled)
     if request["diagnosis"]:
-        facts["diagnosis"] = past.diagnose()
+        from stepscope.sources.diagnosis import diagnose
+
+        facts["diagnosis"] = diagnose(past)
     return packed(facts, columns)
 
 

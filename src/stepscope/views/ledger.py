@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.compare.quantity import is_loss
-from stepscope.analysis.cost import energy, logged_time, sizing
-from stepscope.analysis.cost.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon, stalls_of
-from stepscope.analysis.cost.logged_time import Logged
+from stepscope.analysis.cost import energy, sizing
+from stepscope.analysis.cost.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon
 from stepscope.analysis.series import forecast
-from stepscope.core.events import ours
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
-from stepscope.store.layout import RunFolder
-from stepscope.store.states import read_nodes
+from stepscope.sources.attempts import attempts_of, is_foreign, nodes_of, series_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,18 +23,12 @@ if TYPE_CHECKING:
     from stepscope.analysis.finding import Finding
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
-    from stepscope.store.states import NodeState, RankState
 
-STEP, PHASE = "step_seconds", "phase/"
 MACHINE = "power/machine_watts"
 METERS = {"processors": ("power/cpu_joules_total", "power/cpu_watts"), "memory": ("power/dram_watts",)}
 """Meters beside those of the GPUs, each with the metrics that tell it, the best first."""
 DISK_SECONDS = 600.0
 """Time that a disk must have been watched before it is said when it will be full."""
-OWN = "stepscope"
-"""Format of our own exports: what they bring back was recorded by us."""
-MOST_LOGGED = 8
-"""Metrics of a log without step times that are looked at for when its steps were."""
 MOST_READINGS = 20_000
 """Readings of a memory series that a leak is looked for in; more are joined."""
 REMEDIES = {
@@ -80,7 +68,7 @@ def account(past: Past, question: Question) -> dict[str, Any]:
     attempts = attempts_of(past)
     ledger = reckon(attempts)
     sampled = _sampled(past)
-    devices = sampled.gpus or max(1, len({node.node for node in _nodes(past)}))
+    devices = sampled.gpus or max(1, len({node.node for node in nodes_of(past)}))
     grams = question.table.region(question.region) if question.region else None
     used = energy.measure(ledger, meters_of(past, sampled.names), grams, question.region)
     price = question.price
@@ -99,112 +87,12 @@ def account(past: Past, question: Question) -> dict[str, Any]:
     }
 
 
-def _nodes(past: Past) -> list[NodeState]:
-    return read_nodes(RunFolder(past.path))[0]
-
-
-def attempts_of(past: Past) -> list[Attempt]:
-    """Return every rank of every attempt of a run, as the ledger wants them."""
-    if is_foreign(past):
-        return _logged_attempts(past)
-    names = past.names()
-    rows = past.points([STEP, *(name for name in names if name.startswith(PHASE))]) if STEP in names else None
-    steps = {} if rows is None else _by_rank(rows)
-    events = ours(past.events())
-    known: dict[tuple[int, int], tuple[NodeState, RankState]] = {
-        (number, node.attempt): (node, rank) for node in _nodes(past) for number, rank in node.ranks.items()
-    }
-    found = []
-    for key in sorted({*known, *steps}, key=lambda key: (key[1], key[0])):
-        end, seconds, step, phases = steps.get(key, (np.empty(0), np.empty(0), np.empty(0, np.int64), {}))
-        started, ended, state = _life(*known[key]) if key in known else (np.nan, np.nan, "running")
-        if not started > 0 and len(end):
-            started = float(end[0] - seconds[0])
-        ended = max(filter(math.isfinite, (ended, *end[-1:].tolist())), default=math.nan)
-        own = [event for event in events if (event.get("rank"), event.get("attempt")) == key]
-        stalls = stalls_of(own, ended)
-        found.append(Attempt(key[1], key[0], started, ended, state, end, seconds, step, phases, stalls))
-    return found
-
-
-def is_foreign(past: Past) -> bool:
-    """Say whether another tool has recorded a run, and we know what it logged alone."""
-    source = past.meta.get("imported")
-    return isinstance(source, dict) and source.get("format") != OWN
-
-
 def _source(past: Past) -> dict[str, Any] | None:
     """Return what is known of the log that a run was imported from; None if we have recorded it."""
     if not is_foreign(past):
         return None
-    timed = any(rank.ended > rank.started for node in _nodes(past) for rank in node.ranks.values() if rank.ended)
+    timed = any(rank.ended > rank.started for node in nodes_of(past) for rank in node.ranks.values() if rank.ended)
     return {"format": str(past.meta["imported"].get("format")), "timed": timed}
-
-
-def logged_series(past: Past) -> dict[tuple[int, int], dict[str, Logged]]:
-    """Return by rank and attempt what the log of another tool tells of time."""
-    names = past.names()
-    chosen = [name for name in names if logged_time.wanted(name)]
-    if STEP not in names:
-        chosen += sorted(names, key=lambda name: (name != "loss", not is_loss(name), name))[:MOST_LOGGED]
-    found: dict[tuple[int, int], dict[str, Logged]] = {}
-    for name, key, part in _series(past.points(chosen)):
-        # Where a source tells no time, every point has that of the beginning.
-        alone = len(part) > 1 and part.time.min() == part.time.max()
-        time = np.full(len(part), np.nan) if alone else part.time / 1e6
-        found.setdefault(key, {})[name] = Logged(part.step, time, part.value)
-    return found
-
-
-def _logged_attempts(past: Past) -> list[Attempt]:
-    """Return the attempts of a run that another tool has recorded."""
-    found = logged_series(past)
-    attempts = []
-    for node in _nodes(past):
-        for rank, state in node.ranks.items():
-            started, ended, told = _life(node, state)
-            series = found.get((rank, node.attempt), {})
-            attempts.append(logged_time.attempt_of_log(series, (started, ended), node.attempt, rank, told))
-    return attempts
-
-
-def _life(node: NodeState, rank: RankState) -> tuple[float, float, str]:
-    """Return start, end (or the last sign of life) and state of a rank."""
-    return rank.started / 1e6 or np.nan, (rank.ended or node.time) / 1e6 or np.nan, rank.state
-
-
-_Steps = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.int64]", dict[str, "NDArray[np.float64]"]]
-
-
-def _by_rank(rows: Points) -> dict[tuple[int, int], _Steps]:
-    """Return the steps of each rank and attempt: end, seconds, index, and the phases of the same records."""
-    found: dict[tuple[int, int], _Steps] = {}
-    sequences: dict[tuple[int, int], NDArray[np.int64]] = {}
-    for name, key, part in sorted(_series(rows), key=lambda entry: entry[0] != STEP):
-        if name == STEP:
-            sequences[key] = part.seq
-            found[key] = part.time / 1e6, part.value, part.step, {}
-        elif key in found:
-            phase = np.full(len(sequences[key]), np.nan)
-            place = np.searchsorted(sequences[key], part.seq)
-            same = place < len(phase)
-            same[same] = sequences[key][place[same]] == part.seq[same]
-            phase[place[same]] = part.value[same]
-            found[key][3][name.removeprefix(PHASE)] = phase
-    return found
-
-
-def _series(rows: Points) -> Iterator[tuple[str, tuple[int, int], Points]]:
-    """Yield name, (rank, attempt) and points of each series, whose points stand one after another."""
-    columns = (rows.name, rows.rank, rows.attempt)
-    change = np.zeros(max(0, len(rows) - 1), bool)
-    for column in columns:
-        change |= np.diff(column) != 0
-    edges = [0, *(np.flatnonzero(change) + 1).tolist(), len(rows)]
-    for first, last in itertools.pairwise(edges):
-        if last > first:
-            key = int(rows.rank[first]), int(rows.attempt[first])
-            yield rows.names[rows.name[first]], key, rows.select(slice(first, last))
 
 
 @dataclass(frozen=True)
@@ -242,7 +130,7 @@ def meters_of(past: Past, names: Sequence[str]) -> list[tuple[str, energy.Meter]
     """Return the meters of a run: of the whole machine if it has one, else of GPUs, processors and memory."""
     chosen = dict(_meter_names(set(names)))
     samples: dict[tuple[str, int], list[Points]] = {}
-    for name, (rank, _), part in _series(past.points(list(chosen))) if chosen else ():
+    for name, (rank, _), part in series_in(past.points(list(chosen))) if chosen else ():
         samples.setdefault((name, rank), []).append(part)  # a counter goes on from attempt to attempt
     found = []
     for (name, _), parts in samples.items():

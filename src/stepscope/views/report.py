@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.core.vocabulary import canonical
+from stepscope.sources.diagnosis import diagnose
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
 from stepscope.store.states import read_nodes
 from stepscope.version import __version__
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.comparison_view import comparison_view
-from stepscope.views.diagnosis import diagnose
 from stepscope.views.event_list import event_list, text_list
 from stepscope.views.ledger_summary import kept
 from stepscope.views.machine_view import machine_view

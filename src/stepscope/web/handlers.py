@@ -143,7 +143,7 @@ def compare(site: Site, parameters: given.CompareParameters, connection: Connect
 
 def diagnosis(site: Site, parameters: given.RunParameters, connection: Connection) -> Any:
     """Return the diagnosis of a run."""
-    from stepscope.views.diagnosis import diagnose
+    from stepscope.sources.diagnosis import diagnose
 
     return diagnose(site.open(parameters.run, connection))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -107,21 +105,17 @@ def _incidents(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def sources(arguments: Iterable[str], root: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the runs that arguments name, each with its label: ours, or files of other tools."""
-    from stepscope.cli.named_run import open_run
-    from stepscope.store.layout import RUN_FILE
+    """Yield the runs that arguments name, each with its label: recorded runs, or files of other tools."""
+    from stepscope.cli.named_run import say
+    from stepscope.sources.groups import short_path
+    from stepscope.sources.source import RUN, resolve_all
 
-    for argument in arguments:
-        paths = sorted(glob.glob(argument)) if glob.has_magic(argument) and not os.path.exists(argument) else [argument]
-        for path in paths:
-            if os.path.exists(path) and not os.path.isfile(os.path.join(path, RUN_FILE)):
-                from stepscope.importers.transfer import read
-
-                label = "/".join(path.rstrip("/").split("/")[-2:])
-                yield from ((label, run) for run in read(path))
-            else:
-                past = open_run(path, root)
-                yield past.id, past
+    for source in (source for argument in arguments for source in resolve_all(argument, root, say)):
+        if source.kind == RUN:
+            past = source.past()
+            yield past.id, past
+        else:
+            yield from ((short_path(source.path), run) for run in source.imported())
 
 
 def _told(found: Iterator[tuple[str, Any]], advance: Advance) -> Iterator[tuple[str, Any]]:

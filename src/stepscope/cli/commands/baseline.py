@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json
+from stepscope.cli.named_run import say
 from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
@@ -53,12 +54,13 @@ def _save(options: argparse.Namespace) -> int:
     from stepscope.analysis.compare.baseline import to_facts
     from stepscope.analysis.compare.comparison import mixtures
     from stepscope.analysis.compare.recording import Group
-    from stepscope.cli.recordings import baseline_path, group_of
     from stepscope.exporters.files.output import open_output
+    from stepscope.sources.baselines import baseline_path
+    from stepscope.sources.groups import group_of
 
     target = baseline_path(options.name, options.dir)
     with progress("reading", unit="runs", options=options) as advance:
-        runs = [run for text in options.runs for run in group_of(text, options.dir, (), advance).runs]
+        runs = [run for text in options.runs for run in group_of(text, options.dir, (), advance, say).runs]
     group = Group(options.name, tuple(runs))
     facts = to_facts(group, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     if options.output is None:
@@ -80,8 +82,8 @@ def _save(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from stepscope.analysis.compare.baseline import ranges
-    from stepscope.cli.recordings import find_baseline, read_baseline
     from stepscope.cli.targets import aims, targets
+    from stepscope.sources.baselines import find_baseline, read_baseline
 
     path = find_baseline(options.name, options.dir)
     if path is None:
@@ -125,7 +127,7 @@ def range_lines(found: Sequence[dict[str, Any]], width: int, paint: Paint) -> It
 
 
 def _list(options: argparse.Namespace) -> int:
-    from stepscope.cli.recordings import BASELINES, SUFFIX
+    from stepscope.sources.baselines import BASELINES, SUFFIX
     from stepscope.store.catalog import runs_root
 
     folder = runs_root(options.dir) / BASELINES

@@ -80,15 +80,16 @@ def run(options: argparse.Namespace) -> int:
     """Compare, print, and say by the exit code whether the gates are passed."""
     gates, asked = _gates(options.gate), _specs(options.metric)
     from stepscope.analysis.compare.comparison import compare
-    from stepscope.cli.recordings import group_of
+    from stepscope.cli.named_run import say
     from stepscope.cli.targets import aims, as_gate, targets
+    from stepscope.sources.groups import group_of
 
     wanted = targets()
     names = {spec.name for spec in (*asked, *(gate.spec for gate in gates))}
     names |= {name.partition("@")[0] for name in wanted}
     made = {"asked": asked, "gates": gates, "confidence": options.confidence}
     with progress("reading", unit="runs", options=options) as advance:
-        groups = [group_of(text, options.dir, names, advance) for text in (options.a, *options.b)]
+        groups = [group_of(text, options.dir, names, advance, say) for text in (options.a, *options.b)]
     with progress("comparing", len(options.b), options=options) as advance:
         found = []
         for other in groups[1:]:

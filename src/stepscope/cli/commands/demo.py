@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from stepscope.cli.demo.live_screen import Display
     from stepscope.cli.demo.training import Settings
-    from stepscope.cli.live import Recorded, View
     from stepscope.store.reader import Past
+    from stepscope.views.live_run import Recorded, View
 
 STEPS = 1000
 QUERY = "SELECT name, sum(value) AS s FROM points WHERE run = 'RUN' AND name LIKE 'phase/%' GROUP BY 1 ORDER BY 2 DESC"
@@ -145,7 +145,7 @@ def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
 
 
 def _look(past: Past) -> tuple[Recorded, View]:
-    from stepscope.cli.live import read, view
+    from stepscope.views.live_run import read, view
 
     recorded = read(past)
     return recorded, view(recorded)
@@ -222,7 +222,7 @@ class Child:
             StepscopeError: the training does not record; the message says why.
         """
         from stepscope.cli.demo.training import READY
-        from stepscope.store.catalog import open_run
+        from stepscope.sources.opened_run import open_run
 
         line = self._process.stdout.readline() if self._process.stdout is not None else ""
         if line.startswith(READY):

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
-from stepscope.cli.named_run import open_run
+from stepscope.cli.named_run import resolve
 from stepscope.cli.text.diagnosis_lines import lines
 from stepscope.cli.text.plain import Paint, columns, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.config import discover, load_or_default
-from stepscope.store.layout import RUN_FILE
 
 if TYPE_CHECKING:
     import argparse
@@ -39,7 +38,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the verdict."""
     with progress(f"diagnosing {plain(options.run, 40)}", options=options):
-        found = _diagnoses(options.run, options.dir)
+        found = resolve(options.run, options.dir).diagnoses()
     price = _price(options.price)
     for facts in found:
         if price is not None:
@@ -52,22 +51,6 @@ def run(options: argparse.Namespace) -> int:
             print()
         print("\n".join(lines(facts, columns(), Paint.of(), everything=options.all)))
     return FINE
-
-
-def _diagnoses(argument: str, root: str | None) -> list[dict[str, Any]]:
-    if os.path.exists(argument) and not os.path.isfile(os.path.join(argument, RUN_FILE)):
-        from stepscope.importers.traces.pipeline_trace import read_operations
-        from stepscope.importers.transfer import read  # loads every reader
-        from stepscope.views.diagnosis import diagnose_imported, diagnose_operations
-
-        operations = read_operations(argument)
-        if operations is not None:
-            return [diagnose_operations(argument, operations)]
-        return [diagnose_imported(one) for one in read(argument)]
-    past = open_run(argument, root)
-    from stepscope.views.diagnosis import diagnose  # loads numpy: a run that is not found needs none
-
-    return [diagnose(past)]
 
 
 def _price(wanted: str | None) -> Price | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from stepscope.cli.imported_run import Stored
+    from stepscope.sources.imported_run import Stored
 
 MOST_NOTES = 10
 """Notes of one run that are shown."""
@@ -39,8 +39,8 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read and store."""
-    from stepscope.cli.imported_run import store
     from stepscope.importers.transfer import read
+    from stepscope.sources.imported_run import store
     from stepscope.store.catalog import runs_root
     from stepscope.store.known_roots import note_root
 

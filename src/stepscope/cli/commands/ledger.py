@@ -9,20 +9,18 @@ for, the rest is unknown.
 from __future__ import annotations
 
 import os
-import tempfile
 import textwrap
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
-from stepscope.cli.named_run import open_run
+from stepscope.cli.named_run import resolve
 from stepscope.cli.text.plain import Paint, bar, columns, count, cut, duration, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
-from stepscope.store.layout import RUN_FILE
+from stepscope.sources.source import RUN
 
 if TYPE_CHECKING:
     import argparse
@@ -53,8 +51,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the ledger."""
-    with _opened(options) as past:
-        facts = _account(past, options)
+    source = resolve(options.run, options.dir)
+    with progress(f"reading {plain(options.run, 40)}", options=options), source.opened() as past:
+        facts = _account(past, options, str(past.path) if source.kind == RUN else source.path)
     if options.json:
         print_json(facts)
     else:
@@ -62,26 +61,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-@contextmanager
-def _opened(options: argparse.Namespace) -> Iterator[Past]:
-    """Open the run; a file of another tool is one for as long as it is looked at."""
-    path = options.run
-    if not os.path.exists(path) or os.path.isfile(os.path.join(path, RUN_FILE)):
-        yield open_run(path, options.dir)
-        return
-    from stepscope.cli.imported_run import store
-    from stepscope.importers.transfer import read
-
-    with progress(f"reading {plain(path, 40)}", options=options):
-        found = read(path)
-    if len(found) > 1:
-        what, cause = f"show the ledger of {path!r}", f"there are {len(found)} runs in it"
-        raise UsageError(what, cause, f"give one file, or store them: stepscope import {path}")
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as scratch:
-        yield open_run(store(found[0], Path(scratch)).path)
-
-
-def _account(past: Past, options: argparse.Namespace) -> dict[str, Any]:
+def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, Any]:
     from stepscope.analysis.cost import prices  # loads numpy: a run that is not found needs none
     from stepscope.views.ledger import Question, account
     from stepscope.views.pricing import card_name
@@ -96,10 +76,8 @@ def _account(past: Past, options: argparse.Namespace) -> dict[str, Any]:
     if options.steps is not None and options.steps < 1:
         raise UsageError(f"forecast {options.steps} steps", "a run has at least one", "give how many it makes in all")
     question = Question(known, known.price(wanted) if wanted else None, region, options.steps)
-    place = options.run if os.path.isfile(options.run) else str(past.path)
-    about = {"id": past.id, "name": past.name, "project": past.project, "path": place, "state": past.state}
-    with progress(f"reading {plain(past.id)}", options=options):
-        return {"run": about, **account(past, question)}
+    about = {"id": past.id, "name": past.name, "project": past.project, "path": path, "state": past.state}
+    return {"run": about, **account(past, question)}
 
 
 class Page:

@@ -7,20 +7,18 @@ to the last event of the device.
 
 from __future__ import annotations
 
-import json
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FAILED, FINE, add_json, print_json
 from stepscope.cli.text.plain import Paint, columns, plain_lines
-from stepscope.cli.text.progress import add_quiet
-from stepscope.cli.trace_files import ADDRESS_BYTES, Answer, Failure, Question, answer_all, expand
+from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
-from stepscope.importers.confinement import Limits, confined
+from stepscope.sources.traces import TraceOptions, analyse, expand
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
     from stepscope.core.trace import Trace
 
@@ -49,10 +47,12 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the traces tell."""
+    """Print the analysis of the traces."""
     _check(options)
-    files = expand(options.files)
-    facts = _confined(files, options)
+    write = functools.partial(_perfetto, options=options) if options.perfetto else None
+    wanted = TraceOptions(options.window, _rows(options), compare=options.compare, after=write)
+    reading = functools.partial(progress, "reading", unit="bytes", options=options)
+    facts = analyse(expand(options.files), wanted, reading)
     for failure in facts.get("failed", ()):
         print(f"stepscope: {plain_lines(failure['error'])}", file=sys.stderr)
     if not facts["ranks"]:
@@ -70,36 +70,6 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if "failed" in facts else FINE
 
 
-def _confined(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Read and analyse the files in a child process with limits, and return the results."""
-    named = f"the trace '{files[0]}'" if len(files) == 1 else f"{len(files)} traces"
-
-    def work() -> Iterator[bytes]:
-        yield json.dumps(_gathered(files, options), default=_as_python).encode()
-
-    facts: dict[str, Any] = json.loads(confined(f"analyse {named}", work, Limits.of(files, ADDRESS_BYTES)))
-    return facts
-
-
-def _as_python(value: Any) -> Any:
-    """Return a number of numpy as one of Python."""
-    return value.item()
-
-
-def _gathered(files: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Read the files, put together what they tell, and write the small trace that is asked for."""
-    question = Question(options.window, _rows(options))
-    found = list(answer_all(files, question, options))
-    failures = [one for one in found if isinstance(one, Failure)]
-    answers = [one for one in found if isinstance(one, Answer)]
-    facts = _facts(answers, failures, one_job=not options.compare)
-    if answers and options.compare:
-        facts["comparison"] = _comparison(files)
-    if answers and options.perfetto:
-        facts["perfetto"] = _perfetto(files[0], options)
-    return facts
-
-
 def _check(options: argparse.Namespace) -> None:
     """Refuse what cannot be meant, before anything is read."""
     if options.compare and len(options.files) != 2:
@@ -111,7 +81,9 @@ def _check(options: argparse.Namespace) -> None:
         except ValueError:
             numbers, colon = [], ""
         if not colon or any(number != number for number in numbers):  # noqa: PLR0124 - NaN differs from itself
-            raise UsageError("choose the window", f"'{options.window}' is none", "give gpu, steps or START:END in µs")
+            raise UsageError(
+                "choose the window", f"'{options.window}' is not a window", "give gpu, steps or START:END in µs"
+            )
 
 
 def _rows(options: argparse.Namespace) -> int | None:
@@ -120,45 +92,14 @@ def _rows(options: argparse.Namespace) -> int | None:
     return options.top if options.top > 0 else None
 
 
-def _facts(answers: list[Answer], failures: list[Failure], *, one_job: bool) -> dict[str, Any]:
-    """Put the answers together; ranks of one job are also compared."""
-    facts: dict[str, Any] = {"ranks": [answer.facts for answer in answers]}
-    if len(answers) > 1 and one_job:
-        from stepscope.analysis.trace.ranks import compare_ranks
-
-        facts["many_ranks"] = _plain(compare_ranks([answer.extract for answer in answers]))
-    if failures:
-        facts["failed"] = [failure._asdict() for failure in failures]
-    return facts
-
-
-def _plain(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts with their findings as plain values."""
-    return {**facts, "findings": [finding.facts() for finding in facts.get("findings", [])]}
-
-
-def _comparison(files: list[str]) -> dict[str, Any]:
-    from stepscope.analysis.trace.compare import compare_traces
-
-    before, after = (_read(path) for path in files[:2])
-    return _plain(compare_traces(before, after))
-
-
-def _read(path: str) -> Trace:
-    from stepscope.importers.traces.chrome_trace import read_trace
-
-    return read_trace(path)
-
-
-def _perfetto(path: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Write the trimmed trace of the first file."""
+def _perfetto(trace: Trace, window: str, *, options: argparse.Namespace) -> dict[str, Any]:
+    """Write the interesting part of a trace."""
     from stepscope.analysis.trace.summary import choose_window
     from stepscope.exporters.perfetto import interesting, write_perfetto
 
-    trace = _read(path)
-    window = interesting(trace) if options.window == "gpu" else choose_window(trace, options.window)
-    count = write_perfetto(trace, options.perfetto, window, force=options.force)
-    return {"file": options.perfetto, "events": count, "window": window.facts(trace.origin)}
+    part = interesting(trace) if window == "gpu" else choose_window(trace, window)
+    count = write_perfetto(trace, options.perfetto, part, force=options.force)
+    return {"file": options.perfetto, "events": count, "window": part.facts(trace.origin)}
 
 
 def _page(facts: dict[str, Any], options: argparse.Namespace) -> None:

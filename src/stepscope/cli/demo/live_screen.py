@@ -11,7 +11,7 @@ from stepscope.cli.text.screen import Screen, is_screen
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.cli.live import View
+    from stepscope.views.live_run import View
 
 LINE_SECONDS = 5.0
 """Seconds of the run between two plain lines."""

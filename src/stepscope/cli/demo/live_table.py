@@ -13,7 +13,7 @@ from stepscope.core.vocabulary import MIB, format_value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.cli.live import Curve, Happening, Phase, View
+    from stepscope.views.live_run import Curve, Happening, Phase, View
 
     Span = tuple[str, str]
     """Text and its style, as `Paint` takes it."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.cli.demo.live_table import step_range
-from stepscope.cli.live import PHASE, aligned, happenings
 from stepscope.cli.text.plain import count, duration
 from stepscope.core.vocabulary import MIB
+from stepscope.views.live_run import PHASE, aligned, happenings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.cli.live import Happening, Recorded, View
+    from stepscope.views.live_run import Happening, Recorded, View
 
 PLANTED = ("planted", "checkpoint")
 """Kinds of events that tell what was planted."""

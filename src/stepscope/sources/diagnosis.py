@@ -11,9 +11,9 @@ from stepscope.analysis.diagnosis.machine import busy
 from stepscope.analysis.diagnosis.missing import missing
 from stepscope.analysis.diagnosis.pipeline import Operations, what_if
 from stepscope.analysis.diagnosis.verdict import findings, limited, primary, summary
+from stepscope.sources.evidence import evidence_of, evidence_of_imported, seconds_of
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
-from stepscope.views.diagnosis_evidence import evidence_of, evidence_of_imported, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

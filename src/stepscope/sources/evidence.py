@@ -13,9 +13,9 @@ from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
+from stepscope.sources.attempts import PHASE, STEP, at_keys, attempts_of, is_foreign, logged_series
 from stepscope.store.layout import RunFolder
 from stepscope.store.snapshot import take_snapshot
-from stepscope.views.ledger import attempts_of, is_foreign, logged_series
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
 
-STEP, PHASE = "step_seconds", "phase/"
 MOST_STEPS = 200_000
 """Steps up to which every one is read with its phases; a longer run is read as blocks of steps."""
 BLOCKS = 10_000
@@ -256,12 +255,9 @@ def _steps_of_rows(step: NDArray[np.int64], seconds: Numbers, when: Numbers) -> 
 def _beside(one: Logged, step: NDArray[np.int64]) -> Numbers:
     """Return a metric at the steps of others; NaN where it has none."""
     order = np.argsort(step, kind="stable")
-    kept = np.isfinite(one.value)
-    values = np.full(len(step), np.nan)
-    place = np.searchsorted(step[order], one.step[kept])
-    same = place < len(step)
-    same[same] = step[order][place[same]] == one.step[kept][same]
-    values[order[place[same]]] = one.value[kept][same]
+    finite = np.isfinite(one.value)
+    values = np.empty(len(step))
+    values[order] = at_keys(step[order], one.step[finite], one.value[finite])
     return values
 
 

@@ -14,8 +14,8 @@ from bench.diagnosing import write
 from bench.processes import wait_until
 from stepscope.importers.imported import Imported, series_of
 from stepscope.importers.transfer import read
-from stepscope.views import diagnosis_evidence
-from stepscope.views.diagnosis import diagnose, diagnose_imported
+from stepscope.sources import evidence
+from stepscope.sources.diagnosis import diagnose, diagnose_imported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,8 +65,8 @@ def test_a_run_says_why_it_is_slow_what_to_do_and_what_that_brings(run: Path) ->
 def test_a_long_run_read_in_blocks_has_the_same_verdict(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of steps have the shares of the steps in them."""
     exact = diagnose(stepscope.open(run))["findings"][0]
-    monkeypatch.setattr(diagnosis_evidence, "MOST_STEPS", 1000)
-    monkeypatch.setattr(diagnosis_evidence, "BLOCKS", 100)
+    monkeypatch.setattr(evidence, "MOST_STEPS", 1000)
+    monkeypatch.setattr(evidence, "BLOCKS", 100)
     coarse = diagnose(stepscope.open(run))["findings"][0]
     assert coarse["kind"] == exact["kind"]
     assert coarse["evidence"]["share"] == pytest.approx(exact["evidence"]["share"], rel=0.01)

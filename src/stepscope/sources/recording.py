@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from stepscope.store.snapshot import take_snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from stepscope.importers.imported import Imported
     from stepscope.store.reader import Past
 
 FINE_POINTS = 2_000_000
@@ -206,3 +208,15 @@ def flat(tree: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]
             yield from flat(value, name, depth + 1)
         elif isinstance(value, (str, int, float, bool)) and len(str(value)) <= 200:
             yield name, value
+
+
+def of_imported(run: Imported, asked: Collection[str] = ()) -> Recording:
+    """Return a run of another tool."""
+    series: dict[str, Points] = {name: run.series(name) for name in run.names() if wanted(name, asked)}
+    facts = {category_of(key): value for key, value in flat(run.facts) if value is not None}
+    return Recording(_file_label(run.path), curves_of(series), facts, span_of(series), planned_in(facts))
+
+
+def _file_label(path: str) -> str:
+    name = os.path.basename(path)
+    return name if len(name) <= 40 else f"{name[:18]}…{name[-18:]}"

@@ -1,0 +1,1 @@
+"""Find out what an argument such as RUN names, read it, and hand what analysis needs to analysis."""
