@@ -26,6 +26,9 @@ BRANCHES = 15
 HOT_PATH = ("stepscope.recorder.hotpath", 200)
 TOP_NAMES = 10
 VAGUE = {"common", "engine", "helper", "helpers", "manager", "misc", "runtime", "sdk", "services", "util", "utils"}
+SLEEPS = {"asyncio.sleep", "sleep", "time.sleep"}
+REAL_PROCESSES = "tests.integration."
+"""Tests that run real processes have to wait for them, and may sleep."""
 BROAD = {"", "Exception", "BaseException"}
 BRANCHING = (
     ast.If,
@@ -185,18 +188,21 @@ def top_names(module: Module) -> Iterator[Finding]:
                 yield Finding(module.path, node.lineno, text)
 
 
+def sleeps(call: ast.Call) -> bool:
+    """Tell whether a call pauses; `sleep(0)` only lets others run."""
+    at_once = bool(call.args) and isinstance(call.args[0], ast.Constant) and call.args[0].value == 0
+    return name_of(call.func) in SLEEPS and not at_once
+
+
 def stated_rules(module: Module) -> Iterator[Finding]:
     """Ask of every test the one sentence that states its rule, and that it does not sleep."""
     for function in functions(module.tree):
         if function.name.startswith("test") and not ast.get_docstring(function):
             yield Finding(module.path, function.lineno, f"{function.name} states no rule; add a one-sentence docstring")
-    for node in ast.walk(module.tree):
-        if (
-            isinstance(node, ast.Call)
-            and name_of(node.func) in {"time.sleep", "sleep"}
-            and "integration" not in module.name
-        ):
-            yield Finding(module.path, node.lineno, "sleeps; hand in a clock, or step the thing under test")
+    if not module.name.startswith(REAL_PROCESSES):
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and sleeps(node):
+                yield Finding(module.path, node.lineno, "sleeps; hand in a clock, or step the thing under test")
 
 
 SIZE: list[Callable[[Module], Iterator[Finding]]] = [file_size, block_size, naming]

@@ -21,7 +21,7 @@ from stepscope.callbacks import (
     ThroughputMonitorCallback,
 )
 from stepscope.core.errors import UsageError
-from tests.integrations.fits import Model, loader, trainer
+from tests.integrations.fits import Model, loader, trainer, work
 from tests.integrations.programs import kinds, last_run
 from tests.trackers.machines import GPU, HOST, Source, machine_of
 
@@ -130,7 +130,7 @@ def test_learning_rate_and_loss_are_those_of_the_step(tmp_path):
 @pytest.mark.parametrize("place", ["data", "transform", "forward", "backward", "optimizer"])
 def test_time_is_charged_where_it_was_spent(tmp_path, place):
     """A planted pause is found in its own phase and in no other."""
-    data = loader(12, 2, nap=NAP / 2 if place == "data" else 0.0)
+    data = loader(12, 2, seconds=NAP / 2 if place == "data" else 0.0)
     trainer(tmp_path, [ThroughputMonitorCallback()], max_epochs=1).fit(Model({place: NAP}), data)
     past = last_run()
     phases = {name: sorted(past.series(name).value) for name in past.names() if name.startswith("phase/")
@@ -454,9 +454,7 @@ class Slow:
     """A transform that takes 10 ms."""
 
     def __call__(self, row):
-        import time
-
-        time.sleep(0.01)
+        work(0.01)
         return row
 
 

@@ -118,6 +118,15 @@ def test_tests_state_their_rule_and_do_not_sleep(check):
     assert "sleeps" in said
 
 
-def test_real_processes_may_be_waited_for(check):
-    """Tests that run real processes may sleep."""
-    assert check('def test_a():\n    """A rule."""\n    time.sleep(1)\n', "tests/integration/test_a.py") == ""
+@pytest.mark.parametrize(
+    ("call", "path", "is_refused"),
+    [
+        ("time.sleep(1)", "tests/integration/test_a.py", False),
+        ("time.sleep(1)", "tests/integrations/test_a.py", True),
+        ("asyncio.sleep(0.1)", "tests/web/test_a.py", True),
+        ("asyncio.sleep(0)", "tests/web/test_a.py", False),
+    ],
+)
+def test_only_tests_of_real_processes_may_sleep(check, call, path, is_refused):
+    """A pause is refused outside of tests/integration, also in a coroutine; letting others run is no pause."""
+    assert ("sleeps" in check(f'def test_a():\n    """A rule."""\n    {call}\n', path)) is is_refused

@@ -144,13 +144,13 @@ def test_questions_about_one_run_never_take_all_threads(disk):
         for one in waiting:
             one.cancel()
         while not readers.stalled["slow"]:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         with pytest.raises(DiskStalledError):
             await readers.read("again", lambda _: "answer", "slow")
         assert await readers.read("more", lambda _: "answer", "fast") == "answer"
         disk.set()
         while readers.stalled["slow"]:  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         return await readers.read("at last", lambda _: "answer", "slow")
 
     with pytest.MonkeyPatch.context() as patch:
