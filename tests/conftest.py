@@ -7,14 +7,12 @@ import gc
 import os
 import shutil
 import signal
-import time
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from stepscope.core.places import shared_root
-from stepscope.session.run import Run
-from stepscope.session.watching import Watch
+from stepscope.session import current, run
 
 LAUNCHERS = ("STEPSCOPE_", "SLURM_", "TORCHELASTIC_", "RAY_", "OMPI_", "PMI_")
 RANKS = {
@@ -28,9 +26,26 @@ RANKS = {
     "MASTER_PORT",
 }
 
+FOLDERS = {
+    "tests/browser": ("browser", "processes"),
+    "tests/documents": ("documents", "processes"),
+    "tests/integration": ("processes",),
+}
+"""Markers of every test in a folder."""
+
 # Two workers share two cores: an example may wait for the other one, which says nothing about the code.
 settings.register_profile("stepscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stepscope")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark tests by their folder, and give those that run real processes a second try."""
+    for item in items:
+        folder = item.path.relative_to(config.rootpath).parent.as_posix()
+        for name in FOLDERS.get(folder, ()):
+            item.add_marker(name)
+        if item.get_closest_marker("processes") and config.pluginmanager.hasplugin("rerunfailures"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -58,21 +73,15 @@ def open_files():
     return listed
 
 
-@pytest.fixture(autouse=True, scope="session")
-def patient_end():
-    """Let a run of the test's own process end only when its watcher has written the end, however busy the machine is.
+@pytest.fixture
+def patient_end(monkeypatch):
+    """Let runs of this process end only when their watcher has written the end: for code that reads its own run.
 
-    Half a second, which is what a training waits, is not enough everywhere to read a run right after its end.
+    A training waits 0.4 s at most, which a busy machine may exceed. A test that reads the run itself uses
+    `wait_until_written` instead, and so tests the end as users get it.
     """
-    original = Run.let_go
-
-    def let_go(run, deadline):
-        watched = type(run._watch) is Watch  # not a stand-in of a test, of which nobody comes
-        original(run, max(deadline, time.monotonic() + 60.0) if watched else deadline)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "let_go", let_go)
-        yield
+    for module in (current, run):
+        monkeypatch.setattr(module, "END_SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True)

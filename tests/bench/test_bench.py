@@ -16,6 +16,8 @@ from bench.peers import PEERS
 from bench.reading import figures
 from bench.standing import slowed
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
     "bursts": {"mean_1", "lost_1", "mean_10", "lost_10"},

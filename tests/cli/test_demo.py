@@ -19,6 +19,8 @@ from stepscope.cli.text.screen import SHOW
 from stepscope.store.states import read_nodes
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from stepscope.cli.main import main; sys.exit(main())"
 SHORT = ["--steps", "30", "--speed", "50"]

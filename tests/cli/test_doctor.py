@@ -17,6 +17,8 @@ from stepscope.core.config import load
 from stepscope.core.places import Places, find_places
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(autouse=True)
 def no_watcher_is_coming(monkeypatch):

@@ -25,6 +25,8 @@ from stepscope.watcher.machine import Machine, Moment
 from tests.trackers.fakes import FakeClock
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from stepscope.cli.main import main; sys.exit(main())"
 SECONDS = 240

@@ -13,6 +13,8 @@ from stepscope.core.errors import StepscopeError
 from stepscope.core.places import find_places
 from tests.integration.processes import Bench, until
 
+pytestmark = pytest.mark.processes
+
 LOOP = """
 import sys
 import time

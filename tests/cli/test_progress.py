@@ -13,6 +13,8 @@ import pytest
 from stepscope.cli.text import progress as module
 from stepscope.cli.text.progress import Shown, progress
 
+pytestmark = pytest.mark.processes
+
 PROGRAM = """
 import sys, time
 from stepscope.cli import progress as module

@@ -13,6 +13,8 @@ from stepscope.store.states import NodeState, RankState
 from tests.integration.processes import until
 from tests.store.recorded import make_folder
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def listed(tmp_path, capsys, monkeypatch):

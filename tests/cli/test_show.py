@@ -23,7 +23,9 @@ from stepscope.views.overview import (
     throughput,
     trend,
 )
-from tests.integration.processes import until
+from tests.integration.processes import until, wait_until_written
+
+pytestmark = pytest.mark.processes
 
 
 @contextlib.contextmanager
@@ -31,12 +33,7 @@ def recorded(root, **arguments):
     """Record a run; at the end its rows are on disk, however busy the machine is."""
     with stepscope.init(dir=root, **arguments) as run:
         yield run
-    settle(run)
-
-
-def settle(run):
-    """Wait until the watcher has written the end of a run."""
-    until(lambda: stepscope.open(run.path).state != "running", "the end of the run")
+    wait_until_written(run)
 
 
 @pytest.fixture
@@ -120,7 +117,7 @@ def test_throughput_is_samples_by_the_seconds_of_their_steps(trained):
     assert rate["steps_per_second"] == pytest.approx(8 / seconds)
 
 
-def test_rates_stay_inside_an_attempt(show, tmp_path):
+def test_rates_stay_inside_an_attempt(show, tmp_path, patient_end):
     """Each attempt has a rate of its own, and a step without samples counts for none."""
     for samples in (2, None):
         with recorded(tmp_path, run_id="again", resume=True) as run:
@@ -222,7 +219,7 @@ def test_text_of_the_run_is_harmless(show, tmp_path):
     run.log({evil: 1.0})
     run.event(evil)
     run.finish(RuntimeError(evil))
-    settle(run)
+    wait_until_written(run)
     text = show("evil")
     assert "evil in project" in text
     assert not set(text) & set("\x1b\x07\u202e\r")

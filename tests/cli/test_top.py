@@ -11,6 +11,8 @@ from stepscope.cli.main import build_parser, main
 from tests.integration.processes import until
 from tests.tui.scenes import machine_scene, run_scene
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):

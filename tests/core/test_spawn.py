@@ -10,6 +10,8 @@ import pytest
 from stepscope.core import spawn
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 
 def test_arguments_keep_the_users_folder_out(monkeypatch):
     """The folder of the user's script and relative paths are no place to import from; ours is."""

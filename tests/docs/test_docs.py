@@ -14,6 +14,8 @@ import pytest
 from tests.docs.blocks import blocks, commands, page_program
 from tests.integration.processes import patient_site
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

@@ -16,6 +16,8 @@ from stepscope.exporters.formats import FORMATS as EXPORTS
 from stepscope.importers import formats
 from stepscope.importers.logs import jsonl
 
+pytestmark = pytest.mark.processes
+
 
 def read(tmp_path, text):
     path = tmp_path / "log.jsonl"

@@ -34,6 +34,12 @@ def until(condition, what="the condition", seconds=PATIENCE, every=0.02):
         time.sleep(every)
 
 
+def wait_until_written(run):
+    """Return a run (or the run in a folder) opened for reading, once its watcher has written its end."""
+    path = getattr(run, "path", run)
+    return until(lambda: (past := stepscope.open(path)).state != "running" and past, "the end of the run")
+
+
 def left_behind():
     """Return what runs have left in their runtime folders, but for the list of folders of runs, which stays."""
     found = [(root, path) for root in find_places().roots() for path in root.rglob("*")]
@@ -59,7 +65,7 @@ stepscope.session.current.END_SECONDS = stepscope.session.run.END_SECONDS = 60.0
 
 
 def patient_site(folder):
-    """Return a folder for PYTHONPATH: programs that read their own run right after its end wait for its watcher."""
+    """Return a folder for PYTHONPATH: `patient_end` for programs that read their own run right after its end."""
     site = Path(folder) / "patient-site"
     site.mkdir(exist_ok=True)
     (site / "sitecustomize.py").write_text(PATIENT, encoding="utf-8")

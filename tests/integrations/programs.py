@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import stepscope
-from tests.integration.processes import patient_site
+from tests.integration.processes import wait_until_written
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 500
@@ -18,8 +17,7 @@ SECONDS = 500
 
 def run_program(path, *arguments, folder):
     """Run a program of the repository in a folder; return what it printed. Fails with its stderr."""
-    paths = os.pathsep.join([patient_site(folder), str(ROOT / "src")])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(ROOT / path), *arguments],
         cwd=folder,
@@ -41,13 +39,9 @@ def other_share(past):
     return min(shares)
 
 
-def last_run(seconds=120.0):
+def last_run():
     """The newest run, read once its watcher has written all of it."""
-    path, deadline = stepscope.runs()[0].path, time.monotonic() + seconds
-    past = stepscope.open(path)
-    while past.state == "running" and time.monotonic() < deadline:
-        past = stepscope.open(path)
-    return past
+    return wait_until_written(stepscope.runs()[0])
 
 
 def kinds(run):

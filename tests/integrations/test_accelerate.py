@@ -10,7 +10,8 @@ import stepscope
 from stepscope.callbacks import StepscopeTracker, register
 from tests.integrations.programs import last_run, other_share, run_program
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what Accelerate says of its own dependencies
+# Accelerate warns about its own dependencies.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.processes]
 
 
 def test_tracker_records_what_is_logged():

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 import stepscope.callbacks as face
 from tests.integrations.programs import ROOT, last_run, other_share, run_program
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what Lightning says of its own dependencies
+# Lightning warns about its own dependencies.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.processes]
 GROUP = ROOT / "configs" / "callbacks"
 CLASSES = {
     "throughput_monitor": "ThroughputMonitorCallback",

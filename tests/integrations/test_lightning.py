@@ -26,7 +26,7 @@ from tests.integrations.programs import kinds, last_run
 from tests.trackers.machines import GPU, HOST, Source, machine_of
 
 # What Lightning says of small data, of its own dependencies and of torch is not ours to mend.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread"), pytest.mark.processes]
 ROOT = Path(__file__).resolve().parents[2]
 NAP = 0.03
 

@@ -13,6 +13,8 @@ from stepscope.session.opening import init
 from tests.session.conftest import started  # noqa: F401 - a fixture
 from tests.trackers.memory_sources import Clock
 
+pytestmark = pytest.mark.processes
+
 
 class FakeProfiler:
     """torch's profiler as far as a profile uses it; fails where it is told to."""

@@ -18,7 +18,7 @@ from stepscope.integrations.huggingface.throughput_window import ThroughputWindo
 from tests.integrations.programs import ROOT, kinds, last_run, other_share, run_program
 
 # What Transformers says of its own dependencies is not ours to mend.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread"), pytest.mark.processes]
 LENGTH, PADDING = 8, 2
 
 

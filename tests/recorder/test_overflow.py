@@ -37,14 +37,15 @@ class Clock:
         return round(self.now * 1e9)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch):
+    """A clock that stands still: no test waits, and nothing of it is said in another one."""
     clock = Clock()
     monkeypatch.setattr(overflow, "time", clock)
     return clock
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def threads(monkeypatch):
     """Threads that are asked for, not started."""
     asked = []

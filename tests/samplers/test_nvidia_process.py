@@ -19,6 +19,8 @@ from stepscope.watcher.journal import Journal
 from stepscope.watcher.sampling import Plan, Sampling
 from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("pynvml")
 SECOND = 10**9
 NVITOP = """

@@ -21,6 +21,8 @@ from stepscope.samplers.process_files import PAGE, TICKS, parse_children, parse_
 from tests.integration.processes import until
 from tests.samplers.machines import SECOND, answer_or_error, process
 
+pytestmark = pytest.mark.processes
+
 TRAIN = "python train.py"
 SPAWN = "python -c from_multiprocessing.spawn_import_spawn_main --multiprocessing-fork"
 SERVER = "python -c from_multiprocessing.forkserver_import_main"

@@ -7,6 +7,8 @@ from bench.drawn_runs import sick, write
 from stepscope.session import card
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 
 class Stream:
     """A terminal, or a pipe, that keeps what is written."""

@@ -12,6 +12,8 @@ from stepscope.session.opening import _watcher_settings
 from stepscope.store.catalog import runs
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def start(tmp_path):

@@ -20,6 +20,8 @@ from stepscope.sources.diagnosis import diagnose, diagnose_imported
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.processes
+
 KEYS = {
     *(
         "run",

@@ -29,6 +29,8 @@ from stepscope.store.sealed import write_sealed
 from stepscope.store.states import NodeState, RankState
 from tests.integration.processes import until, watchers
 
+pytestmark = pytest.mark.processes
+
 NOW = 1_800_000_000.0
 
 

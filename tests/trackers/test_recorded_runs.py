@@ -8,6 +8,8 @@ import stepscope
 from stepscope.metrics import MetricTracker
 from stepscope.monitor import MetricsCollector, TrainingMetrics, TrainingMonitor
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.promise("S0-003", "S1-024")
 def test_what_a_monitor_records_can_be_read_back(tmp_path):

@@ -12,6 +12,8 @@ from stepscope.tui.request import command, opened, request
 from stepscope.tui.run_feed import RunFeed
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def sick_run(tmp_path_factory):

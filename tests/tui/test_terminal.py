@@ -13,7 +13,10 @@ import pytest
 from bench.drawn_runs import sick, write
 from tests.integration.processes import until
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux: apt-get install tmux")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux: apt-get install tmux"),
+    pytest.mark.processes,
+]
 
 
 class Terminal:

@@ -16,6 +16,8 @@ from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX
 from stepscope.watcher.alerting import AlertFeed, Alerting, read_settings
 from tests.integration.processes import until
 
+pytestmark = pytest.mark.processes
+
 HIGH = {
     "name": "high_loss",
     "when": "loss > 5",

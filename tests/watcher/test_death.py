@@ -17,6 +17,8 @@ from stepscope.watcher import death
 from stepscope.watcher.death import End, Evidence, Trainee, holder, judge, scheduler, shutting_down
 from stepscope.watcher.oom import Oom
 
+pytestmark = pytest.mark.processes
+
 RUNNING, FINISHED, FAILED, EXITED = (
     ring.STATE_RUNNING,
     ring.STATE_FINISHED,

@@ -14,6 +14,8 @@ from stepscope.watcher import proc
 from stepscope.watcher.proc import Signals, parse_stat, read_signals, read_stat, threads
 from stepscope.watcher.progress import Progress, moved, read_progress, tree
 
+pytestmark = pytest.mark.processes
+
 STAT = (
     b"4242 (a) (b c) S 1 4242 4242 0 -1 4194304 99 0 0 0 11 12 13 14 20 0 3 0 777 1000 55 18446744073709551615 1 1 "
     b"140732748865776 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 768\n"

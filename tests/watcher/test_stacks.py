@@ -21,6 +21,8 @@ from stepscope.watcher.proc import read_signals
 from stepscope.watcher.stacks import Answer, Asking, at_prompt, digest, find_spy, parse_dump, parse_spy, trim
 from tests.integration.processes import SOURCE, until
 
+pytestmark = pytest.mark.processes
+
 DUMP = """Thread 0x00007f1 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
   File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap

@@ -23,6 +23,8 @@ from stepscope.web.static_files import StaticFiles
 from tests.integration.processes import until
 from tests.web.served import GETS, RUN, Client, ready, started
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.promise("S1-042")
 def test_a_taken_port_names_who_has_it(root, capsys):

@@ -20,6 +20,8 @@ from stepscope.web.server import Options, Server
 from tests.integration.processes import until
 from tests.web.served import DATA, RUN, Client, ready, started
 
+pytestmark = pytest.mark.processes
+
 ATTACK = """
 import json, os, socket, sys
 port, run, token_file = int(sys.argv[1]), sys.argv[2], sys.argv[3]
