@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.analysis.diagnosis.verdict import findings, primary
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, steps, track
 
 if TYPE_CHECKING:

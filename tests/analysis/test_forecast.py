@@ -13,7 +13,6 @@ from stepscope.analysis.series.forecast import (
     end_of_run,
     memory_leak,
     shared_leaks,
-    spell,
     total_steps,
 )
 
@@ -98,11 +97,6 @@ def test_total_steps_of_a_configuration():
     assert total_steps({"train_iters": 10, "max_steps": -1}) == 10
     assert total_steps(None) is None
     assert total_steps({"max_steps": True, "deep": [{"max_steps": 3}]}) is None
-
-
-def test_durations_are_spelt_in_one_unit():
-    """A duration has one unit, the one that people think in."""
-    assert [spell(seconds) for seconds in (5, 600, 20_000, 500_000)] == ["5 s", "10 min", "5.56 h", "5.79 d"]
 
 
 def test_processes_of_one_machine_are_forecast_together():

@@ -125,4 +125,4 @@ def test_an_imported_run_has_a_ledger(tmp_path, capsys):
     assert facts["imported"] == {"format": "jsonl", "timed": True}
     assert main(["ledger", str(run.path)]) == 0
     shown = capsys.readouterr().out
-    assert "at least 50.6 % productive; its log does not tell of 49.4 %" in shown
+    assert "at least 50.6 % productive; 49.4 % is missing in its log" in shown

@@ -43,7 +43,7 @@ def test_the_finding_names_the_owner():
     """One sentence with the peak and its largest owner."""
     rig = Rig().operator("aten::mm", 0, 10).memory(5, 3 * GIB, 1, 4 * GIB)
     (found,) = findings(memory_timeline(rig.trace()))
-    assert found.text == "device 0 held 4.0 GiB at its peak, of which 3.0 GiB from aten::mm"
+    assert found.text == "device 0 held 4 GiB at its peak, of which 3 GiB from aten::mm"
 
 
 def test_no_reports_are_no_timeline():

@@ -9,7 +9,7 @@ import pytest
 
 from stepscope.cli import main as program
 from stepscope.cli.main import COMMANDS, build_parser, main
-from stepscope.cli.text.plain import Paint, age, bar, columns, cut, duration, plain, sparkline, width_of
+from stepscope.cli.text.plain import Paint, bar, columns, cut, plain, sparkline, width_of
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.version import __version__
@@ -180,20 +180,6 @@ def test_colour_only_for_a_terminal(monkeypatch):
 def test_width_is_as_told(told, found):
     """COLUMNS says the width, within reason; a pipe has 120 columns."""
     assert columns({"COLUMNS": told}) == found
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.312, "0.31 s"), (4.26, "4.3 s"), (59.6, "1 min 0 s"), (42, "42 s"), (11520, "3 h 12 min"), (90000, "1 d 1 h")],
-)
-def test_durations_are_short(seconds, text):
-    """Durations have two units at most."""
-    assert duration(seconds) == text
-
-
-def test_ages_are_shorter():
-    """Ages have one unit."""
-    assert [age(seconds) for seconds in (1, 42, 130, 7300, 9e5)] == ["now", "42 s", "2 min", "2 h", "10 d"]
 
 
 def test_pictures_show_what_is_not_finite():

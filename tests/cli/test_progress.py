@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 PROGRAM = """
 import sys, time
-from stepscope.cli import progress as module
+from stepscope.cli.text import progress as module
 module.DELAY = 0.0
 with module.progress("export csv", 200, "points") as advance:
     advance(50, "loss")
@@ -83,12 +83,12 @@ def test_report_of_json_to_a_file_still_shows_progress():
 
 def test_rate_and_time_left_are_told():
     """Share, rate and time left are told as far as they are known."""
-    assert shown() == "30%, 3 points/s, 0:23 left"
-    assert shown(total=1e8, done=3e7) == "30%, 3 000 000 points/s, 0:23 left"
-    assert shown(unit="bytes", total=2.0**30, done=2.0**29) == "50%, 51.2 MiB/s, 0:10 left"
-    assert shown(total=None) == "3 points/s, 0:10"
-    assert shown(total=None, done=0.0, seconds=3700.0) == "1:01:40"
-    assert shown(unit="", done=1.0, seconds=100.0) == "1%, 2:45:00 left"
+    assert shown() == "30 %, 3 points/s, 23 s left"
+    assert shown(total=1e8, done=3e7) == "30 %, 3M points/s, 23 s left"
+    assert shown(unit="bytes", total=2.0**30, done=2.0**29) == "50 %, 51.2 MiB/s, 10 s left"
+    assert shown(total=None) == "3 points/s, 10 s"
+    assert shown(total=None, done=0.0, seconds=3700.0) == "1 h 1 min"
+    assert shown(unit="", done=1.0, seconds=100.0) == "1 %, 2 h 45 min left"
 
 
 def test_short_work_shows_nothing():
@@ -108,10 +108,10 @@ def test_progress_on_a_real_terminal():
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=terminal, env=environ, text=True) as process:
         os.close(terminal)
-        seen = read_until(controller, "25%")
+        seen = read_until(controller, "25 %")
         process.stdin.write("\n")
         process.stdin.flush()
-        seen += read_until(controller, "50%")
+        seen += read_until(controller, "50 %")
         output, _ = process.communicate("\n", timeout=60)
         seen += read_until(controller, None)
     os.close(controller)

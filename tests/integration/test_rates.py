@@ -7,7 +7,7 @@ import time
 import pytest
 
 import stepscope
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from stepscope.session import card as end_card
 from stepscope.store.sealed import reading_connection
 from stepscope.tui.reading import answer

@@ -3,11 +3,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.tui.braille import drawn, picture, scale_of, short
+from stepscope.tui.braille import drawn, picture, scale_of
 from stepscope.views.terminal_history import ROOM, Buckets, History
 from tests.tui.scenes import history
 
@@ -101,17 +100,3 @@ def test_a_sparse_metric_is_one_line():
     made = History()
     made.add(points(range(0, 1000, 100), range(10)))
     assert np.isfinite(drawn(made.columns(100)).low).sum() > 80
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.2468, "seconds", "246.8ms"),
-        (2.1e6, "tokens/second", "2.1 M"),
-        (512.0, "samples/second", "512"),
-        (0.5, "ratio", "50 %"),
-    ],
-)
-def test_short_values(value, unit, text):
-    """Labels are short: what a name says already is left out."""
-    assert short(value, unit) == text

@@ -12,7 +12,8 @@ from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDE
 from stepscope.analysis.compare.quantity import Spec
 from stepscope.analysis.compare.target import CLOSE, MET, MISSED, UNKNOWN, Aim, aim
 from stepscope.core.config import discover, load
-from stepscope.core.vocabulary import format_value, unit_of
+from stepscope.core.numbers import format_value
+from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

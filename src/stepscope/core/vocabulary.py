@@ -1,4 +1,4 @@
-"""The metric vocabulary: canonical names with unit, kind and help, the spellings people use, and figures for people.
+"""The metric vocabulary: canonical names with unit, kind and help, and the spellings people use.
 
 Recording keeps the user's own spelling; aliases serve reading (`series("lr")` finds `learning_rate`) and exports.
 Values are kept in base units. A `*` in a name stands for one instance, such as the index of a GPU.
@@ -6,7 +6,6 @@ Values are kept in base units. A `*` in a name stands for one instance, such as 
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -304,72 +303,3 @@ def unit_of(name: str) -> str:
             return unit
     last = name.rpartition("/")[2]
     return next((unit for end, unit in UNIT_SUFFIXES.items() if last == end or last.endswith(f"_{end}")), "")
-
-
-TIMES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-SIZES = tuple(
-    (2.0 ** (10 * power), f"{prefix}iB") for power, prefix in ((5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K"))
-)
-COUNTS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-LABELS = {"celsius": "°C", "watts": "W", "joules": "J", "hertz": "Hz", "percent": "%"}
-IN_BASE = {
-    "MiB": (MIB, "bytes"),
-    "GiB": (GIB, "bytes"),
-    "milliseconds": (1e-3, "seconds"),
-    "MiB/second": (MIB, "bytes/second"),
-}
-
-
-def format_value(value: float | None, unit: str = "") -> str:
-    """Return a value for people: GiB, %, ms; the figure has at most 6 digits.
-
-    Absent is "-"; what is not finite is named: "NaN", "∞", "-∞".
-    """
-    if value is None:
-        return "-"
-    number = float(value)
-    if not math.isfinite(number):
-        return "NaN" if math.isnan(number) else "∞" if number > 0 else "-∞"
-    if unit in IN_BASE:
-        factor, unit = IN_BASE[unit]
-        number *= factor
-    what, slash, per = unit.partition("/")
-    rate = f"/{'s' if per == 'second' else per}" if slash else ""
-    if what == "seconds":
-        return _scaled(number, TIMES, "s", rate)
-    if what == "bytes":
-        return _scaled(number, SIZES, "B", rate)
-    if what == "ratio":
-        return f"{_figure(number * 100)} %{rate}"
-    label = LABELS.get(what, what)
-    if what in {"", "percent", "celsius"}:
-        return f"{_figure(number)} {label}".rstrip() + rate
-    return _scaled(number, COUNTS, "", f"{'' if what in LABELS else ' '}{label}{rate}")
-
-
-def _scaled(number: float, scales: tuple[tuple[float, str], ...], base: str, tail: str) -> str:
-    """Return a figure with the largest scale that it reaches; 999.95 ms already rounds to 1 s."""
-    for factor, label in scales:
-        if abs(number) >= factor * 0.9999:
-            return f"{_figure(number / factor)} {label}{tail}".replace("  ", " ")
-    smallest, label = scales[-1] if base == "s" and number else (1.0, base)
-    return f"{_figure(number / smallest)} {label}{tail}".replace("  ", " ").rstrip()
-
-
-def _figure(number: float) -> str:
-    """Return four significant digits in plain form, or three in powers of ten where plain gets long."""
-    if number == 0:
-        return "0"
-    size = abs(number)
-    if math.isinf(size):  # only by the change of scale, past 1e306
-        return "∞" if number > 0 else "-∞"
-    if size < 1e-3 or size >= 999_999.5:
-        mantissa, _, power = f"{number:.2e}".partition("e")
-        return f"{_trim(mantissa)}e{int(power)}"
-    if size >= 999.95:
-        return f"{number:.0f}"
-    return _trim(f"{number:.{3 - max(math.floor(math.log10(size)), -1)}f}")
-
-
-def _trim(text: str) -> str:
-    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape, quoteattr
 
 from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED
-from stepscope.analysis.compare.quantity import percent
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_change, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ def value(number: float | None, unit: str) -> str:
 
 def interval(found: Difference) -> str:
     """Return the interval of a ratio."""
-    return "" if found.low is None else f"{percent(found.low).removesuffix(' %')} to {percent(found.high)}"
+    return "" if found.low is None else f"{format_change(found.low).removesuffix(' %')} to {format_change(found.high)}"
 
 
 def markdown(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
@@ -65,7 +64,7 @@ def _page(comparison: Comparison, *, strict: bool) -> Iterator[str]:
 def _row(item: Compared) -> str:
     found = item.found
     values = (value(number, item.unit) for number in (found.a, found.b))
-    cells = [_plain(item.quantity), *values, percent(found.ratio), interval(found), found.verdict]
+    cells = [_plain(item.quantity), *values, format_change(found.ratio), interval(found), found.verdict]
     return f"| {' | '.join(cells)} |"
 
 
@@ -92,7 +91,7 @@ def _suite(comparison: Comparison, *, strict: bool) -> str:
 
 
 def _told(item: Compared) -> str:
-    return f"{percent(item.found.ratio)} [{interval(item.found)}] {item.found.verdict} ({item.found.why})"
+    return f"{format_change(item.found.ratio)} [{interval(item.found)}] {item.found.verdict} ({item.found.why})"
 
 
 def _case(item: Judgement, suite: str, *, strict: bool) -> str:

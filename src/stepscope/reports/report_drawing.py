@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from stepscope.reports.markup import Markup, tag
 from stepscope.store.points import Points
 

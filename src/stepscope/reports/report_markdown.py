@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.vocabulary import format_value, matches
+from stepscope.core.numbers import format_change, format_value
+from stepscope.core.vocabulary import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +80,7 @@ def _comparison(facts: Mapping[str, Any] | None) -> Iterator[str]:
             ratio = (
                 ""
                 if change is None or change["ratio"] is None
-                else f" ({change['ratio'] * 100:+.1f} %, {change['verdict']})"
+                else f" ({format_change(change['ratio'])}, {change['verdict']})"
             )
             cells.append(shown + ratio)
         rows.append(cells)
@@ -96,8 +97,9 @@ def _performance(facts: Mapping[str, Any]) -> Iterator[str]:
     else:
         keys = ("mean", "p50", "p95", "max")
         rows = [
-            [text(one["phase"]), _share(one["share"]), *(format_value(one[key], "seconds") for key in keys)]
-            for one in taken["phases"]
+            [text(phase["phase"]), format_value(phase["share"], "ratio")]
+            + [format_value(phase[key], "seconds") for key in keys]
+            for phase in taken["phases"]
         ]
         whole = ["**the step**", "", *(format_value(taken["step"][key], "seconds") for key in keys)]
         yield from _table(["phase", "share", "per step", "p50", "p95", "max"], [*rows, whole])
@@ -112,10 +114,6 @@ def _ledger(ledger: Mapping[str, Any]) -> Iterator[str]:
     yield from _table(ledger["titles"], ledger["rows"])
     yield ledger["summary"]
     yield ""
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value * 100:.1f} %"
 
 
 def _training(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -133,7 +131,7 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
         for one in found[:METRICS]
     ]
     if rows:
-        yield from _table(["metric", "last", "best", "min", "max", "mean", "points", "NaN, ∞"], rows)
+        yield from _table(["metric", "last", "best", "min", "max", "mean", "points", "NaN, inf"], rows)
     rest = facts["training"]["total"] - len(rows)
     if rest > 0 or not rows:
         yield f"And {rest} more." if rows else "No metrics were recorded."

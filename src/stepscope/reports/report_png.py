@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import UsageError
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_share, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,7 +86,7 @@ def step(path: Path, title: str, time: Mapping[str, Any]) -> None:
     done = 0.0
     for phase in time["phases"]:
         share = phase["share"] or 0.0
-        label = f"{phase['phase']}  {share * 100:.0f} %, {format_value(phase['mean'], 'seconds')}"
+        label = f"{phase['phase']}  {format_share(share)}, {format_value(phase['mean'], 'seconds')}"
         axes.barh([0], [share], left=[done], color=PHASES.get(phase["phase"], "#38838a"), label=_plain(label))
         done += share
     axes.set_xlim(0, 1)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.compare.difference import SAME
 from stepscope.core.endings import is_bad
-from stepscope.core.vocabulary import PHASES, format_value, matches
+from stepscope.core.numbers import format_change, format_share, format_value
+from stepscope.core.vocabulary import PHASES, matches
 from stepscope.reports.markup import Markup, named, table, tag
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def performance(facts: Mapping[str, Any]) -> list[Any]:
 
 
 def _phase(one: Mapping[str, Any]) -> list[str]:
-    share = "-" if one["share"] is None else f"{one['share'] * 100:.1f} %"
+    share = format_value(one["share"], "ratio")
     return [share, *(_seconds(one[key]) for key in ("mean", "p50", "p95", "max"))]
 
 
@@ -105,7 +106,7 @@ def step_bar(phases: Sequence[Mapping[str, Any]]) -> Markup | None:
         return None
     at, drawn = 0.0, []
     for name, share in shares:
-        label = tag("title", f"{name} {share * 100:.1f} %")
+        label = tag("title", f"{name} {format_value(share, 'ratio')}")
         drawn.append(tag("g", label, tag("rect", x=at, y=0, width=share * 1000, height=26, class_=phase_class(name))))
         at += share * 1000
     return tag("svg", drawn, viewBox="0 0 1000 26", preserveAspectRatio="none", class_="step-bar", role="img")
@@ -120,7 +121,7 @@ def metrics(facts: Mapping[str, Any]) -> Any:
     found = facts["training"]["metrics"]
     if not found:
         return tag("p", "No metrics were recorded.", class_="soft")
-    titles = ["metric", "last", "best", "min", "max", "mean", "points", "NaN, ∞"]
+    titles = ["metric", "last", "best", "min", "max", "mean", "points", "NaN, inf"]
     rows = [
         [named(one["name"]), *_figures(one, ("last", "best", "min", "max", "mean")), *_counts(one)] for one in found
     ]
@@ -177,7 +178,7 @@ def diagnosis(facts: Mapping[str, Any]) -> list[Any]:
 
 def _finding(one: Mapping[str, Any]) -> Markup:
     confidence = one.get("confidence")
-    sure = f"{confidence * 100:.0f} % sure" if confidence is not None and confidence < SURE else ""
+    sure = f"{format_share(confidence)} sure" if confidence is not None and confidence < SURE else ""
     cost = f"cost {format_value(one['cost_seconds'], 'seconds')}" if one.get("cost_seconds") is not None else ""
     about = ", ".join(part for part in (one["severity"], cost, sure) if part)
     return tag(
@@ -313,15 +314,7 @@ def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | No
     tone = "soft"
     if better is not None and change["verdict"] != SAME:
         tone = "good" if (ratio < 0) == (better == "lower") else "bad"
-    return tag("span", f"  {difference(ratio)}", class_=tone, title=str(change["text"]))
-
-
-def difference(ratio: float) -> str:
-    """Return a difference as a signed percentage; from ten times on as a factor."""
-    if ratio >= TIMES:
-        return f"{ratio + 1:.3g} times"
-    text = f"{ratio * 100:+.1f} %"
-    return "0 %" if float(text[:-2]) == 0 else text
+    return tag("span", f"  {format_change(ratio)}", class_=tone, title=str(change["text"]))
 
 
 def quantity(name: str) -> str:

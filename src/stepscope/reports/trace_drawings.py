@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.numbers import format_bytes, format_duration
 from stepscope.reports.markup import Markup, tag
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def memory(entry: Mapping[str, Any]) -> Markup:
     shapes = [
         tag("path", class_="compute", d=f"M{MARGIN} {height}L{line}L{WIDTH} {height}z", fill_opacity=0.75),
         tag("line", class_="grid", x1=MARGIN, x2=WIDTH, y1=height, y2=height),
-        tag("text", size(most), x=MARGIN - 8, y=top + 8, text_anchor="end"),
+        tag("text", format_bytes(most), x=MARGIN - 8, y=top + 8, text_anchor="end"),
         tag("text", "0", x=MARGIN - 8, y=height, text_anchor="end"),
         tag("text", duration(span), x=WIDTH, y=height + 14, text_anchor="end"),
     ]
@@ -187,20 +188,5 @@ def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
 
 
 def duration(microseconds: float | None) -> str:
-    """Return a time in the unit that suits it."""
-    if microseconds is None:
-        return "-"
-    for factor, unit in ((1e6, "s"), (1e3, "ms")):
-        if abs(microseconds) >= factor:
-            return f"{microseconds / factor:.2f} {unit}"
-    return f"{microseconds:.1f} µs"
-
-
-def size(count: float | None) -> str:
-    """Return bytes in the unit that suits them."""
-    if count is None:
-        return "-"
-    for factor, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if abs(count) >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
+    """Return a duration in microseconds for people."""
+    return format_duration(None if microseconds is None else microseconds / 1e6)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.numbers import format_bytes
 from stepscope.reports.markup import Markup, named, table, tag
-from stepscope.reports.trace_drawings import bar, colour, duration, legend, memory, size, stack
+from stepscope.reports.trace_drawings import bar, colour, duration, legend, memory, stack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -205,16 +206,16 @@ def memories(facts: Mapping[str, Any]) -> Markup | None:
         owners = [
             [
                 named(one["name"]),
-                size(one["bytes"]),
+                format_bytes(one["bytes"]),
                 bar(100 * one["bytes"] / max(entry["peak_bytes"], 1)),
                 one["allocations"],
             ]
             for one in entry["owners"][:SHORT_ROWS]
         ]
         reserved = entry["peak_reserved_bytes"]
-        about = f"Memory of device {entry['device']}: {size(entry['peak_bytes'])} at its peak"
+        about = f"Memory of device {entry['device']}: {format_bytes(entry['peak_bytes'])} at its peak"
         parts += [
-            tag("h3", about + (f", {size(reserved)} reserved" if reserved else "")),
+            tag("h3", about + (f", {format_bytes(reserved)} reserved" if reserved else "")),
             memory(entry),
             table(["owner at the peak", "bytes", "", "allocations"], owners, " n n") if owners else None,
         ]

@@ -17,7 +17,8 @@ from stepscope.core.command_line import typed
 from stepscope.core.endings import is_bad
 from stepscope.core.errors import in_words
 from stepscope.core.names import REPLACEMENT, UNSAFE
-from stepscope.core.vocabulary import by_canonical, format_value
+from stepscope.core.numbers import format_value
+from stepscope.core.vocabulary import by_canonical
 from stepscope.recorder.complaints import tell
 from stepscope.views.rates import Totals, rates
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.boot import boot_id
 from stepscope.core.endings import INTERRUPTED
+from stepscope.core.numbers import format_bytes
 from stepscope.store.layout import RunFolder, Writer, replace
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _age(path: Path) -> float:
 def unseen_end(rank: RankState) -> tuple[str, str]:
     """Return state and cause of a rank whose end no process observed, judged by its last memory use."""
     if rank.memory and rank.memory_limit and rank.memory >= NEARLY_FULL * rank.memory_limit:
-        shown = [f"{bytes_ / 2**20:.0f} MiB" for bytes_ in (rank.memory_limit, rank.memory)]
+        shown = [format_bytes(count) for count in (rank.memory_limit, rank.memory)]
         return "oom-killed", f"out of memory, probably: limit {shown[0]}, last seen with {shown[1]}; nobody saw the end"
     return "killed", KILLED
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stepscope.core.vocabulary import format_value
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -161,11 +159,3 @@ def _marked(text: str, marks: list[str], style: str) -> Line:
         else:
             line.append((shown, how))
     return line
-
-
-def short(value: float | None, unit: str) -> str:
-    """Return a value in few characters: what a name like samples_per_second says already is left out."""
-    number, _, rest = format_value(value, unit).partition(" ")
-    if unit.endswith("/second") and not unit.startswith("bytes"):
-        rest = rest[0] if rest[1:2] == " " else ""
-    return f"{number} {rest}".strip() if len(number) + len(rest) < 6 else f"{number}{rest}"

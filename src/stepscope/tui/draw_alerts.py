@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from stepscope.tui.draw_head import span
 from stepscope.tui.draw_overview import MARKS, alert_line, event_line
 from stepscope.tui.frame import box

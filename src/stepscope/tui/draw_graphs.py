@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepscope.tui.braille import picture, short
+from stepscope.core.numbers import format_short
+from stepscope.tui.braille import picture
 from stepscope.tui.frame import beside, box, widths
 from stepscope.tui.text import plain, right, width_of
 from stepscope.tui.theme import LINES
@@ -27,11 +28,11 @@ def curve_box(curve: Curve, width: int, height: int, look: Look, place: int = 0)
     history = curve.history
     last = history.last
     broken = last is not None and last != last  # noqa: PLR0124 - NaN
-    value = short(last, curve.unit)
+    value = format_short(last, curve.unit)
     end: Line = [(value, "bad" if broken else "bold")]
     best = curve.best
     if best is not None and width >= 44:
-        end = [(f"best {short(best, curve.unit)}  ", "dim"), *end]
+        end = [(f"best {format_short(best, curve.unit)}  ", "dim"), *end]
     title: Line = [(plain(curve.name, 80), f"line{place % LINES}")]
     room = width_of(value) + 8
     if width_of(curve.name) > width - room:
@@ -45,7 +46,7 @@ def _body(curve: Curve, width: int, height: int, look: Look, style: str) -> list
         return [[]] * (height // 2) + [[(" nothing yet", "dim")]]
     how = look.log if look.log is not None else None if curve.spans_decades else False
     drawn = picture(curve.history, width - LABEL - 1, height, style, log=how)
-    texts = [short(drawn.top, curve.unit), *[""] * (height - 2), short(drawn.bottom, curve.unit)][:height]
+    texts = [format_short(drawn.top, curve.unit), *[""] * (height - 2), format_short(drawn.bottom, curve.unit)][:height]
     if drawn.log and height > 2:
         texts[1] = "log"
     return [[(f"{right(text, LABEL)} ", "dim"), *line] for text, line in zip(texts, drawn.lines, strict=True)]

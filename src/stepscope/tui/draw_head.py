@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from stepscope.tui.frame import Hit
 from stepscope.tui.text import apart, cut, fitted, length, plain, width_of
 from stepscope.tui.theme import state_style

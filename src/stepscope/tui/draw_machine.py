@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from stepscope.core.vocabulary import SIZES, format_value, unit_of
+from stepscope.core.numbers import format_portion, format_value
+from stepscope.core.vocabulary import unit_of
 from stepscope.tui.frame import beside, box, widths
 from stepscope.tui.text import cut, left, meter, plain, right, spark
 
@@ -46,16 +47,6 @@ def heat_style(celsius: float | None) -> str:
     return "bad" if celsius >= HOT else "warn" if celsius >= WARM else ""
 
 
-def portion(used: float | None, total: float | None) -> str:
-    """Return `22.0/24.0 GiB`, in one unit."""
-    if used is None:
-        return "-"
-    if not total:
-        return format_value(used, "bytes")
-    factor, label = next(((factor, label) for factor, label in SIZES if total >= factor), (1.0, "B"))
-    return f"{used / factor:.1f}/{total / factor:.1f} {label}"
-
-
 def gpu_line(index: int, card: Mapping[str, float], node: Node, width: int, *, running: bool) -> Line:
     """Return one GPU on one line: use, memory, temperature, power, and its recent past where there is room."""
     use, used, total = card.get("utilization_ratio"), card.get("memory_used_bytes"), card.get("memory_total_bytes")
@@ -63,7 +54,7 @@ def gpu_line(index: int, card: Mapping[str, float], node: Node, width: int, *, r
     style = "warn" if running and use is not None and use < IDLE else "good"
     wide = GAUGE if width >= 76 else 8
     line: Line = [(f" gpu {index:<2}", "bold"), *meter(use, wide, style), (f"{percent(use)} ", style)]
-    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {portion(used, total):<14}", "")]
+    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {format_portion(used, total):<14}", "")]
     line += [*_heat_and_power(card, width), *throttled(card)]
     rest = width - sum(len(text) for text, _ in line) - 2
     if rest >= 8:
@@ -120,7 +111,7 @@ def memory_line(node: Node, width: int) -> Line:
     share = used / total if used is not None and total else values.get("memory/used_ratio")
     line: Line = [(" mem   ", "bold"), *meter(share, GAUGE if width >= 76 else 8, share_style(share))]
     line.append((f"{percent(share)} ", share_style(share)))
-    facts = [(portion(used, total), "")]
+    facts = [(format_portion(used, total), "")]
     swap = values.get("swap/used_bytes")
     if swap:
         facts.append((f"swap {format_value(swap, 'bytes')}", "warn"))

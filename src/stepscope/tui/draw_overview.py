@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.endings import end_words
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from stepscope.tui.draw_graphs import graphs
 from stepscope.tui.draw_head import progress, span
 from stepscope.tui.draw_machine import machine_lines, machine_rows

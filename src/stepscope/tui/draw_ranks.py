@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 from stepscope.tui.draw_machine import percent
 from stepscope.tui.frame import box
 from stepscope.tui.text import cut, plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_money, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,8 @@ def _summary(ledger: Mapping[str, Any]) -> str:
     """Return the ledger in a sentence."""
     good, whole = ledger["goodput_ratio"], format_value(ledger["wall_seconds"], "seconds")
     source = ledger["imported"]
-    told = f"Of {whole} no step is known" if good is None else f"Of {whole} {good * 100:.1f} % were productive"
+    share = format_value(good, "ratio")
+    told = f"Of {whole} no step is known" if good is None else f"Of {whole} {share} were productive"
     if source is not None and not source["timed"]:
         told += "; the times are added up, as the log tells none of the clock"
     return f"{told}."
@@ -42,8 +43,8 @@ def _rows(ledger: Mapping[str, Any]) -> list[list[str]]:
         [
             name,
             format_value(seconds, "seconds"),
-            f"{seconds / whole * 100:.1f} %",
-            *([f"{money['classes'][name]:.2f}"] if money else []),
+            format_value(seconds / whole, "ratio"),
+            *([format_money(money["classes"][name])] if money else []),
         ]
         for name, seconds in ledger["seconds"].items()
         if seconds > 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stepscope.core import ring
 from stepscope.core.endings import BY_HAND, INTERRUPTED, end_by_error
 from stepscope.core.locks import holder
+from stepscope.core.numbers import format_bytes
 from stepscope.store.states import KILLED
 from stepscope.watcher.proc import PROC, read_stat
 
@@ -268,8 +269,8 @@ def _unseen(evidence: Evidence) -> End:
 
 def _memory(oom: Oom) -> str:
     whose = "memory of the machine" if oom.whole_machine else "limit"
-    limit = f"{whose} {_mib(oom.limit)}" if oom.limit else f"{whose} unknown"
-    return f"out of memory: {limit}" + (f", last seen with {_mib(oom.rss)} resident" if oom.rss else "")
+    limit = f"{whose} {format_bytes(oom.limit)}" if oom.limit else f"{whose} unknown"
+    return f"out of memory: {limit}" + (f", last seen with {format_bytes(oom.rss)} resident" if oom.rss else "")
 
 
 def _workers_oom(oom: Oom | None) -> str:
@@ -277,12 +278,8 @@ def _workers_oom(oom: Oom | None) -> str:
     if oom is None or oom.named or not oom.kills:
         return ""
     count = "a process" if oom.kills == 1 else f"{oom.kills} processes"
-    limit = f" (limit {_mib(oom.limit)})" if oom.limit else ""
+    limit = f" (limit {format_bytes(oom.limit)})" if oom.limit else ""
     return f"; {count} of its cgroup had been killed for lack of memory{limit}"
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GiB" if size >= 10 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
 def signal_name(number: int) -> str:

@@ -9,8 +9,9 @@ from stepscope.alerts.evaluation.state import Words
 from stepscope.alerts.rules.expression import COMPARISONS, Call, Metric, Node, Operation, walk
 from stepscope.alerts.rules.template import fill
 from stepscope.core.endings import end_words
+from stepscope.core.numbers import format_value
 from stepscope.core.remedies import REMEDIES, crash_remedy, spoken
-from stepscope.core.vocabulary import format_value, unit_of
+from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

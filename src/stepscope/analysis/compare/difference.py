@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.compare.quantity import percent
 from stepscope.analysis.series.student import two_sided
+from stepscope.core.numbers import format_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,9 +246,9 @@ def runs_needed(found: Difference, ratio: float) -> int | None:
 
 def _why(verdict: str, runs: tuple[int, int], noise: float, reach: float) -> str:
     counted = f"{runs[0]} {'run' if runs[0] == 1 else 'runs'} against {runs[1]}"
-    known = f"equal runs differ by {percent(noise, signed=False)} (standard deviation)"
+    known = f"equal runs differ by {format_change(noise, signed=False)} (standard deviation)"
     if sum(runs) == 2:
-        known = f"equal runs are taken to differ by {percent(noise, signed=False)}, as nothing is repeated"
+        known = f"equal runs are taken to differ by {format_change(noise, signed=False)}, as nothing is repeated"
     if verdict == SAME:
-        return f"{counted}; {known}, so a change below {percent(reach, signed=False)} cannot be told"
+        return f"{counted}; {known}, so a change below {format_change(reach, signed=False)} cannot be told"
     return f"{counted}; {known}"

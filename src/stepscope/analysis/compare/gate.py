@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepscope.analysis.compare.difference import NOT_COMPARABLE, Difference, runs_needed
-from stepscope.analysis.compare.quantity import RATE, TIME, Spec, kind_of, percent
+from stepscope.analysis.compare.quantity import RATE, TIME, Spec, kind_of
+from stepscope.core.numbers import format_change
 
 MOST_REPEATS = 100
 """Runs of each that somebody might make; to ask for more is no advice."""
@@ -74,7 +75,7 @@ def judge(gate: Gate, found: Difference) -> Judgement:
     if found.verdict == NOT_COMPARABLE or found.low is None or found.high is None or found.ratio is None:
         return Judgement(gate.text, NOT_JUDGED, found.why)
     low, high = (found.low, found.high) if gate.rises else (-found.high, -found.low)
-    told = f"{percent(found.ratio)} [{percent(found.low)}, {percent(found.high)}]"
+    told = f"{format_change(found.ratio)} [{format_change(found.low)}, {format_change(found.high)}]"
     limit = f"{'+' if gate.rises else '-'}{gate.limit * 100:g} %"
     if low > 0 and high >= gate.limit:
         certain = "is beyond" if low > gate.limit else "is worse for certain and may be as much as"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.compare.quantity import percent
 from stepscope.analysis.finding import INFO, WARNING, Finding
+from stepscope.core.numbers import format_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -182,7 +182,7 @@ def apart(group: Group, found: Mixture, quantity: str) -> Finding:
     count = len(found.few)
     seems = "one run stands apart" if count == 1 else f"it seems to mix two programs or machines: {count} runs"
     others = len(group.runs) - count
-    text = f"{group.label}: {seems} ({names}), {percent(found.ratio)} in {quantity} from the other {others}"
+    text = f"{group.label}: {seems} ({names}), {format_change(found.ratio)} in {quantity} from the other {others}"
     evidence = {"group": group.label, "runs": list(found.few), "ratio": found.ratio, "distance": found.distance}
     kind = "outlier_run" if count == 1 else "mixed_group"
     return Finding(kind, text, WARNING, "look at what these runs did otherwise, or leave them out", evidence)

@@ -54,26 +54,6 @@ _SCORE = re.compile(
 )
 
 
-MANY_TIMES, MOST_TIMES = 10.0, 100_000.0
-"""From how many times on a rise is no percentage any more, and from how many on it is only said to be more."""
-
-
-def percent(ratio: float | None, *, signed: bool = True) -> str:
-    """Return a change relative to what was before as a percentage of about three digits; "-" if there is none.
-
-    A rise to more than ten times reads as that: "60 times".
-    """
-    if ratio is None:
-        return "-"
-    if ratio > MANY_TIMES - 1:
-        times = f"{min(ratio + 1, MOST_TIMES):,.0f}".replace(",", " ")
-        return f"{times} times" if ratio + 1 < MOST_TIMES else f"over {times} times"
-    size = abs(ratio) * 100
-    if size >= 1e4:
-        return "over -9999 %"
-    return f"{ratio * 100:{'+' if signed else ''}.{2 if size < 10 else 1 if size < 100 else 0}f} %"
-
-
 def kind_of(name: str) -> Kind:
     """Return the kind of a quantity by its name and unit."""
     unit = unit_of(name) if name != MEAN_STEP else "seconds"

@@ -15,7 +15,8 @@ from stepscope.analysis.diagnosis.composition import PASSES, is_disturbed
 from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.tell import time
 from stepscope.analysis.series.change_points import LEVEL, change_points
-from stepscope.core.vocabulary import format_value, unit_of
+from stepscope.core.numbers import format_value
+from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

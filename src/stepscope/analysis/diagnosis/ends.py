@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.core.endings import crash_kind, end_words
+from stepscope.core.numbers import format_value
 from stepscope.core.remedies import remedy
-from stepscope.core.vocabulary import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

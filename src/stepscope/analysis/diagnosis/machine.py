@@ -9,10 +9,10 @@ from stepscope.analysis.diagnosis.cards import cards
 from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, others_use
 from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
-from stepscope.analysis.series.forecast import FAR, HOUR, SOON, disk_full, spell, together
+from stepscope.analysis.series.forecast import FAR, HOUR, SOON, disk_full, together
 from stepscope.analysis.series.leak import STEADY, Trend, assess
+from stepscope.core.numbers import format_duration, format_value
 from stepscope.core.remedies import remedy
-from stepscope.core.vocabulary import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,7 +188,7 @@ def _leak(name: str, track: Track, trend: Trend, rank: int, *, shared: bool = Fa
     severity = WARNING
     if trend.left is not None and trend.left < FAR:
         how = "with the other ranks that grow it fills the machine in" if shared else "at this rate memory is full in"
-        text += f"; {how} {spell(trend.left)}"
+        text += f"; {how} {format_duration(trend.left)}"
         severity = CRITICAL if (trend.left_low or trend.left) < SOON else WARNING
     facts = {**trend.facts(), "of": name}
     return Finding(

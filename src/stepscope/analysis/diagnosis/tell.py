@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.finding import WARNING, Finding
+from stepscope.core.numbers import format_value
 from stepscope.core.remedies import remedy
-from stepscope.core.vocabulary import format_value
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.composition import Composition

@@ -20,6 +20,7 @@ import numpy as np
 
 from stepscope.analysis.series.seasons import without_season
 from stepscope.analysis.series.student import two_sided
+from stepscope.core.numbers import format_change
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -169,7 +170,7 @@ def _one_step(values: Numbers, place: Places) -> Changes:
         return Changes(f"no step in {count} points that chance or a drift could not give", count, (), deviation * scale)
     score = min(CHANCE / max(chance, TINY), MOST_SCORE)
     step = Change(int(place[split]), LEVEL, before * scale, after * scale, score)
-    size = f"{step.shift:+.3g}" if step.ratio is None else f"{100 * step.ratio:+.3g} %"
+    size = f"{step.shift:+.3g}" if step.ratio is None else format_change(step.ratio)
     seen = "once" if split == count - 1 else f"in {count - split} points"
     return Changes(f"one step of {size} at point {step.index + 1}, seen {seen}", count, (step,), deviation * scale)
 

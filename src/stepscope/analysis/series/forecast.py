@@ -10,8 +10,8 @@ import numpy as np
 
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.analysis.series.leak import LARGEST, Trend, assess
+from stepscope.core.numbers import format_duration, format_value
 from stepscope.core.remedies import remedy
-from stepscope.core.vocabulary import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,7 +117,7 @@ def _leak(name: str, trend: Trend) -> Finding | None:
     text = f"{name} grows by {rates[0]} an hour ({rates[1]} to {rates[2]})"
     severity = WARNING
     if soon is not None and soon.low < FAR:
-        text += f"; at this rate it is full in {spell(soon.seconds)} ({spell(soon.low)} to {_or_never(soon.high)})"
+        text += f"; at this rate it is full in {format_duration(soon.seconds)} ({_range(soon)})"
         severity = CRITICAL if soon.low < SOON else WARNING
     return Finding("leak", text, severity, remedy("memory_leak"), trend.facts())
 
@@ -131,8 +131,7 @@ def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
         return None
     hourly = format_value(trend.rate * HOUR, "bytes")
     text = (
-        f"the disk of the run is full in {spell(soon.seconds)} ({spell(soon.low)} to {_or_never(soon.high)}): "
-        f"{hourly} an hour are written"
+        f"the disk of the run is full in {format_duration(soon.seconds)} ({_range(soon)}): {hourly} an hour are written"
     )
     return Finding("disk_full", text, CRITICAL if soon.low < SOON else WARNING, remedy("disk_full"), trend.facts())
 
@@ -202,14 +201,5 @@ def total_steps(config: Any) -> int | None:
     return next((found[name] for name in names if name in found), None)
 
 
-def spell(seconds: float) -> str:
-    """Return a duration for people in one unit: "40 min", "5.2 h", "3.1 d"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * HOUR:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / HOUR:.3g} h" if seconds < 2 * DAY else f"{seconds / DAY:.3g} d"
-
-
-def _or_never(seconds: float | None) -> str:
-    return "never" if seconds is None else spell(seconds)
+def _range(soon: Forecast) -> str:
+    return f"{format_duration(soon.low)} to {'never' if soon.high is None else format_duration(soon.high)}"

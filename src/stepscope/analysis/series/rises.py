@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.compare.quantity import MANY_TIMES, MOST_TIMES
+from stepscope.core.numbers import MANY_TIMES, MOST_TIMES
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

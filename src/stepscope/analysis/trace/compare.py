@@ -19,6 +19,7 @@ from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.names import short_name
 from stepscope.analysis.trace.spans import NONE, Pieces, covered, inherited, parents, pieces, shares
 from stepscope.analysis.trace.window import STEP, Intervals, Window, gaps, step_window, steps, total, union, window_of
+from stepscope.core.numbers import format_change
 from stepscope.core.trace import RUNTIME
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ def _findings(facts: dict[str, Any]) -> list[Finding]:
     why = "; ".join(f"{_words(part)} {part['difference_us'] / 1000:+.2f} ms" for part in main)
     same = abs(percent) <= 100 * SAME_RATIO
     text = f"a {facts['per']} takes {'about as long as before: ' if same else ''}{facts['after_us'] / 1000:.1f} ms "
-    text += f"{'against' if same else 'instead of'} {facts['before_us'] / 1000:.1f} ms ({percent:+.1f} %)"
+    text += f"{'against' if same else 'instead of'} {facts['before_us'] / 1000:.1f} ms ({format_change(percent / 100)})"
     text += f": {why}" if why else ""
     severity = WARNING if percent > 100 * SAME_RATIO else INFO
     return [Finding("trace_difference", text, severity, "", {"difference_us": facts["difference_us"], "parts": main})]

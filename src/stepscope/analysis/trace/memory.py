@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace.links import Links, link
+from stepscope.core.numbers import format_bytes
 from stepscope.core.trace import ABSENT, RUNTIME
 
 if TYPE_CHECKING:
@@ -132,21 +133,17 @@ def findings(timelines: list[dict[str, Any]]) -> list[Finding]:
         if entry["device"] == ABSENT:
             continue
         device, peak, owners = entry["device"], entry["peak_bytes"], entry["owners"][:5]
-        text = f"device {device} held {_size(peak)} at its peak"
+        text = f"device {device} held {format_bytes(peak)} at its peak"
         if owners:
             name = owners[0]["name"]
-            text += f", of which {_size(owners[0]['bytes'])} {name if name == BEFORE else f'from {name}'}"
+            text += f", of which {format_bytes(owners[0]['bytes'])} {name if name == BEFORE else f'from {name}'}"
         evidence = {"device": device, "peak_bytes": peak, "owners": owners}
         found.append(Finding("memory_peak", text, INFO, "", evidence))
         reserved = entry["peak_reserved_bytes"] or 0
         unused = reserved - peak
         if unused >= max(FRAGMENTED_BYTES, FRAGMENTED_RATIO * reserved):
-            text = f"device {device}: {_size(unused)} of {_size(reserved)} reserved were never in use at once"
+            text = f"device {device}: {format_bytes(unused)} of {format_bytes(reserved)} reserved never in use at once"
             remedy = "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             evidence = {"device": device, "peak_bytes": peak, "reserved_bytes": reserved}
             found.append(Finding("memory_reserved", text, WARNING, remedy, evidence))
     return found
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"

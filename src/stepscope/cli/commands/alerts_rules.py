@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, print_json
 from stepscope.cli.commands.alerts_channels import alert_settings
-from stepscope.cli.text.plain import Paint, columns, count, plain
+from stepscope.cli.text.plain import Paint, columns, plain
 from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.errors import UsageError
+from stepscope.core.numbers import format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -135,7 +136,7 @@ def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[
         first = run["alerts"][0] if run["alerts"] else None
         told = "" if first is None else f"step {first['step']}: {first['text']}"
         missed = str(len(run["missed"])) if run["incidents"] else ""
-        figures = [count(run["steps"]), count(run["points"]), count(len(run["alerts"])), missed]
+        figures = [format_count(run["steps"]), format_count(run["points"]), format_count(len(run["alerts"])), missed]
         rows.append([plain(run["run"]), *figures, plain(told)])
     yield from table(shape, rows, width, paint)
     spoke = [row for row in facts["rules"] if row["fired"]]
@@ -155,8 +156,8 @@ def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[
 def _rule_row(row: dict[str, Any]) -> list[Cell | str]:
     rate = "" if row["false_per_10000_steps"] is None else f"{row['false_per_10000_steps']:.3g}"
     delay = "" if row["delay_steps"] is None else str(row["delay_steps"])
-    false = "" if row["false"] is None else count(row["false"])
-    return [plain(row["rule"]), count(row["fired"]), false, rate, delay]
+    false = "" if row["false"] is None else format_count(row["false"])
+    return [plain(row["rule"]), format_count(row["fired"]), false, rate, delay]
 
 
 def suggest(options: argparse.Namespace) -> int:

@@ -12,9 +12,10 @@ from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 from stepscope.alerts.requests import LASTS, ask
 from stepscope.cli.command import FINE, print_json
 from stepscope.cli.named_run import open_run
-from stepscope.cli.text.plain import Paint, age, columns, count, cut, plain
+from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.errors import StepscopeError
+from stepscope.core.numbers import format_age, format_count
 from stepscope.store.events import encode_event
 from stepscope.store.layout import write_once
 
@@ -73,7 +74,7 @@ def _page(
         for remedy in dict.fromkeys(plain(row["remedy"]) for row in rows if row["remedy"]):
             yield paint(cut(f"  {remedy}", width), "dim")
     if rest:
-        yield paint(f"{count(rest)} resolved: --all shows them, `stepscope alerts history` each change", "dim")
+        yield paint(f"{format_count(rest)} resolved: --all shows them, `stepscope alerts history` each change", "dim")
     for row in told:
         yield _delivery(row, paint)
 
@@ -81,7 +82,7 @@ def _page(
 def _row(row: dict[str, Any]) -> list[Cell | str]:
     style = STYLES.get(row["severity"], "")
     state = "" if row["state"] == "firing" else row["state"]
-    since = age(max(0.0, time.time() - row["since"]))
+    since = format_age(max(0.0, time.time() - row["since"]))
     return [
         Cell(plain(row["severity"]), style),
         state,
@@ -96,11 +97,11 @@ def _delivery(row: dict[str, Any], paint: Paint) -> str:
     """Return how telling people went, on one line."""
     name, why = plain(row["channel"]), plain(row["why"])
     if row["state"] == "dead":
-        return paint(f"{name}: {count(row['dead'])} alerts were given up: {why}", "red")
+        return paint(f"{name}: {format_count(row['dead'])} alerts were given up: {why}", "red")
     if row["state"] == "failing":
-        return paint(f"{name}: {count(row['waiting'])} alerts wait: {why}", "yellow")
-    waiting = f", {count(row['waiting'])} wait" if row["waiting"] else ""
-    return paint(f"{name}: {count(row['sent'])} alerts told{waiting}", "dim")
+        return paint(f"{name}: {format_count(row['waiting'])} alerts wait: {why}", "yellow")
+    waiting = f", {format_count(row['waiting'])} wait" if row["waiting"] else ""
+    return paint(f"{name}: {format_count(row['sent'])} alerts told{waiting}", "dim")
 
 
 def _history(rows: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterator[str]:

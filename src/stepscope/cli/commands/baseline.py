@@ -17,7 +17,7 @@ from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
 from stepscope.core.errors import StepscopeError
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 
 if TYPE_CHECKING:
     import argparse

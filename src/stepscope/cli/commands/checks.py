@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import context, ring
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import Process, identify
+from stepscope.core.numbers import format_value
 from stepscope.core.places import RING_SUFFIX, Places, choose_root
 from stepscope.core.redact import redact
 from stepscope.core.spawn import SpawnError, interpreter
-from stepscope.core.vocabulary import format_value
 from stepscope.recorder import native
 from stepscope.store.known_roots import reachable
 

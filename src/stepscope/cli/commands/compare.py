@@ -22,7 +22,7 @@ from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.errors import UsageError
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -183,7 +183,7 @@ def lines(
 
 
 def _table(comparison: Comparison, width: int, paint: Paint) -> Iterator[str]:
-    from stepscope.analysis.compare.quantity import percent
+    from stepscope.core.numbers import format_change
     from stepscope.reports.comparison import interval, value
 
     shown = [item for item in comparison.quantities if not _repeats(item, comparison)]
@@ -196,7 +196,7 @@ def _table(comparison: Comparison, width: int, paint: Paint) -> Iterator[str]:
     rows = []
     for item in shown:
         values = [value(number, item.unit) for number in (item.found.a, item.found.b)]
-        told: list[Any] = [plain(item.quantity), *values, percent(item.found.ratio), interval(item.found)]
+        told: list[Any] = [plain(item.quantity), *values, format_change(item.found.ratio), interval(item.found)]
         rows.append([*told, Cell(item.found.verdict, STYLES.get(item.found.verdict, ""))])
     yield from table(shape, rows, width, paint, 2)
     for item in shown:
@@ -242,11 +242,11 @@ def _tone(severity: str) -> str:
 
 
 def _aim_line(aim: Aim, width: int, paint: Paint) -> str:
-    from stepscope.analysis.compare.quantity import percent
+    from stepscope.core.numbers import format_change
     from stepscope.core.vocabulary import unit_of
 
     unit = unit_of(aim.quantity.partition("@")[0])
     told = f"{format_value(aim.value, unit)} of {format_value(aim.target, unit)}" if aim.value is not None else ""
-    over = f", {percent(aim.over)}" if aim.over is not None else ""
+    over = f", {format_change(aim.over)}" if aim.over is not None else ""
     result = paint(aim.result.ljust(LABEL), STYLES.get(aim.result, ""))
     return f"  {result}  {cut(f'{plain(aim.quantity)}  {told}{over}', width - LABEL - 4)}"

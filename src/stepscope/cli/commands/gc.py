@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
 from stepscope.cli.text.number import real, whole
-from stepscope.cli.text.plain import Paint, columns, count, plain
+from stepscope.cli.text.plain import Paint, columns, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
 from stepscope.core.config import discover, load_or_default
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_count, format_value
 from stepscope.store.catalog import runs_root, salvage_quietly
 from stepscope.store.retention import Limits, Removal, apply, clear, find_candidates, leftovers, plan
 
@@ -119,4 +119,4 @@ def _table(removed: Sequence[Removal], root: Path, width: int, paint: Paint) -> 
 
 
 def _counted(number: int, noun: str, plural: str = "s") -> str:
-    return f"{count(number)} {noun}{'' if number == 1 else plural}"
+    return f"{format_count(number)} {noun}{'' if number == 1 else plural}"

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.named_run import resolve
-from stepscope.cli.text.plain import Paint, bar, columns, count, cut, duration, plain
+from stepscope.cli.text.plain import Paint, bar, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
+from stepscope.core.numbers import format_count, format_duration, format_money, format_share, format_value
 from stepscope.sources.source import RUN
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Page:
         parts.append(_many(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
         source = facts["imported"]
         summed = ", added up, as its log tells no time" if source is not None and not source["timed"] else ""
-        yield self._fact("wall clock", f"{duration(facts['wall_seconds'])}{summed}; {', '.join(parts)}")
+        yield self._fact("wall clock", f"{format_duration(facts['wall_seconds'])}{summed}; {', '.join(parts)}")
         good = facts["goodput_ratio"]
         yield self._fact("goodput", "no step is known" if good is None else self._goodput(good))
         yield self._fact("money", self._price())
@@ -122,23 +123,23 @@ class Page:
     def _goodput(self, good: float) -> str:
         dark = self._facts["seconds"]["unknown"] / (self._facts["paid_seconds"] or 1.0)
         if dark < 0.001:
-            return f"{good * 100:.1f} % of the time was productive"
-        return f"at least {good * 100:.1f} % productive; its log does not tell of {dark * 100:.1f} %"
+            return f"{format_value(good, 'ratio')} of the time was productive"
+        return f"at least {format_value(good, 'ratio')} productive; {format_value(dark, 'ratio')} is missing in its log"
 
     def _price(self) -> str:
         money = self._facts["money"]
         if money is None:
             return "no price is set; --price 2.5 or --price H100"
-        wasted = f", {_amount(money['wasted'])} of it wasted" if money["wasted"] else ""
+        wasted = f", {format_money(money['wasted'])} of it wasted" if money["wasted"] else ""
         rate = f"{money['per_device_hour']:g} an hour, {money['source']}"
-        return f"{_amount(money['total'])} {money['currency']}{wasted} ({rate})"
+        return f"{format_money(money['total'])} {money['currency']}{wasted} ({rate})"
 
     def _energy(self) -> str:
         used = self._facts["energy"]
         if used is None:
             return "no meter: neither GPUs nor processors told their power"
         co2 = "" if used["co2_kg"] is None else f", {used['co2_kg']:.3g} kg CO₂ ({used['region']})"
-        seen = "" if used["covered_ratio"] > 0.98 else f", seen {used['covered_ratio'] * 100:.0f} % of the time"
+        seen = "" if used["covered_ratio"] > 0.98 else f", seen {format_share(used['covered_ratio'])} of the time"
         return f"{used['kwh']:.3g} kWh{co2} by {', '.join(used['sources'])}{seen}"
 
     def _table(self) -> Iterator[str]:
@@ -152,12 +153,12 @@ class Page:
             if seconds <= 0:
                 continue
             share = seconds / wall
-            cost = _amount(money["classes"][name]) if money else ""
+            cost = format_money(money["classes"][name]) if money else ""
             joules = f"{used['joules'][name] / 3.6e6:.3g}" if used else ""
             painted = Cell(bar(share, max(8, min(30, self._width - 50))), STYLES.get(name, "blue"))
-            rows.append([_spoken(name), duration(seconds), f"{share * 100:.1f} %", painted, cost, joules])
-        total = [_amount(money["total"]) if money else "", f"{used['kwh']:.3g}" if used else ""]
-        rows.append([Cell("all", "bold"), duration(wall), "100.0 %", "", *total])
+            rows.append([_spoken(name), format_duration(seconds), format_value(share, "ratio"), painted, cost, joules])
+        total = [format_money(money["total"]) if money else "", f"{used['kwh']:.3g}" if used else ""]
+        rows.append([Cell("all", "bold"), format_duration(wall), "100 %", "", *total])
         yield from table(shape, rows, self._width, self._paint, 2)
 
     def _attempts(self) -> Iterator[str]:
@@ -169,8 +170,8 @@ class Page:
         shape += [Column(title, right=True) for title in ("productive", "restart", "redone")]
         rows: list[list[Cell | str]] = []
         for one in attempts[-12:]:
-            figures = [duration(one["classes"][name]) for name in ("productive", "restart", "redone")]
-            rows.append([str(one["attempt"]), plain(one["state"]), duration(one["seconds"]), *figures])
+            figures = [format_duration(one["classes"][name]) for name in ("productive", "restart", "redone")]
+            rows.append([str(one["attempt"]), plain(one["state"]), format_duration(one["seconds"]), *figures])
         yield from table(shape, rows, self._width, self._paint, 2)
 
     def _waste(self) -> Iterator[str]:
@@ -180,17 +181,17 @@ class Page:
         money = self._facts["money"]
         yield from self._title("Wasted most on")
         for one in found:
-            cost = f", {_amount(money['classes'][one['class']])} {money['currency']}" if money else ""
-            spent = f"{_spoken(one['class'])}: {duration(one['seconds'])} ({one['share'] * 100:.0f} %{cost})"
+            cost = f", {format_money(money['classes'][one['class']])} {money['currency']}" if money else ""
+            spent = f"{_spoken(one['class'])}: {format_duration(one['seconds'])} ({format_share(one['share'])}{cost})"
             yield from self._wrapped(f"{spent}; {one['remedy']}")
 
     def _forecast(self) -> Iterator[str]:
         found = self._facts["forecast"]
         if found is None:
             return
-        span = f"{duration(found['low'])} to {duration(found['high'])}"
-        yield from self._title("End of the run", f"in {duration(found['seconds'])} ({span})")
-        cost = "" if found["money"] is None else f"; {_amount(found['money'])} more to spend"
+        span = f"{format_duration(found['low'])} to {format_duration(found['high'])}"
+        yield from self._title("End of the run", f"in {format_duration(found['seconds'])} ({span})")
+        cost = "" if found["money"] is None else f"; {format_money(found['money'])} more to spend"
         yield from self._wrapped(f"{found['text']}{cost}")
 
     def _advice(self) -> Iterator[str]:
@@ -203,7 +204,7 @@ class Page:
             first, *rest = self._wrapped(one["text"], "    ")
             yield f"  {mark} {first.strip()}"
             yield from rest
-            brings = f" (at most {gain * 100:.0f} %)" if gain else ""
+            brings = f" (at most {format_share(gain)})" if gain else ""
             yield from (self._paint(line, "dim") for line in self._wrapped(f"{one['remedy']}{brings}", "    "))
 
 
@@ -212,9 +213,4 @@ def _spoken(name: str) -> str:
 
 
 def _many(number: int, what: str) -> str:
-    return f"{count(number)} {what}{'' if number == 1 else 's'}"
-
-
-def _amount(value: float) -> str:
-    """Return an amount of money: two digits after the point, or enough to show that it is not nothing."""
-    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}" if value >= 1e-4 else "<0.0001"
+    return f"{format_count(number)} {what}{'' if number == 1 else 's'}"

@@ -17,11 +17,11 @@ from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.commands.checks import LiveRing, rings
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.number import whole
-from stepscope.cli.text.plain import columns, count, cut, duration, plain
+from stepscope.cli.text.plain import columns, cut, plain
 from stepscope.core.errors import StepscopeError
 from stepscope.core.events import ours
+from stepscope.core.numbers import format_count, format_duration, format_value
 from stepscope.core.places import REQUEST_SUFFIX, find_places
-from stepscope.core.vocabulary import format_value
 from stepscope.session.requests import STARTED, TAKEN, Request, place
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
@@ -159,7 +159,9 @@ def wait(
                 return answer.result
             step, waited = _step(past, target.rank), clock() - began
             verb = "profiles" if answer.started else "has taken the request" if answer.taken else "has been asked"
-            progress.show(f"rank {target.rank} (pid {target.pid}) {verb}: step {count(step)}, {duration(waited)}")
+            progress.show(
+                f"rank {target.rank} (pid {target.pid}) {verb}: step {format_count(step)}, {format_duration(waited)}"
+            )
             if past.state != "running":
                 raise StepscopeError(f"profile run {past.id}", f"it is {past.state} now", "see `stepscope show`")
             if waited > timeout:
@@ -184,7 +186,7 @@ def _step(past: Past, rank: int) -> int | None:
 
 def _silence(past: Past, target: LiveRing, answer: Answer, step: int | None, waited: float) -> StepscopeError:
     """Return why there is no answer, as far as one can know."""
-    what, span, last = f"profile run {past.id}", duration(waited), f"last step {count(step)}"
+    what, span, last = f"profile run {past.id}", format_duration(waited), f"last step {format_count(step)}"
     who = f"rank {target.rank} (pid {target.pid})"
     if not answer.taken:
         cause = f"{who} has not taken the request within {span}: it records nothing ({last})"
@@ -233,14 +235,20 @@ def _inside(folder: Path, name: str) -> Path:
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return the answer as lines."""
     steps, seconds = facts["steps"], facts["seconds"]
-    where = "" if facts.get("first_step") is None else f" ({count(facts['first_step'])} to {count(facts['last_step'])})"
+    where = (
+        ""
+        if facts.get("first_step") is None
+        else f" ({format_count(facts['first_step'])} to {format_count(facts['last_step'])})"
+    )
     each = format_value(seconds / steps, "seconds") if steps else "-"
-    yielded = [f"{count(steps)} steps{where} of rank {facts.get('rank', 0)} in {duration(seconds)}, {each} each"]
+    yielded = [
+        f"{format_count(steps)} steps{where} of rank {facts.get('rank', 0)} in {format_duration(seconds)}, {each} each"
+    ]
     found = facts["operations"]
     if found:
         yielded.append(f"Profiler: Top {len(found)} slowest operations:")
     for number, operation in enumerate(found, 1):
-        cost = f"{count(operation['calls'])} calls, {format_value(operation['seconds'], 'seconds')}"
+        cost = f"{format_count(operation['calls'])} calls, {format_value(operation['seconds'], 'seconds')}"
         yielded.append(f"{number}. {plain(operation['name'])} ({operation['share']:.1%} of time)  {cost}")
     if facts.get("operation_seconds"):
         whole = format_value(facts["operation_seconds"], "seconds")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
 from stepscope.cli.text.number import whole
-from stepscope.cli.text.plain import Paint, age, columns, count, cut, duration, plain
+from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.command_line import typed
 from stepscope.core.endings import is_bad
+from stepscope.core.numbers import format_age, format_count, format_duration
 from stepscope.store.catalog import RunInfo, chosen_root, elsewhere, runs
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ def _row(info: RunInfo, now: float) -> list[Cell | str]:
         name,
         plain(info.project),
         Cell(plain(info.state), style_of(info.state, info.cause)),
-        count(info.step),
-        duration(info.duration),
-        age(now - info.created),
+        format_count(info.step),
+        format_duration(info.duration),
+        format_age(now - info.created),
     ]
 
 
@@ -138,7 +139,11 @@ def _nothing(total: int) -> list[str]:
 
 def _footer(root: str, everything: Sequence[RunInfo], matching: int, shown: int, paint: Paint) -> list[str]:
     """Say where this is, and what is not shown."""
-    parts = [f"{count(matching)} of {count(len(everything))} runs" if matching < len(everything) else _runs(matching)]
+    parts = [
+        f"{format_count(matching)} of {format_count(len(everything))} runs"
+        if matching < len(everything)
+        else _runs(matching)
+    ]
     running = sum(info.state == "running" for info in everything)
     if running:
         parts.append(f"{running} running")
@@ -149,4 +154,4 @@ def _footer(root: str, everything: Sequence[RunInfo], matching: int, shown: int,
 
 
 def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{count(number)} runs"
+    return "1 run" if number == 1 else f"{format_count(number)} runs"

@@ -16,10 +16,10 @@ from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.commands.runs import STYLES, style_of
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.machine_lines import end_lines, machine_lines
-from stepscope.cli.text.plain import Paint, age, bar, columns, count, cut, duration, plain, sparkline
+from stepscope.cli.text.plain import Paint, bar, columns, cut, plain, sparkline
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_age, format_count, format_duration, format_value
 
 if TYPE_CHECKING:
     import argparse
@@ -107,7 +107,7 @@ class Page:
             label = "wrong" if facts["state"] == "finished" else "cause"
             yield from self._wrapped(label, plain(facts["cause"]), 3)
         if self._quiet is not None:
-            yield self._fact("silent", f"its watcher has said nothing for {duration(self._quiet)}", "yellow")
+            yield self._fact("silent", f"its watcher has said nothing for {format_duration(self._quiet)}", "yellow")
         yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")
         yield self._fact("time", self._when())
         for label, text in _surroundings(about):
@@ -118,7 +118,7 @@ class Page:
                 "config", "  ".join(plain(item) for item in flatten(about["config"])), CONFIG_LINES
             )
         yield self._fact("folder", plain(about["path"]))
-        yield self._fact("size", f"{format_value(facts['bytes'], 'bytes')}, {count(facts['points'])} points")
+        yield self._fact("size", f"{format_value(facts['bytes'], 'bytes')}, {format_count(facts['points'])} points")
 
     def _when(self) -> str:
         facts = self._facts
@@ -126,10 +126,10 @@ class Page:
         began = "began at an unknown time"
         if created:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(created))
-            began = f"{stamp}, {age(self._now - created)} ago".replace("now ago", "just now")
+            began = f"{stamp}, {format_age(self._now - created)} ago".replace("now ago", "just now")
         verb = "running for" if facts["state"] == "running" else "took"
-        step = "" if facts["step"] is None else f", last step {count(facts['step'])}"
-        return f"{began}; {verb} {duration(facts['duration_seconds'])}{step}"
+        step = "" if facts["step"] is None else f", last step {format_count(facts['step'])}"
+        return f"{began}; {verb} {format_duration(facts['duration_seconds'])}{step}"
 
     def _wrapped(self, label: str, text: str, most: int) -> Iterator[str]:
         import textwrap
@@ -143,7 +143,9 @@ class Page:
         taken = self._facts["time"]
         if taken is None:
             return
-        yield from self._title("Where the time goes", f"{count(taken['steps'])} steps, {_seconds(taken['seconds'])}")
+        yield from self._title(
+            "Where the time goes", f"{format_count(taken['steps'])} steps, {_seconds(taken['seconds'])}"
+        )
         titles = ("per step", "p50", "p95", "max")
         shape = [Column("phase", narrowest=8), Column("share", right=True), Column("", optional=True)]
         shape += [Column(title, right=True, optional=title in titles[1:]) for title in titles]
@@ -178,13 +180,15 @@ class Page:
         if not found:
             yield from self._title("Metrics", "none recorded" if self._facts["state"] != "running" else "none yet")
             return
-        yield from self._title("Metrics", count(total))
+        yield from self._title("Metrics", format_count(total))
         shape = [Column("metric", narrowest=12)]
         shape += [Column(title, right=True, optional=title == "mean") for title in METRIC_TITLES]
         rows = [_metric_row(metric, self._width >= 100) for metric in found]
         yield from table([*shape, Column("trend", optional=True)], rows, self._width, self._paint, 2)
         if total > len(found):
-            yield self._note(f"and {count(total - len(found))} more: --metric NAME shows one, --json all of them")
+            yield self._note(
+                f"and {format_count(total - len(found))} more: --metric NAME shows one, --json all of them"
+            )
 
     def _texts(self) -> Iterator[str]:
         found = self._facts["texts"]
@@ -193,19 +197,24 @@ class Page:
         yield from self._title("Texts", "the newest of each name; the page has all")
         shape = [Column("name", narrowest=8), Column("step", right=True), Column("logged", right=True, optional=True)]
         rows = [
-            [plain(one["name"], 40), "" if one["step"] is None else count(one["step"]), count(one["count"]), _line(one)]
+            [
+                plain(one["name"], 40),
+                "" if one["step"] is None else format_count(one["step"]),
+                format_count(one["count"]),
+                _line(one),
+            ]
             for one in found[:TEXTS]
         ]
         yield from table([*shape, Column("text", narrowest=20)], rows, self._width, self._paint, 2)
         if len(found) > TEXTS:
-            yield self._note(f"and {count(len(found) - TEXTS)} more names; --json has them")
+            yield self._note(f"and {format_count(len(found) - TEXTS)} more names; --json has them")
 
     def _machine(self) -> Iterator[str]:
         found = list(machine_lines(self._facts["machine"], self._width, self._paint))
         if found:
             number = len(self._facts["machine"]["metrics"])
             yield from self._title(
-                "Machine", f"means over the run; {count(number)} metrics in all, --metric NAME shows one"
+                "Machine", f"means over the run; {format_count(number)} metrics in all, --metric NAME shows one"
             )
             yield from found
 
@@ -229,11 +238,11 @@ class Page:
         if ranks:
             yield from table(shape, [_rank_row(rank) for rank in shown[:RANKS]], self._width, self._paint, 2)
         if len(ranks) > RANKS:
-            yield self._note(f"and {count(len(ranks) - RANKS)} more; --json has them")
+            yield self._note(f"and {format_count(len(ranks) - RANKS)} more; --json has them")
 
     def _foot(self) -> Iterator[str]:
         facts, own = self._facts, self._facts["own_cost"]
-        parts = [f"{count(own['rows'])} rows, {count(own['lost'])} lost, {count(own['refused'])} refused"]
+        parts = [", ".join(f"{format_count(own[key])} {key}" for key in ("rows", "lost", "refused"))]
         if own["log_seconds"] is not None:
             parts.append(f"{_seconds(own['log_seconds'])} a call")
         if own["cost_ratio"] is not None:
@@ -241,7 +250,9 @@ class Page:
         yield from self._title("Cost of watching", ", ".join(parts))
         if facts["events"]:
             kinds = sorted(facts["events"].items(), key=lambda item: (-item[1], item[0]))
-            yield from self._title("Events", ", ".join(f"{count(number)} {plain(kind, 40)}" for kind, number in kinds))
+            yield from self._title(
+                "Events", ", ".join(f"{format_count(number)} {plain(kind, 40)}" for kind, number in kinds)
+            )
         if facts["problems"]:
             yield from self._title("Problems while reading", str(len(facts["problems"])))
             for problem in facts["problems"][:8]:
@@ -292,14 +303,14 @@ def flatten(config: Any, above: str = "") -> Iterator[str]:
 def _phase_row(phase: dict[str, Any], width: int) -> list[Cell | str]:
     share = phase["share"]
     figures = [_seconds(phase[key]) for key in FIGURES]
-    percent = "-" if share is None else f"{share * 100:.1f} %"
+    percent = format_value(share, "ratio")
     return [plain(phase["phase"]), percent, Cell(bar(share or 0.0, width), "blue"), *figures]
 
 
 def _metric_row(metric: dict[str, Any], wide: bool) -> list[Cell | str]:  # noqa: FBT001 - private
     unit = metric["unit"]
     figures: list[Cell | str] = [format_value(metric[key], unit) for key in ("last", "min", "max", "mean")]
-    bad = Cell(count(metric["nonfinite"]), "red") if metric["nonfinite"] else Cell("")
+    bad = Cell(format_count(metric["nonfinite"]), "red") if metric["nonfinite"] else Cell("")
     line = sparkline(metric["trend"] if wide else _joined(metric["trend"], 3))
     return [plain(metric["name"]), *figures, bad, Cell(line, "cyan")]
 
@@ -315,15 +326,15 @@ def _joined(trend: list[float | None], size: int) -> list[float | None]:
 
 def _rank_row(rank: dict[str, Any]) -> list[Cell | str]:
     mark = " (inferred)" if rank["inferred"] else ""
-    lost = [Cell(count(rank[key]), "red" if rank[key] else "") for key in ("lost", "refused")]
+    lost = [Cell(format_count(rank[key]), "red" if rank[key] else "") for key in ("lost", "refused")]
     return [
         str(rank["attempt"]),
         str(rank["rank"]),
         Cell(f"{plain(rank['state'])}{mark}", STYLES.get(rank["state"], "")),
-        count(rank["step"]),
-        count(rank["rows"]),
+        format_count(rank["step"]),
+        format_count(rank["rows"]),
         *lost,
-        duration(rank["seconds"]),
+        format_duration(rank["seconds"]),
         plain(rank["node"]),
     ]
 
@@ -333,7 +344,7 @@ def metric_block(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[st
     unit = facts["unit"]
     steps = "" if facts["first_step"] is None else f", steps {facts['first_step']} to {facts['last_step']}"
     ranks = f", {len(facts['ranks'])} ranks" if len(facts["ranks"]) > 1 else ""
-    yield f"{paint(cut(plain(facts['name']), width - 30), 'bold')}  {count(facts['count'])} points{steps}{ranks}"
+    yield f"{paint(cut(plain(facts['name']), width - 30), 'bold')}  {format_count(facts['count'])} points{steps}{ranks}"
     if facts["trend"]:
         yield f"  {paint(sparkline(facts['trend']), 'cyan')}"
     for keys in (("last", "min", "max", "mean"), ("std", "p50", "p95", "p99")):
@@ -341,5 +352,5 @@ def metric_block(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[st
             "  " + "".join(f"{paint(key.ljust(5), 'dim')}{format_value(facts[key], unit):<14}" for key in keys).rstrip()
         )
     if facts["nonfinite"]:
-        yield paint(f"  {count(facts['nonfinite'])} of them not finite", "red")
+        yield paint(f"  {format_count(facts['nonfinite'])} of them not finite", "red")
     yield ""

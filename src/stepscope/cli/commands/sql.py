@@ -17,9 +17,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_root
-from stepscope.cli.text.plain import Paint, columns, count, plain, plain_lines
+from stepscope.cli.text.plain import Paint, columns, plain, plain_lines
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
+from stepscope.core.numbers import format_count
 
 if TYPE_CHECKING:
     import argparse
@@ -147,8 +148,8 @@ def _print_table(answer: Answer) -> None:
         return
     paint = Paint.of()
     print("\n".join(table(titles, rows, width, paint) if rows else ["  ".join(title.title for title in titles)]))
-    more = f", the first {count(SHOWN)} shown; --csv prints all" if total > SHOWN else ""
-    print(paint(f"({'1 row' if total == 1 else f'{count(total)} rows'}{more})", "dim"))
+    more = f", the first {format_count(SHOWN)} shown; --csv prints all" if total > SHOWN else ""
+    print(paint(f"({'1 row' if total == 1 else f'{format_count(total)} rows'}{more})", "dim"))
 
 
 def _shown(value: Any) -> str:

@@ -19,9 +19,9 @@ from stepscope.cli.commands.monitor import LONGEST, SHORTEST
 from stepscope.cli.named_run import find_run, say
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text.number import gpu_index, real
-from stepscope.cli.text.plain import count, duration, plain
+from stepscope.cli.text.plain import plain
 from stepscope.cli.text.screen import is_screen
-from stepscope.core.vocabulary import format_value
+from stepscope.core.numbers import format_count, format_duration, format_share, format_value
 from stepscope.store.catalog import changed_at, chosen_root, elsewhere, run_folders, runs_root, salvage_quietly
 
 if TYPE_CHECKING:
@@ -229,19 +229,19 @@ def line(scene: Scene, gpus: list[int] | None = None) -> str:
 def _run_parts(told: dict[str, Any], scene: Scene) -> list[str]:
     parts = []
     if told.get("step") is not None:
-        of = f"/{count(told['total_steps'])}" if told.get("total_steps") else ""
-        parts.append(f"step {count(told['step'] + 1)}{of}")
+        of = f"/{format_count(told['total_steps'])}" if told.get("total_steps") else ""
+        parts.append(f"step {format_count(told['step'] + 1)}{of}")
     if told.get("rate"):
         parts.append(format_value(told["rate"], "steps/second"))
     if told.get("left") is not None:
-        parts.append(f"{duration(told['left'])} left")
+        parts.append(f"{format_duration(told['left'])} left")
     for name in scene.shown[:2]:
         curve = scene.curves[name]
         parts.append(f"{plain(name)} {format_value(curve.history.last, curve.unit)}")
     phases = scene.phases()
     if phases:
         longest = max(phases, key=lambda phase: phase.share)
-        parts.append(f"{plain(longest.name)} {longest.share * 100:.0f} % of the step")
+        parts.append(f"{plain(longest.name)} {format_share(longest.share)} of the step")
     return parts
 
 

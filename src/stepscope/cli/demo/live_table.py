@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.cli.text.plain import BAD, LEVELS, bar, count, cut, plain
-from stepscope.core.vocabulary import MIB, format_value
+from stepscope.cli.text.plain import BAD, LEVELS, bar, cut, plain
+from stepscope.core.numbers import format_count, format_value
+from stepscope.core.vocabulary import MIB
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -293,8 +294,8 @@ def _cost(view: View, width: int) -> Line:
     cost = view.cost
     value = "-" if cost.log_seconds is None else f"{cost.log_seconds * 1e6:.1f} µs"
     share = "" if cost.share is None else f"{cost.share * 100:.3f} % of time"
-    drops = ("0 dropped", "dim") if not cost.drops else (f"{count(cost.drops)} dropped", "red")
-    picture = [(f"{count(cost.rows)} rows, ", "dim"), drops]
+    drops = ("0 dropped", "dim") if not cost.drops else (f"{format_count(cost.drops)} dropped", "red")
+    picture = [(f"{format_count(cost.rows)} rows, ", "dim"), drops]
     return _cut(_cells("cost per row", value, [(share, "dim")], picture), width)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.cli.demo.live_table import step_range
-from stepscope.cli.text.plain import count, duration
+from stepscope.core.numbers import format_count, format_duration
 from stepscope.core.vocabulary import MIB
 from stepscope.views.live_run import PHASE, aligned, happenings
 
@@ -24,7 +24,7 @@ BEFORE = 20
 
 def summary(recorded: Recorded, view: View) -> list[tuple[str, str]]:
     """Return the facts of a training that is over: a label (empty: as above) and what to say."""
-    rows = [("training", f"{_ending(view)} after {count(view.steps)} steps in {duration(view.elapsed)}")]
+    rows = [("training", f"{_ending(view)} after {format_count(view.steps)} steps in {format_duration(view.elapsed)}")]
     rows += _results(recorded, view)
     rows += _labelled("time", [_share(name, seconds, whole) for name, seconds, whole in totals(recorded)])
     planted = [event for event in recorded.events if event.get("kind") in PLANTED]
@@ -66,7 +66,7 @@ def totals(recorded: Recorded) -> list[tuple[str, float, float]]:
 
 
 def _share(name: str, seconds: float, whole: float) -> str:
-    return f"{name:<12}{_percent(seconds / whole if whole else 0.0):>7}{duration(seconds):>10}"
+    return f"{name:<12}{_percent(seconds / whole if whole else 0.0):>7}{format_duration(seconds):>10}"
 
 
 def _percent(share: float, digits: int = 1) -> str:
@@ -124,7 +124,7 @@ def _pause_of(phase: str) -> Callable[[Happening, Recorded], str]:
 
 def _recording(recorded: Recorded, view: View) -> str:
     values, cost = sum(map(len, recorded.columns.values())), view.cost
-    text = f"{count(cost.rows)} rows, {count(values)} values, {count(cost.drops)} dropped"
+    text = f"{format_count(cost.rows)} rows, {format_count(values)} values, {format_count(cost.drops)} dropped"
     if cost.log_seconds is not None and cost.share is not None:
         text += f"; {cost.log_seconds * 1e6:.1f} µs per row, {_percent(cost.share, 3)} of the time"
     return text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.text.plain import Paint, count, cut, duration, plain
-from stepscope.core.vocabulary import format_value
+from stepscope.cli.text.plain import Paint, cut, plain
+from stepscope.core.numbers import format_count, format_duration, format_money, format_share, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,9 @@ def lines(facts: dict[str, Any], width: int, paint: Paint, *, everything: bool =
     yield from _fact("verdict", paint(facts["primary"], _style(found)), width, paint)
     if facts["steps"]:
         mean = format_value(facts["seconds"] / facts["steps"], "seconds")
-        yield from _fact("steps", f"{count(facts['steps'])} in {duration(facts['seconds'])}, {mean} each", width, paint)
+        yield from _fact(
+            "steps", f"{format_count(facts['steps'])} in {format_duration(facts['seconds'])}, {mean} each", width, paint
+        )
     for note in facts["notes"]:
         yield from _fact("note", note, width, paint)
     if not found:
@@ -48,11 +50,11 @@ def _fact(label: str, text: str, width: int, paint: Paint) -> Iterator[str]:
 
 def _finding(one: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
     mark, style = MARKS.get(one["severity"], ("-", "dim"))
-    sure = "" if one["confidence"] is None else f"{one['confidence'] * 100:.0f} % sure"
+    sure = "" if one["confidence"] is None else f"{format_share(one['confidence'])} sure"
     rank = "" if one["rank"] is None else f"rank {one['rank']}"
-    cost = "" if one["cost_seconds"] is None else f"cost {duration(one['cost_seconds'])}"
+    cost = "" if one["cost_seconds"] is None else f"cost {format_duration(one['cost_seconds'])}"
     money = one.get("cost_money")
-    spent = "" if money is None else f"{money['amount']:.2f} {money['currency']}"
+    spent = "" if money is None else f"{format_money(money['amount'])} {money['currency']}"
     about = ", ".join(part for part in (cost, spent, rank, sure) if part)
     yield f"{paint(mark.rjust(2), style)} {paint(one['kind'], style)}  {paint(about, 'dim')}"
     yield from _fact("what", one["text"], width, paint)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.text.plain import Paint, count, cut, plain
+from stepscope.cli.text.plain import Paint, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
-from stepscope.core.vocabulary import format_value, unit_of
+from stepscope.core.numbers import format_count, format_value
+from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +141,7 @@ def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
     shape += [Column(name, right=True, optional=True) for name in (*phases, *beside)]
     rows = [
         [
-            count(row["step"]),
+            format_count(row["step"]),
             format_value(row["seconds"], "seconds"),
             *(format_value(row["phases"].get(phase), "seconds") for phase in phases),
             *(_figure(row.get(name)) for name in beside),

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.cli.text.plain import LEVELS, cut, plain, shows_unicode, width_of
-from stepscope.core.vocabulary import SIZES, format_value, unit_of
+from stepscope.core.numbers import SIZES, format_value
+from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

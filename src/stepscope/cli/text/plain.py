@@ -118,29 +118,3 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(
         BAD if value is None else LEVELS[round((value - low) / span * top) if span else 3] for value in values
     )
-
-
-def age(seconds: float) -> str:
-    """Return how long ago something was, in one unit: "now", "5 min", "3 h", "12 d"."""
-    for factor, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= factor:
-            return f"{int(seconds // factor)} {unit}"
-    return "now" if seconds < 5 else f"{int(seconds)} s"
-
-
-def duration(seconds: float | None) -> str:
-    """Return how long something took, in two units: "3 h 12 min", "42 s", "0.31 s"; "-" if nobody knows."""
-    if seconds is None:
-        return "-"
-    if seconds < 10:
-        return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    for factor, unit, lower, low_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= factor:
-            return f"{whole // factor} {unit} {whole % factor // lower} {low_unit}"
-    return f"{whole} s"
-
-
-def count(number: int | None) -> str:
-    """Return a whole number in groups of three; "-" if there is none."""
-    return "-" if number is None else f"{number:,}".replace(",", " ")

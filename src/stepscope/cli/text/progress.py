@@ -9,6 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from stepscope.core.numbers import format_duration, format_share, format_value
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
@@ -129,13 +131,13 @@ class Shown:
         """Return how far it is, the rate and the time left, as far as they are known."""
         seconds = self._clock() - self._began
         rate = self._done / seconds if seconds > 0 else 0.0
-        parts = [f"{min(1.0, self._done / self._total):.0%}"] if self._total else []
+        parts = [format_share(min(1.0, self._done / self._total))] if self._total else []
         if rate and self._unit:
-            parts.append(f"{rate / 2**20:.1f} MiB/s" if self._unit == "bytes" else f"{_number(rate)} {self._unit}/s")
+            parts.append(format_value(rate, f"{self._unit}/second"))
         if rate and self._total and self._done < self._total:
-            parts.append(f"{_clock((self._total - self._done) / rate)} left")
+            parts.append(f"{format_duration(round((self._total - self._done) / rate))} left")
         elif not self._total or not rate:
-            parts.append(_clock(seconds))
+            parts.append(format_duration(round(seconds)))
         return ", ".join(parts)
 
     def _draw(self) -> None:
@@ -148,13 +150,3 @@ class Shown:
 
 def _silently(done: float = 1.0, what: str = "") -> None:
     """Take note of nothing."""
-
-
-def _number(rate: float) -> str:
-    return f"{rate:,.0f}".replace(",", " ") if rate >= 10 else f"{rate:.2g}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -6,8 +6,9 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.text.plain import Paint, bar, count, cut, plain
+from stepscope.cli.text.plain import Paint, bar, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.core.numbers import format_count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,13 +45,13 @@ def lines(facts: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterato
         yield from _comparison(facts["comparison"], width, paint, rows)
     if "perfetto" in facts:
         yield ""
-        yield f"wrote {plain(facts['perfetto']['file'])}: {count(facts['perfetto']['events'])} events"
+        yield f"wrote {plain(facts['perfetto']['file'])}: {format_count(facts['perfetto']['events'])} events"
 
 
 def _rank(rank: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterator[str]:
     number = "" if rank["rank"] is None else f", rank {rank['rank']}"
     yield paint(cut(plain(os.path.basename(rank["file"])), width - 30), "bold") + number
-    yield paint(f"  {_window(rank)}, {count(rank['events'])} events", "dim")
+    yield paint(f"  {_window(rank)}, {format_count(rank['events'])} events", "dim")
     yield from _shares(rank, paint)
     yield from _causes(rank, width, paint)
     yield from _findings(rank["findings"], width, paint)
@@ -107,7 +108,7 @@ def _kernels(found: list[dict[str, Any]], width: int, paint: Paint) -> Iterator[
         [
             plain(one["name"]),
             one["family"],
-            count(one["calls"]),
+            format_count(one["calls"]),
             _time(one["total_us"]),
             _time(one["mean_us"]),
             f"{one['percent']:.1f} %",
@@ -126,7 +127,7 @@ def _operators(found: list[dict[str, Any]], width: int, paint: Paint) -> Iterato
     rows = [
         [
             plain(one["name"]),
-            count(one["calls"]),
+            format_count(one["calls"]),
             _time(one["self_us"]),
             _time(one["total_us"]),
             _time(one["device_us"]),
@@ -186,12 +187,4 @@ def _signed(microseconds: float) -> str:
 
 
 def _time(microseconds: float) -> str:
-    """Return a duration in one unit that suits it."""
-    for factor, unit in ((1e6, "s"), (1e3, "ms")):
-        if microseconds >= factor:
-            return (
-                f"{microseconds / factor:.3g} {unit}"
-                if microseconds < 1000 * factor
-                else f"{microseconds / factor:.0f} {unit}"
-            )
-    return f"{microseconds:.3g} µs"
+    return format_duration(microseconds / 1e6)

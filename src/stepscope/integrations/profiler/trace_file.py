@@ -7,6 +7,8 @@ import os
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
+from stepscope.core.numbers import format_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -55,9 +57,9 @@ def keep(
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if expected > PACKING * max_bytes:
-        return TraceFile(None, 0, f"the trace, about {_mib(expected)}, was left out: {_remedy(max_bytes)}")
+        return TraceFile(None, 0, f"the trace, about {format_bytes(expected)}, was left out: {_remedy(max_bytes)}")
     if expected > free(path.parent) // 2:
-        return TraceFile(None, 0, f"the trace, about {_mib(expected)}, was left out: the disk is too full")
+        return TraceFile(None, 0, f"the trace, about {format_bytes(expected)}, was left out: the disk is too full")
     part, packed = path.with_name(f".{path.name}.part"), path.with_name(f"{path.name}.gz")
     try:
         write(str(part))
@@ -72,16 +74,14 @@ def keep(
         os.chmod(packed, 0o600)
         path.unlink(missing_ok=True)
         if packed.stat().st_size <= max_bytes:
-            return TraceFile(packed, packed.stat().st_size, f"the trace was compressed: it takes {_mib(size)} as text")
+            return TraceFile(
+                packed, packed.stat().st_size, f"the trace was compressed: it takes {format_bytes(size)} as text"
+            )
         packed.unlink()
-        return TraceFile(None, 0, f"the trace, {_mib(size)}, was left out: {_remedy(max_bytes)}")
+        return TraceFile(None, 0, f"the trace, {format_bytes(size)}, was left out: {_remedy(max_bytes)}")
     finally:
         part.unlink(missing_ok=True)
 
 
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.4g} MiB"
-
-
 def _remedy(max_bytes: int) -> str:
-    return f"the cap is {_mib(max_bytes)}; profile fewer steps or raise max_bytes"
+    return f"the cap is {format_bytes(max_bytes)}; profile fewer steps or raise max_bytes"
