@@ -16,8 +16,8 @@ from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.backtest import replay
 from stepscope.alerts.rules.profiles import profile
 from stepscope.alerts.rules.rule import Rule
-from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.records import FIRST_SCHEMA, RECORD
 from stepscope.importers import formats
 from stepscope.importers.imported import Imported, series_of
 
@@ -64,11 +64,11 @@ def rules() -> list[Rule]:
 def pieces(names: tuple[str, ...], values: NDArray[np.float64], first: int) -> list[bytes]:
     """Return rows as a ring has them, ten to a piece, a hundred a second."""
     layout = struct.Struct(f"<{len(names)}d")
-    size = ring.RECORD.size + layout.size
+    size = RECORD.size + layout.size
     rows = []
     for at, row in enumerate(values, first):
         moment = round(at / STEPS * 1e9)
-        rows.append(ring.RECORD.pack(size, ring.FIRST_SCHEMA, at, moment, at) + layout.pack(*row))
+        rows.append(RECORD.pack(size, FIRST_SCHEMA, at, moment, at) + layout.pack(*row))
     return [b"".join(rows[at : at + 10]) for at in range(0, len(rows), 10)]
 
 
@@ -77,7 +77,7 @@ def _cost(options: Options) -> list[Figure]:
     first = ("loss", "grad_norm", "learning_rate", "step_seconds", "phase/data")
     names = (*first, *(f"layer/{number}/value" for number in range(METRICS - len(first))))
     table = SchemaTable()
-    table.schemas[ring.FIRST_SCHEMA] = Schema(ring.FIRST_SCHEMA, names, "d" * len(names))
+    table.schemas[FIRST_SCHEMA] = Schema(FIRST_SCHEMA, names, "d" * len(names))
     fifty = rules()
     engine = Engine(fifty)
     noise = np.random.default_rng(options.seed)

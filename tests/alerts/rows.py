@@ -10,8 +10,8 @@ import numpy as np
 
 from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.rule import Rule, rule_of
-from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.records import FIRST_SCHEMA, RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,10 +28,10 @@ def records(rows: Sequence[tuple[int, float, Mapping[str, float]]]) -> tuple[lis
     pieces = []
     for sequence, (step, moment, values) in enumerate(rows):
         names = tuple(values)
-        number = known.setdefault(names, ring.FIRST_SCHEMA + len(known))
+        number = known.setdefault(names, FIRST_SCHEMA + len(known))
         table.schemas[number] = Schema(number, names, "d" * len(names))
         body = struct.pack(f"<{len(names)}d", *values.values())
-        head = ring.RECORD.pack(ring.RECORD.size + len(body), number, sequence, round(moment * SECOND), step)
+        head = RECORD.pack(RECORD.size + len(body), number, sequence, round(moment * SECOND), step)
         pieces.append(head + body)
     return [b"".join(pieces)], table
 

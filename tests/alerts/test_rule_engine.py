@@ -14,8 +14,8 @@ from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.profiles import profile
 from stepscope.alerts.rules.rule import rule_of
-from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS
 from tests.alerts.rows import SECOND, Rig, records, states
 
 HIGH = {"name": "high", "when": "loss > 10", "cooldown": 0}
@@ -181,8 +181,8 @@ def test_durations_and_pairs_are_read():
     table = SchemaTable()
     table.schemas[20] = Schema(20, ("step_seconds",), "q")
     table.names = [f"m{number}" for number in range(10)]
-    duration = ring.RECORD.pack(40, 20, 0, 0, 0) + struct.pack("<q", 2 * SECOND)
-    pairs = ring.RECORD.pack(64, ring.SCHEMA_PAIRS, 1, 0, ring.NO_STEP) + struct.pack("<qdqd", 7, 5.0, 3, 5.0)
+    duration = RECORD.pack(40, 20, 0, 0, 0) + struct.pack("<q", 2 * SECOND)
+    pairs = RECORD.pack(64, SCHEMA_PAIRS, 1, 0, NO_STEP) + struct.pack("<qdqd", 7, 5.0, 3, 5.0)
     engine.rows(0, [duration + pairs], table)
     told = engine.evaluate(0)
     assert {(change.rule, change.evidence["value"], change.step) for change in told} == {
@@ -307,12 +307,12 @@ def test_what_is_wrong_at_the_end_is_what_is_critical_and_lasts():
     """Warnings, events and deaths are not what is wrong with the values of a run."""
     grave = {"name": "grave", "when": "loss > 10", "severity": "critical"}
     rig = Rig(HIGH, grave, *profile())
-    assert rig.engine.wrong() == ""
+    assert rig.engine.critical() == ""
     rig.event("ended", 1, state="failed", cause="ValueError")
-    assert rig.engine.wrong() == ""
+    assert rig.engine.critical() == ""
     rig.values("loss", 11)
     rig.engine.close(rig.nanoseconds)
-    assert rig.engine.wrong().endswith("; still so at the end")
+    assert rig.engine.critical().endswith("; still so at the end")
 
 
 def test_an_event_that_nothing_ends_resolves_with_the_run():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from stepscope.core import ring
 from stepscope.core.defaults import VALUES
+from stepscope.core.records import RECORD, heads
 from stepscope.recorder import mapping
 from tests.recorder.rig import Rig, identity_of
 
@@ -32,7 +33,7 @@ def fill(rig, rows, width=1):
 
 
 def sequences(pieces):
-    return [sequence for piece in pieces for _, _, sequence in ring.records(piece.data)]
+    return [sequence for piece in pieces for _, _, _, sequence, _, _ in heads(piece.data)]
 
 
 def test_header_words(small):
@@ -237,9 +238,9 @@ def test_impossible_head_is_an_error(small):
 
 def test_records_stop_at_nonsense():
     """Records are listed up to the first one that cannot be."""
-    whole = ring.RECORD.pack(40, 16, 7, 0, 0) + bytes(8)
-    assert ring.records(whole + ring.RECORD.pack(400, 16, 8, 0, 0)) == [(0, 16, 7)]
-    assert ring.records(whole + bytes(40)) == [(0, 16, 7)]
+    whole = RECORD.pack(40, 16, 7, 0, 0) + bytes(8)
+    assert [head[2:4] for head in heads(whole + RECORD.pack(400, 16, 8, 0, 0))] == [(16, 7)]
+    assert [head[2:4] for head in heads(whole + bytes(40))] == [(16, 7)]
 
 
 def test_segments_are_words():

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from stepscope.core.feed import Subject
 from stepscope.core.vocabulary import METRICS
 from stepscope.exporters.files.selection import Metric
 from stepscope.exporters.formats import FORMATS
 from stepscope.exporters.prometheus.exposition import COUNTER, HISTOGRAM
-from stepscope.exporters.prometheus.feed import Subject
 from stepscope.exporters.prometheus.grafana import (
     HEIGHT,
     OWN_PANELS,

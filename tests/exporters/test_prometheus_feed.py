@@ -3,15 +3,16 @@ from __future__ import annotations
 import json
 import struct
 import threading
-import time
 import urllib.request
 
 import pytest
 
-from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.feed import Subject
+from stepscope.core.records import RECORD
 from stepscope.core.vocabulary import GAUGE, Metric
-from stepscope.exporters.prometheus.feed import NoFeed, PageFeed, Subject, open_feed
+from stepscope.exporters.prometheus.feed import PageFeed, open_feed
+from stepscope.watcher.waking import Sleeper
 
 ON = {"exporters.prometheus.enabled": True, "exporters.prometheus.port": 0}
 
@@ -39,7 +40,7 @@ def page(feed):
 
 def step(seconds):
     body = struct.pack("<qd", round(seconds * 1e9), 0.5)
-    return ring.RECORD.pack(ring.RECORD.size + len(body), 16, 0, 0, 0) + body
+    return RECORD.pack(RECORD.size + len(body), 16, 0, 0, 0) + body
 
 
 @pytest.fixture
@@ -49,17 +50,9 @@ def table():
     return made
 
 
-def test_off_by_default(subject, notes, table):
-    """Unless it is enabled nothing listens and nothing is written; waiting is sleeping."""
-    feed = open_feed({}, subject, [], notes.append)
-    assert isinstance(feed, NoFeed)
-    feed.rows(0, [step(1.0)], table)
-    feed.sample(-1, {"cpu/usage_ratio": 0.5})
-    feed.end(0)
-    before = time.monotonic()
-    feed.wait(0.02)
-    assert time.monotonic() - before >= 0.02
-    feed.close()
+def test_off_by_default(subject, notes):
+    """Unless it is enabled nothing listens and nothing is written."""
+    assert open_feed({}, subject, [], notes.append) is None
     assert (notes, list(subject.folder.iterdir())) == ([], [])
 
 
@@ -75,10 +68,10 @@ def test_rows_and_samples_reach_the_page(feed, table):
     assert 'rank="3"' not in page(feed)
 
 
-def test_waiting_serves(feed, table):
-    """Whoever asks while the watcher waits is answered."""
+def test_sleeping_serves(feed, table):
+    """A client that asks while the watcher sleeps gets an answer."""
     feed.rows(0, [step(1.0)], table)
-    answers = []
+    answers, sleeper = [], Sleeper()
 
     def scrape():
         with urllib.request.urlopen(f"http://{feed.endpoint.target}/metrics", timeout=120) as answer:
@@ -87,7 +80,7 @@ def test_waiting_serves(feed, table):
     thread = threading.Thread(target=scrape)
     thread.start()
     for _ in range(2400):
-        feed.wait(0.05)
+        sleeper.sleep(0.05, [], feed)
         if answers:
             break
     thread.join()
@@ -117,7 +110,7 @@ def test_targets_go_where_they_are_wanted(subject, notes, tmp_path):
 def test_what_cannot_be_had_is_noted(subject, notes, tmp_path):
     """An impossible address or folder is noted, and the watcher goes on."""
     settings = {**ON, "exporters.prometheus.host": "192.0.2.1"}
-    assert isinstance(open_feed(settings, subject, [], notes.append), NoFeed)
+    assert open_feed(settings, subject, [], notes.append) is None
     (tmp_path / "file").write_text("")
     feed = open_feed({**ON, "exporters.prometheus.targets": str(tmp_path / "file")}, subject, [], notes.append)
     assert isinstance(feed, PageFeed)

@@ -4,14 +4,14 @@ import struct
 
 import pytest
 
-from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS
 from stepscope.exporters.prometheus.rows import Rows
 
 
 def record(schema, step, layout, *values):
     body = struct.pack(f"<{layout}", *values)
-    return ring.RECORD.pack(ring.RECORD.size + len(body), schema, 0, 0, step) + body
+    return RECORD.pack(RECORD.size + len(body), schema, 0, 0, step) + body
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_steps_are_counted_without_step_calls(table):
     rows = Rows()
     first = rows.take([record(16, 100, "dd", 1.0, 0.1) + record(18, 100, "d", 0.5)], table)
     second = rows.take([record(16, 110, "dd", 1.0, 0.1), record(16, 5, "dd", 1.0, 0.1)], table)
-    third = rows.take([record(16, ring.NO_STEP, "dd", 1.0, 0.1)], table)
+    third = rows.take([record(16, NO_STEP, "dd", 1.0, 0.1)], table)
     assert [(taken.steps, taken.step_seconds) for taken in (first, second, third)] == [(1, [0.5]), (10, []), (0, [])]
 
 
@@ -56,8 +56,8 @@ def test_own_durations_take_over(table):
 def test_rows_of_pairs(table):
     """Rows of (name, value) pairs are read too, with and without a checksum at their end."""
     rows = Rows()
-    pair = record(ring.SCHEMA_PAIRS, 0, "QdQdQd", 0, 4.0, 1, 0.25, 77, 1.0)
+    pair = record(SCHEMA_PAIRS, 0, "QdQdQd", 0, 4.0, 1, 0.25, 77, 1.0)
     taken = rows.take([pair], table)
     assert (taken.values, taken.steps, taken.step_seconds) == ({"a": 4.0, "step_seconds": 0.25}, 1, [0.25])
-    checked = record(ring.SCHEMA_PAIRS, 0, "QdQ", 0, 5.0, 0)
+    checked = record(SCHEMA_PAIRS, 0, "QdQ", 0, 5.0, 0)
     assert rows.take([checked], table, checked=True).values == {"a": 5.0}

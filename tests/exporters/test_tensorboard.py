@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.feed import Subject
+from stepscope.core.records import RECORD, SCHEMA_PAIRS
 from stepscope.exporters import TensorBoardMonitor
 from stepscope.exporters.files.selection import choose
-from stepscope.exporters.prometheus.feed import NoFeed, Subject
 from stepscope.exporters.tensorboard import export as tensorboard
 from stepscope.exporters.tensorboard import records
 from stepscope.exporters.tensorboard.bulk import scalars
-from stepscope.exporters.tensorboard.feed import TensorBoardFeed, with_tensorboard
+from stepscope.exporters.tensorboard.feed import TensorBoardFeed, open_feed
 from stepscope.exporters.tensorboard.summary import SummaryWriter
 from stepscope.importers.binary import tfevents
 from stepscope.sources.opened_run import open_run
@@ -179,9 +179,9 @@ def drained(rows):
     pieces = b""
     for number, (step, loss, ns) in enumerate(rows):
         body = struct.pack("<dq", loss, ns)
-        pieces += ring.RECORD.pack(ring.RECORD.size + len(body), 16, number, 10**9 * number, step) + body
+        pieces += RECORD.pack(RECORD.size + len(body), 16, number, 10**9 * number, step) + body
     pair = struct.pack("<qd", 0, 7.0)
-    return [pieces + ring.RECORD.pack(ring.RECORD.size + len(pair), ring.SCHEMA_PAIRS, 99, 0, 5) + pair]
+    return [pieces + RECORD.pack(RECORD.size + len(pair), SCHEMA_PAIRS, 99, 0, 5) + pair]
 
 
 def test_the_watcher_writes_rows_as_they_come(tmp_path):
@@ -191,12 +191,12 @@ def test_the_watcher_writes_rows_as_they_come(tmp_path):
     table.names.append("extra")
     subject = Subject("run-1", "p", "node", tmp_path)
     settings = {"exporters.tensorboard.enabled": True, "exporters.tensorboard.dir": str(tmp_path / "tb")}
-    feed = with_tensorboard(NoFeed(), settings, subject, pytest.fail)
+    feed = open_feed(settings, subject, pytest.fail)
     assert isinstance(feed, TensorBoardFeed)
     feed.rows(0, drained([(1, 0.5, 250_000_000), (2, 0.25, 125_000_000)]), table)
     feed.rows(1, drained([(1, 9.0, 1)]), table)
     feed.sample(-1, {"cpu/usage_ratio": 0.5})
-    assert feed.wait(0.0) is False
+    feed.serve()
     feed.end(1)
     feed.close()
     feed.close()
@@ -212,15 +212,14 @@ def test_the_watcher_writes_rows_as_they_come(tmp_path):
 
 def test_a_watcher_without_the_setting_writes_nothing(tmp_path):
     """Nothing changes unless the configuration asks for event files."""
-    feed = NoFeed()
-    assert with_tensorboard(feed, {}, Subject("run-1", "p", "node", tmp_path), pytest.fail) is feed
+    assert open_feed({}, Subject("run-1", "p", "node", tmp_path), pytest.fail) is None
 
 
 def test_a_full_disk_is_noted_and_the_watcher_goes_on(tmp_path):
     """What cannot be written is noted, never raised."""
     (tmp_path / "tb").write_text("")
     notes = []
-    feed = TensorBoardFeed(NoFeed(), tmp_path / "tb", notes.append)
+    feed = TensorBoardFeed(tmp_path / "tb", notes.append)
     feed.sample(-1, {"x": 1.0})
     feed.close()
     assert "cannot write event files" in notes[0]

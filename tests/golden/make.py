@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from stepscope.core import ring
-from stepscope.recorder import hotpath
+from stepscope.recorder import declarations, hotpath
 from stepscope.session import run as run_module
 from stepscope.store.drain import Drain, OwnRows, Stream
 from stepscope.store.layout import FORMAT_VERSION, RunFolder, Writer
@@ -67,10 +67,10 @@ def train(run, rank: int, rows: int) -> None:
 
 def pairs(run) -> None:
     """Log more kinds of rows than there are schemas (few, for once): the last ones become pairs."""
-    most, ring.MAX_SCHEMAS = ring.MAX_SCHEMAS, 3
+    most, declarations.MAX_SCHEMAS = declarations.MAX_SCHEMAS, 3
     for number in range(9):
         run.log({f"m{number}": float(number), f"m{number % 5}/second": -1.0}, step=number)
-    ring.MAX_SCHEMAS = most
+    declarations.MAX_SCHEMAS = most
 
 
 def record(folder: RunFolder, scratch: Path, *, sealed: bool) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.core import ring
 from stepscope.core.columns import SchemaTable, decode_entries
+from stepscope.core.records import RECORD, heads
 from stepscope.store.layout import RunFolder
 from stepscope.store.reader import Past
 
@@ -59,11 +60,11 @@ def ring_facts(path):
             [
                 schema,
                 sequence,
-                *ring.RECORD.unpack_from(piece.data, offset)[3:],
+                *RECORD.unpack_from(piece.data, offset)[3:],
                 piece.data[offset + 32 : offset + 48].hex(),
             ]
             for piece in pieces
-            for offset, schema, sequence in ring.records(piece.data)
+            for offset, _, schema, sequence, _, _ in heads(piece.data)
         ]
         words = [reader.words()[word] for word in (ring.WORD_HEAD, ring.WORD_OLDEST, ring.WORD_STATE)]
         identity = [reader.identity.run_path, reader.identity.rank, reader.identity.wall_ns]

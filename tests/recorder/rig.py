@@ -10,6 +10,7 @@ import struct
 
 from stepscope.core import ring
 from stepscope.core.columns import SchemaTable, decode_entries
+from stepscope.core.records import RECORD, SCHEMA_PAIRS, heads
 from stepscope.core.spill import SpillReader
 from stepscope.recorder.complaints import Complaints
 from stepscope.recorder.declarations import Declarations
@@ -103,10 +104,10 @@ class Rig:
         while True:
             pieces, after = self.reader.read(cursor)
             for piece in pieces:
-                for offset, schema, sequence in ring.records(piece.data):
-                    length, _, _, now, step = ring.RECORD.unpack_from(piece.data, offset)
+                for offset, _, schema, sequence, _, _ in heads(piece.data):
+                    length, _, _, now, step = RECORD.unpack_from(piece.data, offset)
                     end = offset + length - self.mapping.overhead
-                    found.append((schema, sequence, now, step, piece.data[offset + ring.RECORD.size : end]))
+                    found.append((schema, sequence, now, step, piece.data[offset + RECORD.size : end]))
             if after == cursor:
                 return found
             cursor = after
@@ -124,7 +125,7 @@ class Rig:
 
 
 def _values(table, schema, payload):
-    if schema == ring.SCHEMA_PAIRS:
+    if schema == SCHEMA_PAIRS:
         return {table.names[number]: value for number, value in struct.iter_unpack("<Qd", payload)}
     found = table.schemas[schema]
     return dict(zip(found.names, struct.unpack(f"<{found.kinds}", payload), strict=True))

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from stepscope.core import ring
 from stepscope.core.columns import decode_entries
+from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS
 from stepscope.recorder import declarations
 from tests.recorder.rig import Rig
 
@@ -27,7 +27,7 @@ def test_declared_before_the_first_row(rig):
     rig.run.log({"a": 1, "b": 2})
     rig.run.log({"a": 1, "b": 2})
     assert set(order) == {1}
-    assert entries(rig) == [{"id": ring.FIRST_SCHEMA, "kinds": "dd", "names": ["a", "b"]}]
+    assert entries(rig) == [{"id": FIRST_SCHEMA, "kinds": "dd", "names": ["a", "b"]}]
 
 
 def test_order_of_names_is_a_schema(rig):
@@ -41,7 +41,7 @@ def test_order_of_names_is_a_schema(rig):
 def test_pairs_past_the_last_schema(tmp_path):
     """Past 1 024 schemas rows are written as pairs of name and value, steps and all, and read the same."""
     rig = Rig(tmp_path, 1 << 20)
-    for number in range(ring.MAX_SCHEMAS):
+    for number in range(MAX_SCHEMAS):
         rig.run.log({f"n{number}": number})
     rig.run.log({"x": 1.0, "y": 2.0, "z": 3.0})
     rig.run.log({"y": 4.0, "w": 5.0})
@@ -50,7 +50,7 @@ def test_pairs_past_the_last_schema(tmp_path):
         pass
     *_, first, second, known, step = rig.rows()
     assert (first[1], second[1], known[1]) == ({"x": 1.0, "y": 2.0, "z": 3.0}, {"y": 4.0, "w": 5.0}, {"n7": 7.5})
-    assert [schema for schema, *_ in rig.records()][-4:] == [1, 1, ring.FIRST_SCHEMA + 7, 1]
+    assert [schema for schema, *_ in rig.records()][-4:] == [1, 1, FIRST_SCHEMA + 7, 1]
     assert list(step[1]) == ["step_seconds", "phase/other", "phase/forward", "samples"]
     assert 0 < step[1]["step_seconds"] < 60
     assert step[1]["samples"] == 3.0
@@ -100,7 +100,7 @@ def test_hundred_thousand_names(tmp_path):
         rig.run.log({f"name{number}": number})
     rows = rig.rows()
     assert rows[-1] == (19_999, {"name19999": 19_999.0})
-    assert len(rig.intake.layouts) == ring.MAX_SCHEMAS
+    assert len(rig.intake.layouts) == MAX_SCHEMAS
     assert rig.refused == 0
 
 

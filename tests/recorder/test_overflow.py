@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from stepscope.core import ring, status
+from stepscope.core.records import heads
 from stepscope.recorder import native, overflow
 from tests.recorder.rig import RING_BYTES, Rig
 from tests.recorder.test_writers import in_child
@@ -72,7 +73,7 @@ def drain(rig):
     found, cursor = [], rig.reader.words()[ring.WORD_CURSOR]
     while True:
         pieces, after = rig.reader.read(cursor)
-        found += [sequence for piece in pieces for _, _, sequence in ring.records(piece.data)]
+        found += [sequence for piece in pieces for _, _, _, sequence, _, _ in heads(piece.data)]
         if after == cursor:
             break
         cursor = after
@@ -118,13 +119,13 @@ def test_spilled_rows_while_they_are_drained(spilling):
     for turn in range(60):
         fill(rig, 400 if turn % 3 else 3000, first=0)
         pieces, cursor = rig.reader.read(cursor, limit=5000)
-        found += [sequence for piece in pieces for _, _, sequence in ring.records(piece.data)]
+        found += [sequence for piece in pieces for _, _, _, sequence, _, _ in heads(piece.data)]
         rig.reader.set_progress(cursor, found[-1] + 1, 0)
     while True:
         pieces, after = rig.reader.read(cursor)
         if after == cursor:
             break
-        found += [sequence for piece in pieces for _, _, sequence in ring.records(piece.data)]
+        found += [sequence for piece in pieces for _, _, _, sequence, _, _ in heads(piece.data)]
         cursor = after
     assert found == list(range(rig.run._sequence))
 
@@ -411,7 +412,7 @@ def test_ring_of_the_version_before(spilling):
     descriptor = os.open(rig.path, os.O_RDWR)
     pieces, _ = ring.RingReader(descriptor).read(0)
     os.close(descriptor)
-    assert sum(len(ring.records(piece.data)) for piece in pieces) == 100
+    assert sum(len(heads(piece.data)) for piece in pieces) == 100
 
 
 def test_threads_that_cannot_be_started(spilling, monkeypatch):

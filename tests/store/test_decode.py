@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core import ring
 from stepscope.core.columns import Schema, encode_names, encode_schema
+from stepscope.core.records import RECORD, heads
 from stepscope.store import tail
 from stepscope.store.decode import decode_tail
 from stepscope.store.points import NO_NS
@@ -76,8 +76,8 @@ def records_in(data):
     found = []
     for frame in frames_of(data):
         if frame.kind == tail.KIND_RECORDS:
-            records = ring.records(data[frame.start : frame.end])
-            found.append((frame.end, [sequence for _, _, sequence in records]))
+            records = heads(data[frame.start : frame.end])
+            found.append((frame.end, [sequence for _, _, _, sequence, _, _ in records]))
     return found
 
 
@@ -151,7 +151,7 @@ def stream_frame(number=0, **facts):
 
 def record(schema, sequence, *values, kinds="d", checked=False):
     payload = struct.pack(f"<{kinds}", *values) + (bytes(8) if checked else b"")
-    return ring.RECORD.pack(32 + len(payload), schema, sequence, 0, 0) + payload
+    return RECORD.pack(32 + len(payload), schema, sequence, 0, 0) + payload
 
 
 def test_unknown_frames_are_passed_over_and_told(long_tail):
@@ -187,7 +187,7 @@ def test_nonsense_inside_a_frame():
     """A record that claims more than its frame holds, or less than a record, ends the frame."""
     schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(16, ("a",), "d")))
     for length in (0, 8, 4096):
-        rows = record(16, 0, 1.0) + ring.RECORD.pack(length, 16, 1, 0, 0)
+        rows = record(16, 0, 1.0) + RECORD.pack(length, 16, 1, 0, 0)
         found = decode_tail(stream_frame() + schema + tail.encode(tail.KIND_RECORDS, 0, rows))
         assert found.points.value.tolist() == [1.0]
 
@@ -238,3 +238,15 @@ def test_round_trip(tmp_path_factory, rows):
             recorded.drain()
     recorded.drain()
     assert decoded_values(recorded.tail_bytes()) == expected
+
+
+def test_rows_that_come_twice_in_one_frame_are_taken_once():
+    """A row whose sequence is not above that of every row before it is left out, whatever kinds lie between."""
+    rows = b"".join(record(16 + n % 2, n, float(n)) for n in range(20))
+    again = b"".join(record(16, n, float(n)) for n in range(0, 20, 2)) + record(18, 20, 20.0)
+    frames = [
+        tail.encode(tail.KIND_STREAM, 0, json.dumps({"rank": 0, "attempt": 0}).encode()),
+        *(tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(n, ("x",), "d"))) for n in (16, 17, 18)),
+        tail.encode(tail.KIND_RECORDS, 0, rows + again),
+    ]
+    assert sorted(decode_tail(b"".join(frames)).points.seq.tolist()) == list(range(21))

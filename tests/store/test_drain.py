@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from stepscope.core import ring
+from stepscope.core.records import RECORD
 from stepscope.store import drain as drain_module
 from stepscope.store.drain import BusyError, OwnRows, Stream
 from stepscope.store.layout import Writer
@@ -86,7 +87,7 @@ def test_event_that_cannot_be_read(recorded):
     """An event whose text is damaged is kept as one that cannot be read, and holds up nothing."""
     recorded.run.event("x")
     recorded.run.log({"a": 1.0})
-    os.pwrite(recorded.rig.descriptor, b"\xff", ring.HEADER_BYTES + ring.RECORD.size)
+    os.pwrite(recorded.rig.descriptor, b"\xff", ring.HEADER_BYTES + RECORD.size)
     recorded.drain()
     assert [event["kind"] for event in recorded.past().events()] == ["unreadable"]
     assert rows_read(recorded) == [(0, 1.0)]

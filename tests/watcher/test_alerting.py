@@ -13,7 +13,7 @@ from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.requests import ask
 from stepscope.core import ring, status
 from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX
-from stepscope.watcher.alerting import AlertFeed, Alerting, read_settings
+from stepscope.watcher.alerting import Alerting, read_settings
 from tests.integration.processes import until
 
 pytestmark = pytest.mark.processes
@@ -44,7 +44,7 @@ def wire(stage):
     watcher = stage.watcher
     places = (stage.folder, watcher.node, stage.journal, watcher.streams, lambda: watcher.sampling)
     alerting = Alerting(*places, start=Silent, wall=lambda: stage.clock.wall / 1e9)
-    watcher.alerting, watcher.feed = alerting, AlertFeed(watcher.feed, alerting)
+    watcher.alerting = watcher.feed = alerting
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_terminal_is_told_which_channel_is_refused_and_why(scene):
     scene.tick()
     assert scene.status(rig) == status.UNTOLD
     told = status.text_of(status.UNTOLD, path)
-    assert told == f"cannot tell webhook-1 of alerts: {why}; see `stepscope alerts check`"
+    assert told == f"cannot send alerts to webhook-1: {why}; see `stepscope alerts check`"
     assert status.text_of(status.UNTOLD, path.with_name("other.ring")) == status.MESSAGES[status.UNTOLD]
 
 

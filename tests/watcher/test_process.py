@@ -113,8 +113,11 @@ class FakeWatcher:
     def __init__(self, *ticks, needed=True):
         self.ticks, self.feed, self.needed, self.is_behind = list(ticks), self, needed, False
 
-    def wait(self, seconds, wake):
-        """Lose no time."""
+    def descriptors(self):
+        return {}
+
+    def serve(self):
+        """Serve nobody."""
 
     def trainees(self):
         return []
@@ -132,7 +135,7 @@ class FakeWatcher:
         return self.needed
 
     def rest(self):
-        return 0.1
+        return 0.0
 
     def tick(self):
         tick = self.ticks.pop(0)

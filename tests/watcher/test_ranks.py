@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stepscope.core import ring
-from stepscope.exporters.prometheus.feed import NoFeed
+from stepscope.core.feed import Feed
+from stepscope.core.records import heads
 from tests.store.faults import Disk
 
 
-class Listener(NoFeed):
+class Listener(Feed):
     """Remembers the sequence of every row that it is told of."""
 
     def __init__(self):
@@ -15,7 +15,7 @@ class Listener(NoFeed):
         self.heard = []
 
     def rows(self, rank, pieces, table, *, checked=False):
-        self.heard += [number for data in pieces for _, _, number in ring.records(data)]
+        self.heard += [number for data in pieces for _, _, _, number, _, _ in heads(data)]
 
 
 class Steps:

@@ -7,19 +7,19 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core import ring
 from stepscope.core.columns import SchemaTable
+from stepscope.core.records import NO_STEP, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
 from stepscope.watcher.steps import LAST_ROWS, Moments, Steps
 
 S = 10**9
 STEP, ROW, OWN = 16, 17, 18
 
 
-def record(schema, moment, step=ring.NO_STEP, layout="", *values):
+def record(schema, moment, step=NO_STEP, layout="", *values):
     """Return one record of a ring."""
     body = struct.pack(f"<{layout}", *values)
     body += bytes(-len(body) % 8)
-    return ring.RECORD.pack(ring.RECORD.size + len(body), schema, 0, moment, step) + body
+    return RECORD.pack(RECORD.size + len(body), schema, 0, moment, step) + body
 
 
 def steps_of(*records):
@@ -30,7 +30,7 @@ def steps_of(*records):
     table.add({"id": OWN, "names": ["step_seconds"], "kinds": "d"})
     table.add({"first": 0, "names": ["loss", "step_seconds"]})
     steps = Steps(table)
-    steps.take([b"".join(records)])
+    steps.add([b"".join(records)])
     return steps
 
 
@@ -40,7 +40,7 @@ def test_rows_of_steps_are_told_from_other_rows():
         record(ROW, 1 * S, 0, "d", 0.5),
         record(STEP, 9 * S, 0, "qq", 2 * S, 2 * S),
         record(OWN, 10 * S, 0, "d", 3.0),
-        record(ring.SCHEMA_EVENT, 11 * S, 0, "8s", b"{}"),
+        record(SCHEMA_EVENT, 11 * S, 0, "8s", b"{}"),
         record(STEP, 12 * S, 1, "qq", 3 * S, 3 * S),
         record(99, 13 * S, 0, "d", 1.0),
     )
@@ -51,9 +51,9 @@ def test_rows_of_steps_are_told_from_other_rows():
 def test_steps_written_as_pairs_are_found():
     """A run with very many names writes its steps as pairs."""
     steps = steps_of(
-        record(ring.SCHEMA_PAIRS, 5 * S, 0, "Qd", 1, 2.0),
-        record(ring.SCHEMA_PAIRS, 6 * S, 0, "Qd", 0, 2.0),
-        record(ring.SCHEMA_PAIRS, 7 * S, 0, "Qd", 9, 2.0),
+        record(SCHEMA_PAIRS, 5 * S, 0, "Qd", 1, 2.0),
+        record(SCHEMA_PAIRS, 6 * S, 0, "Qd", 0, 2.0),
+        record(SCHEMA_PAIRS, 7 * S, 0, "Qd", 9, 2.0),
     )
     assert steps.moments() == Moments([5 * S], [6 * S, 7 * S], began=3 * S)
 
@@ -61,7 +61,7 @@ def test_steps_written_as_pairs_are_found():
 def test_the_last_rows_are_kept_with_their_step():
     """Durations are seconds, what JSON cannot hold is None, and old rows make room."""
     rows = [record(ROW, n, n, "d", float(n)) for n in range(50)]
-    steps = steps_of(*rows, record(STEP, 60, 7, "qq", S // 2, S), record(ROW, 61, ring.NO_STEP, "d", float("nan")))
+    steps = steps_of(*rows, record(STEP, 60, 7, "qq", S // 2, S), record(ROW, 61, NO_STEP, "d", float("nan")))
     last = steps.last_rows()
     assert len(last) == LAST_ROWS
     assert last[-2:] == [{"step": 7, "step_seconds": 0.5, "phase/other": 1.0}, {"step": None, "loss": None}]
@@ -71,7 +71,7 @@ def test_the_last_rows_are_kept_with_their_step():
 def test_any_values_are_survived(found):
     """Whatever bits a record holds, there are moments and rows."""
     records = [
-        ring.RECORD.pack(ring.RECORD.size + len(body) // 8 * 8, schema, 0, 5, 5) + body[: len(body) // 8 * 8]
+        RECORD.pack(RECORD.size + len(body) // 8 * 8, schema, 0, 5, 5) + body[: len(body) // 8 * 8]
         for schema, body in found
     ]
     steps = steps_of(*records)

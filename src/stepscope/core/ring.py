@@ -16,7 +16,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.core.grouping import whole_records
+from stepscope.core import records
 
 if TYPE_CHECKING:
     from stepscope.core.spill import SpillReader
@@ -51,16 +51,8 @@ STATE_NAMES = {STATE_RUNNING: "running", STATE_FINISHED: "finished", STATE_FAILE
 LONG_PHASES = {"evaluation": 1, "validation": 1, "eval": 1, "checkpoint": 2, "checkpointing": 2, "compile": 3}
 """Phases that may last for minutes, by the name that the program gives them; the header says which one is open."""
 PHASE_NAMES = ("", "evaluation", "checkpoint", "compile")
-
-RECORD = struct.Struct("<IIQqq")
-"""Head of a record: length in bytes, schema id, sequence, monotonic time in ns, step."""
-PAD = struct.Struct("<II")
-SCHEMA_PAD, SCHEMA_PAIRS, SCHEMA_EVENT = 0, 1, 3
-FIRST_SCHEMA, MAX_SCHEMAS = 16, 1024
-NO_STEP = -(2**63)
-"""Step of a row that belongs to no step, such as a sample of the machine."""
-CHECKSUM = struct.Struct("<Q")
-"""Off x86 a record ends with the crc32 of what is before it."""
+NO_STEP = records.NO_STEP
+"""Step of a row that belongs to no step."""
 
 
 class Identity(NamedTuple):
@@ -190,12 +182,12 @@ class RingReader:
 
     def whole_records(self, data: bytes) -> tuple[bytes, bool]:
         """Cut the padding at a segment's end and what does not look like a record; say if all was understood."""
-        end, complete = whole_records(data)
+        end, complete = records.whole_records(data)
         if not self.checked:
             return data[:end], complete
         position = 0
         while position < end:
-            length = PAD.unpack_from(data, position)[0]
+            length = records.PAD.unpack_from(data, position)[0]
             if not self._checksum_holds(data, position, length):
                 return data[:position], False
             position += length
@@ -203,19 +195,5 @@ class RingReader:
 
     @staticmethod
     def _checksum_holds(data: bytes, position: int, length: int) -> bool:
-        body = position + length - CHECKSUM.size
-        return bool(zlib.crc32(data[position:body]) == CHECKSUM.unpack_from(data, body)[0])
-
-
-def records(data: bytes) -> list[tuple[int, int, int]]:
-    """Return (offset, schema id, sequence) of each record in a piece's data."""
-    found = []
-    position, size = 0, len(data)
-    unpack = RECORD.unpack_from
-    while position + RECORD.size <= size:
-        length, schema, sequence, _, _ = unpack(data, position)
-        if length < RECORD.size or position + length > size:
-            break
-        found.append((position, schema, sequence))
-        position += length
-    return found
+        body = position + length - records.CHECKSUM.size
+        return bool(zlib.crc32(data[position:body]) == records.CHECKSUM.unpack_from(data, body)[0])

@@ -9,8 +9,8 @@ import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core import ring
 from stepscope.core.columns import Schema, encode_names, encode_schema
+from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
 
 if TYPE_CHECKING:
     from stepscope.recorder.hotpath import Layout
@@ -39,7 +39,7 @@ class Declarations:
     @property
     def text_bytes(self) -> int:
         """How many bytes the longest text may have."""
-        return (self._mapping.segment_bytes - ring.RECORD.size - self._mapping.overhead) // 8 * 8
+        return (self._mapping.segment_bytes - RECORD.size - self._mapping.overhead) // 8 * 8
 
     @property
     def longest(self) -> int:
@@ -58,10 +58,10 @@ class Declarations:
         if layout is not None:
             return layout
         with _Patience(self._lock):
-            if len(self._layouts) >= ring.MAX_SCHEMAS:
+            if len(self._layouts) >= MAX_SCHEMAS:
                 return None
             self._admit(names)
-            number = ring.FIRST_SCHEMA + len(self._layouts)
+            number = FIRST_SCHEMA + len(self._layouts)
             _append(self._descriptor, encode_schema(Schema(number, names, kinds)))
             layout = self._layouts[names, kinds] = self._pack(kinds, number)
         return layout
@@ -80,7 +80,7 @@ class Declarations:
                 self._ids.update((name, first + at) for at, name in enumerate(fresh))
             layout = self._pair_layouts.get(len(names))
             if layout is None:
-                layout = self._pair_layouts[len(names)] = self._pack("Qd" * len(names), ring.SCHEMA_PAIRS)
+                layout = self._pair_layouts[len(names)] = self._pack("Qd" * len(names), SCHEMA_PAIRS)
             ids = [self._ids[name] for name in names]
         pack_pairs = layout[0]
         scales = [1e9 if kind == "q" else 1 for kind in kinds or "d" * len(names)]
@@ -101,7 +101,7 @@ class Declarations:
 
     def text(self, size: int) -> Layout:
         """Return the layout of an event whose text takes `size` bytes, a multiple of 8."""
-        return self._pack(f"{size}s", ring.SCHEMA_EVENT)
+        return self._pack(f"{size}s", SCHEMA_EVENT)
 
     def _admit(self, names: tuple[str, ...]) -> None:
         fresh = {name for name in names if name not in self._seen}
@@ -110,7 +110,7 @@ class Declarations:
         self._seen |= fresh
 
     def _pack(self, kinds: str, number: int) -> Layout:
-        shape = struct.Struct(ring.RECORD.format + kinds)
+        shape = struct.Struct(RECORD.format + kinds)
         plain = kinds.encode() if not self._mapping.overhead and not kinds.strip("dq") else b""
         return self._mapping.packer(shape), shape.size + self._mapping.overhead, number, True, plain
 

@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
+from stepscope.core.records import CHECKSUM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,14 +50,14 @@ class Mapping:
         def pack(buffer: Any, offset: int, *values: Any) -> None:
             layout.pack_into(buffer, offset, *values)
             end = offset + layout.size
-            ring.CHECKSUM.pack_into(buffer, end, zlib.crc32(buffer[offset:end]))
+            CHECKSUM.pack_into(buffer, end, zlib.crc32(buffer[offset:end]))
 
         return pack
 
     @property
     def overhead(self) -> int:
         """Bytes that a record takes beyond its layout."""
-        return ring.CHECKSUM.size if self.checked else 0
+        return CHECKSUM.size if self.checked else 0
 
     def close(self) -> None:
         """Unmap and close: this also gives up the writer's lock."""

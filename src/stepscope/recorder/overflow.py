@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stepscope.core import ring, status
+from stepscope.core.records import RECORD
 from stepscope.recorder.complaints import tell
 
 if TYPE_CHECKING:
@@ -214,11 +215,11 @@ class Overflow:
         if cursor >= oldest or (first == cursor and first < words[ring.WORD_SPILL_END]):
             return 0
         if first < words[ring.WORD_SPILL_END] and self._descriptor >= 0:
-            head = os.pread(self._descriptor, ring.RECORD.size, first % self._most)
+            head = os.pread(self._descriptor, RECORD.size, first % self._most)
         else:
             start = self._base + oldest % self._capacity
-            head = bytes(self._buffer[start : start + ring.RECORD.size])
-        return int(ring.RECORD.unpack(head)[2]) if len(head) == ring.RECORD.size else 0
+            head = bytes(self._buffer[start : start + RECORD.size])
+        return int(RECORD.unpack(head)[2]) if len(head) == RECORD.size else 0
 
     def loss(self, count: int, when: str = "") -> str:
         """Return what to say of so many lost rows."""

@@ -8,7 +8,8 @@ from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.ring import PAD, SEGMENTS, WORD_CURSOR, WORD_OLDEST, WORD_REFUSED
+from stepscope.core.records import PAD
+from stepscope.core.ring import SEGMENTS, WORD_CURSOR, WORD_OLDEST, WORD_REFUSED
 from stepscope.recorder.state import State
 
 if TYPE_CHECKING:

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.core import ring
 from stepscope.core.clock import WallMap
-from stepscope.core.columns import Schema, SchemaTable, decode_entries
+from stepscope.core.columns import SchemaTable, decode_entries
+from stepscope.core.records import (
+    HEAD_WORDS,
+    SCHEMA_EVENT,
+    SCHEMA_PAIRS,
+    WORD_SEQUENCE,
+    RecordArray,
+    groups,
+    words_of,
+)
 from stepscope.store import tail
 from stepscope.store.points import NO_NS, Points
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-RECORD_WORDS = ring.RECORD.size // 8
 
 
 @dataclass
@@ -27,8 +33,8 @@ class _Stream:
 
     facts: dict[str, Any] | None = None
     table: SchemaTable = field(default_factory=SchemaTable)
-    offsets: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Start of the records of each (schema id, length in words), in words of the file."""
+    starts: dict[tuple[int, int], list[NDArray[np.int64]]] = field(default_factory=lambda: defaultdict(list))
+    """Where the records of each (schema id, length in words) start, in words of the file."""
 
 
 @dataclass
@@ -86,47 +92,53 @@ def decode_tail(data: bytes, seen: dict[int, int] | None = None) -> Decoded:
 
 
 def _scan(data: bytes, frame: tail.Frame, stream: _Stream, last: dict[int, int]) -> None:
-    """Record where the new records of a frame start."""
+    """Add where the new records of a frame start: those whose sequence is above that of every record before."""
     rank = (stream.facts or {})["rank"]
     newest = last.get(rank, -1)
-    unpack, offsets = ring.RECORD.unpack_from, stream.offsets
-    position = frame.start
-    while position + ring.RECORD.size <= frame.end:
-        length, schema, sequence, _, _ = unpack(data, position)
-        if length < ring.RECORD.size or position + length > frame.end:
-            break
-        if sequence > newest:
-            newest = sequence
-            offsets[schema, length >> 3].append(position >> 3)
-        position += length
-    last[rank] = newest
+    body = data[frame.start : frame.end]
+    kinds = groups(body)
+    if not kinds:
+        return
+    parts = [np.arange(kind.offset, kind.offset + kind.size * kind.stride, kind.stride) // 8 for kind in kinds]
+    starts = np.concatenate(parts)
+    sequence = words_of(body)[starts + WORD_SEQUENCE]
+    order = np.argsort(starts)
+    before = np.maximum.accumulate(np.concatenate([[newest], sequence[order]]))
+    is_new = np.empty(len(order), bool)
+    is_new[order] = sequence[order] > before[:-1]
+    ends = np.cumsum([kind.size for kind in kinds])[:-1]
+    for kind, part, new in zip(kinds, parts, np.split(is_new, ends), strict=True):
+        stream.starts[kind.schema, kind.length // 8].append(part[new] + frame.start // 8)
+    last[rank] = int(before[-1])
 
 
 def _columns(data: bytes, streams: dict[int, _Stream], pairs: list[tuple[int, int]], result: Decoded) -> Decoded:
-    words = np.frombuffer(data, "<i8", len(data) // 8)
+    words = words_of(data)
     wall = WallMap(pairs or [(0, 0)])
     parts = []
     for stream in streams.values():
-        for (number, length), offsets in stream.offsets.items():
-            result.records += len(offsets)
-            if number == ring.SCHEMA_EVENT:
+        facts = stream.facts or {}
+        for (schema, length), starts in stream.starts.items():
+            records = RecordArray(words, np.sort(np.concatenate(starts)))
+            count = len(records.step)
+            result.records += count
+            if schema == SCHEMA_EVENT or not count:
                 continue
-            at = np.array(offsets, np.int64)
-            part = _part(words, at, number, length, stream)
-            if part is None:
-                result.unknown_records += len(offsets)
+            values = _values(records, schema, length - HEAD_WORDS - bool(facts.get("checked")), stream.table)
+            if values is None:
+                result.unknown_records += count
                 continue
-            names, name, value, ns, width = part
-            facts = stream.facts or {}
+            names, name, value, ns = values
+            width = len(value) // count
             parts.append(
                 Points(
                     names,
                     name,
                     np.full(len(value), facts["rank"], np.int32),
                     np.full(len(value), facts["attempt"], np.int32),
-                    np.repeat(words[at + 1], width),
-                    np.repeat(words[at + 3], width),
-                    np.repeat(wall.to_wall_us_array(words[at + 2], np), width),
+                    np.repeat(records.sequence, width),
+                    np.repeat(records.step, width),
+                    np.repeat(wall.to_wall_us_array(records.time_ns, np), width),
                     value,
                     ns,
                 )
@@ -135,33 +147,26 @@ def _columns(data: bytes, streams: dict[int, _Stream], pairs: list[tuple[int, in
     return result
 
 
-_Part = tuple[list[str], "NDArray[np.int32]", "NDArray[np.float64]", "NDArray[np.int64]", int]
+_Values = tuple[list[str], "NDArray[np.int32]", "NDArray[np.float64]", "NDArray[np.int64]"]
 
 
-def _part(words: NDArray[np.int64], at: NDArray[np.int64], number: int, length: int, stream: _Stream) -> _Part | None:
-    """Return names, name index, value and duration of the records at `at`, and how many values each has."""
-    width = length - RECORD_WORDS - bool((stream.facts or {}).get("checked"))
-    if number == ring.SCHEMA_PAIRS:
-        return _pairs(words, at, width // 2, stream.table.names)
-    schema = stream.table.schemas.get(number)
-    return None if schema is None or len(schema.names) != width else _rows(words, at, schema)
+def _values(records: RecordArray, schema: int, width: int, table: SchemaTable) -> _Values | None:
+    """Return names, name index, value and duration of records with `width` words each; None if nothing declares them.
 
-
-def _rows(words: NDArray[np.int64], at: NDArray[np.int64], schema: Schema) -> _Part:
-    width = len(schema.names)
-    raw = words[(at[:, None] + np.arange(RECORD_WORDS, RECORD_WORDS + width)).ravel()]
+    Of rows of pairs the names are those of the whole table.
+    """
+    if schema == SCHEMA_PAIRS:
+        name, value = records.pairs(width // 2)
+        if len(name) and (name.max() >= len(table.names) or name.min() < 0):
+            return None
+        return table.names, name.astype(np.int32), value, np.full(len(value), NO_NS, np.int64)
+    declared = table.schemas.get(schema)
+    if declared is None or len(declared.names) != width:
+        return None
+    raw = records.raw(np.arange(width)).ravel()
     value = raw.view(np.float64).copy()
     ns = np.full(len(raw), NO_NS, np.int64)
-    duration = np.tile(np.array([kind == "q" for kind in schema.kinds]), len(at))
+    duration = np.tile(np.array([kind == "q" for kind in declared.kinds]), len(records.step))
     ns[duration] = raw[duration]
     value[duration] = raw[duration] / 1e9
-    return list(schema.names), np.tile(np.arange(width, dtype=np.int32), len(at)), value, ns, width
-
-
-def _pairs(words: NDArray[np.int64], at: NDArray[np.int64], width: int, names: list[str]) -> _Part | None:
-    base = (at[:, None] + RECORD_WORDS + 2 * np.arange(width)).ravel()
-    name = words[base]
-    if len(name) and (name.max() >= len(names) or name.min() < 0):
-        return None
-    value = words[base + 1].view(np.float64)
-    return names, name.astype(np.int32), value, np.full(len(value), NO_NS, np.int64), width
+    return list(declared.names), np.tile(np.arange(width, dtype=np.int32), len(records.step)), value, ns

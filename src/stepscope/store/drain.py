@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
-from stepscope.core.grouping import WORD_SEQUENCE, groups
 from stepscope.core.places import (
     ALERTING_SUFFIX,
     NOTICE_SUFFIX,
@@ -22,6 +21,7 @@ from stepscope.core.places import (
     STACKS_SUFFIX,
     WAKE_SUFFIX,
 )
+from stepscope.core.records import FIRST_SCHEMA, NO_STEP, RECORD, SCHEMA_EVENT, WORD_SEQUENCE, groups, payload
 from stepscope.core.spill import SpillReader, spill_paths
 from stepscope.store import tail
 from stepscope.store.events import encode_event
@@ -137,8 +137,8 @@ class Stream:
             batch.lost += max(0, last + 1 - batch.expected - rows)
             batch.expected = max(batch.expected, last + 1)
             batch.rows += rows
-            events = sorted(at for group in found if group.schema == ring.SCHEMA_EVENT for at in group.offsets())
-            batch.events += [_event(data, at, self.reader.checked) for at in events]
+            events = sorted(at for group in found if group.schema == SCHEMA_EVENT for at in group.offsets())
+            batch.events += [_event(data, at, checked=self.reader.checked) for at in events]
         return batch
 
     def new_declarations(self) -> list[dict[str, Any]]:
@@ -194,11 +194,10 @@ def _open_fifo(path: Path) -> int:
     return -1
 
 
-def _event(data: bytes, offset: int, checked: bool) -> dict[str, Any]:  # noqa: FBT001 - private
-    length, _, sequence, moment, step = ring.RECORD.unpack_from(data, offset)
-    end = offset + length - (ring.CHECKSUM.size if checked else 0)
+def _event(data: bytes, offset: int, *, checked: bool) -> dict[str, Any]:
+    _, _, sequence, moment, step = RECORD.unpack_from(data, offset)
     try:
-        fields = dict(json.loads(data[offset + ring.RECORD.size : end]))
+        fields = dict(json.loads(payload(data, offset, checked=checked)))
     except (ValueError, TypeError):
         fields = {"kind": "unreadable"}
     fields = {f"{key}_" if key in RESERVED else key: value for key, value in fields.items()}
@@ -226,14 +225,14 @@ class OwnRows:
                 self.add({name: value}, now)
             return
         if schema is None:
-            schema = Schema(ring.FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
+            schema = Schema(FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
             self._schemas[names] = schema
             self.table.schemas[schema.id] = schema
             self._fresh.append(encode_schema(schema))
         layout = self._layouts.get(schema.id)
         if layout is None:
-            layout = self._layouts[schema.id] = struct.Struct(ring.RECORD.format + schema.kinds)
-        record = layout.pack(layout.size, schema.id, self.sequence, now, ring.NO_STEP, *values.values())
+            layout = self._layouts[schema.id] = struct.Struct(RECORD.format + schema.kinds)
+        record = layout.pack(layout.size, schema.id, self.sequence, now, NO_STEP, *values.values())
         self._records.append(record)
         del self._records[:-MOST_OWN_ROWS]
         self.sequence += 1

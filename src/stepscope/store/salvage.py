@@ -18,6 +18,7 @@ from stepscope.core.clock import SystemClock, read_pair
 from stepscope.core.endings import end_by_error
 from stepscope.core.events import is_users
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
+from stepscope.core.records import NO_STEP, heads
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
 from stepscope.store.layout import RunFolder, Writer, node_name
 from stepscope.store.leftovers import sweep_folders
@@ -156,9 +157,8 @@ class Ending:
     def add(self, batch: Batch) -> bool:
         """Add a drained batch; return whether it had rows."""
         if batch.pieces:
-            offset = ring.records(batch.pieces[-1])[-1][0]
-            _, _, _, self.moment, step = ring.RECORD.unpack_from(batch.pieces[-1], offset)
-            self.step = self.step if step == ring.NO_STEP else step
+            *_, self.moment, step = heads(batch.pieces[-1])[-1]
+            self.step = self.step if step == NO_STEP else step
         for event in batch.events:
             if event.get("kind") == "exception" and not is_users(event):
                 self.error = str(event.get("error", ""))

@@ -1,14 +1,14 @@
-"""The alerts of a run in its watcher: rules fed with what is drained and sampled, what they find written and told.
+"""The alerts of a run in its watcher: feeds the rules, records their changes, sends notifications, takes actions.
 
-What has to be told is in the outbox before it is an event of the run: a watcher that is killed in between finds it
-firing anew when it is started again, and somebody hears of it twice rather than never.
+A notification is in the outbox before its alert is an event of the run. A watcher that is killed in between finds the
+alert firing again after its restart, so people may be notified twice but never miss an alert.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.evaluation.claims import Claims
@@ -17,11 +17,14 @@ from stepscope.core import ring, status
 from stepscope.core.access import write_private
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.events import WATCHERS, is_users
+from stepscope.core.feed import Feed
 from stepscope.core.places import ALERTING_SUFFIX, NOTICE_SUFFIX
+from stepscope.core.walls import wall
 from stepscope.store.events import read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from stepscope.alerts.delivery.channel import Channel
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from stepscope.alerts.evaluation.state import Transition
     from stepscope.core.clock import Pair
     from stepscope.core.columns import SchemaTable
-    from stepscope.exporters.prometheus.feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.acting import Acting
@@ -38,21 +40,24 @@ if TYPE_CHECKING:
     from stepscope.watcher.sampling import Sampling
 
 EVALUATE_EVERY = 1.0
-"""Seconds between two evaluations; an event that matters is looked at at once."""
+"""Seconds between two evaluations; an urgent event is evaluated at once."""
 FAREWELL = 600.0
-"""Seconds that a watcher stays for messages that cannot be delivered after its last trainer has ended."""
+"""Seconds that a watcher stays for undelivered messages after its last trainer has ended."""
 MAX_SETTINGS = 1 << 20
+"""Bytes of the settings file."""
 CHANNEL_KEYS = frozenset(f"alerting.{name}" for name in ("channels", "email", "slack", "quiet_hours"))
 MOST_FAILURES = 100
-"""Faults of the rules after which they are no longer asked."""
+"""Failed evaluations after which the alerts are switched off."""
 MOST_EVENTS = 1000
-"""Events that wait for a disk which takes nothing."""
+"""Events that wait for a disk that cannot be written, and inputs that wait for the rules."""
 MOST_FROM_TRAINER = 100
-"""Alerts of the training's own that are told in one look."""
+"""Alerts of the training's own rules that are handled in one tick."""
+OWN_KINDS = {*WATCHERS, "alert", "alert_options"}
+"""Kinds of events that count only when Stepscope itself wrote them."""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return what was set of the alerts, from the file beside a ring; {} if nothing was.
+    """Return the alert settings from the file beside a ring; {} without a file.
 
     Raises:
         OSError, ValueError: there is a file and it cannot be read.
@@ -65,12 +70,12 @@ def read_settings(path: Path) -> dict[str, Any]:
         return dict(json.loads(file.read(MAX_SETTINGS)))
 
 
-OWN_KINDS = {*WATCHERS, "alert", "alert_options"}
-"""Kinds of events that are heard from Stepscope itself alone."""
+class Alerting(Feed):
+    """The alerts of one node.
 
-
-class Alerting:
-    """The alerts of one node."""
+    Loading the rules takes as long as a short training, so it waits until the first rows are safe on disk. Everything
+    that arrives before is kept in a backlog and handled again, in order, once the rules are there.
+    """
 
     def __init__(
         self,
@@ -83,15 +88,16 @@ class Alerting:
     ) -> None:
         """Hold nothing yet: a run without a ring has no settings; `notifying` are options of `Notifying`."""
         self._options, self._failures = notifying, 0
-        self._wrong: list[str] = []
-        """What is wrong with rules and channels, and the person at the terminal was not told yet."""
+        self._problems: list[str] = []
+        """Problems with rules and channels that the terminal has not shown yet."""
         self._folder, self._node, self._journal = folder, node, journal
         self._streams, self._sampling = streams, sampling
         self._settings: dict[str, Any] | None = None
-        self._has_begun = False
+        self._is_loaded = False
         self._backlog: list[Callable[[], None]] = []
-        """What came before the rules were loaded."""
+        """Calls of this object that came before the rules were loaded."""
         self._engine: Engine | None = None
+        """None before the rules are loaded, and where alerts are off."""
         self._notifying: Notifying | None = None
         self._acting: Acting | None = None
         self._inbox, self._claims = Inbox(folder.path), Claims(folder.path, node)
@@ -101,13 +107,13 @@ class Alerting:
         self._due = 0.0
         self._alone_since: float | None = None
         self._events: list[dict[str, Any]] = []
-        """To be written by the watcher."""
+        """Events that the watcher has to write."""
         self._from_trainer: list[dict[str, Any]] = []
-        self._found: list[Transition] = []
-        """Changes that nobody was told of yet."""
+        self._changes: list[Transition] = []
+        """Changes of alerts that nobody was notified of yet."""
 
-    def meet(self, path: Path, pair: Pair) -> None:
-        """Take the settings beside the first ring that is found; they go with it."""
+    def attach(self, path: Path, pair: Pair) -> None:
+        """Read the settings beside the first ring that is found: they are removed together with it."""
         self._now = pair.monotonic_ns
         if self._settings is not None:
             return
@@ -115,33 +121,34 @@ class Alerting:
             self._settings = read_settings(path.with_suffix(ALERTING_SUFFIX))
         except (OSError, ValueError) as error:
             self._settings = {"alerting.enabled": False}
-            self._note(f"cannot evaluate alerts: {in_words(error)}; the run is recorded without")
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        self._note(f"cannot evaluate alerts: {in_words(error)}; the run is recorded without them")
 
     def _load(self, settings: dict[str, Any], pair: Pair) -> None:
-        """Load the rules: not before the first rows are safe, since that takes as long as a short training."""
-        self._has_begun = True
-        try:
-            if settings.get("alerting.enabled", True):
-                self._begin(settings, pair)
-        except Exception as error:  # noqa: BLE001 - a watcher without alerts is better than none; it is written down
-            self._note(f"cannot evaluate alerts: {in_words(error)}; the run is recorded without")
+        """Load the rules, and handle the backlog."""
+        self._is_loaded = True
+        if settings.get("alerting.enabled", True):
+            with wall(self._switch_off):  # a watcher without alerts is better than none
+                self._start(settings, pair)
         backlog, self._backlog = self._backlog, []
-        for one in backlog:
-            one()
+        for call in backlog:
+            call()
 
-    def _waits(self, one: Callable[[], None]) -> bool:
-        """Say whether the rules are not loaded yet; then it is done once they are."""
-        if not self._has_begun and len(self._backlog) < MOST_EVENTS:
-            self._backlog.append(one)
-        return self._engine is None
+    def _keep(self, call: Callable[[], None]) -> None:
+        """Keep a call for the time when the rules are loaded; drop it if they are, and alerts are off."""
+        if not self._is_loaded and len(self._backlog) < MOST_EVENTS:
+            self._backlog.append(call)
 
     def _note(self, text: str) -> None:
+        """Report a problem in the watcher's log and, once, as an event of the run."""
         if not self._journal.counts[text]:
             self._events.append({"kind": "alerting", "text": text})
         self._journal.note(text)
 
     def _warn(self, problems: list[str]) -> None:
-        """Report a misconfigured channel on the terminal at the start, not when the first alert fails."""
+        """Show problems at the user's terminal now, and not when the first alert cannot be delivered."""
         more = f" (and {len(problems) - 1} more: see `stepscope alerts check`)" if len(problems) > 1 else ""
         for stream in self._streams():
             try:
@@ -150,98 +157,102 @@ class Alerting:
                 self._journal.note(f"cannot write a notice for the terminal: {error}", "notice")
             stream.reader.set_word(ring.WORD_STATUS, status.UNTOLD)
 
-    def _begin(self, settings: dict[str, Any], pair: Pair) -> None:
+    def _start(self, settings: dict[str, Any], pair: Pair) -> None:
         from stepscope.alerts.actions import commands_of
         from stepscope.alerts.evaluation.rule_engine import Engine
         from stepscope.alerts.rules.profiles import rules_of
         from stepscope.watcher.acting import Acting
 
-        rules, problems = rules_of(settings)
-        channels, wrong = _channels(settings)
-        commands, others = commands_of(settings)
-        for problem in (*problems, *wrong, *others):
+        rules, rule_problems = rules_of(settings)
+        channels, channel_problems = _channels(settings)
+        commands, command_problems = commands_of(settings)
+        for problem in (*rule_problems, *channel_problems, *command_problems):
             self._note(problem)
-            self._wrong.append(problem)
+            self._problems.append(problem)
         self._offset = (pair.wall_ns - pair.monotonic_ns) / 1e9
         self._engine = Engine(rules, offset=self._offset, note=self._journal.note)
         self._engine.restore(read_events(self._folder)[0])
         self._acting = Acting(self._folder.path, self._streams, self._sampling, commands)
         if channels:
-            self._notifying = self._notifier(settings)
+            self._notifying = self._new_notifying(settings)
 
-    def _notifier(self, settings: dict[str, Any]) -> Notifying:
+    def _new_notifying(self, settings: dict[str, Any]) -> Notifying:
         from stepscope.alerts.delivery.notifier import Brief
         from stepscope.alerts.delivery.outbox import Queue
         from stepscope.watcher.notifying import Notifying
 
-        told = {key: value for key, value in settings.items() if key != "alerting.rules"}
-        brief = Brief(str(self._folder.path), self._node, told, probe=True, subject=self._subject(settings))
+        needed = {key: value for key, value in settings.items() if key != "alerting.rules"}
+        brief = Brief(str(self._folder.path), self._node, needed, probe=True, subject=self._subject(settings))
         return Notifying(brief, Queue(self._folder.path, self._node), self._journal, **self._options)
 
     def _subject(self, settings: Mapping[str, Any]) -> dict[str, str]:
         try:
             facts = json.loads(self._folder.run_file.read_bytes())
-            found = {key: str(facts.get(key, ""))[:200] for key in ("project", "name")}
+            names = {key: str(facts.get(key, ""))[:200] for key in ("project", "name")}
         except (OSError, ValueError, AttributeError):
-            found = {}
-        return {**found, "page": str(settings.get("alerting.page_url") or "")}
+            names = {}
+        return {**names, "page": str(settings.get("alerting.page_url") or "")}
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
-        """Take drained records of a rank."""
-        if self._engine is not None:  # the engine only puts them aside, which nothing can go wrong with
+        """Take drained records of a rank; the engine only stores them until it evaluates."""
+        if self._engine is None:
+            self._keep(partial(self.rows, rank, list(pieces), table, checked=checked))
+        else:
             self._engine.rows(rank, pieces, table, checked=checked)
-        elif not self._has_begun:
-            held = list(pieces)
-            self._waits(lambda: self.rows(rank, held, table, checked=checked))
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take a row that the watcher made itself."""
-        if self._engine is not None:  # the engine only puts it aside, which nothing can go wrong with
+        """Take a row that the watcher made itself; the engine only stores it until it evaluates."""
+        if self._engine is None:
+            self._keep(partial(self.sample, rank, values))
+        else:
             self._engine.sample(rank, values, self._now)
-        elif not self._has_begun:
-            self._waits(lambda: self.sample(rank, values))
 
-    def hear(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
-        """Take events that are being written into the run; those of ours are known."""
-        if self._waits(lambda: self.hear(events, rank, now)) or self._engine is None:
+    def end(self, rank: int) -> None:
+        """Forget a rank that has ended."""
+        if self._engine is None:
+            self._keep(partial(self.end, rank))
+        else:
+            with self._guard():
+                self._changes += self._engine.end(rank, self._now)
+
+    def on_events(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
+        """Take events that are being written into the run; `now` is monotonic, in ns."""
+        if self._engine is None:
+            self._keep(partial(self.on_events, events, rank, now))
             return
         for event in events:
             if is_users(event) and event.get("kind") in OWN_KINDS:
-                continue  # called like one of ours, and none
+                continue  # a user's event that has the name of one of ours
             if event.get("kind") != "alert":
                 with self._guard():
                     self._engine.event(event, rank, int(event.get("monotonic_ns", now)))
             elif "sequence" in event and len(self._from_trainer) < MOST_FROM_TRAINER:  # the training's own rules
                 self._from_trainer.append({"rank": rank, **event})
 
-    def end(self, rank: int) -> None:
-        """Forget a rank that is gone."""
-        if not self._waits(lambda: self.end(rank)) and self._engine is not None:
-            with self._guard():
-                self._found += self._engine.end(rank, self._now)
+    def poll(self, pair: Pair, drain: Drain) -> None:
+        """Evaluate what is due, notify people, take actions, and write events with `drain`.
 
-    def look(self, pair: Pair, drain: Drain) -> None:
-        """Evaluate what is due, have people told, do what rules ask for; write it down with `drain`.
-
-        A disk that takes nothing is no reason not to tell: what it refuses comes again.
+        Notifications do not depend on the disk: events that it refuses are written later.
         """
         self._now, now = pair.monotonic_ns, pair.monotonic_ns / 1e9
-        if not self._has_begun and self._settings is not None:
+        if not self._is_loaded and self._settings is not None:
             self._load(self._settings, pair)
-        is_due = self._found or self._from_trainer or now >= self._due
+        is_due = self._changes or self._from_trainer or now >= self._due
         if self._engine is not None and (is_due or self._engine.urgent):
             self._due = now + EVALUATE_EVERY
             with self._guard():
                 self._evaluate(self._engine, pair)
         if self._notifying is not None:
-            self._ask(self._notifying, now)
-        if self._wrong:
-            self._warn(self._wrong)
-            self._wrong = []
+            self._poll_notifier(self._notifying, now)
+        if self._problems:
+            self._warn(self._problems)
+            self._problems = []
         if self._acting is not None:
             self._events += self._acting.poll(now)
-        if not self._events:
-            return
+        if self._events:
+            self._write_events(pair, drain)
+
+    def _write_events(self, pair: Pair, drain: Drain) -> None:
         self._events = self._events[-MOST_EVENTS:]
         try:
             drain.write_events([dict(event) for event in self._events], drain.own.rank, pair, sync=True)
@@ -250,85 +261,84 @@ class Alerting:
             return
         self._events = []
 
-    def _ask(self, notifying: Notifying, now: float) -> None:
-        """Take what the notifier says."""
+    def _poll_notifier(self, notifying: Notifying, now: float) -> None:
+        """Record what the notifier reports."""
         notifying.poll(now)
         reports, notifying.reports = notifying.reports, []
-        self._events += [self._placed({"kind": "notification", **facts}) for facts in reports]
-        self._wrong += [_unreachable(facts) for facts in reports if facts.get("state") == "unreachable"]
+        self._events += [self._with_monotonic_time({"kind": "notification", **facts}) for facts in reports]
+        self._problems += [_unreachable(facts) for facts in reports if facts.get("state") == "unreachable"]
 
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
-        found, self._found = self._found, []
-        found += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
-        self._take(self._claims.settle(found + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
+        changes, self._changes = self._changes, []
+        changes += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
+        self._handle(self._claims.settle(changes + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
 
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Let no fault of a rule stop the recording: it is written down, and after too many the alerts are off."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - as the docstring says
-            self._failures += 1
-            self._note(f"cannot evaluate alerts: {in_words(error)}; going on")
-            if self._failures >= MOST_FAILURES and self._engine is not None:
-                self._engine = None
-                self._note(f"alerts are off after {self._failures} faults; the run is recorded without")
+    def _guard(self) -> AbstractContextManager[None]:
+        """Keep a fault of a rule from the recording; after too many of them the alerts are off."""
+        return wall(self._failed)
 
-    def _placed(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Return an event for the run, whose time is that of the monotonic clock."""
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._note(f"cannot evaluate alerts: {in_words(error)}; going on")
+        if self._failures >= MOST_FAILURES and self._engine is not None:
+            self._engine = None
+            self._note(f"alerts are off after {self._failures} faults; the run is recorded without them")
+
+    def _with_monotonic_time(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event with its time on the monotonic clock, as events are written."""
         facts = dict(event)
         time = facts.pop("time", None)
         if isinstance(time, (int, float)):
             facts["monotonic_ns"] = round((time - self._offset) * 1e9)
         return facts
 
-    def _take(self, found: list[Transition], pair: Pair) -> None:
+    def _handle(self, changes: list[Transition], pair: Pair) -> None:
+        """Notify people of changes, record them as events, and take their actions."""
         own, self._from_trainer = self._from_trainer, []
-        told = [transition.event() for transition in found if transition.tells]
-        told += [_named(event, pair) for event in own if event.get("state") in {"firing", "resolved"}]
+        messages = [change.event() for change in changes if change.tells]
+        messages += [_identified(event, pair) for event in own if event.get("state") in {"firing", "resolved"}]
         if self._notifying is not None:
-            self._notifying.tell(told)
-        self._events += [self._placed(transition.event()) for transition in found]
-        if self._acting is None:
-            return
-        for transition in found:
-            if transition.actions:
-                self._events += self._act(transition, pair)
+            self._notifying.send(messages)
+        self._events += [self._with_monotonic_time(change.event()) for change in changes]
+        if self._acting is not None:
+            for change in changes:
+                if change.actions:
+                    self._events += self._act(self._acting, change, pair)
 
-    def _act(self, transition: Transition, pair: Pair) -> list[dict[str, Any]]:
+    @staticmethod
+    def _act(acting: Acting, change: Transition, pair: Pair) -> list[dict[str, Any]]:
         from stepscope.alerts.actions import actions_of
 
-        assert self._acting is not None  # noqa: S101 - whoever calls has checked
         try:
-            actions = actions_of(transition.actions)
+            actions = actions_of(change.actions)
         except StepscopeError as error:
             return [{"kind": "alerting", "text": str(error)}]
-        return self._acting.perform(actions, transition.event(), pair.monotonic_ns / 1e9)
+        return acting.perform(actions, change.event(), pair.monotonic_ns / 1e9)
 
     def _answer(self, engine: Engine, requests: Iterable[Request], pair: Pair) -> list[Transition]:
-        """Do what people ask for from outside."""
-        found: list[Transition] = []
+        """Do what people asked for from outside."""
+        changes: list[Transition] = []
         for request in requests:
             facts, by, now = request.facts, str(request.facts.get("by", "")), pair.monotonic_ns
             if request.do == ACKNOWLEDGE:
-                found += engine.acknowledge(facts["alert"], by=by, now=now)
+                changes += engine.acknowledge(facts["alert"], by=by, now=now)
             elif request.do == SILENCE:
-                found += engine.silence({"rule": facts["rule"]}, until=facts["until"], by=by, now=now)
+                changes += engine.silence({"rule": facts["rule"]}, until=facts["until"], by=by, now=now)
             elif request.do == TEST:
-                self._test(request, pair)
+                self._send_test(request, pair)
             else:
-                found += engine.unsilence({"rule": facts["rule"]}, now=now)
+                changes += engine.unsilence({"rule": facts["rule"]}, now=now)
             self._events.append({"kind": "alert_request", "do": request.do, "request": request.id, **facts})
-        return found
+        return changes
 
-    def _test(self, request: Request, pair: Pair) -> None:
+    def _send_test(self, request: Request, pair: Pair) -> None:
         from stepscope.alerts.delivery.message import trial_event
 
         if self._notifying is not None:
-            self._notifying.tell([trial_event(pair.wall_ns / 1e9, request.id)], str(request.facts.get("channel", "")))
+            self._notifying.send([trial_event(pair.wall_ns / 1e9, request.id)], str(request.facts.get("channel", "")))
 
     def busy(self, now: float, *, alone: bool) -> bool:
-        """Say whether there is still something to do; `alone` if no trainer is left. `now` is monotonic, in seconds."""
+        """Tell whether work is left; `alone` if no trainer is left. `now` is monotonic, in seconds."""
         if not alone:
             self._alone_since = None
             return True
@@ -336,17 +346,17 @@ class Alerting:
             self._alone_since = now
             if self._engine is not None:
                 with self._guard():
-                    self._found += self._engine.close(self._now)
-        is_urgent = bool(self._found) or (self._engine is not None and self._engine.urgent)
+                    self._changes += self._engine.close(self._now)
+        is_urgent = bool(self._changes) or (self._engine is not None and self._engine.urgent)
         is_idle = (self._notifying is None or self._notifying.idle()) and (self._acting is None or self._acting.idle())
         return (is_urgent or not is_idle or bool(self._events)) and now - self._alone_since < FAREWELL
 
-    def wrong(self) -> str:
-        """Return what is critical now, in words; "" for nothing."""
-        return "" if self._engine is None else self._engine.wrong()
+    def critical(self) -> str:
+        """Return the text of the newest critical alert that fires; "" for none."""
+        return "" if self._engine is None else self._engine.critical()
 
     def close(self) -> None:
-        """Let go; a notifier that has something to tell goes on."""
+        """Stop; a notifier that has messages left goes on by itself."""
         if self._notifying is not None:
             self._notifying.close()
 
@@ -355,18 +365,18 @@ def _unreachable(facts: Mapping[str, Any]) -> str:
     """Return which channel would not take a message, and why."""
     why = str(facts.get("why") or "it does not answer")[:500]
     remedy = "" if "; " in why else "; see `stepscope alerts check`"
-    return f"cannot tell {str(facts.get('channel', 'a channel'))[:60]} of alerts: {why}{remedy}"
+    return f"cannot send alerts to {str(facts.get('channel', 'a channel'))[:60]}: {why}{remedy}"
 
 
-def _named(event: dict[str, Any], pair: Pair) -> dict[str, Any]:
-    """Return an alert of the training's own as the others are: with a time and an identity."""
-    moment = (pair.wall_ns + int(event.get("monotonic_ns", pair.monotonic_ns)) - pair.monotonic_ns) / 1e9
+def _identified(event: dict[str, Any], pair: Pair) -> dict[str, Any]:
+    """Return an alert of the training's own rules with a time and an id, as other alerts have them."""
+    time = (pair.wall_ns + int(event.get("monotonic_ns", pair.monotonic_ns)) - pair.monotonic_ns) / 1e9
     name = f"{event.get('rule', 'alert')}-{event['rank']}-{event['sequence']}"
-    return {"alert": name, **{key: value for key, value in event.items() if key != "monotonic_ns"}, "time": moment}
+    return {"alert": name, **{key: value for key, value in event.items() if key != "monotonic_ns"}, "time": time}
 
 
 def _channels(settings: dict[str, Any]) -> tuple[list[Channel], list[str]]:
-    """Return whom to tell; without loading what reads that where nothing was set."""
+    """Return the channels and their problems; the module is loaded only where a channel is configured."""
     if not CHANNEL_KEYS & settings.keys():
         return [], []
     from stepscope.alerts.delivery.channel import channels_of
@@ -375,15 +385,15 @@ def _channels(settings: dict[str, Any]) -> tuple[list[Channel], list[str]]:
 
 
 class NoAlerting:
-    """Evaluates nothing."""
+    """Stands in where a watcher evaluates no rules."""
 
-    def meet(self, path: Path, pair: Pair) -> None:
+    def attach(self, path: Path, pair: Pair) -> None:
         """Do nothing."""
 
-    def hear(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
+    def on_events(self, events: list[dict[str, Any]], rank: int, now: int) -> None:
         """Do nothing."""
 
-    def look(self, pair: Pair, drain: Drain) -> None:
+    def poll(self, pair: Pair, drain: Drain) -> None:
         """Do nothing."""
 
     def busy(self, now: float, *, alone: bool) -> bool:
@@ -391,38 +401,6 @@ class NoAlerting:
         del now, alone
         return False
 
-    def wrong(self) -> str:
-        """Know of nothing."""
+    def critical(self) -> str:
+        """Have no alert."""
         return ""
-
-
-class AlertFeed:
-    """A feed that gives everything to the alerts, too."""
-
-    def __init__(self, feed: Feed, alerting: Alerting) -> None:
-        """Give to `feed` and to `alerting`; what waits is the feed."""
-        self._feed, self._alerting = feed, alerting
-
-    def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
-        """Take drained records of a rank."""
-        self._feed.rows(rank, pieces, table, checked=checked)
-        self._alerting.rows(rank, pieces, table, checked=checked)
-
-    def sample(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take a row that the watcher made itself."""
-        self._feed.sample(rank, values)
-        self._alerting.sample(rank, values)
-
-    def end(self, rank: int) -> None:
-        """Take a rank off."""
-        self._feed.end(rank)
-        self._alerting.end(rank)
-
-    def wait(self, seconds: float, wake: Collection[int] = ()) -> bool:
-        """Let time pass."""
-        return self._feed.wait(seconds, wake)
-
-    def close(self) -> None:
-        """Stop."""
-        self._feed.close()
-        self._alerting.close()

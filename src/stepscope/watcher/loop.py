@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
 from stepscope.core.clock import Clock, read_pair
+from stepscope.core.feed import Feed, Subject
 from stepscope.core.places import STACKS_SUFFIX
-from stepscope.exporters.prometheus.feed import Feed, NoFeed, Subject
 from stepscope.store.drain import BusyError, Stream
 from stepscope.store.layout import node_name
 from stepscope.watcher.alerting import Alerting, NoAlerting
@@ -113,8 +113,8 @@ class Watcher:
         """The sources of the machine; none until somebody gives some."""
         self.woken = False
         """A trainer has ended, or its ring fills up, since the last tick."""
-        self.feed: Feed = NoFeed()
-        """Who else wants the numbers as they come."""
+        self.feed = Feed()
+        """Gets every row and sample."""
         self.alerting: Alerting | NoAlerting = NoAlerting()
         """What evaluates the rules."""
         self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
@@ -133,7 +133,7 @@ class Watcher:
         self._jumps.look(pair, self._attempts.live)
         self._write(pair, now)
         for drain in self._attempts.drains()[-1:]:
-            self.alerting.look(pair, drain)
+            self.alerting.poll(pair, drain)
         self._sealing.poll(now, alone=not self._ranks)
         return self._alive(pair, now)
 
@@ -163,7 +163,7 @@ class Watcher:
         is_busy = self.alerting.busy(now, alone=not self._ranks) and not self._abandoned
         alive = bool(self._ranks) or self._ends.pending() or not self._sealing.idle() or is_busy
         if not alive:
-            self._attempts.conclude(self.alerting.wrong(), pair, self._journal.note)
+            self._attempts.conclude(self.alerting.critical(), pair, self._journal.note)
         return alive
 
     def _is_due(self, what: str, now: float, every: float) -> bool:
@@ -190,11 +190,11 @@ class Watcher:
             self._streams += 1
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
             guard = Guard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
-            files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.hear)
+            files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
             self._ranks[path] = Rank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
             self.sampling.meet(stream.identity.extra)
-            self.alerting.meet(path, read_pair(self._clock))
+            self.alerting.attach(path, read_pair(self._clock))
             self._trouble.greet(stream)
 
     def _dismiss(self, path: Path, stream: Stream) -> None:

@@ -65,8 +65,8 @@ class Notifying:
         self._wants = True
         """There may be something to do: at the start something that an earlier watcher left."""
 
-    def tell(self, events: Sequence[dict[str, Any]], only: str = "") -> None:
-        """Put alerts into the outbox, and have them sent."""
+    def send(self, events: Sequence[dict[str, Any]], only: str = "") -> None:
+        """Put alerts into the outbox and have them sent, to one channel or to all."""
         if not events:
             return
         self._queue.add(events, only)

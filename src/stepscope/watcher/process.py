@@ -16,19 +16,20 @@ from typing import Any
 
 from stepscope.core.clock import SystemClock
 from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.feed import Feed, Feeds
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
-from stepscope.exporters.prometheus.feed import open_feed
+from stepscope.core.walls import wall
 from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
 from stepscope.watcher import sources
-from stepscope.watcher.alerting import AlertFeed, Alerting
+from stepscope.watcher.alerting import Alerting
 from stepscope.watcher.guard import Job
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.loop import Pace, Watcher
 from stepscope.watcher.sealing import Sealing, lower_priority
-from stepscope.watcher.waking import heed, pause, wakers
+from stepscope.watcher.waking import Sleeper, heed, pause, wakers
 
 NICE = 10
 MOST_FAILURES, LAST_FAILURES = 1000, 100
@@ -60,16 +61,7 @@ def main(arguments: list[str]) -> int:
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
         watcher.sampling = sources.build(settings, folder.path, watcher.pids, journal)
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
-        feed = open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note)
-        if settings.get("exporters.tensorboard.enabled"):
-            from stepscope.exporters.tensorboard.feed import with_tensorboard
-
-            feed = with_tensorboard(feed, settings, watcher.subject(), journal.note)
-        if settings.get("exporters.grafana.enabled"):
-            from stepscope.exporters.prometheus.grafana import write_for
-
-            write_for(watcher.subject(), settings, journal.note)
-        watcher.alerting, watcher.feed = alerting, AlertFeed(feed, alerting)
+        watcher.alerting, watcher.feed = alerting, Feeds([*_exporters(watcher, settings, journal), alerting])
         gc.freeze()  # what is loaded stays: to look through it for garbage was a tenth of all that the watcher does
         gave_up = not _watch(watcher, journal)
         watcher.sampling.close()
@@ -79,6 +71,24 @@ def main(arguments: list[str]) -> int:
             _clean_up(folder, settings, journal)
             break  # else a ring came while we held the lock, and its own watcher gave way to us
     return 0
+
+
+def _exporters(watcher: Watcher, settings: dict[str, Any], journal: Journal) -> list[Feed]:
+    """Return the feeds that the configuration asks for; each is imported only then."""
+    feeds: list[Feed | None] = []
+    if settings.get("exporters.prometheus.enabled"):
+        from stepscope.exporters.prometheus.feed import open_feed
+
+        feeds.append(open_feed(settings, watcher.subject(), watcher.sampling.metrics, journal.note))
+    if settings.get("exporters.tensorboard.enabled"):
+        from stepscope.exporters.tensorboard import feed as tensorboard
+
+        feeds.append(tensorboard.open_feed(settings, watcher.subject(), journal.note))
+    if settings.get("exporters.grafana.enabled"):
+        from stepscope.exporters.prometheus.grafana import write_for
+
+        write_for(watcher.subject(), settings, journal.note)
+    return [feed for feed in feeds if feed is not None]
 
 
 def _note(folder: RunFolder, journal: Journal) -> None:
@@ -130,25 +140,31 @@ def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
 
 
 def _watch(watcher: Watcher, journal: Journal) -> bool:
-    """Step the watcher until there is nothing left to watch; say whether it came to that, or failed all the time."""
+    """Run ticks until nothing is left to watch; return False if it gave up because every tick failed."""
     failures = 0
+    sleeper = Sleeper()
+
+    def fail(error: Exception) -> None:
+        nonlocal failures
+        failures += 1
+        journal.note(f"cannot finish a tick: {in_words(error)}; going on")
+
     while True:
         started = time.monotonic()
         wake: list[int] = []
-        try:
+        before = failures
+        with wall(fail):  # the loop must outlive any one fault
             if not watcher.tick():
                 return True
-            failures = 0
             wake = wakers(watcher.trainees(), watcher.streams())
-        except Exception as error:  # noqa: BLE001 - the loop must outlive any one fault; it is counted and written down
-            failures += 1
-            journal.note(f"cannot finish a tick: {in_words(error)}; going on")
+            failures = 0
+        if failures > before:
             is_needed = any(stream.writer_alive() for stream in watcher.streams())
             if failures > (MOST_FAILURES if is_needed else LAST_FAILURES):
-                journal.note(f"giving up after {failures} ticks that failed; `stepscope show` saves what is left")
+                journal.note(f"giving up after {failures} failed ticks; `stepscope show` recovers what is left")
                 return False
         left = pause(watcher.rest(), time.monotonic() - started, watcher.streams())
-        watcher.woken = watcher.feed.wait(left, wake)
+        watcher.woken = sleeper.sleep(left, wake, watcher.feed)
         if watcher.woken:
             heed(watcher.streams())
 

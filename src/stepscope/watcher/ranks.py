@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
 from stepscope.core.events import is_users
-from stepscope.core.grouping import last_sequence
+from stepscope.core.records import NO_STEP, first_head, heads, last_sequence
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
 from stepscope.watcher.gaps import Gap
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from stepscope.core.clock import Pair
-    from stepscope.exporters.prometheus.feed import Feed
+    from stepscope.core.feed import Feed
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import End
@@ -113,7 +113,7 @@ class Rank:
             size = sum(map(len, batch.pieces))
             if batch.pieces:
                 self.bytes += size
-                self.lag = max(self.lag, (pair.monotonic_ns - ring.RECORD.unpack_from(batch.pieces[0])[3]) / 1e9)
+                self.lag = max(self.lag, (pair.monotonic_ns - first_head(batch.pieces[0])[4]) / 1e9)
                 self._hear(batch.pieces, batch.expected, feed)
             if not batch.rows or (size < BATCH_BYTES // 2 and self.stream.empty()):  # else more has come meanwhile
                 return True
@@ -132,10 +132,10 @@ class Rank:
 
     def _hear(self, pieces: list[bytes], following: int, feed: Feed) -> None:
         """Tell everybody of rows, once; `following` is the sequence behind the last of them."""
-        fresh = pieces if ring.RECORD.unpack_from(pieces[0])[2] >= self._next else _from(self._next, pieces)
+        fresh = pieces if first_head(pieces[0])[3] >= self._next else _from(self._next, pieces)
         self._next = max(self._next, following)
         if fresh:
-            self.steps.take(fresh)
+            self.steps.add(fresh)
             self.state.step = self.state.step if self.steps.newest is None else self.steps.newest
             self.state.steps = self.steps.count if self._saw_all else None
             self.state.step_seconds = self.steps.seconds if self._saw_all else None
@@ -164,7 +164,7 @@ class Rank:
         prefixes = ("cpu/usage", "memory/used_ratio", "swap/used", "disk/free", "gpu/", f"process/{self.number}/")
         samples = {name: value for name, value in latest.items() if name.startswith(prefixes)}
         return {
-            "step": ring.NO_STEP if self.state.step is None else self.state.step,
+            "step": NO_STEP if self.state.step is None else self.state.step,
             "phase": self.phase(),
             "rows": self.steps.last_rows(),
             "samples": dict(list(samples.items())[:MOST_SAMPLES]),
@@ -187,7 +187,7 @@ def _from(sequence: int, pieces: list[bytes]) -> list[bytes]:
     """Return the records of `pieces` from a sequence on."""
     fresh = []
     for data in pieces:
-        start = next((offset for offset, _, number in ring.records(data) if number >= sequence), None)
+        start = next((offset for offset, _, _, number, _, _ in heads(data) if number >= sequence), None)
         if start is not None:
             fresh.append(data[start:])
     return fresh

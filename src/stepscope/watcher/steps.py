@@ -1,14 +1,25 @@
-"""When steps ended, and what the last rows were: found in the records that were just drained."""
+"""When steps ended, and the last rows of a rank, read from the records that were just drained."""
 
 from __future__ import annotations
 
 import math
-import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.core import ring
-from stepscope.core.grouping import HEAD_WORDS, WORD_STEP, WORD_TIME, Group, groups
+from stepscope.core.records import (
+    HEAD_WORDS,
+    NO_STEP,
+    PAIR,
+    RECORD,
+    SCHEMA_EVENT,
+    SCHEMA_PAIRS,
+    WORD_STEP,
+    WORD_TIME,
+    Group,
+    first_head,
+    groups,
+    row_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,9 +29,8 @@ if TYPE_CHECKING:
 STEP = "step_seconds"
 """The first column of the row that ends a step."""
 LONGEST = 1e6
-"""Seconds that no step takes."""
+"""Seconds; a longer step is an invalid value."""
 LAST_ROWS = 20
-_PAIR = struct.Struct("<Qd")
 
 
 class Moments(NamedTuple):
@@ -34,10 +44,10 @@ class Moments(NamedTuple):
 
 
 class Steps:
-    """The steps of one rank, as its records tell."""
+    """The steps of one rank, as its records show them."""
 
     def __init__(self, table: SchemaTable) -> None:
-        """Read records whose columns `table` declares, also those that it will be told of later."""
+        """Read records whose columns `table` declares, now or later."""
         self._table = table
         self._moments = Moments([], [])
         self._last: deque[bytes] = deque(maxlen=LAST_ROWS)
@@ -46,29 +56,29 @@ class Steps:
         self.count, self.seconds = 0, 0.0
         """Steps that ended, and the sum of their seconds."""
 
-    def take(self, pieces: Iterable[bytes]) -> None:
-        """Look through records that were drained."""
+    def add(self, pieces: Iterable[bytes]) -> None:
+        """Add drained records."""
         for data in pieces:
             found = groups(data)
-            rows = [group for group in found if group.schema != ring.SCHEMA_EVENT]
-            self._note(data, rows)
+            rows = [group for group in found if group.schema != SCHEMA_EVENT]
+            self._add_times(data, rows)
             with_step = [last for group in found if (last := _last_with_step(data, group))]
             if with_step:
                 self.newest = max(with_step)[1]
             ends = sorted((at, group.length) for group in rows for at in group.offsets()[-LAST_ROWS:])
             self._last.extend(data[at : at + length] for at, length in ends[-LAST_ROWS:])
 
-    def _note(self, data: bytes, rows: list[Group]) -> None:
-        """Take in when the rows of a piece were logged, and how long those took that end a step."""
+    def _add_times(self, data: bytes, rows: list[Group]) -> None:
+        """Add when the rows of a piece were logged, and how long the steps took that they end."""
         steps: list[tuple[int, float]] = []
         others: list[int] = []
         for group in rows:
             moments = group.column(data, WORD_TIME)
-            if group.length < ring.RECORD.size + 8:  # damaged: a row without a value
+            if group.length < RECORD.size + 8:  # damaged: a row without a value
                 others += moments
-            elif group.schema == ring.SCHEMA_PAIRS:  # each may hold other names
+            elif group.schema == SCHEMA_PAIRS:  # each may hold other names
                 for at, moment in zip(group.offsets(), moments, strict=True):
-                    seconds = self._pair_seconds(data, at + ring.RECORD.size)
+                    seconds = self._pair_seconds(data, at + RECORD.size)
                     others.append(moment) if seconds is None else steps.append((moment, seconds))
             elif self._ends_steps(group.schema):
                 steps += zip(moments, (ns / 1e9 for ns in group.column(data, HEAD_WORDS)), strict=True)
@@ -86,16 +96,16 @@ class Steps:
         self.seconds += sum(seconds for _, seconds in steps)
 
     def _pair_seconds(self, data: bytes, offset: int) -> float | None:
-        """Return how long the step took whose pairs, as of a run with very many names, begin at `offset`; else None."""
-        if offset + _PAIR.size > len(data):
+        """Return the duration of a step whose row is written as pairs, beginning at `offset`; None for another row."""
+        if offset + PAIR.size > len(data):
             return None
-        number, value = _PAIR.unpack_from(data, offset)
+        number, value = PAIR.unpack_from(data, offset)
         names = self._table.names
         seconds: float = value if 0 <= value < LONGEST else 0.0
         return seconds if number < len(names) and names[number] == STEP else None
 
     def _ends_steps(self, schema: int) -> bool:
-        """Say whether rows of a schema end a step; one whose duration is a float is the user's own."""
+        """Tell whether rows of a schema end a step; a float `step_seconds` is one that the user logged."""
         declared = self._table.schemas.get(schema)
         return declared is not None and STEP in declared.names[:1] and declared.kinds[0] == "q"
 
@@ -108,27 +118,20 @@ class Steps:
         """Return the last rows, oldest first, each with its `step` (None for none); NaN and infinity are None."""
         rows = []
         for data in self._last:
-            _, schema, _, _, step = ring.RECORD.unpack_from(data)
+            _, _, schema, _, _, step = first_head(data)
             declared = self._table.schemas.get(schema)
-            size = struct.calcsize(f"<{declared.kinds}") if declared else len(data)
-            if declared is None or len(data) < ring.RECORD.size + size:  # pairs, or damaged
-                continue
-            values = struct.unpack_from(f"<{declared.kinds}", data, ring.RECORD.size)
-            numbers = [
-                value / 1e9 if kind == "q" else value for value, kind in zip(values, declared.kinds, strict=True)
-            ]
-            shown = [number if math.isfinite(number) else None for number in numbers]
-            rows.append(
-                {"step": None if step == ring.NO_STEP else step, **dict(zip(declared.names, shown, strict=True))}
-            )
+            values = row_values(data, 0, declared) if declared is not None else {}  # else pairs
+            if values:
+                shown = {name: value if math.isfinite(value) else None for name, value in values.items()}
+                rows.append({"step": None if step == NO_STEP else step, **shown})
         return rows
 
 
 def _last_with_step(data: bytes, group: Group) -> tuple[int, int] | None:
     """Return the offset and the step of the last record of a group that belongs to a step."""
     at = group.offsets()[-1]
-    step = ring.RECORD.unpack_from(data, at)[4]
-    if step != ring.NO_STEP:  # as almost always
+    step = RECORD.unpack_from(data, at)[4]
+    if step != NO_STEP:  # as almost always
         return at, step
     found = zip(group.offsets(), group.column(data, WORD_STEP), strict=True)
-    return max(((at, step) for at, step in found if step != ring.NO_STEP), default=None)
+    return max(((at, step) for at, step in found if step != NO_STEP), default=None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from stepscope.alerts.evaluation.alert_book import Book
-    from stepscope.alerts.evaluation.records import Parts
+    from stepscope.alerts.evaluation.records import PointsByMetric
     from stepscope.alerts.evaluation.state import Transition
     from stepscope.alerts.evaluation.window import SeriesWindow
     from stepscope.alerts.rules.rule import Rule
@@ -124,7 +124,7 @@ class Judge:
         self.seconds: dict[str, float] = {}
         """What each rule has cost, in seconds of a core."""
 
-    def take(self, parts: Parts) -> list[Transition]:
+    def take(self, parts: PointsByMetric) -> list[Transition]:
         """Take new points and judge them."""
         self.store.take(parts)
         for key in self.store.windows.keys() - self._met:

@@ -1,116 +1,121 @@
-"""From drained records to points by metric: whole batches of rows at once, only the columns that somebody wants."""
+"""From drained records to points by metric: whole batches of rows at once, and only the columns that a rule reads."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stepscope.core import ring
-from stepscope.core.grouping import groups
+from stepscope.core.records import (
+    NO_STEP,
+    RECORD,
+    SCHEMA_EVENT,
+    SCHEMA_PAIRS,
+    RecordArray,
+    groups,
+    pair_values,
+    row_values,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.alerts.evaluation.piece import Piece
     from stepscope.core.columns import Schema
+    from stepscope.core.feed import Drained
 
     Numbers = NDArray[np.float64]
 
-HEAD_WORDS = ring.RECORD.size // 8
-"""Words of 8 bytes before a record's values: length and schema, sequence, time, step."""
 FEW = 12
-"""Rows up to which numbers are read one by one."""
-FLOAT, DURATION = struct.Struct("<d"), struct.Struct("<q")
+"""Rows up to which numbers are read one by one: below a dozen, arrays cost more than they save."""
 Column = tuple[str, int, bool]
-"""Name of a metric, its place in the row, and whether it is a duration in ns."""
-Places = tuple[bytes, list[int]]
-"""Records, and where those of one kind begin."""
+"""Name of a metric, its index in the row, and whether it is a duration in ns."""
+Batch = tuple[bytes, list[int]]
+"""Records, and the offsets of those of one kind."""
 Wanted = Callable[[int, str], bool]
-"""Say whether a metric of a rank is wanted."""
+"""Tells whether a rule reads a metric of a rank."""
 
 
-class Part(NamedTuple):
+class NewPoints(NamedTuple):
     """New points of one metric."""
 
     step: Numbers
-    """NaN where a point belongs to no step."""
+    """NaN for a point that belongs to no step."""
     time: Numbers
     """Seconds since 1970."""
     value: Numbers
     axis: int
-    """Names the rows that they came in."""
+    """Identifies the rows that the points came in."""
 
 
-Parts = dict[tuple[int, str], list[Part]]
+PointsByMetric = dict[tuple[int, str], list[NewPoints]]
+"""New points by rank and metric, in the order in which they came."""
 
 
-class Intake:
-    """Decodes records; keeps which columns of which rows are wanted."""
+class PointReader:
+    """Decodes drained records; remembers which columns of which rows are wanted."""
 
     def __init__(self, offset: float, wanted: Wanted) -> None:
-        """Take the seconds to add to monotonic time, and who says what is wanted."""
+        """Take the seconds to add to monotonic time, and which metrics are wanted."""
         self._offset, self._wanted = offset, wanted
         self._columns: dict[tuple[int, int], tuple[Schema, list[Column]]] = {}
         self._axes = 0
 
-    def read(self, pieces: Iterable[Piece], found: Parts) -> Parts:
-        """Add the new points to those that were found elsewhere, by rank and name, in the order in which they came."""
-        rows: dict[tuple[int, int], tuple[Schema, list[Places]]] = {}
+    def read(self, pieces: Iterable[Drained], points: PointsByMetric) -> PointsByMetric:
+        """Add the points of `pieces` to `points`, and return it."""
+        rows: dict[tuple[int, int], tuple[Schema, list[Batch]]] = {}
         for piece in pieces:
             by_schema: dict[int, list[int]] = {}
             for group in groups(piece.data):
                 by_schema.setdefault(group.schema, []).extend(group.offsets())
-            by_schema.pop(ring.SCHEMA_EVENT, None)
-            for offset in sorted(by_schema.pop(ring.SCHEMA_PAIRS, ())):
-                self._pairs(piece, offset, found)
-            for number, places in by_schema.items():
+            by_schema.pop(SCHEMA_EVENT, None)
+            for offset in sorted(by_schema.pop(SCHEMA_PAIRS, ())):
+                self._add_pairs(piece, offset, points)
+            for number, offsets in by_schema.items():
                 schema = piece.table.schemas.get(number)
                 if schema is not None and len(schema.kinds) == len(schema.names):
-                    rows.setdefault((piece.rank, id(schema)), (schema, []))[1].append((piece.data, sorted(places)))
+                    rows.setdefault((piece.rank, id(schema)), (schema, []))[1].append((piece.data, sorted(offsets)))
         for (rank, _), (schema, batches) in rows.items():
             columns = self._columns_of(rank, schema)
             if columns:
-                size = ring.RECORD.size + 8 * len(schema.names)
-                whole = [(data, [at for at in places if at + size <= len(data)]) for data, places in batches]
-                few = sum(len(places) for _, places in whole) <= FEW
-                (self._few if few else self._many)(rank, columns, whole, found)
-        return found
+                size = RECORD.size + 8 * len(schema.names)
+                whole = [(data, [at for at in offsets if at + size <= len(data)]) for data, offsets in batches]
+                count = sum(len(offsets) for _, offsets in whole)
+                if count > FEW:
+                    self._add_many(rank, columns, whole, points)
+                elif count:
+                    self._add_few(rank, schema, columns, whole, points)
+        return points
 
-    def _few(self, rank: int, columns: list[Column], batches: list[Places], found: Parts) -> None:
-        """Read a few rows one by one: below a dozen, arrays cost more than they save."""
-        heads = [ring.RECORD.unpack_from(data, at)[3:] for data, places in batches for at in places]
-        if not heads:
-            return
+    def _add_few(
+        self, rank: int, schema: Schema, columns: list[Column], batches: list[Batch], points: PointsByMetric
+    ) -> None:
+        """Read rows one by one."""
+        heads = [RECORD.unpack_from(data, at) for data, offsets in batches for at in offsets]
+        values = [row_values(data, at, schema) for data, offsets in batches for at in offsets]
         self._axes -= 1
-        time = np.array([moment / 1e9 + self._offset for moment, _ in heads])
-        step = np.array([np.nan if step == ring.NO_STEP else step for _, step in heads], dtype=np.float64)
-        for name, column, is_duration in columns:
-            unpack, offset = (DURATION if is_duration else FLOAT).unpack_from, ring.RECORD.size + 8 * column
-            values = [unpack(data, at + offset)[0] for data, places in batches for at in places]
-            value = np.array(values, dtype=np.float64)
-            found.setdefault((rank, name), []).append(
-                Part(step, time, value / 1e9 if is_duration else value, self._axes)
-            )
+        time = np.array([head[3] / 1e9 + self._offset for head in heads])
+        step = steps_of(np.array([head[4] for head in heads]))
+        for name, _, _ in columns:
+            value = np.array([row[name] for row in values])
+            points.setdefault((rank, name), []).append(NewPoints(step, time, value, self._axes))
 
-    def _many(self, rank: int, columns: list[Column], batches: list[Places], found: Parts) -> None:
-        """Read many rows at once."""
-        taken = [(_words(data), np.array(places, dtype=np.intp) // 8) for data, places in batches]
-        time = np.concatenate([words[at + 2] for words, at in taken]) / 1e9 + self._offset
-        step = steps_of(np.concatenate([words[at + 3] for words, at in taken]))
+    def _add_many(self, rank: int, columns: list[Column], batches: list[Batch], points: PointsByMetric) -> None:
+        """Read all rows at once."""
+        arrays = [RecordArray(words_of(data), np.array(offsets, dtype=np.int64) // 8) for data, offsets in batches]
+        time = np.concatenate([each.time_ns for each in arrays]) / 1e9 + self._offset
+        step = steps_of(np.concatenate([each.step for each in arrays]))
         self._axes -= 1
-        wanted = np.array([column for _, column, _ in columns]) + HEAD_WORDS
-        whole = [words[at[:, None] + wanted] for words, at in taken]
-        table = np.concatenate(whole) if len(whole) > 1 else whole[0]
+        wanted = np.array([column for _, column, _ in columns])
+        table = np.concatenate([each.raw(wanted) for each in arrays])
         floats = table.view("<f8")
         for index, (name, _, is_duration) in enumerate(columns):
             value = table[:, index] / 1e9 if is_duration else floats[:, index]
-            found.setdefault((rank, name), []).append(Part(step, time, value, self._axes))
+            points.setdefault((rank, name), []).append(NewPoints(step, time, value, self._axes))
 
     def _columns_of(self, rank: int, schema: Schema) -> list[Column]:
-        """Return name, column and kind of what is wanted of a kind of row."""
+        """Return the columns of a kind of row that are wanted."""
         known = self._columns.get((rank, id(schema)))
         if known is None:
             columns = [
@@ -118,42 +123,32 @@ class Intake:
                 for column, name in enumerate(schema.names)
                 if self._wanted(rank, name)
             ]
-            known = self._columns[rank, id(schema)] = (schema, columns)  # held, so that no other has its id
+            known = self._columns[rank, id(schema)] = (schema, columns)  # kept alive, so that its id stays unique
         return known[1]
 
-    def _pairs(self, piece: Piece, offset: int, found: Parts) -> None:
-        """Read a row of (name id, value) pairs, as runs with very many names have them."""
-        words, at = _words(piece.data), offset // 8
-        length = int(words[at] & 0xFFFFFFFF) // 8 - (1 if piece.checked else 0)
-        body = words[at + HEAD_WORDS : at + length]
-        time, step = np.array([words[at + 2] / 1e9 + self._offset]), steps_of(words[at + 3 : at + 4])
-        values = body.view("<f8")
-        names = piece.table.names
+    def _add_pairs(self, piece: Drained, offset: int, points: PointsByMetric) -> None:
+        """Read a row of (name id, value) pairs."""
+        _, _, _, time_ns, step = RECORD.unpack_from(piece.data, offset)
+        time, steps = np.array([time_ns / 1e9 + self._offset]), steps_of(np.array([step]))
         self._axes -= 1
-        for place in range(0, len(body) - 1, 2):
-            number = int(body[place])
-            if 0 <= number < len(names) and self._wanted(piece.rank, names[number]):
-                part = Part(step, time, values[place + 1 : place + 2], self._axes)
-                found.setdefault((piece.rank, names[number]), []).append(part)
-
-
-def _words(data: bytes) -> NDArray[np.int64]:
-    """Return records as words of 8 bytes."""
-    return np.frombuffer(data, dtype="<i8", count=len(data) // 8)
+        for name, value in pair_values(piece.data, offset, piece.table.names, checked=piece.checked).items():
+            if self._wanted(piece.rank, name):
+                new = NewPoints(steps, time, np.array([value]), self._axes)
+                points.setdefault((piece.rank, name), []).append(new)
 
 
 def steps_of(step: NDArray[np.int64]) -> Numbers:
-    """Return steps as numbers, NaN for none."""
-    found = step.astype(np.float64)
-    found[step == ring.NO_STEP] = np.nan
-    return found
+    """Return steps as numbers, NaN for no step."""
+    numbers = step.astype(np.float64)
+    numbers[step == NO_STEP] = np.nan
+    return numbers
 
 
-def merged(parts: list[Part]) -> Part:
+def merged(parts: list[NewPoints]) -> NewPoints:
     """Return the points of one metric that came in several kinds of rows, in order of time."""
     if len(parts) == 1:
         return parts[0]
     time = np.concatenate([part.time for part in parts])
     order = np.argsort(time, kind="stable")
     step, value = (np.concatenate(each)[order] for each in ([p.step for p in parts], [p.value for p in parts]))
-    return Part(step, time[order], value, hash(tuple(part.axis for part in parts)))
+    return NewPoints(step, time[order], value, hash(tuple(part.axis for part in parts)))

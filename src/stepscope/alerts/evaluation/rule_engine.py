@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stepscope.alerts.evaluation import words
 from stepscope.alerts.evaluation.alert_book import Book
 from stepscope.alerts.evaluation.history import ACTIVE
-from stepscope.alerts.evaluation.piece import Piece
 from stepscope.alerts.evaluation.state import Point, Silence, Transition
 from stepscope.alerts.rules.rule import CRITICAL
 from stepscope.core.events import is_users
+from stepscope.core.feed import Drained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.alerts.evaluation.judge import Judge
-    from stepscope.alerts.evaluation.records import Intake
+    from stepscope.alerts.evaluation.records import PointReader
     from stepscope.alerts.evaluation.state import Alert, Words
     from stepscope.alerts.evaluation.waiting import Held
     from stepscope.alerts.rules.rule import Rule
@@ -69,13 +69,13 @@ class Engine:
         for rule in self.rules:
             for kind in {*rule.event, *rule.until}:
                 self._by_kind.setdefault(kind, []).append(rule)
-        self._pieces: list[Piece] = []
+        self._pieces: list[Drained] = []
         self._bytes = 0
         self._samples: list[tuple[int, Mapping[str, float], float]] = []
         self._events: list[_Event] = []
         self._ended: set[int | None] = set()
         self._judge: Judge | None = None
-        self._intake: Intake | None = None
+        self._intake: PointReader | None = None
         self._held: Held | None = None
         self.urgent = False
         """Something has come that should be judged at once."""
@@ -88,7 +88,7 @@ class Engine:
             self._ended.discard(rank)
             self.event({"kind": RUNNING}, rank)
         for data in pieces:
-            self._pieces.append(Piece(rank, data, table, checked))
+            self._pieces.append(Drained(rank, data, table, checked))
             self._bytes += len(data)
         while self._bytes > MOST_BYTES and len(self._pieces) > 1:
             lost = len(self._pieces.pop(0).data)
@@ -145,13 +145,13 @@ class Engine:
 
     def _judge_points(self, now: float, *, every: bool) -> list[Transition]:
         from stepscope.alerts.evaluation.judge import Judge
-        from stepscope.alerts.evaluation.records import Intake
+        from stepscope.alerts.evaluation.records import PointReader
         from stepscope.alerts.evaluation.waiting import Held
 
         if self._judge is None or self._intake is None or self._held is None:
             self._judge = Judge(self.rules, self._book, self._note)
             store = self._judge.store
-            self._intake, self._held = Intake(self._offset, store.wants), Held(store.wants, store.patience)
+            self._intake, self._held = PointReader(self._offset, store.wants), Held(store.wants, store.patience)
         pieces, self._pieces, self._bytes = self._pieces, [], 0
         samples, self._samples = self._samples, []
         for sample in samples:
@@ -218,7 +218,7 @@ class Engine:
         events = [alert for alert in alerts if alert.rule.event and "ended" not in alert.rule.event]
         return found + self._book.resolve(events, now, "the run is over", quiet=True)
 
-    def wrong(self) -> str:
+    def critical(self) -> str:
         """Return the text of the newest critical alert on values that fires; "" for none."""
         active = [alert for alert in self._book.alerts.values() if alert.is_active and not alert.rule.event]
         grave = [alert for alert in active if alert.told.severity == CRITICAL]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.alerts.evaluation.detectors import DETECTORS
-from stepscope.alerts.evaluation.records import Part
+from stepscope.alerts.evaluation.records import NewPoints
 from stepscope.alerts.rules.expression import TIME, Call, Metric, Node, Operation
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.alerts.evaluation.records import Parts, Wanted
+    from stepscope.alerts.evaluation.records import PointsByMetric, Wanted
     from stepscope.alerts.rules.rule import Rule
 
     Numbers = NDArray[np.float64]
@@ -94,16 +94,16 @@ class Held:
         keys = [(rank, patience, tuple(together)) for patience, together in found.items()]
         return [self._batches.setdefault(key, _Batch(*key)) for key in keys]
 
-    def due(self, now: float, *, every: bool = False) -> Parts:
+    def due(self, now: float, *, every: bool = False) -> PointsByMetric:
         """Return the points that have waited long enough, or all; `now` in seconds since 1970."""
-        found: Parts = {}
+        found: PointsByMetric = {}
         clocks: Clocks = {}
         for batch in self._batches.values():
             if batch.times and (every or now - batch.times[0] >= batch.patience - SLACK):
                 self._release(batch, clocks, found)
         return found
 
-    def _release(self, batch: _Batch, clocks: Clocks, found: Parts) -> None:
+    def _release(self, batch: _Batch, clocks: Clocks, found: PointsByMetric) -> None:
         """Give the rows of a batch away; what was sampled at the same times is judged together."""
         times = tuple(batch.times)
         if times not in clocks:
@@ -112,5 +112,5 @@ class Held:
         axis, step, time = clocks[times]
         values = np.array([[row[name] for row in batch.rows] for name in batch.names], dtype=np.float64)
         for name, column in zip(batch.names, values, strict=True):
-            found.setdefault((batch.rank, name), []).append(Part(step, time, column, axis))
+            found.setdefault((batch.rank, name), []).append(NewPoints(step, time, column, axis))
         batch.times, batch.rows = [], []

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.alerts.evaluation.conditions import baseline_stride
 from stepscope.alerts.evaluation.detectors import DETECTORS, need_of
-from stepscope.alerts.evaluation.records import Part, merged
+from stepscope.alerts.evaluation.records import NewPoints, merged
 from stepscope.alerts.evaluation.waiting import patience_of
 from stepscope.alerts.evaluation.window import Need, SeriesWindow
 from stepscope.alerts.rules import expression
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.alerts.evaluation.records import Parts
+    from stepscope.alerts.evaluation.records import PointsByMetric
     from stepscope.alerts.rules.rule import Rule
 
     Numbers = NDArray[np.float64]
@@ -295,7 +295,7 @@ class Store:
             better = {one for one in self._logged if any(spelling == name for spelling, _ in _spellings(one))}
         return any(bind(pattern, other) is not None for other in better & self._logged for pattern in patterns)
 
-    def take(self, parts: Parts) -> None:
+    def take(self, parts: PointsByMetric) -> None:
         """Add new points."""
         for key, several in parts.items():
             part = merged(several)
@@ -341,4 +341,4 @@ class Store:
         self.version += 1
 
 
-__all__ = ["Part", "Store", "bind", "fill_in", "needs_of"]
+__all__ = ["NewPoints", "Store", "bind", "fill_in", "needs_of"]

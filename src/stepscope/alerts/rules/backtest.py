@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.alerts.evaluation.alert_book import Book
 from stepscope.alerts.evaluation.judge import Judge
-from stepscope.alerts.evaluation.records import Part
+from stepscope.alerts.evaluation.records import NewPoints
 from stepscope.alerts.evaluation.state import FIRING
 from stepscope.core.ring import NO_STEP
 
@@ -71,12 +71,12 @@ def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -
     found: list[Transition] = []
     places = dict.fromkeys(columns, 0)
     for number, edge in enumerate(np.unique(edges)):
-        batch: dict[tuple[int, str], list[Part]] = {}
+        batch: dict[tuple[int, str], list[NewPoints]] = {}
         for key, (step, time, value) in columns.items():
             start, end = places[key], int(np.searchsorted(time, edge, side="right"))
             if end > start:
                 axis = hash((number, key[0], time[start:end].tobytes()))
-                batch[key] = [Part(step[start:end], time[start:end], value[start:end], axis)]
+                batch[key] = [NewPoints(step[start:end], time[start:end], value[start:end], axis)]
                 places[key] = end
         found += judge.take(batch)
     return found

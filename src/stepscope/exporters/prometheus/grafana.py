@@ -19,8 +19,8 @@ from stepscope.exporters.prometheus.names import Names
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from stepscope.core.feed import Subject
     from stepscope.exporters.files.selection import Metric
-    from stepscope.exporters.prometheus.feed import Subject
     from stepscope.store.reader import Past
 
 SCHEMA_VERSION = 39

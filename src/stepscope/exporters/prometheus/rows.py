@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.core import ring, vocabulary
+from stepscope.core import vocabulary
+from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS, heads, pair_values, row_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 STEP_SECONDS = "step_seconds"
 _DURATION = struct.Struct("<q")
 _FLOAT = struct.Struct("<d")
-_PAIR = struct.Struct("<qd")
 
 
 class Taken(NamedTuple):
@@ -54,14 +54,13 @@ class Rows:
         taken = Taken({}, 0, [])
         steps = 0
         for data in pieces:
-            for offset, number, _ in ring.records(data):
-                step = ring.RECORD.unpack_from(data, offset)[4]
-                if number == ring.SCHEMA_PAIRS:
-                    found = _pairs(data, offset, table.names, checked=checked)
-                    taken.values.update(found)
-                    if STEP_SECONDS in found:
-                        self._found_ours(taken.step_seconds)
-                        taken.step_seconds.append(found[STEP_SECONDS])
+            for offset, _, number, _, _, step in heads(data):
+                if number == SCHEMA_PAIRS:
+                    values = pair_values(data, offset, table.names, checked=checked)
+                    taken.values.update(values)
+                    if STEP_SECONDS in values:
+                        self._prefer_recorded(taken.step_seconds)
+                        taken.step_seconds.append(values[STEP_SECONDS])
                     steps += self._advance(step)
                     continue
                 schema = table.schemas.get(number)
@@ -72,7 +71,7 @@ class Rows:
                 if not self._measure(data, offset, schema, taken.step_seconds):
                     steps += self._advance(step)
         for data, offset, schema in newest.values():
-            taken.values.update(_row(data, offset, schema))
+            taken.values.update(row_values(data, offset, schema))
         return Taken(taken.values, len(taken.step_seconds) if self._is_timed else steps, taken.step_seconds)
 
     def _measure(self, data: bytes, offset: int, schema: Schema, found: list[float]) -> bool:
@@ -81,14 +80,14 @@ class Rows:
             self._timed[schema.id] = _time_column(schema)
         is_ours, column = self._timed[schema.id]
         if is_ours:
-            self._found_ours(found)
+            self._prefer_recorded(found)
         if column is not None and is_ours == self._is_timed:
             place, layout = column
             (value,) = layout.unpack_from(data, offset + place)
             found.append(value / 1e9 if layout is _DURATION else value)
         return is_ours
 
-    def _found_ours(self, found: list[float]) -> None:
+    def _prefer_recorded(self, found: list[float]) -> None:
         """Rely on the recorder's own durations from the first one on."""
         if not self._is_timed:
             self._is_timed = True
@@ -96,7 +95,7 @@ class Rows:
 
     def _advance(self, step: int) -> int:
         """Return by how many steps a row goes on; one that goes back, or belongs to none, by none."""
-        if step == ring.NO_STEP:
+        if step == NO_STEP:
             return 0
         before, self._last_step = self._last_step, step
         return 1 if before is None else max(0, step - before)
@@ -108,26 +107,5 @@ def _time_column(schema: Schema) -> tuple[bool, tuple[int, struct.Struct] | None
     for index, name in enumerate(schema.names):
         if name == STEP_SECONDS or (not is_ours and vocabulary.canonical(name) == STEP_SECONDS):
             layout = _DURATION if schema.kinds[index] == "q" else _FLOAT
-            return is_ours, (ring.RECORD.size + 8 * index, layout)
+            return is_ours, (RECORD.size + 8 * index, layout)
     return is_ours, None
-
-
-def _row(data: bytes, offset: int, schema: Schema) -> dict[str, float]:
-    try:
-        values = struct.unpack_from(f"<{schema.kinds}", data, offset + ring.RECORD.size)
-    except struct.error:
-        return {}  # a declaration that does not fit its row: the reader of the run counts it
-    return {
-        name: value / 1e9 if kind == "q" else value
-        for name, kind, value in zip(schema.names, schema.kinds, values, strict=True)
-    }
-
-
-def _pairs(data: bytes, offset: int, names: list[str], *, checked: bool) -> dict[str, float]:
-    end = offset + ring.RECORD.unpack_from(data, offset)[0] - (ring.CHECKSUM.size if checked else 0)
-    found = {}
-    for place in range(offset + ring.RECORD.size, end - _PAIR.size + 1, _PAIR.size):
-        number, value = _PAIR.unpack_from(data, place)
-        if 0 <= number < len(names):
-            found[names[number]] = value
-    return found

@@ -1,4 +1,4 @@
-"""A page for Prometheus over HTTP, served between two looks of a loop that has other work to do.
+"""A page for Prometheus over HTTP, served between the ticks of a loop that has other work to do.
 
 There is no thread and no `http.server`: the loop calls `poll` where it would have slept, and what it drains and what is
 scraped never meet. It listens on loopback unless a token guards it, answers GET and HEAD of `/metrics` and `/healthz`,
@@ -19,7 +19,7 @@ from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.exporters.prometheus.request import Reply, Rules, answer, head_of, refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
 PORTS = 100
 """Ports that are tried, one after another, before the system chooses."""
@@ -97,32 +97,26 @@ class Endpoint:
         """Return the descriptor of the listening socket."""
         return self._socket.fileno()
 
-    def poll(self, seconds: float = 0.0, wake: Collection[int] = ()) -> bool:
-        """Serve whoever is there, for `seconds`: a sleep that answers. Never raises for what a client does.
+    def descriptors(self) -> dict[int, int]:
+        """Return the listening socket and the open connections, with the events of `select.poll` they wait for."""
+        waiting = {number: select.POLLOUT if one.is_answering else select.POLLIN for number, one in self._open.items()}
+        return {self._socket.fileno(): select.POLLIN, **waiting}
 
-        It ends early, and returns True, when one of the descriptors in `wake` becomes readable.
-        """
+    def poll(self, seconds: float = 0.0) -> None:
+        """Serve every client that is ready, for `seconds`. Never raises for anything that a client does."""
         end = self._clock() + seconds
-        for descriptor in wake:
-            self._poller.register(descriptor, select.POLLIN)
-        try:
-            while not (woken := self._serve(max(0.0, end - self._clock()), wake)) and self._clock() < end:
-                pass
-        finally:
-            for descriptor in wake:
-                self._poller.unregister(descriptor)
-        return woken
+        self._serve(seconds)
+        while self._clock() < end:
+            self._serve(max(0.0, end - self._clock()))
 
-    def _serve(self, seconds: float, wake: Collection[int]) -> bool:
-        """Answer what comes first; say whether it was for somebody else."""
-        ready = [descriptor for descriptor, _ in self._poller.poll(seconds * 1000)]
-        for descriptor in ready:
+    def _serve(self, seconds: float) -> None:
+        """Wait for the first clients that are ready, and answer them."""
+        for descriptor, _ in self._poller.poll(seconds * 1000):
             if descriptor == self._socket.fileno():
                 self._accept()
             elif descriptor in self._open:
                 self._go_on(descriptor)
         self._drop_late()
-        return not set(wake).isdisjoint(ready)
 
     def close(self) -> None:
         """Stop listening and let every client go. May be called again."""

@@ -1,48 +1,44 @@
-"""What a watcher hands to TensorBoard while the run goes on: every drained row as an event, beside another feed."""
+"""The feed for TensorBoard: every drained row as an event, while the run goes on."""
 
 from __future__ import annotations
 
-import struct
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core import ring
+from stepscope.core.feed import Feed
+from stepscope.core.records import NO_STEP, rows
 from stepscope.exporters.tensorboard import records
 from stepscope.exporters.tensorboard.writer import EventWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from stepscope.core.columns import SchemaTable
-    from stepscope.exporters.prometheus.feed import Feed, Subject
+    from stepscope.core.feed import Subject
 
 SECTION = "exporters.tensorboard."
-_PAIR = struct.Struct("<qd")
 
 
-class TensorBoardFeed:
-    """Writes event files, and hands everything on to the feed that was there before."""
+class TensorBoardFeed(Feed):
+    """Writes event files."""
 
-    def __init__(self, inner: Feed, folder: Path, note: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, note: Callable[[str], None]) -> None:
         """Write into a folder of the run's own."""
-        self.inner, self._folder, self._note = inner, folder, note
+        self._folder, self._note = folder, note
         self._files: dict[str, EventWriter] = {}
         self._began = time.monotonic()
 
     def rows(self, rank: int, pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False) -> None:
         """Take drained records of a rank."""
-        pieces = list(pieces)
-        self.inner.rows(rank, pieces, table, checked=checked)
         offset = time.time() - time.monotonic()
-        for moment, step, values in decoded(pieces, table, checked=checked):
-            place = int(time.monotonic() - self._began) if step == ring.NO_STEP else step
-            self._write(rank, place, values, moment / 1e9 + offset)
+        for time_ns, step, values in rows(pieces, table, checked=checked):
+            shown = int(time.monotonic() - self._began) if step == NO_STEP else step
+            self._write(rank, shown, values, time_ns / 1e9 + offset)
 
     def sample(self, rank: int, values: Mapping[str, float]) -> None:
         """Take a row that the watcher made itself; its step is the seconds since the watcher began."""
-        self.inner.sample(rank, values)
         self._write(rank, int(time.monotonic() - self._began), values, time.time())
 
     def _write(self, rank: int, step: int, values: Mapping[str, float], seconds: float) -> None:
@@ -54,18 +50,15 @@ class TensorBoardFeed:
 
     def end(self, rank: int) -> None:
         """Close the file of a rank."""
-        self.inner.end(rank)
         self._close(_place(rank))
 
-    def wait(self, seconds: float, wake: Collection[int] = ()) -> bool:
-        """Let time pass, until one of the descriptors in `wake` becomes readable; say whether one has."""
+    def serve(self) -> None:
+        """Flush the files that are due."""
         for file in self._files.values():
             self._guarded(file.flush_if_due)
-        return self.inner.wait(seconds, wake)
 
     def close(self) -> None:
         """Close all files. May be called again."""
-        self.inner.close()
         for place in list(self._files):
             self._close(place)
 
@@ -88,50 +81,14 @@ def _place(rank: int) -> str:
     return f"rank{rank}" if rank > 0 else f"node{-1 - rank}" if rank < -1 else ""
 
 
-def decoded(
-    pieces: Iterable[bytes], table: SchemaTable, *, checked: bool = False
-) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """Yield the rows of drained pieces: monotonic time in ns, step or NO_STEP, and values by name."""
-    for data in pieces:
-        for offset, number, _ in ring.records(data):
-            length, _, _, moment, step = ring.RECORD.unpack_from(data, offset)
-            if number == ring.SCHEMA_PAIRS:
-                end = offset + length - (ring.CHECKSUM.size if checked else 0)
-                values = _pairs(data[offset + ring.RECORD.size : end], table.names)
-            else:
-                values = _row(data, offset + ring.RECORD.size, number, table)
-            if values:
-                yield moment, step, values
-
-
-def _row(data: bytes, place: int, number: int, table: SchemaTable) -> dict[str, float]:
-    schema = table.schemas.get(number)
-    if schema is None or len(schema.kinds) != len(schema.names):
-        return {}
-    try:
-        values = struct.unpack_from(f"<{schema.kinds}", data, place)
-    except struct.error:
-        return {}  # a declaration that does not fit its row: the reader of the run counts it
-    return {
-        name: value / 1e9 if kind == "q" else value
-        for name, kind, value in zip(schema.names, schema.kinds, values, strict=True)
-    }
-
-
-def _pairs(data: bytes, names: list[str]) -> dict[str, float]:
-    whole = data[: len(data) - len(data) % _PAIR.size]
-    return {names[number]: value for number, value in _PAIR.iter_unpack(whole) if 0 <= number < len(names)}
-
-
-def with_tensorboard(inner: Feed, settings: Mapping[str, Any], subject: Subject, note: Callable[[str], None]) -> Feed:
-    """Return the feed with event files beside it, if the configuration asks for them: `<dir>/<run>`.
+def open_feed(settings: Mapping[str, Any], subject: Subject, note: Callable[[str], None]) -> TensorBoardFeed | None:
+    """Return the feed that the configuration asks for, which writes to `<dir>/<run>`; None if it asks for none.
 
     Args:
-        inner: the feed that is there.
         settings: the configuration by key: `exporters.tensorboard.enabled`, `dir`.
-        subject: what is watched.
-        note: where to say what went wrong.
+        subject: the run that is watched.
+        note: reports problems.
     """
     if not settings.get(f"{SECTION}enabled"):
-        return inner
-    return TensorBoardFeed(inner, Path(settings.get(f"{SECTION}dir") or "tensorboard") / subject.run, note)
+        return None
+    return TensorBoardFeed(Path(settings.get(f"{SECTION}dir") or "tensorboard") / subject.run, note)
