@@ -261,7 +261,7 @@ def test_boards_are_independent():
 def test_watcher_does_not_load_the_client_library():
     """Board and endpoint load neither prometheus_client nor http.server, which would double a watcher's memory."""
     code = (
-        "import sys; from stepscope.exporters import prometheus_board, prometheus_server, prometheus_targets, rows; "
+        "import sys; from stepscope.exporters.prometheus import board, rows, server, targets; "
         "print([name for name in ('prometheus_client', 'http', 'numpy', 'email', 'hashlib') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -254,8 +254,8 @@ def test_pieces_of_any_size_give_the_same(tmp_path, monkeypatch, size):
     """Where the text is cut into pieces does not matter."""
     events = [event(f"k{number}", ts=number * 7, args={"list": [{"x": 1}, {"y": "}, {"}]}) for number in range(60)]
     whole = read(tmp_path, {"traceEvents": events, "baseTimeNanoseconds": 17})
-    for module in ("trace_text", "trace_events"):
-        monkeypatch.setattr(f"stepscope.importers.{module}.PIECE", size)
+    for module in ("text", "events"):
+        monkeypatch.setattr(f"stepscope.importers.traces.{module}.PIECE", size)
     monkeypatch.setattr("stepscope.importers.traces.text.PACKED_PIECE", size + 1)
     for name in ("trace.json", "trace.json.gz"):
         cut = read(tmp_path, {"traceEvents": events, "baseTimeNanoseconds": 17}, name)
@@ -304,8 +304,8 @@ def test_too_many_events_keep_the_device(tmp_path):
 
 def test_too_many_device_events_end_the_window(tmp_path, monkeypatch):
     """Where even the device has too many events reading stops keeping them, and says how many came after."""
-    for module in ("trace_text", "trace_events"):
-        monkeypatch.setattr(f"stepscope.importers.{module}.PIECE", 4096)
+    for module in ("text", "events"):
+        monkeypatch.setattr(f"stepscope.importers.traces.{module}.PIECE", 4096)
     monkeypatch.setattr("stepscope.importers.traces.text.PACKED_PIECE", 4096)
     trace = read(tmp_path, [event(ts=number * 10) for number in range(2000)], limits=Limits(events=1000))
     assert 1000 < len(trace) < 1200
@@ -382,8 +382,8 @@ def test_a_bomb_is_stopped(tmp_path):
 )
 def test_limits_hold(tmp_path, monkeypatch, limits, cause):
     """Size, size of one value and time are bounded."""
-    for name in ("trace_text.PIECE", "trace_text.PACKED_PIECE", "trace_events.PIECE"):
-        monkeypatch.setattr(f"stepscope.importers.{name}", 512)
+    for name in ("text.PIECE", "text.PACKED_PIECE", "events.PIECE"):
+        monkeypatch.setattr(f"stepscope.importers.traces.{name}", 512)
     with pytest.raises(StepscopeError, match=cause):
         read(tmp_path, [event("k" * 9000)], limits=limits)
 
