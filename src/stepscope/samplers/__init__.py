@@ -1,1 +1,1 @@
-"""The machine around the run: one file per source, each a `Sampler`; none knows of the others."""
+"""Sample the machine: one file per source, each a `Sampler`. No source depends on another."""

@@ -1,4 +1,4 @@
-"""AMD GPUs, from the files of the amdgpu driver in /sys; named as those of NVIDIA are."""
+"""AMD GPUs, from the amdgpu driver's files in /sys; the metrics are named like those of NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ EACH = {name.removeprefix("gpu/*/") for name in TOLD if name.startswith("gpu/*/"
 
 
 class Reading(NamedTuple):
-    """A file of the driver, and what one of its units is in ours."""
+    """A driver file, and the factor from its unit to ours."""
 
     file: KernelFile
     scale: float
 
 
 class Card:
-    """One GPU: its files by the metric that they become."""
+    """One GPU: its files by metric."""
 
     def __init__(self, index: int, folder: str) -> None:
-        """Find what the device in `folder` tells; `index` is its number among GPUs."""
+        """Find the files of the device in `folder`; `index` is its number among GPUs."""
         self.index, self.folder = index, folder
         self.lost = False
         self.readings = {
@@ -61,12 +61,12 @@ class Card:
         }
 
     def sample(self) -> dict[str, float]:
-        """Return what the driver tells now, without the name of the GPU; a card that sleeps tells little."""
+        """Return the driver's current values, without the GPU's prefix; a sleeping card has few."""
         found = {name: (reading.file.find_number(), reading.scale) for name, reading in self.readings.items()}
         return {name: value * scale for name, (value, scale) in found.items() if value is not None}
 
     def gone(self) -> bool:
-        """Say whether the device has left the bus."""
+        """Return whether the device has left the bus."""
         return not os.path.exists(f"{self.folder}/vendor")
 
 
@@ -95,7 +95,7 @@ def _files(folder: str) -> dict[str, tuple[str, float]]:
 
 
 def _fan(monitor: str) -> tuple[str, float]:
-    """Return where the speed of the fan is told, and its scale: turns where their most is known, else its feed."""
+    """Return the file and scale of the fan speed: revolutions if their maximum is known, else the duty cycle."""
     most = find_number(f"{monitor}/fan1_max")
     if most:
         return f"{monitor}/fan1_input", 1 / most
@@ -109,7 +109,7 @@ def _labels(monitor: str) -> dict[str, str]:
 
 
 def find_cards(root: Path = Path("/"), first: int = 0) -> list[Card]:
-    """Return the AMD GPUs in the order of their slots, numbered from `first`."""
+    """Return the AMD GPUs in slot order, numbered from `first`."""
     folder = f"{root}/sys/class/drm"
     found = {}
     for name in entries(folder):
@@ -121,19 +121,19 @@ def find_cards(root: Path = Path("/"), first: int = 0) -> list[Card]:
 
 
 class AmdSampler:
-    """Read the files of the amdgpu driver below `root`."""
+    """Read the amdgpu driver's files below `root`."""
 
     name = "amd"
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/"), first: int = 0) -> None:
-        """Find the GPUs of the machine whose /sys lies below `root`; they are numbered from `first`."""
+        """Find the GPUs of the machine whose /sys is below `root`; they are numbered from `first`."""
         self._cards = find_cards(root, first)
         self._alone = first == 0
         self._events: list[dict[str, object]] = []
 
     def sample(self, now: int) -> dict[str, float]:
-        """Return what each GPU tells and, where there are no GPUs of another maker, what they are together."""
+        """Return the values of each GPU and, if there are no GPUs of another vendor, their aggregates."""
         del now
         values: dict[str, float] = {}
         told = []
@@ -149,7 +149,7 @@ class AmdSampler:
         return values | together(told) if told and self._alone else values
 
     def absent(self) -> dict[str, str]:
-        """Return why there is no AMD GPU, or what each does not tell."""
+        """Return why there is no AMD GPU, or which values each GPU lacks."""
         if not self._cards:
             return {"amd": "no AMD GPU with the amdgpu driver in /sys/class/drm; if there is one, load the driver"}
         reasons = {}
@@ -159,13 +159,13 @@ class AmdSampler:
         return reasons
 
     def events(self) -> list[dict[str, object]]:
-        """Return the GPUs that were lost since the last call."""
+        """Return the GPUs lost since the last call."""
         told, self._events = self._events, []
         return told
 
 
 def together(cards: list[dict[str, float]]) -> dict[str, float]:
-    """Return what GPUs are together: mean and least use, sum and most of memory, sum of power, most heat."""
+    """Return the aggregates of GPUs: mean and minimum use, total and maximum memory, total power, peak temperature."""
     values = {"gpu/count": float(len(cards))}
 
     def column(name: str) -> list[float]:

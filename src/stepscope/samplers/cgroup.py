@@ -1,4 +1,4 @@
-"""Control groups, version 1, 2 or both at once: the limits that bind this process, and what counts against them."""
+"""Control groups, version 1, 2 or both at once: the limits that apply to this process, and the use that counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOOK_EVERY = 10_000_000_000
-"""ns. How long a limit, once read, is believed: administrators and schedulers change them while a job runs."""
+"""Lifetime of a limit once read, in ns: administrators and schedulers change limits while a job runs."""
 MEMORY_FILES = {1: ("memory.usage_in_bytes", b"total_inactive_file "), 2: ("memory.current", b"inactive_file ")}
 UNLIMITED = 1 << 60
 """Bytes. Version 1 writes "no limit" as a number near 2**63."""
@@ -26,10 +26,10 @@ class Hierarchy(NamedTuple):
     top: str
     """The folder where it is mounted."""
     names: tuple[str, ...]
-    """Paths below it: the own group first, then its parents; the last is "", the top itself."""
+    """Paths below it: the process's own group first, then its parents; the last is "", the root group."""
 
     def folder(self, name: str) -> str | None:
-        """Return the folder of the group `name`; None if that is no group of the process here."""
+        """Return the folder of the group `name`; None if it is not a group of this process."""
         return os.path.join(self.top, name) if name in self.names else None
 
     def files(self, file: str) -> dict[str, str]:
@@ -38,22 +38,22 @@ class Hierarchy(NamedTuple):
 
 
 class MemoryUse(NamedTuple):
-    """Memory of the group whose limit binds, in bytes; of the own group where none does."""
+    """Memory in bytes of the group with the effective limit; of the process's own group if there is no limit."""
 
     current: int
-    """With the page cache."""
+    """Includes the page cache."""
     used: int
-    """Without cache that has not been touched lately: the kernel gives it back before it kills anything."""
+    """Excludes inactive cache, which the kernel reclaims before it kills anything."""
     limit: int | None
 
 
 class CpuUse(NamedTuple):
-    """Processor time of the group whose limit binds; of the own group where none does."""
+    """CPU time of the group with the effective limit; of the process's own group if there is no limit."""
 
     used_seconds: float | None
-    """None where the limit is a choice of processors for a group whose time nobody counts."""
+    """None if the limit is a cpuset of a group whose time is not counted."""
     limit: float | None
-    """Processors that may be used at most, by quota or by choice of processors."""
+    """Maximum usable processors, by quota or cpuset."""
     periods: int
     throttled_periods: int
     throttled_seconds: float
@@ -71,7 +71,7 @@ def parse_memberships(text: str) -> dict[str, str]:
 
 
 def parse_mounts(text: str) -> dict[str, tuple[str, str]]:
-    """Parse /proc/<pid>/mountinfo: (group that is mounted, where) by controller; the empty one is version 2."""
+    """Parse /proc/<pid>/mountinfo: (mounted group, mount point) by controller; the empty one is version 2."""
     found: dict[str, tuple[str, str]] = {}
     for line in text.splitlines():
         left, dash, right = line.partition(" - ")
@@ -91,7 +91,7 @@ def _unescaped(word: str) -> str:
 
 
 def find_hierarchy(controller: str, root: Path = Path("/"), pid: int | str = "self") -> Hierarchy | None:
-    """Return where the groups of a process lie for `controller`; None where no such controller reaches it.
+    """Return a process's groups for `controller`; None if no such controller applies to it.
 
     Args:
         controller: "memory", "cpu", "cpuacct" or "cpuset".
@@ -109,9 +109,9 @@ def find_hierarchy(controller: str, root: Path = Path("/"), pid: int | str = "se
 
 
 def _groups(version: int, root: Path, path: str, mount: tuple[str, str]) -> Hierarchy:
-    """Return the own group and its parents up to the mount.
+    """Return the process's own group and its parents up to the mount.
 
-    A container sees its own group mounted at the top while its path may still be the host's, or begin with `/..`.
+    A container sees its own group mounted at the root while its path may still be the host's, or start with `/..`.
     """
     mounted, where = mount
     top = os.path.join(root, where.lstrip("/"))
@@ -123,13 +123,13 @@ def _groups(version: int, root: Path, path: str, mount: tuple[str, str]) -> Hier
 
 
 def _offers(groups: Hierarchy, controller: str) -> bool:
-    """Say whether a controller of version 2 is switched on anywhere above; time is counted without one."""
+    """Return whether a version 2 controller is enabled anywhere above; CPU time is counted without one."""
     paths = groups.files("cgroup.controllers").values()
     return controller == "cpuacct" or any(controller in find_text(path).split() for path in paths)
 
 
 def count_processors(text: str) -> int:
-    """Return how many processors a list such as `0-3,8` names; raise ValueError for what is no such list."""
+    """Return the number of processors in a list such as `0-3,8`; raise ValueError for an invalid list."""
     count = 0
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -138,10 +138,10 @@ def count_processors(text: str) -> int:
 
 
 class Cgroup:
-    """The groups that bind a process, followed when it is moved and when limits change."""
+    """The groups that limit a process; follows moves to other groups and changed limits."""
 
     def __init__(self, root: Path = Path("/"), pid: int | str = "self") -> None:
-        """Look at the process `pid` of the system below `root`."""
+        """Watch the process `pid` of the system below `root`."""
         self._root, self._pid = root, pid
         self._looked: int | None = None
         self._membership = ""
@@ -184,12 +184,12 @@ class Cgroup:
         try:
             current = number(self._read(f"{folder}/{current_file}"))
             inactive = value_of(self._read(f"{folder}/memory.stat"), inactive_key) or 0
-        except FileNotFoundError:  # the machine's own top group of version 2 counts nothing
+        except FileNotFoundError:  # the machine's version 2 root group counts nothing
             return None
         return MemoryUse(current, max(0, current - inactive), limit)
 
     def cpu(self, now: int) -> CpuUse | None:
-        """Return the processor time that counts against the tightest limit; None without a cpu controller."""
+        """Return the CPU time that counts against the tightest limit; None without a cpu controller."""
         self.look(now)
         name, limit = self._cpu_limit
         folder = self.cpu_groups.folder(name) if self.cpu_groups else None
@@ -215,7 +215,7 @@ class Cgroup:
         return None if used is None else used / 1e6
 
     def oom_kills(self, now: int) -> int | None:
-        """Return how many processes of the own group the kernel has killed for want of memory."""
+        """Return how many processes of the own group the kernel's OOM killer has killed."""
         self.look(now)
         if self.memory_groups is None:
             return None
@@ -233,7 +233,7 @@ class Cgroup:
         return file.read()
 
     def _tightest_cpu(self) -> tuple[str, float | None]:
-        """Return group and processors of the tightest limit, the outermost of equals; the own group if none binds."""
+        """Return group and processors of the tightest limit, the outermost on a tie; the own group without a limit."""
         limits = [*_cpu_quotas(self.cpu_groups), *_cpu_sets(self._cpuset)]
         machine = count_processors_online(self._root)
         binding = [(limit, len(name), name) for name, limit in limits if machine is None or limit < machine]
@@ -280,7 +280,7 @@ def _cpu_sets(groups: Hierarchy | None) -> Iterator[tuple[str, float]]:
 
 
 def parse_cpu_max(text: str) -> tuple[int | None, int | None]:
-    """Parse cpu.max: quota and period in µs; (None, None) for `max` and for what is no such line."""
+    """Parse cpu.max: quota and period in µs; (None, None) for `max` and for an invalid line."""
     words = text.split()
     if len(words) != 2 or not (words[0].isdecimal() and words[1].isdecimal()) or max(map(len, words)) > 19:
         return None, None
@@ -288,7 +288,7 @@ def parse_cpu_max(text: str) -> tuple[int | None, int | None]:
 
 
 def count_processors_online(root: Path = Path("/")) -> int | None:
-    """Return how many processors the machine has in use; None where it does not tell."""
+    """Return the number of online processors; None if unknown."""
     return _count_or_none(f"{root}/sys/devices/system/cpu/online")
 
 
@@ -312,20 +312,20 @@ METRICS: tuple[Metric, ...] = (
 
 
 class CgroupSampler:
-    """Read the limits of the own control group and what is used of them; say when the kernel killed in it."""
+    """Sample the limits of this process's control group and their use; report kills by the kernel."""
 
     name = "cgroup"
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/"), group: Cgroup | None = None) -> None:
-        """Look at `group`, by default that of this process in the system below `root`."""
+        """Watch `group`, by default that of this process in the system below `root`."""
         self._group = group or Cgroup(root)
         self._cpu: tuple[int, CpuUse] | None = None
         self._kills: int | None = None
         self._events: list[dict[str, object]] = []
 
     def sample(self, now: int) -> dict[str, float]:
-        """Return memory, processor time and throttling of the group that binds; `now` is monotonic time in ns."""
+        """Return memory, CPU time and throttling of the limiting group; `now` is monotonic time in ns."""
         values: dict[str, float] = {}
         memory = self._group.memory(now)
         if memory is not None:
@@ -366,7 +366,7 @@ class CgroupSampler:
             self._events.append(event)
 
     def absent(self) -> dict[str, str]:
-        """Return which controllers do not reach this process."""
+        """Return which controllers do not apply to this process."""
         self._group.look(0)
         reasons = {}
         if self._group.memory_groups is None:
@@ -376,6 +376,6 @@ class CgroupSampler:
         return reasons
 
     def events(self) -> list[dict[str, object]]:
-        """Return kills since the last call: kind, count, total and, if one binds, limit_bytes."""
+        """Return kills since the last call: kind, count, total and, if there is a limit, limit_bytes."""
         told, self._events = self._events, []
         return told

@@ -1,4 +1,4 @@
-"""Processors: use in all and of each, against what may be used; load, clock, time stolen or waiting for disks."""
+"""Processors: total use and use of each, relative to the limit; load, clock, steal and I/O wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, entries, find_number, number
 
 FREQUENCIES = 16
-"""Processors whose clock is read at most, spread over the machine: each read may wake one up."""
+"""Maximum processors whose clock is read, spread over the machine: each read may wake one up."""
 FREQUENCY_EVERY = 5_000_000_000
 """ns."""
 
@@ -35,7 +35,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 class Ticks(NamedTuple):
-    """Processor time since the machine started, in ticks of the kernel."""
+    """CPU time since boot, in kernel ticks."""
 
     busy: int
     idle: int
@@ -44,11 +44,11 @@ class Ticks(NamedTuple):
 
 
 def parse_stat(data: bytes) -> dict[str, Ticks]:
-    """Return the ticks of each line `cpu…` of /proc/stat; "" is the sum of all processors."""
+    """Return the ticks of each `cpu…` line of /proc/stat; "" is the sum over all processors."""
     found = {}
     for line in data.splitlines():
         if not line.startswith(b"cpu"):
-            break  # they come first, and the line of interrupts that follows is long
+            break  # these lines come first, and the interrupts line that follows is long
         words = line.split()
         user, nice, system, idle, iowait, irq, softirq, steal = map(number, words[1:9])
         busy = user + nice + system + irq + softirq + steal
@@ -59,13 +59,13 @@ def parse_stat(data: bytes) -> dict[str, Ticks]:
 
 
 def parse_load(data: bytes) -> tuple[float, float, float]:
-    """Return the three means of /proc/loadavg."""
+    """Return the three averages of /proc/loadavg."""
     one, five, fifteen = (float(word) for word in data.split()[:3])
     return one, five, fifteen
 
 
 class Shares(NamedTuple):
-    """Parts of the processor time between two looks."""
+    """Shares of the CPU time between two samples."""
 
     usage: float
     iowait: float
@@ -73,7 +73,7 @@ class Shares(NamedTuple):
 
 
 def shares(before: Ticks | None, after: Ticks) -> Shares | None:
-    """Return what the time between two looks went to; None without a past or without a tick between them."""
+    """Return the shares of the time between two samples; None without an earlier sample or a tick in between."""
     if before is None:
         return None
     busy, idle, iowait, steal = (max(0, new - old) for old, new in zip(before, after, strict=True))
@@ -88,7 +88,7 @@ class CpuSampler:
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/"), group: Cgroup | None = None) -> None:
-        """Look at the machine whose /proc lies below `root`, and at the limits of `group`, by default our own."""
+        """Read the machine whose /proc is below `root`, and the limits of `group`, by default our own."""
         self._stat = KernelFile(f"{root}/proc/stat")
         self._load = KernelFile(f"{root}/proc/loadavg")
         self._group = group or Cgroup(root)
@@ -98,7 +98,7 @@ class CpuSampler:
         self._clock_due: int | None = None
 
     def sample(self, now: int) -> dict[str, float]:
-        """Return shares of processor time since the last call, load and clock; the first call has no shares."""
+        """Return shares of CPU time since the last call, load and clock; the first call has no shares."""
         before, after = self._before, parse_stat(self._stat.read())
         self._before = after
         values: dict[str, float] = {"cpu/count": float(len(after) - 1)}
@@ -119,7 +119,7 @@ class CpuSampler:
         return values
 
     def _against_limit(self, values: dict[str, float], now: int) -> None:
-        """Put the share of the group's own limit in place of the machine's, where one binds."""
+        """Replace the machine's share by that of the group's own limit, if it has one."""
         use = self._group.cpu(now)
         before, self._used = self._used, None
         if use is None or use.limit is None or use.used_seconds is None:
@@ -131,7 +131,7 @@ class CpuSampler:
             values["cpu/usage_ratio"] = share
 
     def absent(self) -> dict[str, str]:
-        """Return what this machine does not tell."""
+        """Return what this machine does not provide."""
         reasons = {}
         if not Path(self._stat.path).exists():
             reasons["cpu"] = "no /proc/stat; Linux has it"
@@ -140,7 +140,7 @@ class CpuSampler:
         return reasons
 
     def events(self) -> list[dict[str, object]]:
-        """Return nothing: processors have no events here."""
+        """Return nothing: processors have no events."""
         return []
 
 

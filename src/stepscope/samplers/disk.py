@@ -1,4 +1,4 @@
-"""Disks: bytes and requests, how busy the busiest is, and the space left where the run is written."""
+"""Disks: bytes and requests, utilization of the busiest, and free space where the run is written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_text, number
 
 SECTOR = 512
-"""Bytes. /proc/diskstats counts in these, whatever the device has."""
+"""Bytes. The unit of /proc/diskstats, whatever the device's own."""
 NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
-"""Names of devices that lie in memory, in a file of another disk, or in a drive for removable media."""
+"""Name prefixes of devices in memory, in a file on another disk, or for removable media."""
 
 METRICS: tuple[Metric, ...] = (
     Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
@@ -27,7 +27,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def parse_diskstats(data: bytes) -> dict[str, tuple[int, ...]]:
-    """Return of each device: reads, sectors read, ms reading, writes, sectors written, ms with a request open."""
+    """Return for each device: reads, sectors read, ms reading, writes, sectors written, ms with open requests."""
     found = {}
     for line in data.splitlines():
         words = line.split()
@@ -38,7 +38,7 @@ def parse_diskstats(data: bytes) -> dict[str, tuple[int, ...]]:
 
 
 def whole_disks(names: list[str], root: Path = Path("/")) -> set[str]:
-    """Return the devices that are disks of their own: no partition, nothing stacked on others, nothing in memory."""
+    """Return the physical disks: no partitions, no stacked devices, nothing in memory."""
     blocks = set(entries(f"{root}/sys/block"))
     return {name for name in names if _is_whole(name, f"{root}/sys/block", blocks)}
 
@@ -47,7 +47,7 @@ def _is_whole(name: str, folder: str, blocks: set[str]) -> bool:
     entry = name.replace("/", "!")
     if name.rstrip("0123456789") in NOT_DISKS or (blocks and entry not in blocks):
         return False
-    if not blocks:  # without /sys, names are all there is to go by
+    if not blocks:  # without /sys only the names are left to decide by
         return not name.startswith(("dm-", "md")) and not _looks_like_partition(name)
     stacked = bool(entries(f"{folder}/{entry}/slaves"))
     return not stacked and find_text(f"{folder}/{entry}/hidden") != "1"
@@ -67,7 +67,7 @@ class DiskSampler:
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/"), disk: Path = Path()) -> None:
-        """Look at the machine whose /proc lies below `root`; free space is that where `disk` lies."""
+        """Read the machine whose /proc is below `root`; free space is that of the file system of `disk`."""
         self._root, self._disk = root, disk
         self._stats = KernelFile(f"{root}/proc/diskstats")
         self._growth = Growth()
@@ -93,9 +93,9 @@ class DiskSampler:
     def _space(self) -> dict[str, float]:
         try:
             space = os.statvfs(self._disk)
-        except FileNotFoundError:  # the run was deleted, which others notice
+        except FileNotFoundError:  # the run was deleted; other parts notice that
             return {}
-        # As df counts: what is kept for root is neither used nor free.
+        # As df counts: blocks reserved for root are neither used nor free.
         used = space.f_blocks - space.f_bfree
         values = {"disk/free_bytes": float(space.f_bavail * space.f_frsize)}
         if used + space.f_bavail:
@@ -103,14 +103,14 @@ class DiskSampler:
         return values
 
     def absent(self) -> dict[str, str]:
-        """Return why disks tell nothing."""
+        """Return why disks have no metrics."""
         if not Path(self._stats.path).exists():
             return {"disk": "no /proc/diskstats; Linux has it, some containers hide it"}
         names = list(parse_diskstats(self._stats.read()))
         return {} if whole_disks(names, self._root) else {"disk/*_per_second": "no disk of its own; ask the host"}
 
     def events(self) -> list[dict[str, object]]:
-        """Return nothing: disks have no events here."""
+        """Return nothing: disks have no events."""
         return []
 
 
@@ -121,7 +121,7 @@ def _rates(rates: list[tuple[float, ...]]) -> dict[str, float]:
         "disk/write_bytes_per_second": sectors_written * SECTOR,
         "disk/reads_per_second": reads,
         "disk/writes_per_second": writes,
-        # The counter may run ahead of the clock by one of its ms.
+        # The counter may be ahead of the clock by 1 ms.
         "disk/busy_ratio": min(1.0, max(rate[5] for rate in rates) / 1000),
     }
     if reads:

@@ -1,4 +1,4 @@
-"""The processes below a trainer: its data loader's workers, and whatever else it started."""
+"""The processes below a trainer: its data loader workers, and everything else it started."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 SCAN_EVERY = 5_000_000_000
-"""ns between two looks for children of other threads than the main one, and for their children."""
+"""Interval in ns between searches for children of threads other than the main one, and for grandchildren."""
 THREADS = 256
-"""Threads of the trainer that such a look asks; a process below it is asked through fewer."""
+"""Maximum threads of the trainer that such a search reads; for its descendants fewer."""
 THREADS_BELOW = 16
 PROCESSES = 512
-"""Processes below one trainer that are followed."""
+"""Maximum processes followed below one trainer."""
 SPAWNED = (b"multiprocessing.spawn", b"--multiprocessing-fork")
 FORK_SERVER = b"multiprocessing.forkserver"
 
 
 def is_worker(name: str, command: bytes, parent: bytes, rank: bytes) -> bool:
-    """Say whether a process feeds the rank: a data loader's worker by name, or a process of multiprocessing.
+    """Return whether a process feeds the rank: a data loader worker by name, or a multiprocessing process.
 
     Args:
         name: its name.
         command: its command line.
         parent: the command line of its parent.
-        rank: the command line of the rank, which a forked process keeps.
+        rank: the command line of the rank, which a forked process inherits.
     """
     if name.startswith("pt_data_worker"):
         return True
-    if FORK_SERVER in command:  # the server itself, or one that it has forked
+    if FORK_SERVER in command:  # the fork server itself, or a process that it forked
         return FORK_SERVER in parent
     return (bool(command) and command == rank) or any(sign in command for sign in SPAWNED)
 
 
 class Member(NamedTuple):
-    """A process below the trainer, as it is now."""
+    """A process below the trainer, as of now."""
 
     files: ProcessFiles
     look: Look
@@ -47,12 +47,12 @@ class Member(NamedTuple):
 class Family:
     """The processes below one trainer, followed from birth to death.
 
-    Children of the main thread, which starts the workers, are seen at once; those of other threads, and children of
-    children, within 5 s: asking every thread each time would cost more than everything else.
+    Children of the main thread, which starts the workers, are found at once; those of other threads, and grandchildren,
+    within 5 s: reading every thread each time would cost more than everything else.
     """
 
     def __init__(self, proc: str, head: ProcessFiles) -> None:
-        """Follow what `head` starts; `proc` is the folder of processes."""
+        """Follow the descendants of `head`; `proc` is the folder of processes."""
         self._proc, self._head = proc, head
         self._children = KernelFile(f"{head.folder}/task/{head.pid}/children")
         self._members: dict[int, ProcessFiles] = {}
@@ -60,18 +60,18 @@ class Family:
         self._slots: dict[int, int] = {}
         self._scan_due: int | None = None
         self.unknown = False
-        """Whether the kernel does not tell the children of a process."""
+        """Whether the kernel does not list the children of a process."""
 
     def __len__(self) -> int:
         return len(self._members)
 
     def look(self, now: int, apart: AbstractSet[int], *, keep: bool) -> list[Member]:
-        """Return the processes below, the oldest first.
+        """Return the processes below, oldest first.
 
         Args:
             now: monotonic time in ns.
-            apart: processes that do not count, nor what they start: other ranks, and the watcher.
-            keep: whether files of processes that are new may stay open.
+            apart: processes to leave out, with their descendants: other ranks, and the watcher.
+            keep: whether files of new processes may stay open.
         """
         for pid in self._present(now, apart):
             if pid not in self._members and len(self._members) < PROCESSES:
@@ -111,7 +111,7 @@ class Family:
         return found
 
     def workers(self, members: list[Member], rank: bytes) -> dict[int, Member]:
-        """Return the workers among `members` by their place; a new one takes the lowest place that is free.
+        """Return the workers among `members` by slot; a new worker takes the lowest free slot.
 
         Args:
             members: the processes below.

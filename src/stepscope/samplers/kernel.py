@@ -1,4 +1,4 @@
-"""Files that the kernel writes, such as those of /proc and /sys: kept open, and parsed without trusting them."""
+"""Files written by the kernel, such as those of /proc and /sys: kept open, and parsed defensively."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 PAGE = 4096
 WHOLE = PAGE // 2
-"""Bytes. The kernel hands out records page by page; a read shorter than this was the whole file."""
+"""Bytes. The kernel returns records page by page; a read shorter than this was the whole file."""
 MOST = 1 << 20
 BIGGEST = 1 << 64
 
 
 class KernelFile:
-    """A file that is read again and again; keeping it open halves the cost."""
+    """A file that is read repeatedly; keeping it open halves the cost."""
 
     __slots__ = ("_descriptor", "_keep", "path")
 
@@ -26,11 +26,11 @@ class KernelFile:
         self._descriptor = -1
 
     def read(self) -> bytes:
-        """Return what the file says now, opened anew if the kept one is of no use; raise OSError if it is not there."""
+        """Return the current content, reopening the file if needed; raise OSError if it does not exist."""
         if self._descriptor >= 0:
             try:
                 data = _whole(self._descriptor)
-            except OSError:  # the device, group or process behind it has gone; another may have its name by now
+            except OSError:  # the device, group or process behind it is gone; its name may be reused by now
                 data = b""
             if data:
                 return data
@@ -38,18 +38,18 @@ class KernelFile:
         return self._read_anew()
 
     def read_same(self) -> bytes:
-        """Return what the file says now, never of a successor with the same name once it was kept open."""
+        """Return the current content, never that of a successor with the same name once the file was kept open."""
         return _whole(self._descriptor) if self._descriptor >= 0 else self._read_anew()
 
     def find_number(self) -> int | None:
-        """Return the one number in the file; None while there is none to be read."""
+        """Return the only number in the file; None if it cannot be read."""
         try:
             return number(self.read())
         except (OSError, ValueError):
             return None
 
     def close(self) -> None:
-        """Let go of the file; the next read opens it again."""
+        """Close the file; the next read opens it again."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -63,7 +63,7 @@ class KernelFile:
                 self.close()
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # Taken as a default: when the interpreter ends, the names of this module may be gone before its objects.
+        # Bound as a default: at interpreter exit, this module's names may be gone before its objects.
         if self._descriptor >= 0:
             close(self._descriptor)
 
@@ -81,7 +81,7 @@ def _whole(descriptor: int) -> bytes:
 
 
 def read_small(path: str) -> bytes:
-    """Return the content of a file that is seldom read, without space around it; raise OSError if it is not there."""
+    """Return the stripped content of a rarely read file; raise OSError if it does not exist."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return _whole(descriptor).strip()
@@ -90,7 +90,7 @@ def read_small(path: str) -> bytes:
 
 
 def find_text(path: str) -> str:
-    """Return the content of a small file as text; empty where it cannot be read."""
+    """Return the content of a small file as text; empty if it cannot be read."""
     try:
         return read_small(path).decode("utf-8", "replace")
     except OSError:
@@ -98,7 +98,7 @@ def find_text(path: str) -> str:
 
 
 def find_number(path: str) -> int | None:
-    """Return the one number in a small file; None where there is none to be read."""
+    """Return the only number in a small file; None if it cannot be read."""
     try:
         return number(read_small(path))
     except (OSError, ValueError):
@@ -106,7 +106,7 @@ def find_number(path: str) -> int | None:
 
 
 def entries(folder: str) -> list[str]:
-    """Return the sorted names in a folder; none where it cannot be listed."""
+    """Return the sorted names in a folder; empty if it cannot be listed."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -114,7 +114,7 @@ def entries(folder: str) -> list[str]:
 
 
 def number(word: bytes) -> int:
-    """Return a count that the kernel wrote; raise ValueError for what no counter of 64 bits can be."""
+    """Return a count that the kernel wrote; raise ValueError for anything that is not a 64-bit counter."""
     value = int(word)
     if not -BIGGEST < value < BIGGEST:
         raise ValueError("a number of more than 64 bits")
@@ -122,7 +122,7 @@ def number(word: bytes) -> int:
 
 
 def pairs(data: bytes) -> dict[bytes, int]:
-    """Parse lines of `key value` or `key: value`, as cgroup files and /proc/<pid>/io have; other lines are left out."""
+    """Parse lines of `key value` or `key: value`, as in cgroup files and /proc/<pid>/io; other lines are skipped."""
     found = {}
     for line in data.splitlines():
         words = line.split()
@@ -132,9 +132,9 @@ def pairs(data: bytes) -> dict[bytes, int]:
 
 
 def value_of(data: bytes, key: bytes) -> int | None:
-    """Return the number behind `key` at the start of a line; None if there is no such line.
+    """Return the number after `key` at the start of a line; None if there is no such line.
 
-    Cheaper than `pairs` for one entry of many.
+    Cheaper than `pairs` for a single entry of many.
     """
     at = 0 if data.startswith(key) else data.find(b"\n" + key) + 1
     if at == 0 and not data.startswith(key):
@@ -145,18 +145,18 @@ def value_of(data: bytes, key: bytes) -> int | None:
 
 
 class Growth:
-    """How fast rows of counters grow, one row per instance; the first look at a row gives nothing."""
+    """Growth per second of rows of counters, one row per instance; the first sample of a row yields nothing."""
 
     def __init__(self) -> None:
-        """Begin without a past."""
+        """Start without history."""
         self._before: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def of(self, instance: str, totals: tuple[int, ...], now: int) -> tuple[float, ...] | None:
-        """Return the growth of each counter per second; None at first and where a counter went back.
+        """Return the growth of each counter per second; None at first and if a counter went back.
 
         Args:
             instance: whose counters.
-            totals: their values now.
+            totals: their current values.
             now: monotonic time in ns.
         """
         before = self._before.get(instance)
@@ -170,9 +170,9 @@ class Growth:
         return tuple(count * scale for count in grown)
 
     def sums(self, rows: dict[str, tuple[int, ...]], now: int) -> list[float]:
-        """Return the growth of every column over all instances per second; empty while no instance has a past.
+        """Return the growth per second of every column over all instances; empty while no instance has history.
 
-        An instance that comes or goes makes no jump, and one that is gone is forgotten.
+        An instance that appears or disappears causes no jump; a vanished one is forgotten.
         """
         rates = [rate for name, totals in rows.items() if (rate := self.of(name, totals, now)) is not None]
         for gone in self._before.keys() - rows.keys():

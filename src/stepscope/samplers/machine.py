@@ -1,4 +1,4 @@
-"""Every source of the machine that needs no driver's library, ready to be asked."""
+"""The samplers of every machine source that needs no vendor library."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def host_samplers(root: Path, disk: Path, ranks: Callable[[], Mapping[int, int]]) -> list[Sampler]:
-    """Return the samplers of the host, in the order in which people read them.
+    """Return the host's samplers, in reading order.
 
     Args:
-        root: the folder that has proc and sys; `/` but in tests.
+        root: the folder that has proc and sys; `/` except in tests.
         disk: a path on the file system whose free space matters: the run's.
-        ranks: returns the pid of every rank of this node, asked at each sample.
+        ranks: returns the pid of every rank of this node; called at each sample.
     """
     group = Cgroup(root)
     return [

@@ -1,4 +1,4 @@
-"""Memory and swap: what is used of the machine's and, in a container, of the limit that binds."""
+"""Memory and swap: use of the machine's memory and, in a container, of the effective limit."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENTRIES = ("MemTotal", "MemFree", "MemAvailable", "Shmem", "SwapTotal", "SwapFre
 
 
 def parse_meminfo(data: bytes) -> dict[str, int]:
-    """Return those entries of /proc/meminfo that are used here, in bytes."""
+    """Return the needed entries of /proc/meminfo, in bytes."""
     found = {name: value_of(data, f"{name}:".encode()) for name in ENTRIES}
     return {name: value * 1024 for name, value in found.items() if value is not None}
 
@@ -49,7 +49,7 @@ class MemorySampler:
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/"), group: Cgroup | None = None) -> None:
-        """Look at the machine whose /proc lies below `root`, and at the limits of `group`, by default our own."""
+        """Read the machine whose /proc is below `root`, and the limits of `group`, by default our own."""
         self._meminfo = KernelFile(f"{root}/proc/meminfo")
         self._group = group or Cgroup(root)
 
@@ -80,7 +80,7 @@ class MemorySampler:
         return {"memory/used_ratio": use.used / use.limit, "memory/headroom_bytes": float(headroom)}
 
     def absent(self) -> dict[str, str]:
-        """Return what this machine does not tell."""
+        """Return what this machine does not provide."""
         if not Path(self._meminfo.path).exists():
             return {"memory": "no /proc/meminfo; Linux has it"}
         if not parse_meminfo(self._meminfo.read()).get("SwapTotal"):
@@ -88,7 +88,7 @@ class MemorySampler:
         return {}
 
     def events(self) -> list[dict[str, object]]:
-        """Return nothing: the control group's sampler tells of kills."""
+        """Return nothing: the cgroup sampler reports kills."""
         return []
 
 

@@ -1,4 +1,4 @@
-"""Network: bytes, errors and drops of the interfaces, and of InfiniBand, whose bytes the kernel does not see."""
+"""Network: bytes, errors and drops of interfaces, and of InfiniBand, whose traffic bypasses the kernel."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_number, number
 
 ERRORS_EVERY = 10_000_000_000
-"""ns. Each error counter of InfiniBand is a question to the adapter."""
+"""ns. Each InfiniBand error counter is a request to the adapter."""
 ERRORS = ("symbol_error", "port_rcv_errors", "port_xmit_discards", "link_downed")
 WORD = 4
-"""Bytes. InfiniBand counts data in these."""
+"""Bytes. The unit of InfiniBand's data counters."""
 ETHERNET = re.compile(r"eth\d+")
 
 METRICS: tuple[Metric, ...] = (
@@ -43,7 +43,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def parse_net_dev(data: bytes) -> dict[str, tuple[int, ...]]:
-    """Return of each interface of /proc/net/dev: bytes received, bytes sent, errors, drops (both directions)."""
+    """Return for each interface of /proc/net/dev: bytes received, bytes sent, errors, drops (both directions)."""
     found: dict[str, tuple[int, ...]] = {}
     for line in data.splitlines()[2:]:
         name, colon, rest = line.rpartition(b":")  # an alias such as eth0:1 has a colon in its name
@@ -58,7 +58,7 @@ def parse_net_dev(data: bytes) -> dict[str, tuple[int, ...]]:
 def counted_interfaces(names: list[str], root: Path = Path("/")) -> set[str]:
     """Return the interfaces where bytes enter or leave, so that none is counted twice.
 
-    Bridges, bonds, tunnels and the host's ends of containers carry what an adapter carries too. Inside a container the
+    Bridges, bonds, tunnels and the host's ends of containers carry the same bytes as an adapter. Inside a container the
     interface is virtual and called eth0.
     """
     folder = f"{root}/sys/class/net"
@@ -80,7 +80,7 @@ class NetworkSampler:
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Look at the machine whose /proc and /sys lie below `root`."""
+        """Read the machine whose /proc and /sys are below `root`."""
         self._root = root
         self._devices = KernelFile(f"{root}/proc/net/dev")
         self._growth, self._port_growth = Growth(), Growth()
@@ -132,7 +132,7 @@ class NetworkSampler:
         return reasons
 
     def events(self) -> list[dict[str, object]]:
-        """Return nothing: the network has no events here."""
+        """Return nothing: the network has no events."""
         return []
 
 
@@ -147,6 +147,6 @@ def _ports(root: Path) -> list[str]:
 
 
 def _words(files: tuple[KernelFile, KernelFile]) -> tuple[int, ...] | None:
-    """Return what both counters say; None for a port that is down or an adapter that was reset."""
+    """Return both counters; None for a port that is down or an adapter that was reset."""
     received, sent = (file.find_number() for file in files)
     return None if received is None or sent is None else (received, sent)

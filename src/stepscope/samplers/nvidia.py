@@ -1,7 +1,7 @@
-"""NVIDIA GPUs: what the run's own ones do, each and together; read by a helper process, never waited for.
+"""NVIDIA GPUs of the run, each and in total, read by a helper process without ever blocking.
 
-`gpu/<index>` is the driver's index, as nvidia-smi counts. An answer that comes late is taken at the next call;
-`moment` says when its values were read.
+`gpu/<index>` is the driver's index, as in nvidia-smi. A late answer is returned by the next call; `moment` is the time
+when its values were read.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 PATIENCE = 0.01
 QUIET_SECONDS = 60.0
-"""A throttling that comes back within this time is the same one."""
+"""Throttling that recurs within this time counts as the same episode."""
 _SIGNS = ("dev/nvidiactl", "proc/driver/nvidia/version", "dev/dxg")
 
 
 def driver_present(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether starting the helper is worth it: a driver left signs below `root`, or STEPSCOPE_NVML=1 says so."""
+    """Return whether to start the helper: there are signs of a driver below `root`, or STEPSCOPE_NVML=1 is set."""
     environ = os.environ if environ is None else environ
     return environ.get("STEPSCOPE_NVML") == "1" or any((root / sign).exists() for sign in _SIGNS)
 
 
 class NvidiaSampler:
-    """Read the GPUs of a run, or all of the machine."""
+    """Read the GPUs of a run, or all GPUs of the machine."""
 
     name = "nvidia"
     metrics: tuple[Metric, ...] = words.METRICS
@@ -42,7 +42,7 @@ class NvidiaSampler:
     def __init__(
         self,
         visible: str | None,
-        all_devices: bool,  # noqa: FBT001 - the watcher hands in its two settings in order
+        all_devices: bool,  # noqa: FBT001 - the watcher passes its two settings in order
         pids: Callable[[], set[int]],
         deadline: float = 2.0,
         start: Callable[[], Line] = Link,
@@ -51,17 +51,17 @@ class NvidiaSampler:
         root: Path = Path("/"),
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare; the helper is started by the first sample, and only where a driver is.
+        """Prepare; the first sample starts the helper, and only if there is a driver.
 
         Args:
             visible: CUDA_VISIBLE_DEVICES of the run; None if it is not set.
-            all_devices: tell of every GPU; those of the run are still the ones that are summed up.
-            pids: gives the processes of the run, to tell their memory from that of others.
-            deadline: seconds of silence after which the driver is said to hang.
-            start: makes a helper.
+            all_devices: report every GPU; aggregates still cover only those of the run.
+            pids: returns the processes of the run, to separate their memory from that of others.
+            deadline: seconds without an answer after which the driver counts as hung.
+            start: creates a helper.
             patience: seconds that one sample may wait for its own answer.
             root: where /dev and /proc are.
-            environ: where STEPSCOPE_NVML and CUDA_DEVICE_ORDER are looked up; the process's own by default.
+            environ: source of STEPSCOPE_NVML and CUDA_DEVICE_ORDER; the process's own by default.
         """
         environ = os.environ if environ is None else environ
         self._visible = [visible]
@@ -76,29 +76,31 @@ class NvidiaSampler:
         """Monotonic ns at which the values of the last sample were read."""
         self.devices: tuple[Device, ...] = ()
         self.driver = ""
-        """Version of the driver, once it is known."""
+        """Driver version, once known."""
         self.mine: tuple[Place, ...] = ()
         """Index of each GPU of the run, and of the MIG instance on it or None."""
 
     def also_visible(self, visible: str | None) -> None:
-        """Count what another rank of the run on this node sees to its GPUs as well."""
+        """Add the GPUs that another rank of the run on this node sees."""
         if visible not in self._visible:
             self._visible.append(visible)
             self._choose()
 
     def sample(self, now: int) -> dict[str, float]:
-        """Return the values of the newest answer, nothing if none has come; `now` in monotonic ns."""
+        """Return the values of the newest answer, nothing if there is none yet; `now` in monotonic ns."""
         if not self._wanted():
             return {}
         values: dict[str, float] = {}
-        for answer in self._dialog.exchange(now):  # after a late one often two: the older may have the slow values
+        for answer in self._dialog.exchange(
+            now
+        ):  # after a late answer there are often two: the older may have the slow values
             values |= self._take(answer, now)
         for index in self._cards.lost:
             values = {name: value for name, value in values.items() if not name.startswith(f"gpu/{index}/")}
         return values
 
     def absent(self) -> dict[str, str]:
-        """Return what is missing, with reason and remedy; `gpu` is all of it."""
+        """Return what is missing, with reason and remedy; `gpu` is everything."""
         if not self._present:
             return {"gpu": words.NO_GPU}
         if self._dialog.reason:
@@ -113,7 +115,7 @@ class NvidiaSampler:
         return found
 
     def events(self) -> list[dict[str, object]]:
-        """Return what happened since the last call: lost GPUs, Xids, throttling, a driver that hangs."""
+        """Return the events since the last call: lost GPUs, Xids, throttling, a hung driver."""
         found = self._dialog.events + self._events
         self._dialog.events, self._events = [], []
         return found
@@ -123,7 +125,7 @@ class NvidiaSampler:
         self._dialog.close()
 
     def _wanted(self) -> bool:
-        """Tell whether asking is of any use: not if an empty CUDA_VISIBLE_DEVICES hides every GPU."""
+        """Return whether a request makes sense: not if an empty CUDA_VISIBLE_DEVICES hides every GPU."""
         return self._present and (self._all or any(text is None or text.strip() for text in self._visible))
 
     def _choose(self) -> None:
@@ -150,7 +152,7 @@ class NvidiaSampler:
         return values | node_values(values, self.mine)
 
     def _unknown(self, card: dict[str, Any]) -> bool:
-        """Tell whether a GPU was lost before its name was known, and the run sees every GPU."""
+        """Return whether a GPU was lost before its name was known, and the run sees every GPU."""
         known = any(device.index == card["index"] for device in self.devices)
         return "lost" in card and not known and None in self._visible
 
@@ -196,7 +198,7 @@ class NvidiaSampler:
 
 
 class _Cards:
-    """What was known of each GPU at the last look, to tell what is new."""
+    """The last known state of each GPU, to detect changes."""
 
     def __init__(self) -> None:
         self.lost: set[int] = set()
@@ -239,19 +241,19 @@ class _Cards:
     def _grown(self, index: int, total: float | None) -> int:
         if total is None:
             return 0
-        before = self._uncorrected.get(index, total)  # errors before the run are none of its events
+        before = self._uncorrected.get(index, total)  # errors before the run are not its events
         self._uncorrected[index] = total
         return int(max(0.0, total - before))
 
 
 def xid_event(index: int, number: int, uuid: str) -> dict[str, object]:
-    """Return the event for an Xid of a GPU, with what it means and what to do."""
+    """Return the event for an Xid of a GPU, with its meaning and remedy."""
     meaning, remedy = words.XIDS.get(number, words.UNKNOWN_XID)
     return {"kind": "xid", "gpu": index, "uuid": uuid, "xid": number, "meaning": meaning, "remedy": remedy}
 
 
 def node_values(values: dict[str, float], mine: Iterable[Place]) -> dict[str, float]:
-    """Return what the run's GPUs on this node do together; of a MIG instance only its own memory counts."""
+    """Return the aggregates of the run's GPUs on this node; of a MIG instance only its own memory counts."""
     places = tuple(mine)
     gpus = list(dict.fromkeys(gpu for gpu, _ in places))
 
@@ -275,7 +277,7 @@ def node_values(values: dict[str, float], mine: Iterable[Place]) -> dict[str, fl
 
 
 def _collapsed(missing: dict[str, str], indices: list[int]) -> dict[str, str]:
-    """Say once what is missing on every GPU for the same reason."""
+    """Merge entries that are missing on every GPU for the same reason."""
     found = dict(missing)
     for name, why in missing.items():
         _, index, *rest = name.split("/")
@@ -288,15 +290,15 @@ def _collapsed(missing: dict[str, str], indices: list[int]) -> dict[str, str]:
 
 
 class Gpus(NamedTuple):
-    """What `doctor` says about the GPUs of the machine."""
+    """The GPUs of the machine, as `doctor` shows them."""
 
     devices: tuple[Device, ...]
     driver: str
-    """Version of the driver; empty if there is none."""
+    """Driver version; empty if there is none."""
     reason: str
-    """Why there are no GPUs to be seen, and what to do; empty if there are."""
+    """Why no GPUs are visible, and what to do; empty if some are."""
     missing: dict[str, str]
-    """What they do not tell, with reason and remedy."""
+    """Values that they do not provide, with reason and remedy."""
 
 
 def describe_gpus(

@@ -1,4 +1,4 @@
-"""Ask the helper without waiting for it: a silent one is given up, a new one is tried later, ever more rarely."""
+"""Query the helper without blocking: a silent helper is abandoned, and restarted later with growing pauses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RARELY = {"pcie": 1.0, "slow": 10.0, "devices": 60.0}
-"""Seconds between two requests for PCIe traffic, for what hardly changes, and for the list of GPUs."""
+"""Seconds between two requests for PCIe traffic, for slowly changing values, and for the list of GPUs."""
 START_SECONDS = 8.0
 """Deadline of the first answer: without persistence mode the driver wakes the GPUs first."""
 BACK_OFF = (30.0, 60.0, 120.0, 240.0, 480.0, 600.0)
 MOST_STUCK = 2
-"""Processes in the driver that do not die; while so many are, another one would only join them."""
+"""Maximum processes stuck in the driver; with this many, another one would only get stuck too."""
 
 
 class Line(Protocol):
-    """What a dialog needs of a helper; `Link` is the real one."""
+    """The interface of a helper; `Link` is the real one."""
 
     ended: bool
 
@@ -30,15 +30,15 @@ class Line(Protocol):
         ...
 
     def receive(self, wait: float = 0.0) -> list[dict[str, Any]]:
-        """Return the answers that have come, waiting up to `wait` seconds for the first."""
+        """Return the answers received, waiting up to `wait` seconds for the first."""
         ...
 
     def abandon(self, wait: float = 0.0) -> None:
-        """Let go of it, and wait at most `wait` seconds for its end."""
+        """Kill the helper, and wait at most `wait` seconds for its end."""
         ...
 
     def gone(self) -> bool:
-        """Tell whether the process has ended."""
+        """Return whether the process has ended."""
         ...
 
     def end(self) -> str:
@@ -50,12 +50,12 @@ class Dialog:
     """One request at a time to a helper that may die, hang or never start."""
 
     def __init__(self, deadline: float, patience: float, start: Callable[[], Line] = Link) -> None:
-        """Prepare; nothing is started before the first exchange.
+        """Prepare; the first exchange starts the helper.
 
         Args:
-            deadline: seconds of silence after which a helper is given up.
-            patience: seconds to wait for an answer right after asking.
-            start: makes a new helper.
+            deadline: seconds without an answer after which a helper is abandoned.
+            patience: seconds to wait for an answer right after a request.
+            start: creates a new helper.
         """
         self._deadline, self._patience, self._start = deadline, patience, start
         self._line: Line | None = None
@@ -70,11 +70,11 @@ class Dialog:
         self.reason = ""
         """Why there are no answers, with the remedy; empty while there are."""
         self.over = False
-        """There will never be an answer on this machine; nothing runs any more."""
+        """There will never be an answer on this machine; no helper is running."""
         self.events: list[dict[str, object]] = []
 
     def exchange(self, now: int) -> list[dict[str, Any]]:
-        """Take what has been answered, ask again, and return the answers, oldest first; `now` in monotonic ns."""
+        """Collect answers, send the next request, and return the answers, oldest first; `now` in monotonic ns."""
         self._stuck = [line for line in self._stuck if not line.gone()]
         line = None if self.over else self._line or self._begin(now)
         if line is None:
@@ -95,7 +95,7 @@ class Dialog:
         return good
 
     def close(self) -> None:
-        """End the helpers, waiting for each 0.2 s at most; a later exchange starts another one."""
+        """End the helpers, waiting at most 0.2 s for each; a later exchange starts a new one."""
         for line in [*self._stuck, self._line]:
             if line is not None:
                 line.abandon(0.2)
@@ -125,7 +125,7 @@ class Dialog:
         self._asked, self._looks = now, 0
 
     def _understood(self, answer: dict[str, Any], now: int) -> bool:
-        """Tell whether an answer holds values; one that says why there are none ends the helper."""
+        """Return whether an answer holds values; one that explains why there are none ends the helper."""
         if "error" in answer:
             self.reason = cannot_start(answer["error"], answer["reason"])
             self.over = not self._failures and not self._answered and self._hung is None
@@ -138,7 +138,7 @@ class Dialog:
         return True
 
     def _judge(self, line: Line, now: int) -> None:
-        """Give up a helper that has ended or is silent for too long."""
+        """Abandon a helper that has ended or is silent for too long."""
         if line.ended or self._refused:
             if not self.reason:
                 end = line.end()
@@ -146,7 +146,7 @@ class Dialog:
                 self.events.append({"kind": "gpu_reader_ended", "reason": end})
             self._leave(line, now)
             return
-        # Two looks: if this process was stopped for long, the helper may have been as well.
+        # Checked twice: if this process was stopped for long, the helper may have been too.
         deadline = self._deadline if self._answered else max(self._deadline, START_SECONDS)
         if self._asked is None or now - self._asked < deadline * 1e9 or self._looks < 2:
             return
@@ -163,7 +163,7 @@ class Dialog:
         self._later(now)
 
     def _later(self, now: int) -> None:
-        """Be without a helper until the back-off is over."""
+        """Run without a helper until the back-off is over."""
         self._line = self._asked = None
         self._retry = now + int(BACK_OFF[min(self._failures, len(BACK_OFF) - 1)] * 1e9)
         self._failures += 1

@@ -1,6 +1,6 @@
-"""The process that talks to the NVIDIA driver: one line of JSON in, one out; it ends when its input does.
+"""The process that calls the NVIDIA driver: one line of JSON in, one out. It ends when its input is closed.
 
-A call into a stuck driver cannot be interrupted, so nobody else makes one. `nvidia_link` starts it.
+A call into a stuck driver cannot be interrupted, so only this process makes such calls. `nvidia_link` starts it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from stepscope.samplers.nvidia_read import Reader
 
 
 def main(arguments: list[str]) -> int:
-    """Answer requests until the input is closed; the answer to a driver that cannot be used is the reason."""
+    """Answer requests until the input is closed; if the driver cannot be used, the answer is the reason."""
     del arguments
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     output = os.dup(1)
-    os.dup2(2, 1)  # what the driver's library prints is no answer
+    os.dup2(2, 1)  # output of the driver's library is not an answer
     try:
         import pynvml
     except ImportError as error:
@@ -41,7 +41,7 @@ def _serve(output: int, reader: Reader, error_type: type[Exception]) -> None:
     while line := sys.stdin.buffer.readline():
         try:
             answer = reader.read(json.loads(line))
-        except error_type as error:  # of the driver as a whole: that of one GPU stays with the GPU
+        except error_type as error:  # of the driver as a whole: an error of one GPU stays with that GPU
             _write(output, {"error": getattr(error, "value", 999), "reason": str(error)})
             return
         _write(output, answer)

@@ -1,4 +1,4 @@
-"""The line to the process that reads the driver: never waits longer than it is told, whatever the other end does."""
+"""The connection to the helper process. It never waits longer than asked, whatever the helper does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LONGEST = 1 << 20
 
 
 class Link:
-    """One helper process, asked by lines of JSON."""
+    """One helper process, queried with lines of JSON."""
 
     def __init__(self) -> None:
         """Start the process; raises SpawnError if that is impossible."""
@@ -30,7 +30,7 @@ class Link:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 cwd="/",
-                start_new_session=True,  # a Ctrl-C in the terminal is not for it
+                start_new_session=True,  # Ctrl-C in the terminal is not meant for it
             )
         except OSError as error:
             raise SpawnError(str(error)) from error
@@ -43,16 +43,16 @@ class Link:
                 os.set_blocking(pipe.fileno(), False)
 
     def send(self, request: dict[str, Any]) -> None:
-        """Send one request; at most one may be without an answer."""
+        """Send one request; at most one may be unanswered."""
         pipe = self._process.stdin
         try:
             if pipe is not None:
                 pipe.write(json.dumps(request).encode() + b"\n")
-        except (BrokenPipeError, ValueError):  # its last words may still be in the other pipe
+        except (BrokenPipeError, ValueError):  # its last output may still be in the other pipe
             self.ended = True
 
     def receive(self, wait: float = 0.0) -> list[dict[str, Any]]:
-        """Return the answers that have come; wait up to `wait` seconds if there is none."""
+        """Return the answers received; wait up to `wait` seconds if there are none."""
         pipe = self._process.stdout
         if pipe is None or pipe.closed:
             return []
@@ -70,17 +70,19 @@ class Link:
         return [json.loads(line) for line in lines]
 
     def abandon(self, wait: float = 0.0) -> None:
-        """Let go of it: ask the system to kill it, and wait at most `wait` seconds whether that works."""
+        """Kill the process, and wait at most `wait` seconds to see whether that works."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):  # nothing of ours is waiting to be written
+                with contextlib.suppress(OSError):  # nothing of ours is left to write
                     pipe.close()
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it sits in the driver, and dies when that lets it go
+        with contextlib.suppress(
+            subprocess.TimeoutExpired
+        ):  # it is stuck in the driver, and dies when the call returns
             self._process.wait(wait)
 
     def gone(self) -> bool:
-        """Tell whether the process has ended; one that sits in the driver cannot be killed."""
+        """Return whether the process has ended; one that is stuck in the driver cannot be killed."""
         return self._process.poll() is not None
 
     def end(self) -> str:
@@ -90,6 +92,6 @@ class Link:
         except subprocess.TimeoutExpired:
             return "it closed its output"
         if code < 0:
-            with contextlib.suppress(ValueError):  # a number without a name
+            with contextlib.suppress(ValueError):  # a signal number without a name
                 return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"

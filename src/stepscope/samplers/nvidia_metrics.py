@@ -1,4 +1,4 @@
-"""What the NVIDIA sampler can tell: its metrics, and in plain words the errors and the missing values of the driver."""
+"""The metrics of the NVIDIA sampler, and plain explanations of the driver's errors and missing values."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ HARMFUL = {
     "hw_thermal": "too hot: the hardware lowered the clock",
     "power_brake": "the power supply asked for less",
 }
-"""Throttling that nobody wants; a power cap is how a busy GPU works."""
+"""Unwanted throttling; a power cap is normal for a busy GPU."""
 THROTTLE_REMEDY = "check cooling, air flow and power supply; nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows more"
 LOST_REMEDY = "the kernel log (dmesg | grep -i xid) says why; the machine needs a reset of the GPU or a restart"
 ECC_REMEDY = (
@@ -106,7 +106,7 @@ HUNG_REMEDY = "other metrics go on, GPU metrics are tried again; see whether nvi
 
 
 class Xid(NamedTuple):
-    """What an error number of the driver means."""
+    """The meaning of a driver error number."""
 
     meaning: str
     remedy: str
@@ -161,7 +161,7 @@ _MISSING = {
 
 
 def cannot_start(code: int | str, reason: str) -> str:
-    """Return why there are no GPU metrics and what to do, from the error of the helper."""
+    """Return why there are no GPU metrics and what to do, from the helper's error."""
     return _CANNOT_START.get(code, f"the NVIDIA driver cannot be used: {reason}; check with nvidia-smi")
 
 

@@ -1,7 +1,7 @@
-"""Read every NVIDIA GPU through the binding into plain data; runs in a process of its own, see `nvidia_helper`.
+"""Read every NVIDIA GPU through the binding into plain data, in the process of `nvidia_helper`.
 
-A call that a card or driver does not have is asked for once, noted with its reason, and left out from then on. A lost
-GPU is said to be lost and the others are read as before.
+A call that a card or driver does not support is tried once, recorded with its reason, and then skipped. A lost GPU is
+reported as lost, and the others are still read.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     Call = Callable[[Any, Any], dict[str, float]]
-    """From the binding and a handle to values by name, in base units."""
+    """Takes the binding and a handle; returns values by name, in base units."""
 
 UNSUPPORTED = "unsupported"
 DENIED = "denied"
 FAILED = "failed"
-"""Why a value is missing: the card or driver does not have it, the user may not read it, or it failed this time."""
+"""Why a value is missing: not supported by the card or driver, not permitted, or failed this time."""
 
 _LOST = {15: "GPU is lost", 16: "GPU requires a reset", 28: "GPU was not found"}
 _NO_PERMISSION = 4
 _NEVER = {2, 3, 6, 13, 22, 25, 26}
-"""Error codes that stay: invalid argument, not supported, not found, no such function, no ECC, version, deprecated."""
+"""Permanent error codes: invalid argument, not supported, not found, no such function, no ECC, version, deprecated."""
 
 _THROTTLES = {
     0x04: "power_cap",
@@ -35,7 +35,7 @@ _THROTTLES = {
     0x80: "power_brake",
 }
 _NVLINK = ((38, "crc"), (45, "crc"), (52, "replay"), (59, "recovery"))
-"""Fields that hold the sum over all links; two of them are CRC errors."""
+"""Fields with the sum over all links; two of them are CRC errors."""
 _MEMORY_TEMPERATURE = 82
 _XID = 8
 _UNKNOWN_MEMORY = (1 << 64) - 1
@@ -43,7 +43,7 @@ _MOST_XIDS = 64
 
 
 def throttle_flags(mask: int) -> dict[str, float]:
-    """Return 1 or 0 for each reason that makes a GPU slower, from the bit mask of the driver."""
+    """Return 1 or 0 for each throttle reason in the driver's bit mask."""
     return {f"throttle_{name}": float(bool(mask & bit)) for bit, name in _THROTTLES.items()}
 
 
@@ -58,7 +58,7 @@ def _memory(nvml: Any, handle: Any) -> dict[str, float]:
 
 
 def _memory_old(nvml: Any, handle: Any) -> dict[str, float]:
-    found = nvml.nvmlDeviceGetMemoryInfo(handle)  # counts what the driver reserves as used
+    found = nvml.nvmlDeviceGetMemoryInfo(handle)  # counts memory that the driver reserves as used
     return {"memory_used_bytes": float(found.used), "memory_total_bytes": float(found.total)}
 
 
@@ -103,7 +103,7 @@ def _throttle_old(nvml: Any, handle: Any) -> dict[str, float]:
 
 
 def _field(nvml: Any, value: Any) -> float:
-    """Return a field's number, or raise the error that stands in its place."""
+    """Return a field's number, or raise the error in its place."""
     if value.nvmlReturn:
         raise nvml.NVMLError(value.nvmlReturn)
     name = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[value.valueType]
@@ -158,7 +158,7 @@ FAST: dict[str, tuple[Call, ...]] = {
     "memory_clock_hertz": (_memory_clock,),
     "throttle_power_cap": (_throttle, _throttle_old),
 }
-"""Read every time: calls by the name of their first value, each with what older drivers have instead."""
+"""Read every time: calls by the name of their first value, each with the fallback for older drivers."""
 SLOW: dict[str, tuple[Call, ...]] = {
     "power_limit_watts": (_limit,),
     "ecc_corrected_errors_total": (_ecc,),
@@ -166,35 +166,35 @@ SLOW: dict[str, tuple[Call, ...]] = {
     "pcie_replays_total": (_replays,),
     "nvlink_crc_errors_total": (_nvlink,),
 }
-"""Read now and then: they hardly change, and some cost the driver more."""
+"""Read occasionally: these hardly change, and some cost the driver more."""
 PCIE: dict[str, tuple[Call, ...]] = {"pcie_sent_bytes_per_second": (_pcie,)}
-"""Takes 40 ms, in which the driver counts: one GPU at a time, when nobody waits for an answer."""
+"""Takes 40 ms, during which the driver counts: one GPU at a time, between requests."""
 INSTANCE = {"memory_used_bytes": FAST["memory_used_bytes"]}
-"""What a MIG instance tells; the rest belongs to its GPU."""
+"""Values of a MIG instance; the others belong to its GPU."""
 
 
 class LostError(Exception):
-    """The driver says that a GPU is not there any more."""
+    """The driver reports that a GPU is gone."""
 
 
 class Card:
-    """One GPU or MIG instance: its handle, what it is, and which calls it does not have."""
+    """One GPU or MIG instance: its handle, its description, and the calls it does not support."""
 
     def __init__(self, nvml: Any, handle: Any, facts: dict[str, Any]) -> None:
-        """Read through `nvml` from `handle`; `facts` are for whoever shows it."""
+        """Read through `nvml` from `handle`; `facts` describe the GPU."""
         self.nvml, self.handle, self.facts = nvml, handle, facts
         self.instances: list[Card] = []
         self.missing: dict[str, list[str]] = {}
-        """Values that are not there: why, as one of the constants and the driver's words."""
+        """Missing values with the reason: one of the constants and the driver's words."""
         self._choice: dict[str, int] = {}
 
     def forget(self) -> None:
-        """Ask again for what was not there: MIG may be switched, a driver may learn."""
+        """Try unsupported calls again: MIG mode may be switched, a driver may be updated."""
         self._choice.clear()
         self.missing.clear()
 
     def values(self, calls: dict[str, tuple[Call, ...]]) -> dict[str, float]:
-        """Return the values of these calls, without those that are not there; raise LostError for a lost GPU."""
+        """Return the available values of these calls; raise LostError for a lost GPU."""
         found: dict[str, float] = {}
         for name, ways in calls.items():
             found |= self._value(name, ways)
@@ -216,8 +216,8 @@ class Card:
         return {}
 
     def note(self, name: str, error: Exception) -> str:
-        """Keep why a value is missing and return the kind of reason; raise LostError for a lost GPU."""
-        code = getattr(error, "value", 13)  # an older binding without the function is as good as none in the driver
+        """Record why a value is missing and return the kind of reason; raise LostError for a lost GPU."""
+        code = getattr(error, "value", 13)  # a binding that lacks the function counts as a driver that lacks it
         if code in _LOST:
             raise LostError(_LOST[code])
         kind = DENIED if code == _NO_PERMISSION else UNSUPPORTED if code in _NEVER else FAILED
@@ -225,7 +225,7 @@ class Card:
         return kind
 
     def processes(self) -> list[list[int | None]] | None:
-        """Return pid and bytes of whoever has memory here, bytes None where the driver hides them; None if unknown."""
+        """Return pid and bytes of each process on this GPU, bytes None if the driver hides them; None if unknown."""
         if self._choice.get("processes"):
             return None
         found: dict[int, int | None] = {}
@@ -245,7 +245,7 @@ class Card:
 
 
 class Reader:
-    """All GPUs of the machine, as the driver numbers them."""
+    """All GPUs of the machine, in the driver's order."""
 
     def __init__(self, nvml: Any, clock: Callable[[], int] = time.monotonic_ns) -> None:
         """Start the binding; raises its NVMLError if there is no driver."""
@@ -259,7 +259,7 @@ class Reader:
         self._events = _EventSet(nvml)
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the fast values, and the `slow` ones and the list of `devices` if the request says so."""
+        """Return the fast values, and the `slow` ones and the list of `devices` if requested."""
         answer: dict[str, Any] = {"moment": self._clock()}
         self._measure = bool(request.get("pcie"))
         if request.get("devices") or not self._cards:
@@ -275,9 +275,9 @@ class Reader:
         return answer
 
     def idle(self) -> None:
-        """Measure what takes long, if the last request asked for `pcie`: the traffic of one GPU, another each time.
+        """Measure slow values if the last request asked for `pcie`: the traffic of one GPU, a different one each time.
 
-        It comes with the next answer.
+        The result is part of the next answer.
         """
         if not self._cards or not self._measure:
             return
@@ -305,7 +305,7 @@ class Reader:
         return found
 
     def _find(self) -> None:
-        """Take up GPUs that can be opened now, and look again which MIG instances there are."""
+        """Add GPUs that can be opened now, and list the MIG instances again."""
         for index in range(self._nvml.nvmlDeviceGetCount()):
             try:
                 card = self._cards.get(index) or self._open(index)
@@ -339,13 +339,13 @@ class Reader:
             count = nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if nvml.nvmlDeviceGetMigMode(card.handle)[0] else 0
         except (nvml.NVMLError, AttributeError) as error:
             card.note("mig", error)
-            del card.missing["mig"]  # no MIG is nothing to complain of
+            del card.missing["mig"]  # a GPU without MIG is normal
             return
         for at in range(count):
             try:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, at)
                 ids = (nvml.nvmlDeviceGetGpuInstanceId(handle), nvml.nvmlDeviceGetComputeInstanceId(handle))
-            except nvml.NVMLError:  # a place that holds no instance
+            except nvml.NVMLError:  # a slot without an instance
                 continue
             facts = {"index": at, "name": _text(nvml, nvml.nvmlDeviceGetName, handle), "ids": ids}
             facts["uuid"] = _text(nvml, nvml.nvmlDeviceGetUUID, handle)
@@ -356,7 +356,7 @@ class Reader:
 
 
 class _EventSet:
-    """The driver's own news of errors (Xids); without them where the driver offers none."""
+    """The driver's error events (Xids), if it supports them."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -370,11 +370,11 @@ class _EventSet:
             return
         try:
             self._nvml.nvmlDeviceRegisterEvents(handle, _XID, self._set)
-        except self._nvml.NVMLError:  # this card tells no Xids; every other value is still read
+        except self._nvml.NVMLError:  # this card reports no Xids; every other value is still read
             return
 
     def take(self, cards: dict[int, Card]) -> list[list[int]]:
-        """Return index and number of the Xids since the last call, without waiting for any."""
+        """Return index and number of the Xids since the last call, without waiting."""
         places = {_address(card.handle): index for index, card in cards.items()}
         found: list[list[int]] = []
         while self._set is not None and len(found) < _MOST_XIDS:

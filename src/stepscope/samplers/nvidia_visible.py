@@ -1,4 +1,4 @@
-"""Which GPUs are the run's own: CUDA_VISIBLE_DEVICES read the way CUDA reads it."""
+"""The GPUs of the run: interpret CUDA_VISIBLE_DEVICES the way CUDA does."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Instance:
     uuid: str
     name: str = ""
     ids: tuple[int, int] = (0, 0)
-    """Of the GPU instance and the compute instance, as older drivers name it."""
+    """Ids of the GPU instance and the compute instance, as older drivers name them."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, by the index that the driver gives it."""
+    """One GPU, with the driver's index."""
 
     index: int
     uuid: str
@@ -36,7 +36,7 @@ class Device:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Device:
-        """Make one from the facts of the helper."""
+        """Build a device from the helper's facts."""
         instances = tuple(
             Instance(each["index"], each["uuid"], each["name"], tuple(each["ids"])) for each in facts.get("mig", ())
         )
@@ -44,18 +44,18 @@ class Device:
 
 
 Place = tuple[int, "int | None"]
-"""Index of a GPU, and of the MIG instance on it or None for all of it."""
+"""Index of a GPU, and of the MIG instance on it, or None for the whole GPU."""
 
 
 def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[Place, ...]:
-    """Return the GPUs and MIG instances that a value of CUDA_VISIBLE_DEVICES shows a program, in its order.
+    """Return the GPUs and MIG instances that a value of CUDA_VISIBLE_DEVICES exposes, in its order.
 
-    Without a value that is every GPU. An entry that names none, as -1, ends the list; one that comes twice voids it.
+    Without a value, every GPU. An entry that matches none, such as -1, ends the list; a repeated entry voids it.
     Numbers are taken as the driver's, see `order_matters`.
 
     Args:
         text: the value; None if the variable is not set.
-        devices: all GPUs of the machine, in the order of the driver.
+        devices: all GPUs of the machine, in the driver's order.
     """
     if text is None:
         return tuple((device.index, None) for device in devices)
@@ -71,14 +71,14 @@ def visible_devices(text: str | None, devices: Sequence[Device]) -> tuple[Place,
 
 
 def order_matters(text: str | None, devices: Sequence[Device], order: str | None) -> bool:
-    """Tell whether numbers in the value may not be the driver's: CUDA puts the fastest card first."""
+    """Return whether numbers in the value may differ from the driver's: CUDA puts the fastest card first."""
     numbered = bool(text) and any(_NUMBER.match(word.strip()) for word in str(text).split(","))
     return numbered and order != "PCI_BUS_ID" and len({device.name for device in devices}) > 1
 
 
 def _place(word: str, devices: Sequence[Device]) -> Place | None:
     number = _NUMBER.match(word)
-    if number is not None:  # CUDA takes the digits and ignores what follows
+    if number is not None:  # CUDA parses the digits and ignores the rest
         at = int(number.group())
         return (devices[at].index, None) if 0 <= at < len(devices) else None
     if word.startswith("MIG-GPU-"):
@@ -96,7 +96,7 @@ def _place(word: str, devices: Sequence[Device]) -> Place | None:
 
 
 def _by_ids(word: str, devices: Sequence[Device]) -> list[Place]:
-    """Find `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, the name of older drivers."""
+    """Find `MIG-GPU-<uuid>/<GPU instance>/<compute instance>`, the form of older drivers."""
     gpu, *ids = word.removeprefix("MIG-").split("/")
     return [
         (device.index, instance.index)
@@ -107,6 +107,6 @@ def _by_ids(word: str, devices: Sequence[Device]) -> list[Place]:
 
 
 def _only(places: Iterable[Place]) -> Place | None:
-    """Return the one place that an abbreviation means; it must not mean two."""
+    """Return the device that an abbreviation matches; it must be unique."""
     found = list(places)
     return found[0] if len(found) == 1 else None

@@ -1,4 +1,4 @@
-"""GPUs of Intel and Apple: what little the system tells without root, and why there is no more."""
+"""GPUs of Intel and Apple: the few values available without root, and why there are no more."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ METRICS: tuple[Metric, ...] = (
 
 
 class OtherGpuSampler:
-    """Read the clock of Intel GPUs below `root`; of the rest, say why nothing is known."""
+    """Read the clock of Intel GPUs below `root`; for other GPUs, explain why there are no values."""
 
     name = "other_gpus"
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/"), platform: str = sys.platform) -> None:
-        """Look at the machine whose /sys lies below `root`; `platform` is named as `sys.platform` does."""
+        """Read the machine whose /sys is below `root`; `platform` is a value of `sys.platform`."""
         self._platform = platform
         self._clocks = _intel_clocks(f"{root}/sys/class/drm")
 
@@ -34,7 +34,7 @@ class OtherGpuSampler:
         return {f"gpu/intel/{card}/clock_hertz": mega * 1e6 for card, mega in readings.items() if mega is not None}
 
     def absent(self) -> dict[str, str]:
-        """Return why the GPUs that are there tell so little."""
+        """Return why these GPUs provide so little."""
         if self._platform == "darwin":
             return {"gpu": "neither psutil nor macOS counts GPU use without root; `sudo powermetrics` shows it"}
         if self._clocks:
@@ -42,12 +42,12 @@ class OtherGpuSampler:
         return {}
 
     def events(self) -> list[dict[str, object]]:
-        """Return nothing: these GPUs tell of no events."""
+        """Return nothing: these GPUs have no events."""
         return []
 
 
 def _intel_clocks(folder: str) -> dict[str, str]:
-    """Return by number of the card the file of its clock in MHz, empty where it has none."""
+    """Return the clock file in MHz by card number, empty for a card without one."""
     found = {}
     for card in entries(folder):
         if re.fullmatch(r"card\d+", card) and find_text(f"{folder}/{card}/device/vendor") == INTEL:

@@ -1,4 +1,4 @@
-"""Power and heat: energy counters of the processors (RAPL), power meters and thermometers (hwmon, thermal zones)."""
+"""Power and temperature: energy counters (RAPL), power meters and thermometers (hwmon, thermal zones)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
 from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text, number
 
 SLOW_EVERY = 10_000_000_000
-"""ns. A thermometer in a drive or on a bus takes its time to answer; only the processors' are read each time."""
+"""ns. A thermometer in a drive or on a bus is slow to answer; only the processors' are read each time."""
 MOST_SENSORS = 32
 CPU_CHIPS = frozenset({"coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "x86_pkg_temp"})
 GPU_CHIPS = frozenset({"amdgpu", "radeon", "nouveau", "nvidia", "i915", "xe"})
-"""Chips that their own samplers read."""
+"""Chips that have their own samplers."""
 PART = re.compile(r"core \d+|tccd\d+")
-"""Labels of parts of a processor: asking one wakes it up, and the whole processor's answer contains it."""
+"""Labels of parts of a processor: reading one wakes it up, and the package sensor covers it."""
 KELVIN = 273
 
 METRICS: tuple[Metric, ...] = (
@@ -34,28 +34,28 @@ class Sensor(NamedTuple):
     """A file with one reading."""
 
     name: str
-    """The metric that it becomes."""
+    """Its metric."""
     path: str
     scale: float
-    """What one of its units is in celsius or watts."""
+    """Factor from its unit to celsius or watts."""
     cpu: bool
     """Whether it is a processor's own thermometer, read each time."""
 
 
 def slug(*words: str) -> str:
-    """Return words as one segment of a metric's name: `("coretemp", "Package id 0")` is `coretemp_package_id_0`."""
+    """Return words as one segment of a metric name: `("coretemp", "Package id 0")` is `coretemp_package_id_0`."""
     return re.sub(r"[^a-z0-9]+", "_", " ".join(words).lower()).strip("_")
 
 
 def grown(before: int, after: int, limit: int | None) -> int | None:
-    """Return how much a counter grew that starts again at 0 after `limit`; None if it was reset otherwise."""
+    """Return the growth of a counter that wraps to 0 after `limit`; None if it was reset otherwise."""
     if after >= before:
         return after - before
     return after - before + limit + 1 if limit and before <= limit else None
 
 
 def find_sensors(root: Path = Path("/")) -> list[Sensor]:
-    """Return the thermometers and power meters of the machine, processors first; GPUs have samplers of their own."""
+    """Return the thermometers and power meters of the machine, processors first; GPUs have their own samplers."""
     found: dict[str, Sensor] = {}
     chips = set()
     folder = f"{root}/sys/class/hwmon"
@@ -95,7 +95,7 @@ def _sensors(chip: str, folder: str) -> list[Sensor]:
 
 
 def _zones(folder: str, chips: set[str]) -> list[Sensor]:
-    """Return thermal zones that no chip of hwmon shows already."""
+    """Return thermal zones that no hwmon chip shows already."""
     found = []
     for entry in entries(folder):
         kind = find_text(f"{folder}/{entry}/type") if entry.startswith("thermal_zone") else ""
@@ -126,10 +126,10 @@ class Energy:
 
 
 def find_energy(root: Path = Path("/")) -> list[Energy]:
-    """Return the RAPL zones that add up to something: packages, memory and the machine, each once."""
+    """Return the RAPL zones that add up: packages, memory and the machine, each once."""
     folder = f"{root}/sys/class/powercap"
     zones = []
-    for entry in entries(folder):  # intel-rapl also serves AMD; intel-rapl-mmio shows the same counters again
+    for entry in entries(folder):  # intel-rapl also covers AMD; intel-rapl-mmio repeats the same counters
         if not re.fullmatch(r"intel-rapl(:\d+)+", entry):
             continue
         name = find_text(f"{folder}/{entry}/name")
@@ -146,7 +146,7 @@ class PowerSampler:
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Find the meters of the machine whose /sys lies below `root`."""
+        """Find the meters of the machine whose /sys is below `root`."""
         self._energy = find_energy(root)
         self._sensors = find_sensors(root)
         self._files = {sensor.name: KernelFile(sensor.path) for sensor in self._sensors}
@@ -184,7 +184,7 @@ class PowerSampler:
             except PermissionError:
                 self._refused = zone.file.path
                 return {}
-            except (OSError, ValueError):  # a processor that was taken out of service
+            except (OSError, ValueError):  # a processor that was taken offline
                 found = None
             if found is not None:
                 watts[f"power/{zone.kind}_watts"] = watts.get(f"power/{zone.kind}_watts", 0.0) + found[0]
@@ -194,12 +194,12 @@ class PowerSampler:
         return watts
 
     def _reading(self, sensor: Sensor) -> float | None:
-        """Return celsius or watts; None while the sensor is asleep, broken or below absolute zero."""
+        """Return celsius or watts; None if the sensor is asleep, broken or below absolute zero."""
         value = self._files[sensor.name].find_number()
         return value * sensor.scale if value is not None and value * sensor.scale > -KELVIN else None
 
     def absent(self) -> dict[str, str]:
-        """Return which meters the machine does not have, or does not let us read."""
+        """Return which meters the machine lacks, or does not let us read."""
         reasons = {}
         for zone in self._energy:
             try:

@@ -1,4 +1,4 @@
-"""Pressure: the share of time in which tasks waited for processors, memory or disks (PSI of the kernel)."""
+"""Pressure: the share of time in which tasks waited for processors, memory or disks (kernel PSI)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.kernel import Growth, KernelFile, number
 
-# "full" of the processors means nothing for a whole machine: the kernel writes 0 there, which would be a lie.
+# "full" CPU pressure is undefined for a whole machine: the kernel writes 0 there, which would be a lie.
 KINDS = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
 WHO = {"some": "at least one task", "full": "every task"}
 WHAT = {"cpu": "a processor", "memory": "memory", "io": "a disk"}
@@ -34,7 +34,7 @@ METRICS: tuple[Metric, ...] = tuple(
 
 
 def parse_pressure(data: bytes) -> dict[str, tuple[float, int]]:
-    """Return (share of the last 10 s, total in µs) by kind, of a file of /proc/pressure."""
+    """Return (share of the last 10 s, total in µs) by kind, from a /proc/pressure file."""
     found = {}
     for line in data.splitlines():
         kind, *words = line.split()
@@ -51,7 +51,7 @@ class PressureSampler:
     metrics = METRICS
 
     def __init__(self, root: Path = Path("/")) -> None:
-        """Look at the machine whose /proc lies below `root`."""
+        """Read the machine whose /proc is below `root`."""
         self._folder = root / "proc" / "pressure"
         self._files = {source: KernelFile(f"{self._folder}/{source}") for source in KINDS}
         self._growth = Growth()
@@ -65,7 +65,7 @@ class PressureSampler:
                 continue
             try:
                 found = parse_pressure(file.read())
-            except OSError as error:  # the kernel says "not supported" on reading where PSI is switched off
+            except OSError as error:  # the kernel answers "not supported" if PSI is disabled
                 self._missing[source] = error.strerror or str(error)
                 continue
             for kind in KINDS[source]:
@@ -78,7 +78,7 @@ class PressureSampler:
         return values
 
     def absent(self) -> dict[str, str]:
-        """Return why there is no pressure: the kernel has none, or it is switched off."""
+        """Return why there is no pressure: the kernel does not support it, or it is disabled."""
         remedy = "boot with psi=1 on Linux 4.20 or newer"
         if not self._folder.exists():
             return {"pressure": f"no /proc/pressure; {remedy}"}

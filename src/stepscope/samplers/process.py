@@ -1,4 +1,4 @@
-"""The trainers of this node and what they started: processor time, memory, threads, files, reading and writing."""
+"""The trainers of this node and their descendants: CPU time, memory, threads, open files, disk I/O."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 WORKERS = 32
-"""Workers of one rank that get values of their own."""
+"""Maximum workers of one rank with their own values."""
 KEPT = 128
-"""Processes whose files stay open; a limit of 1024 open files leaves room for the rest of the watcher."""
+"""Maximum processes whose files stay open; a limit of 1024 open files leaves room for the rest of the watcher."""
 PSS_EVERY = 60_000_000_000
 """ns."""
 PSS_LIMIT = 2 << 30
-"""Bytes. Above it, adding up the pages would hold the trainer's memory lock for too long."""
+"""Bytes. Above this, summing the pages would hold the trainer's memory lock for too long."""
 HIDDEN = {"stat": "*", "io": "read_bytes_per_second", "smaps_rollup": "pss_bytes", "fd": "open_files"}
-"""The value that is missing where a file may not be read."""
+"""The value that is missing if a file may not be read."""
 
 METRICS: tuple[Metric, ...] = (
     Metric("process/*/cpu_ratio", "ratio", GAUGE, "Processor time of the rank's process, as a share of one processor."),
@@ -71,14 +71,14 @@ METRICS: tuple[Metric, ...] = (
 
 
 class OpenFiles:
-    """Count open files of processes: by one call where the kernel puts the count there (Linux 6.2), else by listing."""
+    """Count the open files of processes: with one call if the kernel offers the count (Linux 6.2), else by listing."""
 
     def __init__(self, proc: str) -> None:
-        """Find out whether the size of a folder of files below `proc` is their number."""
+        """Check whether the size of a folder of files below `proc` is their number."""
         self._sized = _size_is_count(f"{proc}/self/fd")
 
     def count(self, files: ProcessFiles) -> int | None:
-        """Return how many files a process has open; None where that may not be seen."""
+        """Return how many files a process has open; None if that is not visible."""
         folder = f"{files.folder}/fd"
         try:
             return os.stat(folder).st_size if self._sized else len(os.listdir(folder))
@@ -91,13 +91,13 @@ class OpenFiles:
 
 def _size_is_count(folder: str) -> bool:
     try:
-        return os.stat(folder).st_size == len(os.listdir(folder)) - 1 > 0  # listing opens one more
+        return os.stat(folder).st_size == len(os.listdir(folder)) - 1 > 0  # the listing itself opens one more
     except OSError:
         return False
 
 
 class Trainer:
-    """One rank's process with all that it started."""
+    """One rank's process with its descendants."""
 
     def __init__(self, proc: str, rank: int, pid: int) -> None:
         """Follow process `pid` below `proc`."""
@@ -111,12 +111,12 @@ class Trainer:
         self.ended = False
 
     def sample(self, now: int, apart: AbstractSet[int], *, keep: bool) -> dict[str, float]:
-        """Return the values of the rank by their last part; none once its process has ended.
+        """Return the values of the rank by the last part of their names; empty once its process has ended.
 
         Args:
             now: monotonic time in ns.
-            apart: processes that are no part of this rank's work.
-            keep: whether files of processes that are new may stay open.
+            apart: processes that do not belong to this rank.
+            keep: whether files of new processes may stay open.
         """
         look = None if self.ended else self.files.look(now)
         if look is None:
@@ -136,14 +136,14 @@ class Trainer:
         return {name: value for name, value in values.items() if value is not None}
 
     def named(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return values under their whole names."""
+        """Return values under their full names."""
         names = self._names
         for name in values.keys() - names.keys():
             names[name] = f"process/{self.rank}/{name}"
         return {names[name]: value for name, value in values.items()}
 
     def _resident(self, look: Look) -> int:
-        """Return resident memory in bytes: statm adds up exactly where stat has an estimate (Linux 6.2 and on)."""
+        """Return resident memory in bytes: statm is exact where stat is an estimate (Linux 6.2 and later)."""
         try:
             data = self._statm.read_same()
             if data == self._resident_seen:
@@ -181,7 +181,7 @@ class Trainer:
 
 
 def _sum(rates: Iterable[float | None]) -> float | None:
-    """Return the sum of what is known; None if nothing is."""
+    """Return the sum of the known values; None if there are none."""
     known = [rate for rate in rates if rate is not None]
     return sum(known) if known else None
 
@@ -193,12 +193,12 @@ class ProcessSampler:
     metrics = METRICS
 
     def __init__(self, ranks: Callable[[], Mapping[int, int]], root: Path = Path("/"), own: int | None = None) -> None:
-        """Follow the processes that `ranks` names: rank -> pid, asked each time.
+        """Follow the processes that `ranks` returns: rank -> pid, called each time.
 
         Args:
             ranks: returns the pid of every rank of this node.
             root: the folder that has proc.
-            own: our pid, by default of this process: where a trainer is process 1 we may be its child, not its work.
+            own: our pid, by default of this process: if a trainer is process 1 we may be its child.
         """
         self._ranks, self._proc = ranks, f"{root}/proc"
         self._own = os.getpid() if own is None else own
@@ -206,7 +206,7 @@ class ProcessSampler:
         self._open_files = OpenFiles(self._proc)
 
     def sample(self, now: int) -> dict[str, float]:
-        """Return the values of every rank; one whose process has ended has none. `now` is monotonic time in ns."""
+        """Return the values of every rank whose process is alive; `now` is monotonic time in ns."""
         ranks = self._ranks()
         before, self._trainers = self._trainers, {}
         for rank, pid in ranks.items():
@@ -224,7 +224,7 @@ class ProcessSampler:
         return values | self._proportional(now)
 
     def _proportional(self, now: int) -> dict[str, float]:
-        """Return PSS of the one rank that has waited longest, once a minute each and only while it is small."""
+        """Return PSS of the rank that has waited longest, once a minute each and only while it is small."""
         for trainer in self._trainers.values():
             if not trainer.ended and (trainer.pss_due is None or now >= trainer.pss_due):
                 trainer.pss_due = now + PSS_EVERY
@@ -233,7 +233,7 @@ class ProcessSampler:
         return {}
 
     def absent(self) -> dict[str, str]:
-        """Return what may not be seen of which rank."""
+        """Return which values of which rank are not visible."""
         reasons = {}
         for trainer in self._trainers.values():
             prefix, pid = f"process/{trainer.rank}/", trainer.files.pid
@@ -246,5 +246,5 @@ class ProcessSampler:
         return reasons
 
     def events(self) -> list[dict[str, object]]:
-        """Return nothing: the watcher itself notices how trainers end."""
+        """Return nothing: the watcher itself detects how trainers end."""
         return []

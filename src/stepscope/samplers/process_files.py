@@ -1,4 +1,4 @@
-"""One process as /proc shows it: processor time, memory, threads, files and what it reads and writes."""
+"""One process as /proc shows it: CPU time, memory, threads, files and disk I/O."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import NamedTuple
 from stepscope.samplers.kernel import Growth, KernelFile, entries, number, read_small, value_of
 
 ENDED = frozenset("ZXx")
-"""States of a process that is dead and only waits to be collected."""
+"""States of a dead process that has not been reaped."""
 IO_KEYS = [b"rchar:", b"wchar:", b"syscr:", b"syscw:", b"read_bytes:", b"write_bytes:"]
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Status(NamedTuple):
-    """What /proc/<pid>/stat says."""
+    """The content of /proc/<pid>/stat."""
 
     name: str
     state: str
     parent: int
     ticks: int
-    """Processor time in ticks of the kernel."""
+    """CPU time in kernel ticks."""
     threads: int
     started: int
-    """Ticks after the start of the machine: with the pid, this is who it is."""
+    """Start time in ticks since boot: with the pid, this identifies the process."""
     pages: int
     """Resident memory."""
 
 
 class Look(NamedTuple):
-    """A process at a moment, with rates since the last one; None for what is not known."""
+    """A sample of a process, with rates since the previous one; None for unknown values."""
 
     status: Status
     cpu_ratio: float | None
     read_rate: float | None
-    """Bytes per second that came from disks; network file systems count too."""
+    """Bytes per second from disks, including network file systems."""
     write_rate: float | None
     call_rate: float | None
-    """Bytes per second that read calls gave it, from disks, the page cache or pipes; mapped files are apart."""
+    """Bytes per second returned by read calls, from disks, the page cache or pipes; mapped files are not included."""
 
 
 def parse_status(data: bytes) -> Status:
-    """Parse /proc/<pid>/stat; the name may contain any sign, also brackets and spaces."""
+    """Parse /proc/<pid>/stat; the name may contain any character, including brackets and spaces."""
     end = data.rindex(b")")
-    words = data[end + 1 :].split(None, 22)  # of more than fifty, of which the last is the rest
+    words = data[end + 1 :].split(None, 22)  # of more than fifty fields; the last item is the rest
     if len(words) < 22:
         raise ValueError("too few words in the status of a process")
     state, parent, user, system, threads, started, pages = (words[at] for at in (0, 1, 11, 12, 17, 19, 21))
@@ -78,13 +78,13 @@ class ProcessFiles:
         self._growth = Growth()
         self.started: int | None = None
         self.hidden: dict[str, str] = {}
-        """Files that we may not read, with the reason of the system."""
+        """Files that we may not read, with the system's reason."""
         self._command: tuple[str, bytes] | None = None
         self._status: tuple[bytes, Status] | None = None
         self._totals: tuple[bytes, tuple[int, int, int]] | None = None
 
     def look(self, now: int) -> Look | None:
-        """Return how the process is; None once it has ended. `now` is monotonic time in ns."""
+        """Return a sample of the process; None once it has ended. `now` is monotonic time in ns."""
         try:
             status = self._read_status()
         except (FileNotFoundError, ProcessLookupError):
@@ -105,12 +105,12 @@ class ProcessFiles:
 
     def _read_status(self) -> Status:
         data = self._stat.read_same()
-        if self._status is None or data != self._status[0]:  # one that sleeps says the same again
+        if self._status is None or data != self._status[0]:  # a sleeping process has not changed
             self._status = (data, parse_status(data))
         return self._status[1]
 
     def _counts(self) -> tuple[int, ...]:
-        """Return bytes of read calls, read from disks and written to them; empty where that may not be seen."""
+        """Return bytes of read calls, read from disks and written to disks; empty if not visible."""
         if self._io is None:
             return ()
         try:
@@ -126,7 +126,7 @@ class ProcessFiles:
         return ()
 
     def command(self, name: str) -> bytes:
-        """Return the command line, read again when the process has taken another `name`: it ran another program."""
+        """Return the command line, read again when the process has changed its `name`: it ran another program."""
         if self._command is None or self._command[0] != name:
             try:
                 self._command = (name, read_small(f"{self.folder}/cmdline"))
@@ -135,14 +135,14 @@ class ProcessFiles:
         return self._command[1]
 
     def children(self, most: int) -> set[int]:
-        """Return the processes that any of the first `most` threads has started."""
+        """Return the processes started by any of the first `most` threads."""
         found: set[int] = set()
         for thread in entries(f"{self.folder}/task")[:most]:
             found.update(_children_of_thread(f"{self.folder}/task/{thread}"))
         return found
 
     def proportional_bytes(self) -> int | None:
-        """Return memory with shared pages divided among who shares them (PSS); holds the process's memory lock."""
+        """Return memory with shared pages divided among their users (PSS); holds the process's memory lock."""
         try:
             kibibytes = value_of(read_small(f"{self.folder}/smaps_rollup"), b"Pss:")
         except PermissionError as error:

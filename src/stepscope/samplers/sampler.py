@@ -1,4 +1,4 @@
-"""What a sampler is: one source of machine metrics, asked now and then by the watcher."""
+"""The interface of a sampler: one source of machine metrics, called periodically by the watcher."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class Sampler(Protocol):
 
     name: str
     metrics: tuple[Metric, ...]
-    """Everything it can tell; a `*` in a name stands for one instance."""
+    """Every metric it can provide; a `*` in a name stands for one instance."""
 
     def sample(self, now: int) -> dict[str, float]:
-        """Return the values of this moment; `now` is monotonic time in ns.
+        """Return the current values; `now` is monotonic time in ns.
 
-        What the machine does not offer is left out. A source that fails raises OSError or ValueError.
+        Values that the machine does not provide are left out. A failing source raises OSError or ValueError.
         """
         ...
 
     def absent(self) -> dict[str, str]:
-        """Return what this source cannot tell here, with the reason and the remedy."""
+        """Return what this source cannot provide here, with reason and remedy."""
         ...
 
     def events(self) -> list[dict[str, object]]:
-        """Return what happened since the last call, each with its `kind`."""
+        """Return the events since the last call, each with its `kind`."""
         ...
 
 
 class Rates:
-    """Turn counters that only grow into rates per second; the first look at a counter gives none."""
+    """Turn growing counters into rates per second; the first sample of a counter yields none."""
 
     def __init__(self) -> None:
-        """Begin without a past."""
+        """Start without history."""
         self._before: dict[str, tuple[int, float]] = {}
 
     def of(self, name: str, total: float, now: int) -> float | None:
@@ -45,7 +45,7 @@ class Rates:
 
         Args:
             name: which counter.
-            total: its value now.
+            total: its current value.
             now: monotonic time in ns.
         """
         before = self._before.get(name)
@@ -56,6 +56,6 @@ class Rates:
 
 
 def read_text(path: Path, limit: int = 1 << 20) -> str:
-    """Return the start of a file of the kernel's, at most `limit` bytes."""
+    """Return the start of a kernel file, at most `limit` bytes."""
     with path.open("rb") as file:
         return file.read(limit).decode("utf-8", "replace")
