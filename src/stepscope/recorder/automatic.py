@@ -1,9 +1,9 @@
-"""Phases and steps that hooks open and close; they give way wherever the user's own code does it.
+"""Phases and steps that hooks open and close. They yield wherever the user's own code opens its own.
 
-Between two hooks a training step runs through all caches: every function and object that a hook touches is cold, and
-a call costs several microseconds. So a hook only appends a mark, the time and what begins or ends there, to one list;
-what the marks mean is worked out once, when the step ends. Where the user's own code opens phases or steps, the hooks
-charge through the recorder instead, which knows both.
+Between two hooks a training step flushes all caches: every function and object a hook touches is cold, and a call costs
+several microseconds. So a hook only appends a mark (the time, and what starts or ends) to one list; the marks are
+interpreted once, at the end of the step. Where the user's code opens phases or steps, the hooks charge through the
+recorder, which knows both.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ NAMES = (
     *(CHECKPOINT, EVALUATION, COMPILE, LOGGING, GARBAGE),
 )
 CODES = {name: code for code, name in enumerate(NAMES)}
-"""What the low bits of a mark say: which phase begins; 0 that the last one ends."""
+"""The low bits of a mark: which phase starts; 0 means that the last one ends."""
 AUTOMATIC = frozenset(NAMES)
-"""Phases that hooks open. Inside any other one, which is the user's own, they charge nothing."""
+"""Phases that hooks open. Inside any other phase, which is the user's own, they charge nothing."""
 BITS = 5
 MOST_MARKS = 4096
-"""Marks of one step; a longer one (hours of evaluation without a step) is folded in between."""
+"""Maximum marks of one step; a longer step (hours of evaluation) is folded in between."""
 
 
 class AutomaticSteps:
-    """Steps that hooks open and close, until the user's own code opens one: from then on they are the user's."""
+    """Steps that hooks open and close, until the user's code opens one: from then on the user owns the steps."""
 
     __slots__ = (
         *("_before", "_is_open", "_layouts", "_recorder"),
@@ -51,7 +51,7 @@ class AutomaticSteps:
         self.thread = get_ident()
         """The thread that trains."""
         self.marks: list[int] = []
-        """What began and ended in this step, as `monotonic_ns() << BITS | code`."""
+        """What started and ended in this step, as `monotonic_ns() << BITS | code`."""
         self.add = self.marks.append
         self.marking = True
         """Whether hooks make marks; else they charge through the recorder."""
@@ -60,35 +60,35 @@ class AutomaticSteps:
         self.count = 0
         """Steps closed so far."""
         self.last = -1
-        """Index of the last of them that was written at once."""
+        """Index of the last step that was written at once."""
         recorder._step = _Claim(recorder, self)
 
     def open(self) -> None:
-        """Begin a step, if none is open: what is logged from now on belongs to it."""
+        """Start a step unless one is open: rows logged from now on belong to it."""
         if self._is_open or self.yielded:
             return
         recorder = self._recorder
-        index, counting = self._before = (recorder._index, recorder._counting)  # None after it: the step before
+        index, counting = self._before = (recorder._index, recorder._counting)  # None after it: the previous step
         self._is_open = True
         recorder._thread = self.thread
         recorder._mark = recorder._mark or monotonic_ns()
         recorder._index, recorder._counting = 0 if counting else index + 1, False
 
     def start(self) -> None:
-        """Begin the first step now, unless it has begun: what was before the training belongs to no step."""
+        """Start the first step now, unless it has started: time before the training belongs to no step."""
         if not self.count and not self._is_open:
             self.mark()
             self.open()
 
     def unopen(self) -> None:
-        """Take the beginning of a step back: it was none."""
+        """Undo the start of a step that turned out not to be one."""
         if self._is_open:
             self._is_open = False
             recorder = self._recorder
             recorder._index, recorder._counting = self._before or (recorder._index - 1, False)
 
     def mark(self) -> None:
-        """Let the first step begin now: what was before the training belongs to no step."""
+        """Start the first step now: time before the training belongs to no step."""
         recorder = self._recorder
         if self.count or self.yielded or recorder._stack or not self.marking:
             return
@@ -97,9 +97,9 @@ class AutomaticSteps:
         recorder._mark = monotonic_ns()
 
     def close(self, samples: float | None, *, bare: bool = False, again: bool = False) -> None:
-        """End the step, if it is ours to end, and begin the next one if `again`.
+        """End the step if it is ours, and start the next one if `again`.
 
-        A bare one is written without its phases, which nobody measured.
+        A bare step is written without phases, because none were measured.
         """
         if self.yielded:
             return
@@ -130,7 +130,7 @@ class AutomaticSteps:
             follower.step_ended()
 
     def note(self, samples: float | None) -> bool:
-        """End a bare step and begin the next. False, and nothing done, where the step needs more thought than that."""
+        """End a bare step and start the next. Return False, with no effect, if the step needs more work."""
         recorder = self._recorder
         if self.yielded or not self._is_open or recorder._spent or recorder._stack or self.marks:
             return False
@@ -179,14 +179,14 @@ class AutomaticSteps:
         return layout
 
     def _close_charged(self, samples: float | None) -> None:
-        """End a step in which the recorder has charged phases: the user has some of his own."""
+        """End a step in which the recorder has charged phases: the user has some of their own."""
         if self.marking:
             self.marking = False
             self.marks.clear()
         self._recorder._end_step(samples)
 
     def compress(self) -> None:
-        """Make few marks of many that say the same: the phases one after another, then those that are open."""
+        """Merge redundant marks: the phases one after another, then the open ones."""
         recorder, now = self._recorder, monotonic_ns()
         begun = recorder._mark or self.marks[0] >> BITS
         bits, (_, *elapsed) = self._settle(begun, now)
@@ -200,7 +200,7 @@ class AutomaticSteps:
         self.marks += still_open
 
     def fold(self) -> None:
-        """Charge what the marks say to the recorder, and make none any more."""
+        """Charge the marks to the recorder, and stop making marks."""
         recorder, now = self._recorder, monotonic_ns()
         if not self.marking:
             return
@@ -229,7 +229,7 @@ class AutomaticSteps:
             recorder._mark, recorder._current = now, recorder._stack.pop()
 
     def give_way(self) -> None:
-        """Leave the steps to the user's own code; one that is open has never been."""
+        """Leave the steps to the user's own code; an open one is discarded."""
         if self.yielded:
             return
         self.fold()
@@ -242,7 +242,7 @@ class AutomaticSteps:
 
 
 class Charge:
-    """One phase as hooks charge it: `begin` says whether it is open now, and only then `end` must follow."""
+    """One phase as hooks charge it: `begin` returns whether it is open, and only then `end` must follow."""
 
     __slots__ = ("_code", "_name", "_recorder", "_steps")
 
@@ -251,7 +251,7 @@ class Charge:
         self._name, self._code = name, CODES[name]
 
     def begin(self) -> bool:
-        """Open the phase, unless the user's own is open, or this thread is not the one that trains."""
+        """Open the phase, unless the user's own is open or this is not the training thread."""
         steps = self._steps
         if get_ident() != steps.thread:
             return False
@@ -311,10 +311,10 @@ def charge(steps: AutomaticSteps, name: str) -> Charge:
 
 
 class _Claim(Step):
-    """What `run.step()` returns while hooks count the steps: its first use takes the steps over."""
+    """The result of `run.step()` while hooks count the steps: its first use takes over the steps."""
 
     __slots__ = ("_steps",)
-    asks = True  # its recorder for the followers, see followed_step
+    asks = True  # its recorder, for the followers; see followed_step
 
     def __init__(self, recorder: Recorder, steps: AutomaticSteps) -> None:
         super().__init__(recorder)

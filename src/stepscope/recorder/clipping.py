@@ -1,6 +1,6 @@
-"""Learn the gradient norm from the program's own clipping: torch computes it anyway, so it costs nothing.
+"""Read the gradient norm from the program's own clipping: torch computes it anyway, so it costs nothing.
 
-torch is handed in: nothing here imports it.
+torch is passed in: this module does not import it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ Wrapper = tuple[Any, str, Any, Any]
 
 
 class Listener(Protocol):
-    """Who wants to know the norm."""
+    """Receives the norm."""
 
     def clipped(self, norm: Any, parameters: Any = None, *, limit: Any = None, euclidean: bool = True) -> None:
-        """Take the norm of these parameters' gradients; they are about to be scaled down to the limit."""
+        """Receive the norm of these parameters' gradients just before they are scaled down."""
         ...
 
 
 class ClipWatch:
-    """Replace torch's clipping functions by ones that tell the norm; `close` puts the originals back.
+    """Wrap torch's clipping functions to report the norm; `close` restores the originals.
 
-    `clip_grad_norm_` looks up its two halves in its module at each call, so a program that has imported it by name is
-    heard as well. Under torch.compile the replacements are the originals.
+    `clip_grad_norm_` looks up its two halves in its module at each call, so a program that imported it by name is
+    covered too. Under torch.compile the originals run.
     """
 
     def __init__(self, listener: Listener, torch: Any) -> None:
-        """Tell `listener` of the clipping of this module `torch`."""
+        """Report clipping in this `torch` module to `listener`."""
         self._torch = torch
         self._compiling: Callable[[], bool] = (
             getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling  # noqa: SLF001 - older torch
@@ -49,7 +49,7 @@ class ClipWatch:
             self._replace([inner, outer], "clip_grad_norm_", self._around_clip)
 
     def close(self) -> None:
-        """Put back what was replaced; where somebody has replaced it since, ours stays and does nothing."""
+        """Restore the originals; if another wrapper was added since, ours stays and does nothing."""
         self._listener = None
         for module, name, original, ours in self._wrappers:
             if getattr(module, name, None) is ours:
@@ -65,7 +65,7 @@ class ClipWatch:
                 self._wrappers.append((module, name, original, ours))
 
     def _around_total(self, original: Any) -> Any:
-        """Remember which norm was of another kind than the 2-norm."""
+        """Remember which norm was not the 2-norm."""
 
         def total(tensors: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
             norm = original(tensors, norm_type, *more, **words)
@@ -76,7 +76,7 @@ class ClipWatch:
         return total
 
     def _around_scaling(self, original: Any) -> Any:
-        """Tell the norm before the gradients are scaled."""
+        """Report the norm before the gradients are scaled."""
 
         def scale(parameters: Any, max_norm: Any, total_norm: Any, *more: Any, **words: Any) -> Any:
             if not self._compiling() and self._listener is not None:
@@ -87,7 +87,7 @@ class ClipWatch:
         return scale
 
     def _around_clip(self, original: Any) -> Any:
-        """Tell the norm after the gradients were scaled: older versions compute it inside."""
+        """Report the norm after the gradients were scaled: older versions compute it inside."""
 
         def clip(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *more: Any, **words: Any) -> Any:
             parameters = self._kept(parameters)
@@ -99,5 +99,5 @@ class ClipWatch:
         return clip
 
     def _kept(self, parameters: Any) -> Any:
-        """Return parameters that can be gone through twice; an iterator could not."""
+        """Return parameters that can be iterated twice; an iterator cannot."""
         return parameters if isinstance(parameters, (self._torch.Tensor, list, tuple)) else list(parameters)

@@ -1,4 +1,4 @@
-"""Say once per kind what was wrong with a call, count every time, and never raise into the training."""
+"""Report bad input once per kind, count every occurrence, and never raise into the training."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TextIO
 
 
 class Complaints:
-    """Count refused input by kind; the first of each kind is told on stderr with its remedy."""
+    """Count refused input by kind; the first of each kind is printed on stderr with its remedy."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        """Write to `stream`, or to whatever sys.stderr is at that moment."""
+        """Write to `stream`, or to the current sys.stderr."""
         self._stream = stream
         self.counts: Counter[str] = Counter()
 
@@ -23,7 +23,7 @@ class Complaints:
 
 
 def tell(message: str, stream: TextIO | None = None) -> None:
-    """Print one line for the person at the terminal; a closed or broken terminal is theirs to mend."""
+    """Print one line for the user; a closed or broken terminal is ignored."""
     stream = stream or sys.stderr
     try:
         stream.write(f"stepscope: {message}\n")

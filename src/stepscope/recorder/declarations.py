@@ -21,11 +21,11 @@ PATIENCE = 0.02
 
 
 class TooManyNamesError(Exception):
-    """The run already has as many distinct names as it may."""
+    """The run has reached its limit of distinct names."""
 
 
 class Declarations:
-    """Hand out layouts by names; past MAX_SCHEMAS, rows become (name id, value) pairs."""
+    """Provide layouts by names; past MAX_SCHEMAS, rows become (name id, value) pairs."""
 
     def __init__(self, mapping: Mapping, descriptor: int, max_names: int) -> None:
         """Append to the open schema file `descriptor`; at most `max_names` distinct names."""
@@ -38,21 +38,21 @@ class Declarations:
 
     @property
     def text_bytes(self) -> int:
-        """How many bytes the longest text may have."""
+        """Maximum bytes of a text."""
         return (self._mapping.segment_bytes - RECORD.size - self._mapping.overhead) // 8 * 8
 
     @property
     def longest(self) -> int:
-        """How many values the longest row may have, were it written in pairs."""
+        """Maximum values in a row that is written as pairs."""
         return self.text_bytes // 16
 
     def layout(self, names: tuple[str, ...], kinds: str) -> Layout | None:
-        """Return the layout of these columns, declared; None once there are too many schemas.
+        """Return the declared layout of these columns; None once there are too many schemas.
 
         Raises:
             OSError: the schema file cannot be written.
-            TooManyNamesError: a name is new and there are enough already.
-            TimeoutError: another thread is declaring and does not come back.
+            TooManyNamesError: a name is new and the limit is reached.
+            TimeoutError: another thread is declaring and does not finish.
         """
         layout = self._layouts.get((names, kinds))
         if layout is not None:
@@ -67,7 +67,7 @@ class Declarations:
         return layout
 
     def pairs(self, names: tuple[str, ...], kinds: str = "") -> Layout:
-        """Return a layout that writes a row of these columns as pairs, the names declared. Raises like `layout`.
+        """Return a layout that writes a row of these columns as pairs, with the names declared. Raises like `layout`.
 
         A pair holds a float: durations ("q" in `kinds`) become seconds.
         """
@@ -93,8 +93,8 @@ class Declarations:
         return pack, layout[1], layout[2], layout[3], b""
 
     def close(self) -> None:
-        """Close the schema file; a thread that comes too late is told that nothing can be declared."""
-        with contextlib.suppress(TimeoutError), _Patience(self._lock):  # who holds it now still needs the file
+        """Close the schema file; a late thread then fails to declare."""
+        with contextlib.suppress(TimeoutError), _Patience(self._lock):  # its current holder still needs the file
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
                 os.close(descriptor)
@@ -130,7 +130,7 @@ class _Patience:
 
 
 def _append(descriptor: int, data: bytes) -> None:
-    """Write all of `data` at the end of the file; a torn entry is cut off again."""
+    """Append all of `data` to the file; a torn entry is truncated again."""
     if descriptor < 0:
         raise TimeoutError("the run has ended")
     before = os.fstat(descriptor).st_size

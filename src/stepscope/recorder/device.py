@@ -1,8 +1,8 @@
-"""Values that live on a device: taken at the call without a synchronisation, read when they have arrived.
+"""Values on a device: captured at the call without a synchronization, read when they have arrived.
 
-A torch scalar is copied into a pinned slot on the current stream and an event is recorded behind the copy;
-in-place accumulators and CUDA-graph outputs may change right after. A JAX array is immutable and kept as it is.
-Not verified on hardware: the tests drive this code with a stand-in for torch's device module.
+A torch scalar is copied into a pinned slot on the current stream, followed by an event; in-place accumulators and
+CUDA-graph outputs may change right after. A JAX array is immutable and kept as it is. Not verified on hardware: the
+tests drive this code with a stand-in for torch's device module.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import sys
 from typing import Any, Protocol
 
 SLOTS = 1024
-"""Values in flight at once; a further one is refused and counted."""
+"""Maximum values in flight; further ones are refused and counted."""
 
 
 class Arriving(Protocol):
     """A value on its way to the host."""
 
     def ready(self) -> bool:
-        """Say whether `read` would return at once."""
+        """Return whether `read` would return at once."""
         ...
 
     def read(self) -> float:
@@ -27,11 +27,11 @@ class Arriving(Protocol):
 
 
 class DeviceError(Exception):
-    """Why a device value could not be taken; the text says what to do."""
+    """Why a device value could not be captured; the text says what to do."""
 
 
 def on_device(value: Any) -> bool:
-    """Say whether reading `value` now could wait for a device."""
+    """Return whether reading `value` now could wait for a device."""
     kind = type(value)
     if kind.__module__.partition(".")[0] == "torch" or hasattr(kind, "__torch_function__"):
         device = getattr(value, "device", None)
@@ -40,10 +40,10 @@ def on_device(value: Any) -> bool:
 
 
 class DeviceValues:
-    """Take device scalars; one pool of pinned slots per device type."""
+    """Capture device scalars; one pool of pinned slots per device type."""
 
     def __init__(self, slots: int = SLOTS) -> None:
-        """Prepare nothing until the first device value comes; with 0 slots none is ever taken."""
+        """Reserve nothing until the first device value; with 0 slots none is ever captured."""
         self._slots = slots
         self._pools: dict[str, TorchPool] = {}
 
@@ -75,7 +75,7 @@ class JaxValue:
         self._value = value
 
     def ready(self) -> bool:
-        """Say whether the computation behind the array has ended."""
+        """Return whether the computation behind the array has ended."""
         return bool(self._value.is_ready())
 
     def read(self) -> float:
@@ -87,7 +87,7 @@ class TorchPool:
     """Pinned host slots for the scalars of one device type, each with its event."""
 
     def __init__(self, torch: Any, kind: str, slots: int) -> None:
-        """Reserve the slots; raise DeviceError where the device has no events."""
+        """Reserve the slots; raise DeviceError if the device has no events."""
         self._module = getattr(torch, kind, None)
         if self._module is None or not hasattr(self._module, "Event"):
             raise DeviceError(f"a {kind} device has no events; log float(value) where a wait does not matter")
@@ -96,7 +96,7 @@ class TorchPool:
         self._free = list(range(slots))
 
     def take(self, value: Any) -> Arriving:
-        """Copy the scalar into a free slot behind the work already queued."""
+        """Copy the scalar into a free slot, after the work already queued."""
         capturing = getattr(self._module, "is_current_stream_capturing", None)
         if capturing is not None and capturing():
             raise DeviceError("a graph is being captured; log outside the captured region")
@@ -105,15 +105,15 @@ class TorchPool:
         slot = self._free[-1]
         self._memory[slot].copy_(value.detach().reshape(()), non_blocking=True)
         self._events[slot].record()
-        self._free.pop()  # only now: a copy that the device refuses costs no slot
+        self._free.pop()  # only now: a copy that the device rejects costs no slot
         return TorchValue(self, slot)
 
     def arrived(self, slot: int) -> bool:
-        """Say whether the copy into the slot has ended."""
+        """Return whether the copy into the slot has ended."""
         return bool(self._events[slot].query())
 
     def release(self, slot: int) -> float:
-        """Return the slot's value and make it free again."""
+        """Return the slot's value and free the slot."""
         self._free.append(slot)
         return float(self._memory[slot])
 
@@ -128,9 +128,9 @@ class TorchValue:
         self._pool, self._slot = pool, slot
 
     def ready(self) -> bool:
-        """Say whether the copy has ended."""
+        """Return whether the copy has ended."""
         return self._pool.arrived(self._slot)
 
     def read(self) -> float:
-        """Return the value and give the slot back."""
+        """Return the value and free the slot."""
         return self._pool.release(self._slot)

@@ -1,4 +1,4 @@
-"""Steps whose ends somebody follows: an object of its own, so that a step nobody follows costs nothing more."""
+"""Steps with followers: a separate object, so that a step without followers costs nothing more."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Follower(Protocol):
-    """Who wants to know when a step has ended; neither method may raise."""
+    """Notified when a step has ended; neither method may raise."""
 
     def step_ended(self) -> None:
-        """Take note; called by the thread that trains, after the step was recorded."""
+        """Act on the end of a step; the training thread calls this after the step was recorded."""
 
     def run_ended(self) -> None:
-        """Take note that no step will come; called before the run's last words."""
+        """Act on the end of the run; this is called before its last rows, and no more steps will come."""
 
 
 class FollowedStep(Step):
@@ -26,19 +26,19 @@ class FollowedStep(Step):
     __slots__ = ("_followers",)
 
     def __init__(self, recorder: Recorder, followers: tuple[Follower, ...]) -> None:
-        """Tell these followers of every end."""
+        """Notify these followers of every end."""
         super().__init__(recorder)
         self._followers = followers
 
     def __exit__(self, *_: object) -> None:
-        """Record the step, then tell its followers; what they do is charged to the next step."""
+        """Record the step, then notify its followers; their time is charged to the next step."""
         super().__exit__()
         for follower in self._followers:
             follower.step_ended()
 
 
 def make_step(recorder: Recorder, followers: tuple[Follower, ...]) -> Step:
-    """Return the context of the steps of a recorder; one that asks its recorder for the followers stays."""
+    """Return the context of a recorder's steps; one that asks its recorder for the followers stays."""
     before = getattr(recorder, "_step", None)
     if getattr(before, "asks", False):
         return before  # type: ignore[return-value]

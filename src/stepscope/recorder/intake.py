@@ -1,4 +1,4 @@
-"""Take in whatever is not a row of plain numbers under known names: new names, tensors, text, nonsense."""
+"""Handle input that is not a row of plain numbers under known names: new names, tensors, text, invalid values."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 MAX_PHASES = 1000
 LOOK_EVERY = 1_000_000_000
-"""Nanoseconds between two looks at what the watcher says."""
+"""Interval in ns between two checks of the watcher's messages."""
 MAX_PENDING = 4096
 MAX_TEXT = 32 << 10
-"""Bytes of one event's JSON."""
+"""Maximum bytes of one event's JSON."""
 Sorted = tuple[dict[str, float], dict[str, Arriving], dict[str, Any]]
-"""The values of one call: numbers, those on their way from a device, and text."""
+"""The values of one call: numbers, values on their way from a device, and text."""
 _PYTHONS = frozenset((float, int, bool))
 _REFUSED_TYPES = (complex, bytes, bytearray, set, frozenset, type(None))
 
@@ -57,7 +57,7 @@ class Intake:
         self._declarations = declarations
         self.on_look: Callable[[int, int], None] | None = None
         self.ring: Path | None = None
-        """Where the ring lies; the watcher's words are beside it."""
+        """Path of the ring; the watcher's messages are beside it."""
         self._devices = devices or DeviceValues()
         self._told = 0
         self._max_events, self._window, self._events = max_events, 0, 0
@@ -66,7 +66,7 @@ class Intake:
         """Record a call of `log` that the hot path could not."""
         if self._declarations is None or not recorder.recording:
             return
-        if self.pending:  # what has arrived makes room for what comes
+        if self.pending:  # values that have arrived make room for new ones
             self.settle(recorder)
         values = self.join(recorder, values, {})
         at = self.step(recorder, step)
@@ -84,13 +84,13 @@ class Intake:
             self._expect(recorder, (list(arriving), list(arriving.values()), here, now))
 
     def doubt(self, error: Exception) -> bool:
-        """Return False: the row is not plain. What a signal handler of the user's raised meanwhile goes on its way."""
+        """Return False: the row is not plain. An exception raised meanwhile by a user's signal handler is passed on."""
         if _is_from_handler(error):
             raise error
         return False
 
     def join(self, recorder: Recorder, values: Any, more: dict[str, Any]) -> dict[Any, Any]:
-        """Return what a call of `log` gave as one dict; what is none is refused."""
+        """Return the arguments of a `log` call as one dict; anything else is refused."""
         if values is None:
             return more
         try:
@@ -100,11 +100,11 @@ class Intake:
             return more
 
     def step(self, recorder: Recorder, step: Any) -> int | None:
-        """Return a step that was given as something else than an int; None, and a complaint, if it is none."""
+        """Return a step that was given as something other than an int; None, with a complaint, if it is invalid."""
         if step is None:
             return None
         try:
-            if not on_device(step):  # to read it there would wait for the device
+            if not on_device(step):  # reading it there would wait for the device
                 return operator.index(step) if not isinstance(step, float) else int(step)
         except Exception as error:  # noqa: BLE001 - __index__ of a user's object may raise anything; it is counted
             cause = f"it is no integer ({type(error).__name__})"
@@ -114,7 +114,7 @@ class Intake:
         return None
 
     def index(self, recorder: Recorder, index: Any) -> int | None:
-        """Return the index of a step; None, and a complaint, if later ones could not count on from there."""
+        """Return the index of a step; None, with a complaint, if later steps could not count on from there."""
         number = self.step(recorder, index)
         if number is None or -(2**62) < number < 2**62:
             return number
@@ -122,7 +122,7 @@ class Intake:
         return None
 
     def _sort(self, recorder: Recorder, values: dict[Any, Any]) -> Sorted:
-        """Tell numbers, device values and text apart; refuse the rest."""
+        """Separate numbers, device values and text; refuse the rest."""
         numbers: dict[str, float] = {}
         arriving: dict[str, Arriving] = {}
         texts: dict[str, Any] = {}
@@ -160,7 +160,7 @@ class Intake:
         self.count(recorder, "value", f"cannot log {name!r}: {cause}; pass a number, or an array to run.histogram")
 
     def _row(self, recorder: Recorder, numbers: dict[str, float], now: int, step: int | None) -> Layout | None:
-        """Write one row, in pieces if it is longer than a record may be; return its layout if it has one of its own."""
+        """Write one row, in pieces if it is longer than a record may be; return its layout if it has its own."""
         declarations = self._declarations
         if declarations is None:  # the run has ended meanwhile
             return None
@@ -204,7 +204,7 @@ class Intake:
         text = json.dumps(redact(jsonable(fields)), separators=(",", ":")).encode()
         room = min(MAX_TEXT, declarations.text_bytes)
         if len(text) > room:
-            kind = str(fields.get("kind", "log"))[:16]  # at most 12 bytes a character
+            kind = str(fields.get("kind", "log"))[:16]  # at most 12 bytes per character
             kept = text[: room // 2 - 256].decode(errors="replace")
             text = json.dumps({"kind": kind, "cut": True, "text": kept}).encode()
             self.count(recorder, "text", "cannot keep a long text whole: it was cut; log shorter text", refused=False)
@@ -219,9 +219,9 @@ class Intake:
             self.count(recorder, "pending", "cannot wait for more device values: too many in flight; log less often")
 
     def settle(self, recorder: Recorder) -> bool:
-        """Write the rows of device values that have arrived, in their order; say whether more are awaited.
+        """Write the rows of device values that have arrived, in order; return whether more are pending.
 
-        Each gets the step and the time of its call.
+        Each row gets the step and the time of its call.
         """
         while self.pending:
             names, values, step, now = self.pending[0]
@@ -238,7 +238,7 @@ class Intake:
         return False
 
     def close(self, recorder: Recorder) -> None:
-        """Take in nothing more; device values that have not arrived are given up and counted."""
+        """Accept no more input; device values that have not arrived are dropped and counted."""
         if self.pending:
             cause = f"{len(self.pending)} rows of device values had not arrived"
             self.count(recorder, "late", f"cannot keep every value: {cause}; finish after the last step has ended")
@@ -248,7 +248,7 @@ class Intake:
             declarations.close()
 
     def disarm(self) -> Declarations | None:
-        """Take in nothing more, and leave the schema file to whoever shares it; return what it was written through."""
+        """Accept no more input, and leave the schema file to the process that shares it; return its declarations."""
         declarations, self._declarations = self._declarations, None
         self.pending.clear()
         return declarations
@@ -279,9 +279,9 @@ class Intake:
         return layout or (_nowhere, 0, 0, True, b"")
 
     def number(self, value: Any) -> float:
-        """Return `samples` as a float; NaN, and a complaint, if it is none."""
+        """Return `samples` as a float; NaN, with a complaint, if it is invalid."""
         try:
-            if not on_device(value):  # to read it there would wait for the device
+            if not on_device(value):  # reading it there would wait for the device
                 return _float(value)
         except Exception as error:  # noqa: BLE001 - __float__ of a user's object may raise anything; it is told
             cause = _shown(error)
@@ -291,14 +291,14 @@ class Intake:
         return float("nan")
 
     def look(self, words: memoryview, now: int) -> int:
-        """Look after the watcher, about once a second: print what it has to say; return when to look again."""
+        """Check the watcher about once a second and print its messages; return when to check again."""
         self.hear(words)
         if self.on_look is not None:
             self.on_look(words[WORD_HEARTBEAT], now)
         return now + LOOK_EVERY
 
     def hear(self, words: memoryview) -> None:
-        """Print what the watcher has to say, once."""
+        """Print the watcher's messages, once."""
         status = words[WORD_STATUS]
         if status != self._told:
             self._told = status
@@ -313,14 +313,14 @@ class Intake:
         self.complaints.say("range", f"cannot log a number: {error}; keep steps and values within 64 bits")
 
     def count(self, recorder: Recorder, kind: str, message: str, *, refused: bool = True) -> None:
-        """Complain; `refused` says that a value was lost by it."""
+        """Complain; `refused` means that a value was lost."""
         if refused:
             recorder._words[WORD_REFUSED] += 1
         self.complaints.say(kind, message)
 
 
 def _is_from_handler(error: BaseException) -> bool:
-    """Say whether a function that Python calls for a signal raised this, such as a time limit of the user's."""
+    """Return whether a signal handler raised this, such as a time limit of the user's."""
     signals = sys.modules.get("signal")
     if signals is None:
         return False
@@ -339,18 +339,18 @@ def _nowhere(*_: object) -> None:
 
 
 def _is_plain(kind: type) -> bool:
-    """Say whether struct packs values of this type at once and without side effects: numpy's real scalars."""
+    """Return whether struct packs values of this type directly and without side effects: numpy's real scalars."""
     names = {base.__name__ for base in kind.__mro__ if base.__module__ == "numpy"}
     return bool(names & {"floating", "integer", "bool", "bool_"})
 
 
 def _is_no_real(value: Any) -> bool:
-    """Say whether numpy would make a number of something that is none: complex, a date or span, text, a record."""
+    """Return whether numpy would convert something that is not a number: complex, a date or span, text, a record."""
     return str(getattr(getattr(value, "dtype", None), "kind", "")) in tuple("cMmSUVO")
 
 
 def _float(value: Any) -> float:
-    """Return any one number as a float: also that of a tensor with a gradient, or of an array of one element."""
+    """Return a single number as a float, also from a tensor with a gradient or an array of one element."""
     if hasattr(value, "detach"):
         value = value.detach()
     if getattr(value, "ndim", 0) and hasattr(value, "item"):

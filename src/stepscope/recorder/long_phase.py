@@ -1,4 +1,4 @@
-"""Phases that may last: while one is open the watcher must not take the silence of the steps for a hang."""
+"""Phases that may last: while one is open, the watcher must not mistake the missing steps for a hang."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class LongPhase(Phase):
     __slots__ = ("_before", "_number")
 
     def __init__(self, recorder: Recorder, name: str) -> None:
-        """Take a name that LONG_PHASES has."""
+        """Create a phase whose name is in LONG_PHASES."""
         super().__init__(recorder, name)
         self._number = LONG_PHASES[name]
         self._before: list[int] = []
 
     def __enter__(self) -> None:
-        """Open the phase; one inside another hides it until it ends."""
+        """Open the phase; a nested one hides it until it ends."""
         super().__enter__()
         words = self._recorder._words
         self._before.append(words[WORD_PHASE])

@@ -1,4 +1,4 @@
-"""Make the ring's file, reserve its space, map it and lock it; or stand in for one when there is none."""
+"""Create the ring's file, reserve its space, map it and lock it; or provide a stand-in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Mapping:
 
     @classmethod
     def scratch(cls) -> Mapping:
-        """Return memory that nobody reads, for a recorder that is off."""
+        """Return memory that nothing reads, for a recorder that is off."""
         memory = bytearray(SCRATCH_SEGMENT)
         words = memoryview(bytearray(ring.WORDS * 8)).cast("Q")
         return cls(memory, words, SCRATCH_SEGMENT // ring.SEGMENTS // 8 * 8, 0, checked=False)
@@ -56,15 +56,15 @@ class Mapping:
 
     @property
     def overhead(self) -> int:
-        """Bytes that a record takes beyond its layout."""
+        """Bytes that a record needs beyond its layout."""
         return CHECKSUM.size if self.checked else 0
 
     def close(self) -> None:
-        """Unmap and close: this also gives up the writer's lock."""
+        """Unmap and close, which also releases the writer's lock."""
         if self.path is None:
             return
         self.words.release()
-        with contextlib.suppress(BufferError):  # a slice somebody still holds: the process' end unmaps it
+        with contextlib.suppress(BufferError):  # a slice is still in use: the process' end unmaps it
             self.buffer.close()
         os.close(self.descriptor)
         self.path = None
@@ -77,12 +77,12 @@ def create(
     machine: str | None = None,
     is_welcome: Callable[[], bool] = lambda: True,
 ) -> Mapping:
-    """Make a ring at `path`, reserved, mapped and locked before anybody can find it.
+    """Create a ring at `path` that is reserved, mapped and locked before any process can find it.
 
-    `is_welcome` is asked once its space is reserved: of several ranks that start at once, each then sees the others.
+    `is_welcome` is called once its space is reserved: of several ranks that start at once, each then sees the others.
 
     Raises:
-        OSError: no space for it, or no right to make it.
+        OSError: there is no space for it, or no permission.
     """
     hidden = path.with_name(f".{path.name}.new")
     descriptor = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -107,7 +107,7 @@ def _ask(is_welcome: Callable[[], bool]) -> None:
 
 
 def reserve(descriptor: int, size: int) -> None:
-    """Give the file `size` bytes that really exist, so that a full file system is an error now and not SIGBUS later."""
+    """Allocate `size` bytes for the file, so that a full file system is an error now and not SIGBUS later."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except (AttributeError, OSError) as error:

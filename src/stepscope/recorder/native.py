@@ -1,4 +1,4 @@
-"""The hot path in C, where it was built; see `_hot.c`."""
+"""The hot path in C, if it was built; see `_hot.c`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NAMES = (
 )
 CLOCK_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 PYTHON = tuple({name: vars(owner)[name] for name in names} for owner, names in zip(CLASSES, NAMES, strict=True))
-"""The methods as they are written in Python."""
+"""The methods in their Python version."""
 
 
 def available() -> Any:
-    """Return the module in C; None if it was not built for this interpreter, or is not wanted."""
+    """Return the C module; None if it was not built for this interpreter, or is disabled."""
     return MODULE and compiled()
 
 
 def use(module: Any) -> bool:
-    """Put the methods of the module in place, or those in Python if it is None; say which it is now."""
+    """Install the methods of the C module, or those in Python if it is None; return which are installed."""
     for owner, methods in zip(CLASSES, PYTHON, strict=True):
         _put(owner, methods)
     if module is not None:
@@ -39,16 +39,16 @@ def use(module: Any) -> bool:
 
 
 def keeps_time_by_counter(source: str = CLOCK_SOURCE) -> bool:
-    """Say whether the kernel itself keeps its time by the processor's counter, which then runs evenly on all cores."""
+    """Return whether the kernel's clock is the processor's counter, which is then the same on all cores."""
     try:
         with open(source, "rb") as file:
             return file.read(16).strip() == b"tsc"
-    except OSError:  # hidden in a container, or another kernel: the clock will do
+    except OSError:  # hidden in a container, or another kernel: use the clock
         return False
 
 
 def settle() -> None:
-    """Put the methods in C in place, if there are any, unless they are."""
+    """Install the C methods if there are any and they are not installed yet."""
     if not is_used():
         module = available()
         if module is not None:
@@ -56,12 +56,12 @@ def settle() -> None:
 
 
 def is_used() -> bool:
-    """Say whether the methods in C are in place."""
+    """Return whether the C methods are installed."""
     return vars(Recorder)["log"] is not PYTHON[0]["log"]
 
 
 def in_place() -> Any:
-    """Return the module in C if its methods are in place; else None."""
+    """Return the C module if its methods are installed; else None."""
     return available() if is_used() else None
 
 

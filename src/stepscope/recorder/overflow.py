@@ -1,7 +1,7 @@
-"""What the writer of a ring does when it fills up: wake the watcher, spill, wait a moment, and only then lose rows.
+"""What the writer does when its ring fills up: wake the watcher, spill, wait briefly, and only then lose rows.
 
-All of it happens at the turn to a new segment, about every thousand rows, and only while a quarter of the ring or more
-is not drained. The writer's lock is held meanwhile.
+All of it happens at the switch to a new segment, about every thousand rows, and only while a quarter of the ring or
+more is not drained. The writer's lock is held meanwhile.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from stepscope.recorder.mapping import Mapping
 
 WAIT_SECONDS = 0.045
-"""How long one call waits at most for the watcher to drain."""
+"""Maximum time one call waits for the watcher to drain."""
 START_SECONDS = 2.0
-"""How long calls wait in all for a watcher that was started and has not come yet."""
+"""Maximum total time that calls wait for a watcher that was started and is not running yet."""
 FRESH_SECONDS = 2.0
-"""A watcher that lives gives a sign every half second; nobody waits for one that was silent for so long."""
+"""A living watcher beats every half second; nothing waits for one that was silent for this long."""
 NAP = 0.0005
 TELL_SECONDS = 2.0
-"""Rows that are lost are told of so many seconds after the first one, and again when there are more."""
+"""Lost rows are reported this many seconds after the first one, and again when there are more."""
 TELL_AGAIN = 60.0
 TOO_FAST = "they came faster than they could be written; log less often, or raise recorder.spill_bytes"
 _NS = 1_000_000_000
 
 
 class Overflow:
-    """The relief of one ring."""
+    """Overflow handling of one ring."""
 
     def __init__(
         self, mapping: Mapping, most: int = 0, places: Callable[[], list[Path]] = list, wake: Path | None = None
     ) -> None:
-        """Spill at most `most` bytes, to the first of `places()` that takes them; wake by the FIFO at `wake`.
+        """Spill at most `most` bytes to the first of `places()` that accepts them; wake through the FIFO at `wake`.
 
-        Without any of these the writer only waits for a watcher that has shown that it lives.
+        Without any of these the writer only waits for a watcher that has shown that it is alive.
         """
         self._words, self._buffer = mapping.words, mapping.buffer
         self._base, self._segment = mapping.base, mapping.segment_bytes
@@ -54,10 +54,10 @@ class Overflow:
         self._path: Path | None = None
         self._descriptor, self._wake = -1, -1
         self._broken = False
-        """The spill took no more; it is tried again when what it holds was drained."""
+        """The spill is full; it is tried again when its content was drained."""
         self._woken_at = -1
         self._stuck_at = -1
-        """Where the watcher stood when it was waited for in vain."""
+        """Position of the watcher when waiting for it was in vain."""
         self._left = START_SECONDS
         self._telling, self._cause = False, TOO_FAST
         self.dropped = 0
@@ -65,21 +65,21 @@ class Overflow:
         self.busy = False
         """Whether a thread is making room."""
         self.is_closing = False
-        """The run ends: nobody shall wait."""
+        """The run is ending: nothing may wait."""
 
     def make_room(self, oldest: int) -> None:
-        """Wake the watcher, and see that rows before position `oldest` are drained or spilled, if that is possible."""
+        """Wake the watcher, and try to have rows before position `oldest` drained or spilled."""
         words = self._words
         self.busy = True
         try:
             self._call_watcher()
-            while words[ring.WORD_OLDEST] < oldest:  # once, unless an interrupt ended the last turn
+            while words[ring.WORD_OLDEST] < oldest:  # once, unless an interrupt ended the last switch
                 self._free(words[ring.WORD_OLDEST])
         finally:
             self.busy = False
 
     def _free(self, position: int) -> None:
-        """Give up the segment at `position`."""
+        """Release the segment at `position`."""
         end = position + self._segment
         if self._cursor() < end and not self._spill(position, end) and not self._drained(end):
             self.lose()
@@ -90,7 +90,7 @@ class Overflow:
         return cursor if cursor <= self._words[ring.WORD_HEAD] else 0
 
     def _spill(self, position: int, end: int) -> bool:
-        """Copy the segment at `position` to the spill file; say whether it is there."""
+        """Copy the segment at `position` to the spill file; return whether that worked."""
         words = self._words
         if self._broken and self._cursor() >= words[ring.WORD_SPILL_END]:
             self._broken = False
@@ -101,21 +101,21 @@ class Overflow:
             return False
         if words[ring.WORD_SPILL_END] != position:
             if self._cursor() < words[ring.WORD_SPILL_END]:
-                return False  # rows between were lost: the file goes on once what it holds was drained
+                return False  # rows in between were lost: the file continues once its content was drained
             words[ring.WORD_SPILL_FROM] = words[ring.WORD_SPILL_END] = position
         self._reuse(end - self._most)
         start = self._base + position % self._capacity
         try:
             with memoryview(self._buffer) as whole, whole[start : start + self._segment] as part:
                 self._broken = os.pwrite(self._descriptor, part, position % self._most) < self._segment
-        except OSError:  # no space: what is there stays, and rows wait in the ring again
+        except OSError:  # no space: the spilled rows stay, and new rows wait in the ring
             self._broken = True
         if not self._broken:
             words[ring.WORD_SPILL_END] = end
         return not self._broken
 
     def _reuse(self, first: int) -> None:
-        """See that what lies before position `first` is not needed any more, or give it up."""
+        """Ensure that rows before position `first` are no longer needed, or drop them."""
         words = self._words
         if words[ring.WORD_SPILL_FROM] < first:
             if not self._drained(first):
@@ -123,16 +123,16 @@ class Overflow:
             words[ring.WORD_SPILL_FROM] = first
 
     def _open(self) -> bool:
-        """Begin a spill file; say whether that was possible."""
+        """Create a spill file; return whether that was possible."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             places = self._places()
-        except OSError:  # no folder of ours
+        except OSError:  # no runtime folder
             return False
         for path in places:
             try:
                 self._descriptor = os.open(path, flags, 0o600)
-            except OSError:  # no space or no right to: the next place may do, else rows wait in the ring
+            except OSError:  # no space or no permission: try the next place, else rows wait in the ring
                 continue
             self._path = path
             self._words[ring.WORD_SPILL_FILE] += 1
@@ -140,7 +140,7 @@ class Overflow:
         return False
 
     def _drained(self, goal: int) -> bool:
-        """Wait until the watcher has drained up to `goal`; say whether it has. Not for one that is dead or stuck."""
+        """Wait until the watcher has drained up to `goal`; return whether it has. A dead or stuck one ends the wait."""
         began = time.monotonic()
         while self._cursor() < goal:
             waited = time.monotonic() - began
@@ -170,17 +170,17 @@ class Overflow:
         if cursor == self._woken_at or self._wake_path is None:
             return
         try:
-            if self._wake < 0:  # not for writing alone: a pipe that nobody reads any more is a deadly signal to some
+            if self._wake < 0:  # not write-only: writing to a pipe without a reader raises SIGPIPE
                 self._wake = os.open(self._wake_path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             os.write(self._wake, b"\0")
-        except FileNotFoundError:  # it has not come yet
+        except FileNotFoundError:  # it is not running yet
             return
-        except OSError:  # full: it was told often enough, and looks by itself ten times a second
+        except OSError:  # full: it was woken often enough, and polls ten times a second
             pass
         self._woken_at = cursor
 
     def release(self) -> None:
-        """Delete a spill file that was drained. The memory goes in a thread: to free it may take some time."""
+        """Delete a drained spill file. A thread frees the memory, because that may take some time."""
         words = self._words
         if self._descriptor < 0 or self._cursor() < words[ring.WORD_SPILL_END] or self._path is None:
             return
@@ -199,7 +199,7 @@ class Overflow:
         return self._descriptor >= 0
 
     def lost(self) -> int:
-        """Return how many rows are lost so far: overwritten before anybody drained them, or dropped."""
+        """Return how many rows are lost so far: overwritten before they were drained, or dropped."""
         words = self._words
         while True:
             expected, lost = words[ring.WORD_EXPECTED], words[ring.WORD_LOST]
@@ -208,7 +208,7 @@ class Overflow:
                 return int(lost + missing + self.dropped)
 
     def _first_kept(self) -> int:
-        """Return the sequence of the first row that nobody has drained and that is still there; 0 if all are."""
+        """Return the sequence of the first undrained row that still exists; 0 if all do."""
         words = self._words
         cursor, oldest = self._cursor(), words[ring.WORD_OLDEST]
         first = max(cursor, words[ring.WORD_SPILL_FROM])
@@ -222,17 +222,17 @@ class Overflow:
         return int(RECORD.unpack(head)[2]) if len(head) == RECORD.size else 0
 
     def loss(self, count: int, when: str = "") -> str:
-        """Return what to say of so many lost rows."""
+        """Return the message about this many lost rows."""
         return f"cannot keep every row: {when}{count} lost, {self._cause}"
 
     def lose(self) -> None:
-        """Have the person at the terminal told that rows are lost, soon."""
+        """Report lost rows to the user, soon."""
         if self._telling:
             return
         self._telling, self._cause = True, self._find_cause()
         try:
             _thread.start_new_thread(self._tell_soon, ())
-        except RuntimeError:  # no more threads: the end of the run tells it
+        except RuntimeError:  # no more threads: the end of the run reports it
             return
 
     def _tell_soon(self) -> None:
@@ -241,7 +241,7 @@ class Overflow:
             time.sleep(pause)
             try:
                 lost = self.lost()
-            except (ValueError, OSError):  # the run has ended, and has told it
+            except (ValueError, OSError):  # the run has ended, and has reported it
                 return
             if lost <= told:
                 self._telling = False
@@ -260,8 +260,8 @@ class Overflow:
         return TOO_FAST
 
     def close(self) -> None:
-        """Let go of all files; what is in them belongs to the watcher from now on. May be called again."""
-        if self.busy:  # a thread that does not come back: it must not meet another file under these numbers
+        """Close all files; their content belongs to the watcher from now on. May be called again."""
+        if self.busy:  # a thread that does not return must not find another file under these numbers
             return
         descriptors, self._descriptor, self._wake = (self._descriptor, self._wake), -1, -1
         for descriptor in descriptors:

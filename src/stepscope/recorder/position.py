@@ -1,4 +1,4 @@
-"""Where the next record goes, and the rare moments of a write: a full segment, a busy lock, a foreign thread."""
+"""Where the next record goes, and the rare cases of a write: a full segment, a busy lock, another thread."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from stepscope.recorder.overflow import Overflow
 
 PATIENCE = 0.04
-"""Seconds that a thread waits for another one's write before it leaves its row to it."""
+"""Seconds that a thread waits for another one's write before it leaves its row to that thread."""
 NAP = 0.0002
 LEAST_LOOKS = 20
-"""How often it looks at least: on a machine that stood still the other one had no time to go on either."""
+"""Minimum number of checks: on a machine that stood still the other thread had no time either."""
 SIDE_ROWS = 256
-"""Rows that can wait for the end of a write: of the same thread, or of one that takes too long."""
+"""Maximum rows that wait for the end of a write: of the same thread, or of one that takes too long."""
 
 
 class RingPosition(State):
@@ -34,7 +34,7 @@ class RingPosition(State):
     __slots__ = ("_base", "_buffer", "_is_plain", "_segment", "_waiting", "overflow")
 
     def __init__(self, mapping: Mapping) -> None:
-        """Stand at the start of an empty ring; without a ring there is no token, and nobody ever writes."""
+        """Start at the beginning of an empty ring; without a ring there is no token, and nothing is ever written."""
         self.recording = mapping.path is not None
         self._tokens: list[Any] = [True] if self.recording else []
         self._side: deque[tuple[Any, ...]] = deque()
@@ -44,7 +44,7 @@ class RingPosition(State):
         self._head, self._limit, self._shift, self._sequence = 0, self._segment, mapping.base, 0
         self._thread, self._shared = 0, False
         self.overflow: Overflow | None = None
-        """What makes room in a ring that fills up; without it the oldest rows give way."""
+        """Makes room in a ring that fills up; without it the oldest rows are dropped."""
         self._hold(mapping.buffer if self.recording and not mapping.checked else None)
 
     def _turn(self) -> int:
@@ -65,7 +65,7 @@ class RingPosition(State):
         return start
 
     def give_back(self) -> None:
-        """Delete a spill file that was drained, unless somebody is writing."""
+        """Delete a drained spill file, unless a thread is writing."""
         if self.overflow is None or not self.overflow.is_open:
             return
         try:
@@ -78,14 +78,14 @@ class RingPosition(State):
             self._tokens.append(token)
 
     def _contend(self, item: tuple[Any, ...]) -> Any:
-        """Return the token when the writer before us is done; None if the row must wait for it, or is dropped."""
+        """Return the token when the previous writer is done; None if the row must wait for it, or is dropped."""
         tokens = self._tokens
         if not self.recording:
             return None
         if self._writes_in(sys._getframe(1).f_back):
             self._defer(item)
             return None
-        self._waiting.append(True)  # who writes lets us have the token: else we would only be awake when it is gone
+        self._waiting.append(True)  # the writer passes us the token: else we would only wake up when it is gone
         try:
             began, looks = time.monotonic(), 0
             while time.monotonic() < began + PATIENCE or looks < LEAST_LOOKS:
@@ -101,14 +101,14 @@ class RingPosition(State):
             self._waiting.pop()
         others = {ident: frame for ident, frame in sys._current_frames().items() if ident != get_ident()}
         if not any(map(self._writes_in, others.values())):
-            return True  # an interrupt took the token with it: nobody writes
+            return True  # an interrupt took the token with it: no thread is writing
         self._defer(item)
         if tokens:  # that write ended meanwhile, and may not have seen our row
             self._write_deferred()
         return None
 
     def _defer(self, item: tuple[Any, ...]) -> None:
-        """Leave a row to the write that is going on; count it if too many wait there already."""
+        """Leave a row to the current write; count it as lost if too many wait already."""
         if len(self._side) < SIDE_ROWS:
             self._side.append((*item[:3], tuple(item[3])))
             self._awaiting = True  # the next row of any thread is left to Python, which writes these first
@@ -119,14 +119,14 @@ class RingPosition(State):
             self.overflow.lose()
 
     def _let_others(self) -> None:
-        """Write the rows that were left to us, and let another thread write that waits for the token."""
+        """Write the rows that were left to us, and let a thread write that waits for the token."""
         if self._side:
             self._write_deferred()
         if self._waiting:
             time.sleep(NAP)
 
     def _writes_in(self, frame: FrameType | None) -> bool:
-        """Say whether a stack of calls is inside a write to this ring."""
+        """Return whether a call stack is inside a write to this ring."""
         code = type(self)._python_write.__code__  # type: ignore[attr-defined]
         while frame is not None:
             if frame.f_code is code and frame.f_locals.get("self") is self:
@@ -135,12 +135,12 @@ class RingPosition(State):
         return False
 
     def _write_deferred(self) -> None:
-        """Write the rows that came inside another's write, all taken at once: the end of each finds none left."""
+        """Write the rows that came during another write, all taken at once: the end of each finds none left."""
         side, waiting = self._side, []
         try:
             while True:
                 waiting.append(side.popleft())
-        except IndexError:  # that was the last, or another thread was quicker
+        except IndexError:  # that was the last, or another thread was faster
             waiting.reverse()
         try:
             while waiting:
@@ -149,7 +149,7 @@ class RingPosition(State):
             side.extendleft(waiting)  # none, unless an interrupt ended this
 
     def _owns(self, foreign: list[int]) -> bool:
-        """Say whether the calling thread is the one whose time is charged; the first one is, until a step begins."""
+        """Return whether time of the calling thread is charged; the first thread is charged until a step starts."""
         if not self._thread:
             self._thread = get_ident()
             return True

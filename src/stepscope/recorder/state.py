@@ -1,4 +1,4 @@
-"""The state of the hot path: unboxed in C where the twin was built (`_state.h`), else as Python's own objects."""
+"""The state of the hot path: unboxed in C if the C version was built (`_state.h`), else as Python objects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 PURE = "STEPSCOPE_PURE"
-"""Environment variable: set to anything, only Python runs in the training."""
+"""Environment variable: if set, only Python runs in the training."""
 
 
 def compiled() -> Any:
-    """Return the module in C; None if it was not built for this interpreter, or is not wanted."""
+    """Return the C module; None if it was not built for this interpreter, or is disabled."""
     if os.environ.get(PURE):
         return None
     try:
@@ -44,11 +44,11 @@ class _State:
     _thread: int
 
     def _hold(self, memory: Any) -> None:
-        """Do nothing: only the twin in C holds the ring's memory."""
+        """Do nothing: only the C version holds the ring's memory."""
 
 
 class _Spent(defaultdict[str, int]):
-    """Nanoseconds by phase of the step under way; a phase that has none yet has 0."""
+    """Nanoseconds by phase of the current step; a new phase has 0."""
 
     def __init__(self) -> None:
         super().__init__(int)

@@ -91,9 +91,7 @@ class NvidiaSampler:
         if not self._wanted():
             return {}
         values: dict[str, float] = {}
-        for answer in self._dialog.exchange(
-            now
-        ):  # after a late answer there are often two: the older may have the slow values
+        for answer in self._dialog.exchange(now):  # after a late answer often two: the older may have the slow values
             values |= self._take(answer, now)
         for index in self._cards.lost:
             values = {name: value for name, value in values.items() if not name.startswith(f"gpu/{index}/")}

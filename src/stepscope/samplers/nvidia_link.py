@@ -76,9 +76,7 @@ class Link:
                 with contextlib.suppress(OSError):  # nothing of ours is left to write
                     pipe.close()
         self._process.kill()
-        with contextlib.suppress(
-            subprocess.TimeoutExpired
-        ):  # it is stuck in the driver, and dies when the call returns
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the driver; it dies when that call returns
             self._process.wait(wait)
 
     def gone(self) -> bool:

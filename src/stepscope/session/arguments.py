@@ -1,4 +1,4 @@
-"""Keywords of `init` that name nothing: a slip of the author's, told at once and with the right one."""
+"""Unknown keywords of `init`: reported at once, with the correct spelling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ELSEWHERE = {
 
 
 def known_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the keyword settings that name something, and a sentence for each of the others."""
+    """Return the valid keyword settings, and a sentence for each of the others."""
     strangers = set(unknown_settings(settings))
     wrong = [key for key in settings if key.replace(BETWEEN, ".") in strangers]
     refused = [

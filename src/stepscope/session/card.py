@@ -1,7 +1,7 @@
-"""The card that a run leaves in the terminal when it ends: what it did, what was wrong, and where to look.
+"""The summary that a run prints when it ends: what it did, what was wrong, and where to look.
 
-Made from what is at hand (the clock, the end of the run's tail, its events): nothing is waited for, and nothing here
-can keep the program from ending.
+Built from what is available (the clock, the end of the run's tail, its events): it waits for nothing, and cannot keep
+the program from ending.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from stepscope.views.event_count import EventCount
 
 RECENT = 50
-"""Steps over which the parts of the step are averaged."""
+"""Steps over which the phases are averaged."""
 MOST_TAIL = 2 << 20
-"""Bytes of a tail that are read: a longer one would take too long."""
+"""Maximum bytes of a tail that are read: a longer one would take too long."""
 SHOWN = ("loss", "accuracy")
 PHASE, STEP = "phase/", "step_seconds"
 LABEL = 9
 COMMANDS = ("look", "", "page")
-"""Labels of what is to be typed."""
+"""Labels of commands to type."""
 WIDEST = 100
 
 
@@ -51,15 +51,15 @@ def show(
     launched: bool = False,
     stream: TextIO | None = None,
 ) -> None:
-    """Print the card of a run that has ended: on its first rank, on a terminal, and never raising.
+    """Print the summary of a run that has ended: on its first rank, on a terminal, and never raising.
 
     Args:
         path: the run's folder.
-        name: as people know it.
-        steps: that it made.
-        end: how it ended, in words; empty where that is not known before the process is gone.
+        name: display name.
+        steps: completed steps.
+        end: how it ended, in words; empty if unknown before the process is gone.
         rank: of this process.
-        launched: by `stepscope run`: where there is no terminal, one line says where the run is.
+        launched: by `stepscope run`: without a terminal, one line says where the run is.
         stream: standard error by default.
     """
     stream = sys.stderr if stream is None else stream
@@ -86,7 +86,7 @@ def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool, bad: bool = 
     yield f"{dim}╭─{off}{bold}{title}{off}{dim}{'─' * (width - 4 - len(title))}─╮{off}"
     for label, text in rows[1:]:
         room = width - LABEL - 5
-        if len(text) > room and label in COMMANDS:  # to be copied: it runs out of the frame
+        if len(text) > room and label in COMMANDS:  # meant to be copied: it may exceed the frame
             yield f"{dim}│{off} {dim}{label:<{LABEL}}{off} {text}"
             continue
         shown = text if len(text) <= room else f"{text[: room - 1]}…"
@@ -95,7 +95,7 @@ def drawn(rows: list[tuple[str, str]], width: int, *, colour: bool, bad: bool = 
 
 
 def lines(path: Path, name: str, steps: int, end: str = "", now: float | None = None) -> Iterator[tuple[str, str]]:
-    """Yield label and text of what a card says, the title first."""
+    """Yield label and text of each row, the title first."""
     yield "stepscope", f"{_plain(name)} {_plain(end)}".strip()
     seconds = (time.time() if now is None else now) - _created(path)
     ranks = _trained(path)
@@ -118,7 +118,7 @@ def lines(path: Path, name: str, steps: int, end: str = "", now: float | None = 
 
 
 def _shell(path: Path) -> str:
-    """Return the run's folder as one types it here."""
+    """Return the run's folder as one would type it here."""
     near, far = os.path.relpath(path), str(path)
     return shlex.quote(_plain(near if len(near) < len(far) else far))
 
@@ -131,7 +131,7 @@ def _created(path: Path) -> float:
 
 
 def _trained(path: Path) -> list[Totals]:
-    """Return the steps of each rank of the last attempt, as the watchers have counted them; the first rank first."""
+    """Return the steps of each rank of the last attempt, as the watchers counted them; the first rank first."""
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import read_nodes
 
@@ -167,8 +167,8 @@ def _alerts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _recent(path: Path) -> dict[str, Mapping[str, float]]:
-    """Return last values and the shares of the phases, from the end of the newest tail; nothing without NumPy."""
-    if "numpy" not in sys.modules:  # loading it takes longer than a card is worth
+    """Return last values and the shares of the phases, from the end of the newest tail; empty without NumPy."""
+    if "numpy" not in sys.modules:  # importing it takes longer than a summary is worth
         return {}
     from stepscope.store.decode import decode_tail
     from stepscope.store.layout import RunFolder

@@ -1,4 +1,4 @@
-"""The run of this process, for calls without one: `stepscope.log(...)` and its like."""
+"""The current run of this process, for calls such as `stepscope.log(...)`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class Current:
-    """Which run is the current one, and which ones must be ended or disarmed with the process."""
+    """Which run is the current one, and which must be ended or disarmed with the process."""
 
     def __init__(self) -> None:
-        """Begin with none: calls go nowhere until `init`."""
+        """Start with none: calls have no effect until `init`."""
         self.run = Run.off()
         self.launched: Run | None = None
-        """The run that `stepscope run` began: what the script itself begins is this one."""
+        """The run that `stepscope run` started: a run that the script itself starts is this one."""
         self._facts: LaterFacts | None = None
         self._runs: list[Run] = []
         self.end = ""
-        """How the program of `stepscope run` has ended, in words; nobody else here sees what sys.exit was given."""
+        """How the program of `stepscope run` has ended, in words; only it sees the argument of sys.exit."""
         self._hooked = False
         self._error_before: object = None
 
     def adopt(self, run: Run) -> None:
-        """Make `run` the current one, and see to its end: until then it is kept alive."""
+        """Make `run` the current one, keep it alive, and end it with the process."""
         self.run = run
         if not run.recording:
             return
@@ -53,7 +53,7 @@ class Current:
             sys.modules["multiprocessing.util"].Finalize(None, self._at_exit, exitpriority=0)
 
     def end_at_prompt(self) -> None:
-        """End the run before where people type: there the cell or the line that began it is run again.
+        """End the previous run at an interactive prompt: the cell or line that started it is run again.
 
         A program may record several runs at a time, and ends them itself.
         """
@@ -62,7 +62,7 @@ class Current:
             self.run.finish()
 
     def join(self, config: Any, name: str | None) -> Run:
-        """Return the run that `stepscope run` began, to a script that begins one itself; keep what it says of it."""
+        """Return the run that `stepscope run` started to a script that starts one itself, and keep its arguments."""
         run = self.launched or self.run
         self.run = run
         if config is not None or name is not None:
@@ -72,11 +72,11 @@ class Current:
         return run
 
     def launch(self, run: Run) -> None:
-        """Take `run` for the one that `stepscope run` began."""
+        """Mark `run` as the one that `stepscope run` started."""
         self.launched, run.is_launched = run, True
 
     def later(self, config: Mapping[str, Any], name: str | None = None) -> None:
-        """Keep what the script says of the run that `stepscope run` began: settings, and a name if it has none."""
+        """Keep what the script sets on the run that `stepscope run` started: settings, and a name if it has none."""
         if self.launched is None:
             return
         if self._facts is None:
@@ -92,7 +92,7 @@ class Current:
         self._runs = []
 
     def _at_exit(self) -> None:
-        """Say how the process ended, as far as it can know: an uncaught exception leaves its traces in sys."""
+        """Record how the process ended, as far as known: an uncaught exception leaves its traces in sys."""
         error = getattr(sys, "last_value", None)
         if error is self._error_before or hasattr(sys, "ps1"):  # an old one, or one at a prompt, which ended nothing
             error = None
@@ -125,7 +125,7 @@ def phase(name: str) -> Phase:
 
 
 def data(source: Iterable[Any]) -> Data:
-    """Iterate over `source`, charging the waiting to the phase "data"; see `Run.data`."""
+    """Iterate over `source`, charging the waiting time to the phase "data"; see `Run.data`."""
     return CURRENT.run.data(source)
 
 

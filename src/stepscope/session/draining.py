@@ -1,4 +1,4 @@
-"""The draining half of a watcher as a thread of the trainer, for where no process can be started."""
+"""Drain the ring in a thread of the trainer, if no watcher process can be started."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from stepscope.core.places import Places
 
 BATCHES = 64
-"""Reads of the ring in one go at most, so that the thread sees that it shall end."""
+"""Maximum reads of the ring in one pass, so that the thread notices when it should end."""
 
 
 class DrainThread(threading.Thread):
-    """The draining half of a watcher, inside the trainer: rows reach the tail, nothing is sealed."""
+    """A watcher's draining inside the trainer: rows reach the tail, nothing is sealed."""
 
     def __init__(self, folder: Path, ring_path: Path, places: Places, interval: float = 0.1) -> None:
         """Drain the ring at `ring_path` every `interval` seconds."""
@@ -40,7 +40,9 @@ class DrainThread(threading.Thread):
         except (BusyError, OSError, ValueError) as error:
             tell(f"cannot write the run: {error}; its rows stay in shared memory")
             return
-        stream.reader.set_word(ring.WORD_HEARTBEAT, time.monotonic_ns())  # whoever finds us gone need not wait for us
+        stream.reader.set_word(
+            ring.WORD_HEARTBEAT, time.monotonic_ns()
+        )  # a process that finds us gone need not wait for us
         writer = Writer(node_name(self._places.disk, boot_id()), stream.identity.attempt)
         drain = Drain(self._folder, writer, OwnRows(-1 - stream.identity.node_rank, time.monotonic_ns()))
         ending = Ending()
@@ -50,7 +52,7 @@ class DrainThread(threading.Thread):
             self._end(drain, stream, ending)
 
     def _all(self, drain: Drain, stream: Stream, ending: Ending) -> bool:
-        """Drain what is there; say whether nothing is left."""
+        """Drain everything available; return whether nothing is left."""
         pair = read_pair(SystemClock())
         stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
         try:
@@ -66,7 +68,7 @@ class DrainThread(threading.Thread):
         try:
             drain.rotate()
             end_rank(self._folder, drain.writer, stream, ending)
-        except OSError as error:  # the ring stays, and a reader brings its end home
+        except OSError as error:  # the ring stays, and a later reader recovers its end
             stream.reader.set_word(ring.WORD_STATUS, status.from_error(error))
             return
         stream.reader.set_word(ring.WORD_ENDED, 1)
@@ -74,7 +76,7 @@ class DrainThread(threading.Thread):
         HELD.discard(self._ring_path)
 
     def stop(self) -> bool:
-        """Ask for the end, and wait for it a moment; say whether it has come."""
+        """Ask the thread to end, and wait briefly; return whether it has."""
         self._ending.set()
         self.join(0.2)
         return not self.is_alive()

@@ -1,6 +1,6 @@
-"""What becomes known of a run after it began: values that its script was called with, its own name for the run.
+"""Facts learned after a run started: the values its script was called with, and the script's name for the run.
 
-They are written beside run.json by a thread of their own, so that no call waits for a disk.
+A thread writes them beside run.json, so that no call waits for a disk.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class LaterFacts:
     """The facts of one run; safe to call from any thread, never raises, never waits."""
 
     def __init__(self, run: Run) -> None:
-        """Begin with none; only the first rank writes."""
+        """Start with none; only the first rank writes."""
         self._file = RunFolder(run.path).later_file if run.recording and run.rank == 0 else None
         self._facts: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._writer: threading.Thread | None = None
 
     def add(self, config: Mapping[str, Any] | None = None, name: str | None = None) -> None:
-        """Take in settings, which replace earlier ones of the same name, and the name of the run."""
+        """Add settings, which replace earlier ones of the same name, and the name of the run."""
         if self._file is None:
             return
         with self._lock:
@@ -57,6 +57,6 @@ class LaterFacts:
             tell(f"cannot keep the settings of the script: {problem}; pass them to init(config=...)")
 
     def settle(self, seconds: float) -> None:
-        """Wait until they are written, so many seconds at most."""
+        """Wait until the facts are written, at most this many seconds."""
         if self._writer is not None:
             self._writer.join(seconds)

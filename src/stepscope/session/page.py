@@ -1,4 +1,4 @@
-"""Serve the page beside a training: one process for all runs of a folder, which ends when nobody needs it."""
+"""Serve the page beside a training: one process for all runs of a folder, which ends when it is no longer needed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 MODULE = "stepscope.web.training_server"
 PORTS = 10
-"""Ports that are tried, from the one asked for; then any."""
+"""Number of ports to try from the requested one; then any."""
 
 
 def lock_path(root: Path) -> Path:
-    """Return the file that the server of a folder of runs holds a lock on, and writes its address to."""
+    """Return the file that the server of a folder of runs locks, and writes its address to."""
     return find_places().of_run(str(root), find_places().disk).with_suffix(".page")
 
 
@@ -37,7 +37,7 @@ def serve_beside(
     start: Callable[..., None] = start_detached,
     say: Callable[[str], None] = tell,
 ) -> None:
-    """Start a server for the runs below `root`, unless there is one; say where the page is. Never raises.
+    """Start a server for the runs below `root`, unless there is one; report the page's address. Never raises.
 
     Args:
         root: folder of the projects.
@@ -45,7 +45,7 @@ def serve_beside(
         port: the first to try.
         *more: further arguments of the server: seconds between updates, metrics shown first.
         start: starts one of our programs.
-        say: tells the user.
+        say: prints to the user.
     """
     try:
         lock = lock_path(root)
@@ -63,7 +63,7 @@ def serve_beside(
 
 
 def told(address: str, *, private: bool) -> str:
-    """Return the sentence that says where the page is; its token only where nobody else reads it.
+    """Return the sentence with the page's address; its token only where other people cannot read it.
 
     Raises:
         OSError: the token of that server cannot be found.
@@ -75,7 +75,7 @@ def told(address: str, *, private: bool) -> str:
 
 
 def is_private() -> bool:
-    """Say whether what we print is for this user's eyes: a terminal or a notebook, not a log that others may read."""
+    """Return whether only this user sees the output: a terminal or a notebook, not a log that others may read."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
@@ -101,7 +101,7 @@ def free_port(host: str, port: int) -> int:
     """Return the first free port from `port` on, or any.
 
     Raises:
-        OSError: the address is not of this machine.
+        OSError: this machine does not have the address.
         StepscopeError: no port is free.
     """
     for candidate in [*range(port, min(port + PORTS, 65536)), 0] if port else [0]:

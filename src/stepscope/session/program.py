@@ -1,6 +1,6 @@
-"""Run a program in this very process as Python itself would: as `__main__`, with its own arguments and path.
+"""Run a program in this process as Python itself would: as `__main__`, with its own arguments and path.
 
-Its output, exit code, signals, tracebacks, pickles and worker processes are what they are without us.
+Its output, exit code, signals, tracebacks, pickles and worker processes are the same as without us.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 MAIN = "__main__"
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-"""Where our own code lies."""
+"""The folder of our own code."""
 _KEPT: list[Any] = []
-"""The module that was `__main__` before: what it holds must live as long as the process."""
+"""The previous `__main__` module: its objects must live as long as the process."""
 
 
 class Program(NamedTuple):
-    """A program that was found, ready to be run."""
+    """A program that was found and is ready to run."""
 
     name: str
-    """What stands in sys.argv[0]."""
+    """Value of sys.argv[0]."""
     load: Callable[[], CodeType]
-    """Return its code; raises SyntaxError where that is wrong."""
+    """Returns its code; raises SyntaxError."""
     folder: str
-    """What stands in sys.path[0]."""
+    """Value of sys.path[0]."""
     facts: dict[str, Any]
-    """The module's `__file__`, `__spec__` and their like."""
+    """The module's `__file__`, `__spec__` and similar attributes."""
 
 
 def find_script(path: str) -> Program:
@@ -89,7 +89,7 @@ def _code_of(loader: importlib.abc.InspectLoader, name: str) -> CodeType:
 
 
 def prepare(program: Program, arguments: list[str]) -> ModuleType:
-    """Make the module `__main__`, sys.argv and sys.path what the program expects; return the module."""
+    """Set the module `__main__`, sys.argv and sys.path for the program; return the module."""
     module = ModuleType(MAIN)
     module.__dict__.update(program.facts, __builtins__=sys.modules["builtins"])
     _KEPT.append(sys.modules.get(MAIN))
@@ -101,7 +101,7 @@ def prepare(program: Program, arguments: list[str]) -> ModuleType:
 
 
 def execute(program: Program, module: ModuleType) -> int:
-    """Run the program to its end. What it raises goes on; an error's traceback is shown without our frames."""
+    """Run the program to its end. Exceptions propagate; an error's traceback is shown without our frames."""
     code: CodeType | None = None
     try:
         code = program.load()
@@ -120,7 +120,7 @@ def execute(program: Program, module: ModuleType) -> int:
 def own_frames(trace: TracebackType | None, code: CodeType | None) -> TracebackType | None:
     """Return a traceback from the program's own frame on, without our hooks in between.
 
-    Nothing of it if that frame is not there (a syntax error).
+    Empty if that frame is missing (a syntax error).
     """
     inner = trace
     while inner is not None and inner.tb_frame.f_code is not code:
@@ -136,7 +136,7 @@ def own_frames(trace: TracebackType | None, code: CodeType | None) -> TracebackT
 
 def _shown_already(error: BaseException, trace: TracebackType | None) -> Callable[..., None]:
     def hook(kind: type[BaseException], value: BaseException, at: TracebackType | None) -> None:
-        if value is error:  # shown; what is kept of it shall not have our frames either
+        if value is error:  # it was shown; the stored traceback should not have our frames either
             value.__traceback__ = trace
         else:
             sys.__excepthook__(kind, value, at)
@@ -145,7 +145,7 @@ def _shown_already(error: BaseException, trace: TracebackType | None) -> Callabl
 
 
 class _Once(importlib.abc.InspectLoader):
-    """A loader of code that is there already."""
+    """A loader of code that was compiled before."""
 
     def __init__(self, code: CodeType) -> None:
         self._code = code

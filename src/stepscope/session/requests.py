@@ -1,7 +1,7 @@
-"""What others ask of a live run: a file beside its ring, noticed about once a second by one look at the file system.
+"""Requests to a live run: a file beside its ring, checked about once a second with one system call.
 
-It lies in the private runtime directory and not in the run's folder: that may be on a network file system, where a look
-can block the training, and only this user can write here.
+The file is in the private runtime directory and not in the run's folder, which may be on a network file system, where a
+check can block the training; and only this user can write there.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from stepscope.session.run import Run
 
 MAX_BYTES = 4096
-"""Bytes of the largest request."""
+"""Maximum bytes of a request."""
 TAKEN, STARTED = "profile_requested", "profile_started"
-"""Kinds of the events that say that a request was taken, and that its profile has begun."""
+"""Kinds of the events that a request was accepted, and that its profile has started."""
 
 
 class Request(NamedTuple):
-    """A profile that is asked for."""
+    """A requested profile."""
 
     id: str
     options: dict[str, Any]
@@ -37,7 +37,7 @@ class Request(NamedTuple):
         """Read the content of the file.
 
         Raises:
-            ValueError: it is no request.
+            ValueError: it is not a request.
         """
         try:
             facts = json.loads(data)
@@ -47,7 +47,7 @@ class Request(NamedTuple):
 
 
 def place(path: Path, request: Request) -> None:
-    """Put a request where the process looks for it, whole or not at all; an older one that nobody took is replaced.
+    """Put a request atomically where the process looks for it; an unanswered older one is replaced.
 
     Raises:
         OSError: it cannot be written.
@@ -72,7 +72,7 @@ class Requests:
         """Return the request that has come since the last call, if there is one; never raises."""
         try:
             os.stat(self._path)
-        except OSError:  # almost always: there is none
+        except OSError:  # the usual case: there is none
             return None
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -80,13 +80,13 @@ class Requests:
                 data = os.read(descriptor, MAX_BYTES)
             finally:
                 os.close(descriptor)
-            os.unlink(self._path)  # before it is read: one that cannot be read must not come again
+            os.unlink(self._path)  # before it is read: an unreadable request must not come again
             return Request.decode(data)
-        except (OSError, ValueError):  # whoever asked gets no answer, and says so
+        except (OSError, ValueError):  # the sender gets no answer, and reports that
             return None
 
     def look(self, run: Run) -> None:
-        """Answer a request that has come: say that it was taken, and begin the profile that it asks for."""
+        """Answer a request that has come: acknowledge it, and start the requested profile."""
         request = self.due()
         if request is None or not run.recording:
             return

@@ -1,6 +1,6 @@
-"""What a script was called with, as its argument parser or Hydra tells it: the configuration of its run.
+"""The arguments of a script, read from its argument parser or Hydra: the configuration of its run.
 
-Only for scripts that `stepscope run` runs. What a parser returns or raises stays as it is.
+Only for scripts that `stepscope run` runs. What a parser returns or raises is unchanged.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     Keep = Callable[[Mapping[str, Any]], None]
 
 MOST_VALUES, LONGEST, DEEPEST = 300, 2000, 8
-"""Values of one collection, characters of a text, and levels that are kept."""
+"""Maximum values of a collection, characters of a text, and nesting levels."""
 TOOLS = ("hydra", "torch.distributed", "argcomplete")
 """Packages whose own parsers read the command line before the script does."""
 _NOTHING = object()
 
 
 def follow_argparse(keep: Keep, parsers: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> None:
-    """Hand to `keep` what a parser makes of the program's arguments, from now on."""
+    """Pass to `keep` what a parser makes of the program's arguments, from now on."""
     parse = parsers.parse_known_args
     own = threading.local()
 
     @functools.wraps(parse)
     def parse_known_args(self: argparse.ArgumentParser, *words: Any, **more: Any) -> Any:
-        if getattr(own, "is_busy", False):  # a parser of a sub-command: its values come back in the outer one's
+        if getattr(own, "is_busy", False):  # a sub-command's parser: its values come back in the outer parser's
             return parse(self, *words, **more)
         own.is_busy = True
         try:
@@ -52,7 +52,7 @@ def follow_argparse(keep: Keep, parsers: type[argparse.ArgumentParser] = argpars
 
 
 def follow_hydra(module: ModuleType, keep: Keep) -> None:
-    """Hand to `keep` the configuration that Hydra composes; `module` is hydra.core.hydra_config."""
+    """Pass to `keep` the configuration that Hydra composes; `module` is hydra.core.hydra_config."""
     holder = module.HydraConfig
     put = holder.set_config
 
@@ -66,7 +66,7 @@ def follow_hydra(module: ModuleType, keep: Keep) -> None:
 
 
 def _composed(cfg: Any) -> dict[str, Any]:
-    """Return a configuration without Hydra's own part, as written: resolvers are the program's and are not called."""
+    """Return a configuration without Hydra's own part, as written: the program's resolvers are not called."""
     plain = sys.modules["omegaconf"].OmegaConf.to_container(cfg, resolve=False)
     return {str(key): value for key, value in plain.items() if key != "hydra"}
 
@@ -81,12 +81,12 @@ def _note(keep: Keep, read: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def _is_of_program(given: object) -> bool:
-    """Say whether a parser was given the arguments of the program: no list, or that very one."""
+    """Return whether a parser was given the arguments of the program: no list, or the very same list."""
     return given is None or (isinstance(given, (list, tuple)) and list(given) == sys.argv[1:])
 
 
 def _caller() -> str:
-    """Return the module that asked the parser."""
+    """Return the module that called the parser."""
     frame = sys._getframe(2)  # noqa: SLF001 - the stack is what is asked for
     while frame.f_back is not None and frame.f_globals.get("__name__") in {"argparse", __name__}:
         frame = frame.f_back
@@ -94,7 +94,7 @@ def _caller() -> str:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return what is plain data of a value; functions and other objects are left out, and none of them is called."""
+    """Return the plain data in a value; functions and other objects are left out, and none is called."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, str):
@@ -112,7 +112,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _named(value: Any) -> str | None:
-    """Return the text of a value that stands for one: a path, a member of an enumeration, torch's devices and types."""
+    """Return the text of a value that stands for one: a path, an enum member, torch's devices and types."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, pathlib.PurePath):

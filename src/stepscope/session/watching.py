@@ -1,4 +1,4 @@
-"""Have the run watched: by a process of its own, or where none can be started by a thread of this one."""
+"""Start the watcher and keep it running: as a process, or as a thread of this one if none can be started."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from stepscope.session.draining import DrainThread
 
 STALE_SECONDS = 10.0
-"""A watcher that has not been heard of for so long is started anew."""
+"""A watcher without a heartbeat for this long is restarted."""
 GONE_SECONDS = 2.0
-"""The same for one that has let go of the ring as well: its process has ended."""
+"""The same for one that has also released the ring: its process has ended."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-"""Seconds between two starts: at first, and at most; each pause is twice the one before."""
+"""Seconds between two starts, initially and at most; each pause is twice the one before."""
 STEADY_SECONDS = 60.0
-"""A watcher that has lived for so long is no reason to be slow with the next one."""
+"""A watcher that lived this long does not delay the next start."""
 START = "stepscope.watcher.process"
 _NS = 1_000_000_000
 
 
 class Watch:
-    """Keep somebody draining the ring of this process."""
+    """Keep the ring of this process drained."""
 
     def __init__(
         self,
@@ -41,19 +41,19 @@ class Watch:
     ) -> None:
         """Watch the run in `folder`; `arguments` is the watcher's pace.
 
-        `is_drained` says whether somebody holds the consumer's lock of the ring, `count_lost` how many rows are lost.
+        `is_drained` returns whether a process holds the ring's consumer lock, `count_lost` how many rows are lost.
         """
         self._folder, self._arguments, self._start = folder, arguments, start
         self._is_drained, self._count_lost = is_drained, count_lost
         self._thread: DrainThread | None = None
         self._pause, self._not_before = FIRST_PAUSE, 0
         self._started = 0
-        """When the last one was started anew (monotonic ns); 0 if none was."""
+        """Time of the last restart (monotonic ns); 0 if there was none."""
         self._gone_since: int | None = None
         self._lost_before = 0
 
     def begin(self, ring_path: Path, places: Places) -> None:
-        """Start the watcher; where that is impossible drain in a thread and say so."""
+        """Start the watcher; if that is impossible, drain in a thread and report it."""
         try:
             self._start(START, str(self._folder), *self._arguments, str(os.getpid()))
         except SpawnError as error:
@@ -71,7 +71,7 @@ class Watch:
     def look(self, heartbeat: int, born: int, now: int) -> None:
         """Start a new watcher if the heartbeat in the ring (monotonic ns, 0 for none yet) is stale, as often as needed.
 
-        Say so, and say when it is back. Cheap while all is well; a pause that grows lies between two starts.
+        Report that, and report when it is back. Cheap in the normal case; the pauses between starts grow.
         """
         if self._thread is not None:
             return
@@ -95,7 +95,7 @@ class Watch:
             tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
 
     def _welcome(self, heartbeat: int) -> None:
-        """Say that a watcher is back, if one was gone."""
+        """Report that a watcher is back, if one was gone."""
         if self._gone_since is None or heartbeat <= self._gone_since:
             return
         seconds, lost = (heartbeat - self._gone_since) / _NS, self._count_lost() - self._lost_before
@@ -110,5 +110,5 @@ class Watch:
             tell(f"cannot restart the watcher: {error}; rows wait in memory, look with `stepscope show`")
 
     def stop(self) -> bool:
-        """End the thread, if there is one; say whether none is left that reads the ring."""
+        """End the thread, if there is one; return whether no thread is left that reads the ring."""
         return self._thread is None or self._thread.stop()
