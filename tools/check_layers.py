@@ -57,6 +57,7 @@ SIDEWAYS = {
     ("planner", "session"),
     (FACE, "trackers"),
     (FACE, "integrations"),
+    ("trackers", "integrations"),
 }
 """Arrows inside one layer: views show alerts and what sources read, reports draw views, a process that starts runs
 needs session, and a face shows a tracker or a hook."""

@@ -54,7 +54,7 @@ def measure(model, parts, steps=2, every=1, inputs=None):
         watch.step_end()
         watch.step_begin()
     watch.close()
-    assert watch.faults.count == 0, run.events
+    assert watch.failures.count == 0, run.events
     return run
 
 

@@ -394,7 +394,7 @@ def test_no_wait_for_the_device():
     watch.before_optimizer(optimizer)
     watch.after_optimizer(optimizer)
     watch.step_end()
-    assert watch.faults.count == 0, run.events
+    assert watch.failures.count == 0, run.events
     [(_, row)] = run.rows
     assert isinstance(row["grad_norm"], Gpu)
     assert isinstance(row["update_ratio"], Gpu)

@@ -53,7 +53,7 @@ def test_shards_cost_no_collective(ranks):
     assert run.values("grad_norm") == []
     assert run.values("grad_norm_local") == pytest.approx([float(torch.nn.utils.get_total_norm(shards))])
     assert run.values("grad_norm_local/0")
-    assert watch.faults.count == 0
+    assert watch.failures.count == 0
 
 
 def test_clipping_of_shards(ranks):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.vocabulary import BY_NAME
-from stepscope.integrations.throughput import Throughput
+from stepscope.integrations.throughput import Load, StepClock, Throughput, Totals
 
 
 class FakeRun:
@@ -172,3 +172,24 @@ def test_names_are_known(counted, clock):
         counted.batch(4, tokens=20, places=25)
     clock.now += 2
     assert all(name in BY_NAME for name in counted.step_end())
+
+
+def test_step_clock_leaves_pauses_out(clock):
+    """Time between pause and resume is not part of a step, also if the pause spans its end."""
+    steps = StepClock(clock)
+    assert steps.step() is None
+    clock.now += 2.0
+    steps.pause()
+    clock.now += 7.0
+    assert steps.step() == 2.0
+    clock.now += 1.0
+    steps.resume()
+    clock.now += 3.0
+    assert steps.step() == 3.0
+
+
+def test_totals_leave_out_what_is_unknown():
+    """Steps without a count lower no rate of samples; without any step there is no rate."""
+    assert Totals().rates() == {}
+    totals = Totals([Load(2.0, 8, 100), Load(2.0)])
+    assert totals.rates() == {"steps_per_second": 0.5, "samples_per_second": 4.0, "tokens_per_second": 50.0}

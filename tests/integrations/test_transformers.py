@@ -14,7 +14,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArgumen
 
 import stepscope
 from stepscope.callbacks import GPUMonitoringCallback, register
-from stepscope.integrations.huggingface.throughput_window import ThroughputWindow
 from tests.integrations.programs import ROOT, kinds, last_run, other_share, run_program
 
 # What Transformers says of its own dependencies is not ours to mend.
@@ -170,22 +169,6 @@ def test_compiled_model_gets_no_hooks():
     assert not linear._forward_hooks
     assert not linear._forward_pre_hooks
     callback.on_train_end(arguments, state, None)
-
-
-def test_rates_leave_pauses_out():
-    """Evaluation and checkpoints are no time of training; what cannot be counted gives no rate."""
-    now = [0]
-    window = ThroughputWindow(lambda: now[0])
-    window.add(8, 100)
-    now[0] = 2_000_000_000
-    window.pause()
-    now[0] = 9_000_000_000
-    window.go_on()
-    assert window.take() == {"steps_per_second": 0.5, "samples_per_second": 4.0, "tokens_per_second": 50.0}
-    window.add(None, None)
-    now[0] += 1_000_000_000
-    assert window.take() == {"steps_per_second": 1.0}
-    assert window.take() == {}
 
 
 @pytest.mark.slow

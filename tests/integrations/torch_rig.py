@@ -16,7 +16,7 @@ MODULES = (
     "stepscope.recorder.automatic",
     "stepscope.recorder.hotpath",
     *(
-        f"stepscope.integrations.torch_{name}"
+        f"stepscope.integrations.torch.{name}"
         for name in ("calls", "compilation", "data", "optimizers", "roots", "timeline")
     ),
 )

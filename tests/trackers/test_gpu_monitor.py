@@ -66,7 +66,7 @@ def test_no_gpu_is_said_once_and_the_host_goes_on(capsys):
     assert (monitor.get_current_metrics(), monitor.is_available) == ({}, False)
     assert monitor.get_summary()["reason"] == "no driver here; install one"
     assert monitor.get_summary()["cpu_usage_percent"]["mean"] == 50.0
-    assert capsys.readouterr().err.count("GPU 0 is not sampled: no driver here; install one") == 1
+    assert capsys.readouterr().err.count("cannot sample GPU 0: no driver here; install one") == 1
 
 
 def test_a_wrong_number_is_told_with_the_right_ones(capsys):
@@ -97,9 +97,9 @@ def test_an_old_value_is_not_written_as_a_new_one(tmp_path):
     monitor.start_monitoring()
     wait_until(monitor.get_history)
     source.values = {}
-    wait_until(lambda: "gpu/0/fan_ratio" not in monitor._watch.latest.new)
-    count, looks = len(monitor.get_history()), monitor._watch.looks
-    wait_until(lambda: monitor._watch.looks > looks + 2)
+    wait_until(lambda: "gpu/0/fan_ratio" not in monitor._thread.latest.new)
+    count, looks = len(monitor.get_history()), monitor._thread.samples
+    wait_until(lambda: monitor._thread.samples > looks + 2)
     monitor.stop_monitoring()
     assert len(monitor.get_history()) == count == len(lines(tmp_path, "gpu_metrics"))
 

@@ -14,7 +14,7 @@ def rows(folder):
 
 
 def queue_of(folder, said=None, **more):
-    return LineQueue(lambda: JsonLines(folder, "rows"), (said if said is not None else []).append, **more)
+    return LineQueue(JsonLines(folder, "rows"), (said if said is not None else []).append, **more)
 
 
 class Late:

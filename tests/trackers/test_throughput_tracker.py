@@ -123,6 +123,9 @@ class DeviceCount:
     def __add__(self, other):
         return DeviceCount(self.value + other.value)
 
+    def __truediv__(self, seconds):
+        return DeviceCount(self.value / seconds)
+
     def item(self):
         DeviceCount.reads += 1
         return self.value

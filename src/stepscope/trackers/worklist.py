@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -10,34 +11,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 IDLE_SECONDS = 60.0
-"""After so long without work the thread ends; the next piece of work starts another."""
+"""The thread ends after so long without work; the next item starts another."""
 Work = TypeVar("Work")
 
 
 class Worklist(Generic[Work]):
-    """A bounded list of work and the daemon thread that does it, one piece after another.
+    """A bounded queue of work, and the daemon thread that does it in order.
 
-    The thread is started by the first piece of work, and again in a forked child that has work of its own.
+    The first item starts the thread; a forked child has a queue and a thread of its own.
     """
 
-    def __init__(self, do: Callable[[Work], None], *, name: str, most: int) -> None:
+    def __init__(self, do: Callable[[Work], None], *, name: str, most: int, keep_oldest: bool = False) -> None:
         """Prepare; nothing starts.
 
         Args:
-            do: does a piece of work, in the thread; it must not raise.
+            do: does one item of work, in the thread; it must not raise.
             name: of the thread.
-            most: pieces that wait; beyond, the oldest gives way.
+            most: items that may wait.
+            keep_oldest: drop the new item if the queue is full; by default the oldest is dropped.
         """
-        self._do, self._name = do, name
-        self._waiting: deque[Work] = deque(maxlen=most)
+        self._do, self._name, self._most, self._keep_oldest = do, name, most, keep_oldest
+        self._begin()
+
+    def _begin(self) -> None:
+        self._owner = os.getpid()
+        self._waiting: deque[Work] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._busy = False
 
     def add(self, work: Work) -> bool:
-        """Have some work done, and return at once; say whether everything that waits still will be."""
+        """Queue an item and return at once; return False if an item was dropped for it, or it itself."""
+        if self._owner != os.getpid():  # the parent's items are the parent's, and its lock may be held for ever
+            self._begin()
         with self._changed:
-            fits = len(self._waiting) != self._waiting.maxlen
+            fits = len(self._waiting) < self._most
+            if not fits and self._keep_oldest:
+                return False
+            if not fits:
+                self._waiting.popleft()
             self._waiting.append(work)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -46,7 +58,9 @@ class Worklist(Generic[Work]):
         return fits
 
     def flush(self, seconds: float) -> bool:
-        """Wait until everything is done, at most so long; say whether it is."""
+        """Wait until all items are done, at most so many seconds; return whether they are."""
+        if self._owner != os.getpid():
+            return True
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._busy, seconds)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.tracking import GeneralTracker
 
-from stepscope.integrations.guard import guarded
 from stepscope.integrations.session_run import take_run
+from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.huggingface.phase_switch import PhaseSwitch
-from stepscope.integrations.huggingface.throughput_window import ThroughputWindow
+from stepscope.integrations.throughput import Load, StepClock, Totals
 from stepscope.integrations.torch.batch import count_samples, count_tokens, on_host
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class TrainerRecording:
         """Record into `run`."""
         self.run = run
         self.phases = PhaseSwitch(run.phase)
-        self.window = ThroughputWindow()
+        self._clock, self._totals = StepClock(), Totals()
+        self._clock.start()
         self._hooks: list[Any] = []
         self._waiting: list[str] = []
         self.last: dict[str, Any] = {}
@@ -54,7 +55,7 @@ class TrainerRecording:
     def step_begins(self) -> None:
         """Have the batches: what follows is their way to the device, or the computation."""
         self._waiting = []
-        self.window.go_on()
+        self._clock.resume()
         self.phases.to("copy" if self._hooks else "compute")
 
     def _before_forward(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -100,12 +101,17 @@ class TrainerRecording:
             values["tokens"] = self._tokens
         if epoch is not None:
             values["epoch"] = epoch
-        self.window.add(self._samples, self._tokens)
+        self._totals.add(Load(self._clock.step() or 0.0, self._samples, self._tokens))
         with self.run.step(self._samples, index):
             self.run.log(values)
         self.last = values
         self._forget_step()
         self.between_steps(control)
+
+    def take_rates(self) -> dict[str, Any]:
+        """Return the steps, samples and tokens per second since the last call; tensors are not read."""
+        totals, self._totals = self._totals, Totals()
+        return totals.rates()
 
     @property
     def loss_is_known(self) -> bool:
@@ -126,7 +132,7 @@ class TrainerRecording:
     def _next(self) -> None:
         phase = self._waiting[0] if self._waiting else "data"
         if phase in {"evaluation", "checkpoint"}:
-            self.window.pause()
+            self._clock.pause()
         else:
-            self.window.go_on()
+            self._clock.resume()
         self.phases.to(phase)

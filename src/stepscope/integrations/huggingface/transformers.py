@@ -9,9 +9,9 @@ from weakref import WeakValueDictionary
 from transformers import TrainerCallback
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.guard import guarded
 from stepscope.integrations.huggingface.recording import TrainerRecording
 from stepscope.integrations.session_run import take_run
+from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
             return
         recording.step_ended(state.global_step, state.epoch, control)
         if state.global_step % self.log_interval == 0:
-            self.rates = recording.window.take()
+            self.rates = recording.take_rates()
             recording.run.log(self.rates, step=state.global_step)
             if state.is_world_process_zero:
                 sys.stdout.write(f"{self.line(state.global_step)}\n")

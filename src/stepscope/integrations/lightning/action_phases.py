@@ -7,6 +7,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.lightning.durations import Durations
+from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,7 @@ class ActionPhases:
             is_empty: tells whether an action only calls a hook that does nothing; asked once for each.
         """
         self._phase, self._clock, self._is_empty = phase, clock, is_empty
+        self._notices = Complaints()
         self._contexts: dict[str, Any] = {}
         self._spans: dict[str, Span] = {}
         self._begun: list[tuple[str, int, bool]] = []
@@ -136,10 +138,9 @@ class ActionPhases:
         return span
 
     def _skips(self, action: str) -> bool:
-        try:
+        with self._notices.shield("hooks", "inspect the program's hooks"):
             return self._is_empty(action)
-        except Exception:  # noqa: BLE001 - it looks at users' classes, in the middle of their training
-            return False
+        return False
 
     def begin_action(self, action: str) -> None:
         """Be told that an action begins."""

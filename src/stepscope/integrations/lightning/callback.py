@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.guard import guarded
 from stepscope.integrations.lightning.base import Callback
 from stepscope.integrations.lightning.recording import RECORDINGS
+from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from functools import partial
 from pathlib import Path
@@ -11,20 +12,23 @@ from stepscope.core.errors import UsageError, in_words
 from stepscope.core.kinds import describe, parse_fraction
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning.callback import MonitorCallback
-from stepscope.integrations.lightning.machine_samples import MachineSamples, chosen_sources
 from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts
 from stepscope.integrations.lightning.resource_csv import ResourceTable
-from stepscope.watcher.machine import Machine
+from stepscope.watcher.machine import Machine, local_samplers
+from stepscope.watcher.machine_thread import MachineThread
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Mapping
 
     from stepscope.integrations.lightning.recording import Recording
     from stepscope.watcher.machine import Moment
 
 SECONDS = 1.0
-"""Between two looks at the machine: as the watcher does."""
+"""Between two samples of the machine, as in the watcher."""
+STOP_SECONDS = 2.0
+"""How long the end of the fit waits for the thread, which may be writing."""
+GPU_SOURCES = {"nvidia", "amd", "other_gpus"}
+IO_SOURCES = {"disk", "network"}
 
 
 class ResourceMonitorCallback(MonitorCallback):
@@ -90,7 +94,7 @@ class ResourceMonitorCallback(MonitorCallback):
         self._alerts = ResourceAlerts(self.alert_options, max(1, int(alert_batches)))
         self.export_timeseries, self.timeseries_path = bool(export_timeseries), Path(timeseries_path)
         self._make = make_machine
-        self._samples: MachineSamples | None = None
+        self._samples: MachineThread | None = None
         self._table: ResourceTable | None = None
         self._shown: Moment | None = None
         self._late: deque[tuple[ResourceTable, dict[str, float]]] = deque()
@@ -105,13 +109,24 @@ class ResourceMonitorCallback(MonitorCallback):
         self._resumed = trainer.ckpt_path is not None
         self._place = f"_node{trainer.node_rank}" if trainer.node_rank else ""
         make = self._make or partial(self._machine, trainer.global_rank)
-        self._samples = MachineSamples(make, self._take, self._write_late, self._complain, SECONDS)
+        self._samples = MachineThread(
+            "resources",
+            SECONDS,
+            lambda _interval: make(),
+            on_sample=self._add,
+            on_end=self._write_late,
+            report=self._complain,
+            stop_seconds=STOP_SECONDS,
+        )
         self._begin_table(trainer.current_epoch)
         self._samples.start()
 
     def _machine(self, rank: int) -> Machine:
-        sources = chosen_sources(gpu=self.gpu_monitoring, cpu=self.cpu_monitoring, io=self.io_monitoring, rank=rank)
-        return Machine(sources, SECONDS)
+        from stepscope.samplers.process import ProcessSampler
+
+        sources = [*local_samplers(), ProcessSampler(lambda: {rank: os.getpid()}, Path("/"), own=0)]
+        wanted = {**dict.fromkeys(GPU_SOURCES, self.gpu_monitoring), **dict.fromkeys(IO_SOURCES, self.io_monitoring)}
+        return Machine([source for source in sources if wanted.get(source.name, self.cpu_monitoring)], SECONDS)
 
     def epoch_begins(self, trainer: Any, recording: Recording) -> None:
         """Begin a file."""
@@ -128,7 +143,7 @@ class ResourceMonitorCallback(MonitorCallback):
         del recording
         self._step = trainer.global_step
         samples = self._samples
-        latest = samples.latest if samples is not None and samples.looks >= 2 else None
+        latest = samples.latest if samples is not None and samples.samples >= 2 else None
         if latest is None:
             return
         for told in self._alerts.look(latest.values):
@@ -154,8 +169,8 @@ class ResourceMonitorCallback(MonitorCallback):
             samples.stop()
         self._table = None
 
-    def _take(self, moment: Moment) -> None:
-        """Write a moment down; in the thread."""
+    def _add(self, moment: Moment) -> None:
+        """Write a sample to the table; in the thread."""
         self._write_late()
         table = self._table
         if table is not None and moment.new:

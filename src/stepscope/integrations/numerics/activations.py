@@ -15,9 +15,9 @@ import torch
 from stepscope.core.parameters import plain_name
 from stepscope.integrations.numerics.attention import AttentionView, attention_row, weights_in
 from stepscope.integrations.numerics.cadence import Cadence
-from stepscope.integrations.numerics.faults import Faults
 from stepscope.integrations.numerics.models import Models
 from stepscope.integrations.torch.timeline import compiling
+from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class Activations:
         self._views: dict[str, AttentionView] = {}
         self._spent = 0.0
         self._told: set[str] = set()
-        self.faults = Faults(run, "activations")
+        self.failures = Failures(run, "activations")
 
     @property
     def measuring(self) -> bool:
@@ -77,28 +77,22 @@ class Activations:
 
     def step_end(self, step: int | None = None) -> None:
         """Record the step if it was measured; `step` is its index, None for the one that the run is in."""
-        if self.faults.over or not self._parts:
+        if self.failures.over or not self._parts:
             return
-        try:
+        with self.failures.undoing(self._remove):
             measured = self.measuring
             self._remove()
             if measured:
                 self._record(step)
             self._cadence.step()
-        except Exception as error:  # noqa: BLE001 - a module of any kind may raise anything; it is told
-            self._remove()
-            self.faults.add(error)
 
     def step_begin(self) -> None:
         """Register hooks if the step that begins is to be measured."""
-        if self.faults.over or not self._parts or self.measuring:
+        if self.failures.over or not self._parts or self.measuring:
             return
-        try:
+        with self.failures.undoing(self._remove):
             if self._run.recording and self._cadence.due():
                 self._register()
-        except Exception as error:  # noqa: BLE001 - a module of any kind may raise anything; it is told
-            self._remove()
-            self.faults.add(error)
 
     def close(self) -> None:
         """Remove the hooks."""
@@ -119,7 +113,7 @@ class Activations:
 
     def _hook(self, name: str, part: Any) -> None:
         if "attention" in type(part).__name__.lower() or "attn" in type(part).__name__.lower():
-            view = self._views[name] = AttentionView()
+            view = self._views[name] = AttentionView(self.failures)
             self._handles.append(part.register_forward_pre_hook(lambda *_: self._enter(view)))
             self._handles.append(part.register_forward_hook(lambda *_: view.leave(), always_call=True))
 
@@ -137,7 +131,7 @@ class Activations:
         if compiling() or name in self._calls:
             return
         start = self._cadence.start()
-        try:
+        with self.failures:
             self._calls.add(name)
             with torch.no_grad():
                 tensor = first_tensor(output)
@@ -146,16 +140,12 @@ class Activations:
                 weights = weights_in(type(module).__name__, output)
                 if weights is not None:
                     self._row |= attention_row(name, weights)
-        except Exception as error:  # noqa: BLE001 - an output of any kind may raise anything; it is told
-            self.faults.add(error)
         self._spent += self._cadence.start() - start
 
     def _record(self, step: int | None) -> None:
         for name, view in self._views.items():
             self._row = {**view.row(name), **self._row}
             self._spent += view.seconds
-            if view.error is not None:
-                self.faults.add(view.error)
             if name in self._calls and f"attention_entropy/{name}" not in self._row:
                 cause = f"{name} neither gives its weights nor calls scaled_dot_product_attention"
                 self._tell(f"attention {name}", cause, 'ask for the weights: need_weights=True, or "eager" attention')

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from stepscope.integrations.walls import Failures
 
 MOST_QUERIES = 64
 """Queries of one head that are looked at, evenly spaced."""
@@ -39,44 +42,42 @@ def weights_in(kind: str, output: Any) -> Any:
 
 
 class AttentionView(TorchFunctionMode):  # type: ignore[misc]
-    """Look at the first call of scaled_dot_product_attention inside a module, and compute its weights for a sample."""
+    """Compute the weights of the first attention call inside a module, for a sample of its queries."""
 
-    def __init__(self) -> None:
-        """Look when entered."""
+    def __init__(self, failures: Failures) -> None:
+        """Begin outside; `failures` counts what goes wrong."""
         super().__init__()
-        self._inside = False
-        self._found: Any = None
-        self.error: Exception | None = None
-        """Why the looking failed."""
+        self._failures = failures
+        self._inside = self._seen = False
+        self._weights: Any = None
         self.seconds = 0.0
-        """What the looking has cost the host."""
+        """Host time that this has cost."""
 
     def enter(self) -> None:
-        """Begin to look; again is the same."""
-        if not self._inside and self._found is None:
+        """Watch the calls from now on. May be called again."""
+        if not self._inside and not self._seen:
             self._inside = True
             self.__enter__()
 
     def leave(self) -> None:
-        """Stop looking; again is the same."""
+        """Stop watching. May be called again."""
         if self._inside:
             self._inside = False
             self.__exit__(None, None, None)
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return the statistics of what was seen."""
-        return {} if self._found is None else attention_row(name, self._found)
+        """Return the statistics of the weights, if there were any."""
+        return {} if self._weights is None else attention_row(name, self._weights)
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let every call through; before the one we are after, look at its arguments."""
+        """Let every call through; compute the weights from the arguments of the first attention call."""
         words = kwargs or {}
-        if self._found is None and self.error is None and function in LOOKED_AT:
+        if not self._seen and function in WEIGHTS_OF:
             start = time.perf_counter()
-            try:
-                with torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - what torch's own modes use
-                    self._found = LOOKED_AT[function](*args, **words)
-            except Exception as error:  # noqa: BLE001 - the arguments are the program's; what it does goes on
-                self.error = error
+            with self._failures, torch.no_grad(), torch._C.DisableTorchFunction():  # noqa: SLF001 - as torch's own modes
+                self._seen = True
+                self._weights = WEIGHTS_OF[function](*args, **words)
+                self._seen = self._weights is not None
             self.seconds += time.perf_counter() - start
         return function(*args, **words)
 
@@ -118,7 +119,7 @@ def _multihead_weights(*args: Any, **words: Any) -> Any:
     return torch.nn.functional.multi_head_attention_forward(*args, **{**words, **asked})[1]
 
 
-LOOKED_AT = {
+WEIGHTS_OF = {
     torch.nn.functional.scaled_dot_product_attention: weights_of,
     torch.nn.functional.multi_head_attention_forward: _multihead_weights,
 }

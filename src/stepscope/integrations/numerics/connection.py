@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.numerics.activations import Activations
-from stepscope.integrations.numerics.faults import Faults
 from stepscope.integrations.numerics.flops import Flops
 from stepscope.integrations.numerics.gradients import Gradients
 from stepscope.integrations.numerics.memory import DeviceMemory
 from stepscope.integrations.numerics.models import Models
 from stepscope.integrations.numerics.oom import OutOfMemory, is_out_of_memory
+from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Numerics:
         self._instrument: Instrument | None = None
         self._models = Models()
         self._parameters, self._until_histograms = parameters, 0
-        self.faults = Faults(run, "models")
+        self.failures = Failures(run, "models")
 
     def connect(self, instrument: Instrument) -> None:
         """Let an instrument call the parts."""
@@ -94,10 +94,8 @@ class Numerics:
     def _learn(self, _optimizer: Any = None) -> None:
         """Know the models that were found since the last look."""
         assert self._instrument is not None  # noqa: S101 - connected
-        try:
+        with self.failures:
             self.attach(*(model for model in self._instrument.roots.modules if model not in self._models))
-        except Exception as error:  # noqa: BLE001 - a model of any kind may raise anything; it is told
-            self.faults.add(error)
 
     def step_begin(self, skipped: int) -> None:
         """Begin a step that is looked at; `skipped` were not since the last one."""

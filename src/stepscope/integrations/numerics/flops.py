@@ -10,9 +10,9 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepscope.integrations.numerics.activations import is_compiled
-from stepscope.integrations.numerics.faults import Faults
 from stepscope.integrations.numerics.models import Models
 from stepscope.integrations.numerics.peak_flops import cpu_peak, gpu_peak
+from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,7 @@ class Flops:
         self._given = flops is not None
         self._by_sample: bool | None = None
         self._done = False
-        self.faults = Faults(run, "FLOPs")
+        self.failures = Failures(run, "FLOPs")
 
     @property
     def counting(self) -> bool:
@@ -93,21 +93,18 @@ class Flops:
 
     def step_begin(self) -> None:
         """Begin a step, and to count if it is the one."""
-        if self.faults.over or not self._run.recording:
+        if self.failures.over or not self._run.recording:
             return
-        try:
+        with self.failures.undoing(self.close):
             if not self._done and self._steps >= self._warm_up:
                 self._begin()
             self._end = self._clock()
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on; it is told
-            self.close()
-            self.faults.add(error)
 
     def step_end(self, samples: float | None = None, step: int | None = None) -> None:
         """End a step; `samples` of it scale the FLOPs. `step` is its index, None for the one that the run is in."""
-        if self.faults.over or not self._run.recording:
+        if self.failures.over or not self._run.recording:
             return
-        try:
+        with self.failures.undoing(self.close):
             now, modes = self._clock(), self._modes
             if modes is not None:
                 self._stop(modes, samples)
@@ -118,9 +115,6 @@ class Flops:
                     self._run.log({"mfu_ratio": mfu}, step=step)
             self._steps += 1
             self._end = None
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on; it is told
-            self.close()
-            self.faults.add(error)
 
     def close(self) -> None:
         """Stop counting."""

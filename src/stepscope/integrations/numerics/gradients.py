@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepscope.integrations.numerics.cadence import Cadence
-from stepscope.integrations.numerics.faults import Faults
 from stepscope.integrations.numerics.gradient_clips import Clip, Clips, Ids
 from stepscope.integrations.numerics.gradient_norm import Held, as_tensor, expected_seconds, gradients_of, norm_of
 from stepscope.integrations.numerics.gradient_verdicts import LOCAL, NORM, Verdicts
@@ -22,6 +21,7 @@ from stepscope.integrations.numerics.histograms import HistogramRequest
 from stepscope.integrations.numerics.parameter_names import ParameterNames
 from stepscope.integrations.numerics.updates import UpdateRatio
 from stepscope.integrations.torch.timeline import compiling
+from stepscope.integrations.walls import Failures
 from stepscope.recorder.clipping import ClipWatch
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Gradients:
         self._copying = 0.0
         self._sharded = False
         self._watch: ClipWatch | None = None
-        self.faults = Faults(run, "gradients")
+        self.failures = Failures(run, "gradients")
 
     def attach(self, *models: Any) -> None:
         """Learn the parameters' names from models, and listen to the program's clipping."""
@@ -104,7 +104,7 @@ class Gradients:
         """
         if self._is_off() or (parameters is None and self._watch is not None):
             return
-        try:
+        with self.failures:
             members = [parameters] if isinstance(parameters, torch.Tensor) else parameters
             if not self.looking:
                 metric = self._told.get(len(members or ())) if self.listening and euclidean else None
@@ -113,31 +113,25 @@ class Gradients:
                 return
             due = not euclidean and self._is_due(members or [])
             self._clips.add(norm, members, limit, euclidean=euclidean, due=due)
-        except Exception as error:  # noqa: BLE001 - a gradient of any subclass may raise anything; it is told
-            self.faults.add(error)
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Measure: the gradients are there, and as the optimizer will see them."""
         if self._is_off() or not self.looking:
             return
-        try:
+        with self.failures:
             groups = [group["params"] for group in optimizer.param_groups]
             parameters = groups[0] if len(groups) == 1 else [each for group in groups for each in group]
             if parameters:
                 self._before(optimizer, parameters)
-        except Exception as error:  # noqa: BLE001 - a gradient of any subclass may raise anything; it is told
-            self.faults.add(error)
 
     def after_optimizer(self, optimizer: Any = None) -> None:  # noqa: ARG002 - the shape of before_optimizer
         """Compare the weights with what they were, if this step is measured."""
-        if self.faults.over or not self._updates.holds:
+        if self.failures.over or not self._updates.holds:
             return
-        try:
+        with self.failures:
             start = self._updates_cadence.start()
             self._row["update_ratio"] = self._updates.after()
             self._updates_cadence.stop(start, self._copying)
-        except Exception as error:  # noqa: BLE001 - a parameter of any subclass may raise anything; it is told
-            self.faults.add(error)
 
     def skip(self, count: int) -> None:
         """Count steps that were not looked at."""
@@ -147,16 +141,14 @@ class Gradients:
 
     def step_end(self, step: int | None = None) -> None:
         """Record what was measured; `step` is the index of the step, None for the one that the run is in."""
-        if self.faults.over:
+        if self.failures.over:
             return
         self.after_optimizer()
-        try:
+        with self.failures:
             if self._row:
                 self._run.log({name: _on_host(value) for name, value in self._row.items()}, step=step)
             self._verdicts.step_end(step)
             self._histograms.record()
-        except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; it is told
-            self.faults.add(error)
         self._cadence.step()
         self._updates_cadence.step()
         self._since = None if self._since is None else self._since + 1
@@ -168,15 +160,13 @@ class Gradients:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        try:
+        with self.failures:
             self._verdicts.close()
-        except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; it is told
-            self.faults.add(error)
 
     def _is_off(self) -> bool:
         """Say whether nothing may be measured now: given up, not recording, or a graph is being made."""
         return (
-            self.faults.over
+            self.failures.over
             or not self._run.recording
             or compiling()
             or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.numerics.cadence import Cadence
-from stepscope.integrations.numerics.faults import Faults
+from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class DeviceMemory:
         self._snapshots = Cadence(every * SNAPSHOT_EVERY, budget, clock)
         self._phases: dict[str, float] = {}
         self._watching = False
-        self.faults = Faults(run, "memory")
+        self.failures = Failures(run, "memory")
 
     @property
     def watching(self) -> bool:
@@ -58,15 +58,13 @@ class DeviceMemory:
 
     def phase_end(self, phase: str) -> None:
         """Note what each GPU has allocated at the end of a phase; costs nothing in steps that are not looked at."""
-        if not self._watching or self.faults.over:
+        if not self._watching or self.failures.over:
             return
-        try:
+        with self.failures:
             cuda = self._cuda()
             for index in _devices(cuda):
                 found = _stats(cuda, index)
                 self._phases[f"gpu/{index}/memory_after_{phase}_bytes"] = found["memory_allocated_bytes"]
-        except Exception as error:  # noqa: BLE001 - a driver in trouble may raise anything; it is told
-            self.faults.add(error)
 
     def skip(self, count: int) -> None:
         """Count steps that were not looked at."""
@@ -75,16 +73,14 @@ class DeviceMemory:
 
     def step_end(self, step: int | None = None) -> None:
         """Record the memory of this step, if it is to be; `step` is its index, None for the one that the run is in."""
-        if self.faults.over or not self._run.recording:
+        if self.failures.over or not self._run.recording:
             return
-        try:
+        with self.failures:
             if self._cadence.due():
                 start = self._cadence.start()
                 row = {**self._host(), **self._gpus(), **self._phases}
                 self._run.log(row, step=step)
                 self._cadence.stop(start)
-        except Exception as error:  # noqa: BLE001 - a driver in trouble may raise anything; it is told
-            self.faults.add(error)
         self._phases = {}
         self._cadence.step()
         self._snapshots.step()

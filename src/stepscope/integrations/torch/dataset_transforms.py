@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import DataLoader
 
-from stepscope.core.errors import in_words
 from stepscope.integrations.torch.patches import Patches
 from stepscope.integrations.torch.workers import TRANSFORMS, WORDS, Slots, TimedCall, WorkerProbe, time_transforms
-from stepscope.recorder.complaints import tell
+from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,15 +21,10 @@ class DatasetTransforms:
     def __init__(
         self,
         charge: Callable[[Callable[[Any], Any]], Callable[[Any], Any]],
-        complain: Callable[[str], None] = tell,
+        notices: Complaints | None = None,
     ) -> None:
-        """Begin with none.
-
-        Args:
-            charge: returns a function whose time counts as waiting for data.
-            complain: is told what cannot be measured.
-        """
-        self._charge, self._complain = charge, complain
+        """Follow no loader yet; `charge` returns a function whose time counts as waiting for data."""
+        self._charge, self._notices = charge, notices or Complaints()
         self.measured = False
         """Whether the dataset has transforms that can be told from loading."""
         self._patches = Patches()
@@ -65,10 +59,8 @@ class DatasetTransforms:
 
     def _follow(self, original: Callable[[Any], Any], loader: Any) -> Any:
         user = loader.worker_init_fn
-        try:
+        with self._notices.shield("transforms", "time the dataset's transforms"):  # such as no shared memory
             self._prepare(loader)
-        except Exception as error:  # noqa: BLE001 - no shared memory, an odd dataset: loading goes on unmeasured
-            self._complain(f"cannot time the dataset's transforms: {in_words(error)}; the training goes on")
         try:
             return original(loader)
         finally:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepscope.core.after_import import AfterImport
-from stepscope.core.errors import in_words
 from stepscope.integrations.numerics.connection import Numerics
 from stepscope.integrations.torch.calls import Calls
 from stepscope.integrations.torch.compilation import Compilations
@@ -28,7 +27,7 @@ from stepscope.integrations.torch.patches import Patches
 from stepscope.integrations.torch.reductions import Reductions
 from stepscope.integrations.torch.roots import Roots
 from stepscope.integrations.torch.timeline import Timeline
-from stepscope.recorder.complaints import tell
+from stepscope.recorder.complaints import Complaints, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,17 +179,12 @@ class Instrument:
             timeline.device = DeviceClock(torch.cuda, self.run.log)
 
     def _guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        said = False
+        shield = Complaints().shield("measuring", "go on measuring")
 
         def call(*args: Any) -> None:
-            nonlocal said
-            if said:
-                return
-            try:
-                function(*args)
-            except Exception as error:  # noqa: BLE001 - a part that fails is left out, the training goes on; it is told
-                said = True
-                tell(f"cannot go on measuring: {in_words(error, 300)}; the training goes on")
+            if not shield.failed:
+                with shield:
+                    function(*args)
 
         return call
 

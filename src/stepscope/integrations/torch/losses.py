@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional
 
 from stepscope.core.vocabulary import spellings
-from stepscope.integrations.numerics.faults import Faults
 from stepscope.integrations.numerics.layers import LayerLooks, layer_facts
 from stepscope.integrations.torch.batch import MASK
 from stepscope.integrations.torch.patches import Patches
+from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,13 +60,13 @@ class Losses:
         self._evaluated: tuple[Any, int] | None = None
         self._at: int | None = None
         self._listening = False
-        self.faults = Faults(instrument.run, "losses")
+        self.failures = Failures(instrument.run, "losses")
 
     def heard(self, root: Any) -> None:
         """A backward pass begins from `root`."""
-        if self.faults.over:
+        if self.failures.over:
             return
-        try:
+        with self.failures:
             if self._listening:
                 self.training()
             if type(root) in (list, tuple):
@@ -80,8 +80,6 @@ class Losses:
                 self._passes += 1
                 if self._passes == LOOK_AT:
                     self._look(root)
-        except Exception as error:  # noqa: BLE001 - a tensor of any subclass may raise anything; it is told
-            self.faults.add(error)
 
     def _look(self, root: Any) -> None:
         """Tell once how large the graph of a loss is, and how torch is set up."""
@@ -93,9 +91,9 @@ class Losses:
 
     def updating(self, optimizer: Any) -> None:
         """An optimizer is about to step: record the loss that it follows, and its learning rate."""
-        if not self._pending or self.faults.over:
+        if not self._pending or self.failures.over:
             return
-        try:
+        with self.failures:
             parts, self._pending = self._pending, []
             if optimizer not in self._optimizers and len(self._optimizers) < MOST_OPTIMIZERS:
                 self._run.own_event("optimizer_setup", **optimizer_facts(optimizer))
@@ -110,8 +108,6 @@ class Losses:
                 facts = layer_facts(optimizer, self._roots.modules)
                 if facts is not None:
                     self._run.own_event("gradient_layers", **facts)
-        except Exception as error:  # noqa: BLE001 - an optimizer of any kind may raise anything; it is told
-            self.faults.add(error)
 
     def scaled(self, original: Any) -> Any:
         """Return a wrapper of `GradScaler.scale` that remembers what was scaled."""
@@ -126,7 +122,7 @@ class Losses:
 
     def evaluating(self) -> None:
         """An evaluation begins, as far as anybody can tell: listen to the loss functions until training goes on."""
-        if self._listening or self._timeline.traced or self.faults.over:
+        if self._listening or self._timeline.traced or self.failures.over:
             return
         if get_ident() != self._timeline.thread or not self._timeline.active:
             return
@@ -147,14 +143,12 @@ class Losses:
 
     def inspect(self, batch: Any) -> None:
         """Record the padding of a batch, if it has any ends that could be padded."""
-        if self.faults.over:
+        if self.failures.over:
             return
-        try:
+        with self.failures:
             found = padding_of(batch)
             if found is not None:
                 self._log({PADDING: found})
-        except Exception as error:  # noqa: BLE001 - a batch of any kind may raise anything; it is told
-            self.faults.add(error)
 
     def _listen(self, original: Any) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -166,7 +160,7 @@ class Losses:
         return function
 
     def _add(self, value: Any, args: Any, kwargs: Any) -> None:
-        try:
+        with self.failures:
             if not isinstance(value, torch.Tensor) or value.numel() != 1:
                 return
             share = value.detach()
@@ -174,8 +168,6 @@ class Losses:
                 share = share / max(len(args[0] if args else kwargs["input"]), 1)
             before, count = self._evaluated or (0.0, 0)
             self._evaluated = (before + _number(share), count + 1)
-        except Exception as error:  # noqa: BLE001 - a tensor of any subclass may raise anything; it is told
-            self.faults.add(error)
 
     def _log(self, row: dict[str, Any], step: int | None = None) -> None:
         """Record a row without what the program records itself."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepscope.integrations.numerics.faults import Faults
+from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
     from stepscope.integrations.torch.roots import Roots
@@ -28,21 +28,19 @@ class Reductions:
         self._run, self._roots = run, roots
         self._looks = 0
         self._begun: dict[int, int] = {}
-        self.faults = Faults(run, "reductions")
+        self.failures = Failures(run, "reductions")
 
     def step_end(self, step: int | None) -> None:
         """Record what was measured since the last look."""
-        if self.faults.over or not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        if self.failures.over or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return
         self._looks += 1
         if self._looks > OFTEN and self._looks % SELDOM:
             return
-        try:
+        with self.failures:
             for module in self._roots.modules:
                 if isinstance(module, torch.nn.parallel.DistributedDataParallel):
                     self._ask(module, step)
-        except Exception as error:  # noqa: BLE001 - DDP's numbers are private and may change; it is told
-            self.faults.add(error)
 
     def _ask(self, module: Any, step: int | None) -> None:
         told = module._get_ddp_logging_data()  # noqa: SLF001 - there is no other clock inside DDP

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.rules.callables import CallableRules
-from stepscope.core.errors import StepscopeError, in_words
+from stepscope.core.errors import StepscopeError
 from stepscope.core.names import UNSAFE
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.trackers.worklist import Worklist
@@ -47,7 +47,7 @@ class AlertSystem:
         self._notices = notices or Complaints()
         self._record = record
         self._rules = CallableRules(note=lambda text: self._notices.say(text, text), seconds=SECONDS)
-        self._steps = Worklist(self._look, name="stepscope-alerts", most=MOST_WAITING)
+        self._steps = Worklist(self._evaluate, name="stepscope-alerts", most=MOST_WAITING)
         self.skipped = 0
         """Steps that were not looked at, as rules take longer than steps."""
         self.alerts: deque[dict[str, Any]] = deque(maxlen=MOST_KEPT)
@@ -103,16 +103,13 @@ class AlertSystem:
         """Wait until every step was looked at, at most so long; say whether it was."""
         return self._steps.flush(seconds)
 
-    def _look(self, metrics: Any) -> None:
-        try:
+    def _evaluate(self, metrics: Any) -> None:
+        with self._notices.shield("evaluate", "evaluate alert rules"):
             values: Mapping[str, Any] = metrics.to_dict() if hasattr(metrics, "to_dict") else metrics
             for change in self._rules.check(values):
-                self._take(change)
-        except Exception as error:  # noqa: BLE001 - values of a user's own may raise anything; it is told
-            cause = in_words(error, 300)
-            self._notices.say("look", f"cannot evaluate alert rules: {cause}; the training goes on")
+                self._record_change(change)
 
-    def _take(self, change: Transition) -> None:
+    def _record_change(self, change: Transition) -> None:
         event = change.event()
         self.alerts.append(event)
         if change.tells and change.state == "firing":

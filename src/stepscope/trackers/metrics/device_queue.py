@@ -1,4 +1,4 @@
-"""Device scalars of one series that nobody has read yet, in bounded device memory and without a device sync."""
+"""Device scalars of one series that have not been read yet, in bounded device memory and without a device sync."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from array import array
 from collections import deque
 
-from stepscope.trackers.metrics.scalar import DeviceScalar, host_number
+from stepscope.trackers.metrics.scalar import DeviceScalar, attempt, host_number
 
 BLOCK = 1024
 """Unread scalars that are joined into one device tensor (each alone takes 512 bytes of GPU memory)."""
@@ -15,28 +15,27 @@ MAX_BLOCKS = 256
 
 
 class Pending:
-    """One or many numbers on a device, with their places in the series."""
+    """One or many numbers on a device, with their indices in the series."""
 
     __slots__ = ("joined", "places", "scalar")
 
     def __init__(self, places: array[int], scalar: DeviceScalar, *, joined: bool) -> None:
-        """Keep the tensor of `scalar`; joined tells that it holds one number per place."""
+        """Keep the tensor of `scalar`; if `joined` it holds one number per place."""
         self.places = places
         self.scalar = scalar
         self.joined = joined
 
     def read(self) -> list[float | int | None]:
-        """Wait for the device and return a number per place, None for one that cannot be read."""
-        try:
-            if self.joined:
-                return list(self.scalar.tensor.tolist())
-            return [host_number(self.scalar.tensor)]
-        except Exception:  # noqa: BLE001 - a device may fail with any error; the caller counts each None
-            return [None] * len(self.places)
+        """Wait for the device and return one number per place, None where it cannot be read."""
+        numbers = attempt(self._read)
+        return [None] * len(self.places) if numbers is None else numbers
+
+    def _read(self) -> list[float | int | None]:
+        return list(self.scalar.tensor.tolist()) if self.joined else [host_number(self.scalar.tensor)]
 
 
 class DeviceQueue:
-    """First in, first out. The owner's lock guards every call but `Pending.read`."""
+    """First in, first out. The owner's lock guards every call except `Pending.read`."""
 
     __slots__ = ("_blocks", "_singles", "dropped")
 
@@ -45,7 +44,7 @@ class DeviceQueue:
         self._blocks: deque[Pending] = deque()
         self._singles: deque[Pending] = deque()
         self.dropped = 0
-        """Values given up because nobody read them."""
+        """Values dropped because they were not read in time."""
 
     def __len__(self) -> int:
         """Count the tensors held."""
@@ -71,7 +70,7 @@ class DeviceQueue:
         return True
 
     def _join(self) -> None:
-        """Make one device tensor of all single ones, by work on the device only."""
+        """Join all single tensors into one, on the device."""
         torch = sys.modules.get("torch")
         tensors = [single.scalar.tensor for single in self._singles]
         if torch is None or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
@@ -79,8 +78,7 @@ class DeviceQueue:
             return
         try:
             stacked = torch.stack([tensor.reshape(()) for tensor in tensors])
-        except RuntimeError:
-            # Two devices in one series cannot be joined.
+        except RuntimeError:  # tensors of two devices cannot be joined
             self.dropped += len(self._singles.popleft().places)
             return
         places = array("q", [single.places[0] for single in self._singles])

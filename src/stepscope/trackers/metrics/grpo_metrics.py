@@ -6,7 +6,6 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from stepscope.core.errors import in_words
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.metric_tracker import MetricTracker
 from stepscope.trackers.metrics.score_distribution import score_of
@@ -157,9 +156,6 @@ class GRPOMetricsTracker:
         return {name: value / total for name, value in spread.items()} if total > 0 else {}
 
     def _log(self, values: Mapping[str, Any], step: int | None) -> None:
-        if self._run is None or not values:
-            return
-        try:
-            self._run.log(dict(values), step=step)
-        except Exception as error:  # noqa: BLE001 - a run of the user's own may raise anything
-            self._notices.say("run", f"cannot log GRPO metrics: {in_words(error, 300)}; they are kept in process")
+        if self._run is not None and values:
+            with self._notices.shield("run", "log GRPO metrics", "they are kept in process"):
+                self._run.log(dict(values), step=step)

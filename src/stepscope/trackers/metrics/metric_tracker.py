@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
-from stepscope.trackers.metrics.scalar import take
+from stepscope.trackers.metrics.scalar import scalar_of
 from stepscope.trackers.metrics.series import Series
 from stepscope.trackers.metrics.statistics import Statistics, summarise
 
@@ -36,7 +36,7 @@ class MetricTracker:
 
     def update(self, name: str, value: object, step: int | None = None) -> None:
         """Give one value: a number or a one-element tensor. A device tensor is not waited for."""
-        number, (label, _problem) = take(value), clean(name)
+        number, (label, _problem) = scalar_of(value), clean(name)
         series = None if number is None else self._of(label)
         if number is None:
             cause = f"there is no single number in a {type(value).__name__}; give a number or a one-element tensor"

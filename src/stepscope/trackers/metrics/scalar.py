@@ -1,50 +1,60 @@
-"""One number out of whatever a training loop holds: Python and numpy numbers, tensors of any framework.
+"""Get one number from a value of a training loop: Python and numpy numbers, tensors of any framework.
 
-A tensor on a device is not read when it is taken, since the loop would wait for the device: it is copied where it lies
-and read later.
+A tensor on a device is not read at once, since the loop would wait for the device: it is copied on the device and read
+later.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 _TEXT = (str, bytes, bytearray)
 
 
 class DeviceScalar:
-    """A copy, on its device, of a number that is not on the host yet."""
+    """A copy on the device of a number that has not been read yet."""
 
     __slots__ = ("tensor",)
 
     def __init__(self, tensor: Any) -> None:
-        """Keep the copy; nobody else writes to it."""
+        """Keep the copy; nothing else writes to it."""
         self.tensor = tensor
 
     def ready(self) -> bool:
-        """Tell whether reading would not wait, where the framework can say so (JAX); else False."""
+        """Return whether it can be read without waiting; False where the framework cannot know (all but JAX)."""
         is_ready = getattr(self.tensor, "is_ready", None)
         return bool(is_ready()) if callable(is_ready) else False
 
 
-def take(value: object) -> float | int | DeviceScalar | None:
-    """Return the number in `value`, a copy on its device, or None if there is no single number in it.
+def scalar_of(value: object) -> float | int | DeviceScalar | None:
+    """Return the number in `value`, a copy on its device, or None if it does not hold a single number.
 
     Integers stay integers. Never raises and never waits for a device.
     """
     if type(value) is float or type(value) is int:
         return value
+    return attempt(lambda: _copy(value) if _on_device(value) else host_number(value))
+
+
+def attempt(read: Callable[[], T]) -> T | None:
+    """Return what `read` returns; None if a device or a user's object raises, which the caller counts."""
     try:
-        return _copy(value) if _on_device(value) else host_number(value)
-    except Exception:  # noqa: BLE001 - a user's object may raise anything when it is converted; the caller counts it
+        return read()
+    except Exception:  # noqa: BLE001 - a failed device, or the conversion of a user's object, may raise anything
         return None
 
 
 def host_number(value: object) -> float | int:
-    """Convert a value with one number in it, wherever it lies.
+    """Convert a value that holds one number, and wait for its device.
 
     Raises:
-        Exception: whatever the object raises when it does not hold exactly one number.
+        Exception: any, if the object does not hold exactly one number.
     """
     if isinstance(value, _TEXT):
         raise TypeError(type(value).__name__)
@@ -56,7 +66,7 @@ def host_number(value: object) -> float | int:
 
 
 def _on_device(value: object) -> bool:
-    """Tell whether reading the value would wait for a device or for a computation under way."""
+    """Return whether reading the value would wait for a device or for a computation."""
     is_ready = getattr(value, "is_ready", None)
     if callable(is_ready):
         return not is_ready()
@@ -77,7 +87,7 @@ def _copy(value: object) -> DeviceScalar | None:
 
 
 def _capturing() -> bool:
-    """Tell whether a CUDA graph is being captured: a copy made now would become part of the graph."""
+    """Return whether a CUDA graph is being captured: a copy made now would become part of it."""
     torch = sys.modules.get("torch")
-    # Asked only once CUDA is in use: builds of torch without CUDA raise at the second question.
+    # Only once CUDA is in use: builds of torch without CUDA raise at the second call.
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())

@@ -6,7 +6,7 @@ import math
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
-from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, take
+from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, scalar_of
 from stepscope.trackers.metrics.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def score_of(score: object) -> float | None:
     """Return a score as a finite number, or None for an invalid one; a tensor on a device is waited for."""
     if score is None:
         return None
-    found = take(score)
+    found = scalar_of(score)
     try:
         number = float(host_number(found.tensor) if isinstance(found, DeviceScalar) else found)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

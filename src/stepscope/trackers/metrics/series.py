@@ -9,7 +9,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from stepscope.trackers.metrics.device_queue import DeviceQueue
-from stepscope.trackers.metrics.scalar import DeviceScalar, take
+from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
 from stepscope.trackers.metrics.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Series(list[Any]):
 
     def append(self, value: object) -> None:
         """Add one value; a number may be Python's, numpy's, or a tensor of one element."""
-        number = take(value)
+        number = scalar_of(value)
         self.push(value if number is None else number)
 
     def push(self, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics and scores of a training, kept in process and written as JSON: at checkpoints, and all at the end."""
+"""Keep the metrics and scores of a training in process, and write them as JSON at checkpoints and at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import in_words
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.json_file import write_json
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from stepscope.trackers.metrics.grpo_metrics import Recording
 
 CAPACITY = 100_000
-"""Newest values of each metric that are kept one by one; the statistics cover all."""
+"""Newest values kept of each metric; the statistics cover all."""
 
 
 class TrainingLogger:
     """Log steps with their metrics and scores; export them as JSON with a stable order of keys.
 
-    Nothing is written before a checkpoint or an export, nothing raises into the training, and no package is needed. An
-    export can be stored as a run later: `stepscope import`, and from there `stepscope export --format tensorboard`.
+    Nothing is written before a checkpoint or an export, and nothing raises into the training. `stepscope import` stores
+    an export as a run, which `stepscope export --format tensorboard` can write for TensorBoard.
     """
 
     def __init__(
@@ -41,13 +40,13 @@ class TrainingLogger:
         run: Recording | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Log into a folder, which is made when something is written.
+        """Log into a folder, which is made when needed.
 
         Args:
             log_dir: the folder.
             experiment_name: name of the experiment, also in the names of files.
             run: a run to log to as well.
-            wall: seconds since 1970 UTC.
+            wall: returns seconds since 1970 UTC.
         """
         self.log_dir = Path(log_dir)
         self.experiment_name = str(experiment_name)
@@ -63,7 +62,7 @@ class TrainingLogger:
         metrics: Mapping[str, object] | None = None,
         scores: Iterable[object] | None = None,
     ) -> None:
-        """Give the metrics of a step, and the scores of its answers (None: invalid)."""
+        """Add the metrics of a step, and the scores of its answers (None: invalid)."""
         now = self._wall()
         self._last_step = step
         for name, value in (metrics or {}).items():
@@ -78,13 +77,11 @@ class TrainingLogger:
             figures = {"score/mean": newest.get("mean_score"), "invalid_ratio": newest.get("invalid_rate")}
             values |= {name: figure for name, figure in figures.items() if figure is not None}
         if self._run is not None and values:
-            try:
+            with self._notices.shield("run", "log to the run", "the values are kept in process"):
                 self._run.log(values, step=step)
-            except Exception as error:  # noqa: BLE001 - a run of the user's own may raise anything
-                self._notices.say("run", f"cannot log to the run: {in_words(error, 300)}; they are kept in process")
 
     def get_summary(self) -> dict[str, Any]:
-        """Return the experiment's name, the time, the last step, statistics of each metric and of the scores."""
+        """Return the name of the experiment, the time, the last step, and the statistics of metrics and scores."""
         return {
             "experiment_name": self.experiment_name,
             "timestamp": _iso(self._wall()),
@@ -94,7 +91,7 @@ class TrainingLogger:
         }
 
     def save_checkpoint_metrics(self, tag: str) -> Path | None:
-        """Write the summary as of now to `<experiment>_<tag>.json`; return the file, None (and told) if that fails."""
+        """Write the current summary to `<experiment>_<tag>.json`; return the file, None if that fails (reported)."""
         return self._save({**self.get_summary(), "checkpoint": str(tag)}, f"{self.experiment_name}_{tag}")
 
     def export_all(self) -> Path | None:
@@ -120,16 +117,11 @@ class TrainingLogger:
 
     def _save(self, facts: dict[str, Any], stem: str) -> Path | None:
         target = self.log_dir / f"{_file_name(stem)}.json"
-        try:
-            write_json(target, facts, repr)
-        except OSError as error:
-            self._notices.say("export", f"cannot write {target}: {error}; choose another log_dir=")
-            return None
-        return target
+        return target if write_json(target, facts, repr, self._notices) else None
 
 
 def _file_name(stem: str) -> str:
-    """Return a text that names a file in the folder and nowhere else."""
+    """Return a safe file name, which cannot leave the folder."""
     return re.sub(r"[^\w.\- ]", "_", stem).lstrip(". ")[:200] or "metrics"
 
 

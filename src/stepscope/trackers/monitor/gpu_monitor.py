@@ -1,4 +1,4 @@
-"""GPUMonitor: one GPU, sampled in a thread, in memory and in JSON-lines files."""
+"""Sample one GPU in a thread; keep the newest figures, and write all of them to JSON-lines files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from stepscope.exporters.jsonl_files import JsonLines, Rotation
 from stepscope.exporters.jsonl_rows import GPU_FIELDS, gpu_indices, gpu_row, system_row
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
-from stepscope.trackers.monitor.machine_watch import MachineWatch, WatchedMachine, whole_machine
+from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
+from stepscope.watcher.machine_thread import MachineThread, whole_machine
 
 if TYPE_CHECKING:
     import os
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 LOG_DIR = "gpu_logs"
 """Folder of the files, below the working directory."""
 HISTORY = 300
-"""Samples kept: five minutes at one a second."""
+"""Samples kept: five minutes at one per second."""
 PATIENCE = 5
-"""Looks after which a GPU that nothing was heard of is said to be missing: the driver may take a moment to answer."""
+"""Samples after which a GPU without a value is reported as missing: the driver may answer late."""
 MEASURED = GPU_FIELDS[2:]
 HOST = ("cpu_usage_percent", "memory_usage_percent")
 
 
-class GPUMonitor(WatchedMachine):
+class GPUMonitor(MachineMonitor):
     """Sample one GPU and the host every `sample_interval` seconds, in a daemon thread.
 
-    Without a GPU, driver or binding it says so once, with the reason, and the host is still sampled; nothing raises.
-    The driver is asked in a process of its own: one that hangs holds up neither this thread nor the training.
+    Without a GPU, driver or binding it reports the reason once and still samples the host; nothing raises. The driver
+    is queried in a separate process: a driver that hangs blocks neither this thread nor the training.
     """
 
     def __init__(
@@ -51,13 +52,13 @@ class GPUMonitor(WatchedMachine):
         """Prepare; nothing starts and nothing is written.
 
         Args:
-            gpu_index: which GPU, by the number that the driver gives it.
+            gpu_index: the driver's number of the GPU.
             sample_interval: seconds, at least 0.1.
-            history_size: samples that are kept in memory.
+            history_size: samples kept in memory.
             log_dir: folder for `gpu_metrics_*.jsonl` and `system_metrics_*.jsonl`; None: no files.
-            rotation: when a new file begins, and how many stay.
-            make_machine: returns the machine to look at.
-            clock: both clocks.
+            rotation: when a new file begins, and how many are kept.
+            make_machine: returns the machine to sample.
+            clock: wall clock and monotonic clock.
         """
         self.gpu_index = int(gpu_index)
         self.log_dir = log_dir
@@ -70,16 +71,12 @@ class GPUMonitor(WatchedMachine):
         self._span: tuple[int, int] | None = None
         self._files: list[JsonLines] = []
         self._indices: list[int] = []
-        watch = MachineWatch(
-            f"gpu-{self.gpu_index}",
-            sample_interval,
-            make_machine,
-            on_moment=self._take,
-            on_end=self._close,
-            notices=self.notices,
+        self.sample_interval = max(SHORTEST, float(sample_interval))
+        thread = MachineThread(
+            f"gpu-{self.gpu_index}", self.sample_interval, make_machine, on_sample=self._add, on_end=self._close
         )
-        super().__init__(watch)
-        self.sample_interval = watch.interval
+        thread.notices = self.notices
+        super().__init__(thread)
 
     @property
     def is_available(self) -> bool:
@@ -88,7 +85,7 @@ class GPUMonitor(WatchedMachine):
 
     def get_current_metrics(self) -> dict[str, Any]:
         """Return the newest sample as a row of `gpu_metrics_*.jsonl`; {} if the GPU has not answered for 10 s."""
-        latest, history = self._watch.latest, self.get_history()
+        latest, history = self._thread.latest, self.get_history()
         known = latest is not None and self.gpu_index in gpu_indices(latest.values)
         return dict(history[-1]) if known and history else {}
 
@@ -97,12 +94,12 @@ class GPUMonitor(WatchedMachine):
         return list(self._history)
 
     def get_summary(self) -> dict[str, Any]:
-        """Return mean, least and largest of every figure over all samples, and why there is none."""
+        """Return mean, min and max of every figure over all samples; without a GPU, the reason."""
         statistics, span = self._statistics, self._span
         summary: dict[str, Any] = {
             "gpu_index": self.gpu_index,
             "available": self.is_available,
-            "samples": self._watch.looks,
+            "samples": self._thread.samples,
             "duration_seconds": 0.0 if span is None else (span[1] - span[0]) / 1e9,
         }
         for name, figures in statistics.items():
@@ -112,8 +109,7 @@ class GPUMonitor(WatchedMachine):
             summary["reason"] = self._reason()
         return summary
 
-    def _take(self, moment: Moment) -> None:
-        """Take in a moment; in the thread."""
+    def _add(self, moment: Moment) -> None:
         row = gpu_row(moment.new, self.gpu_index, moment.wall_ns)
         host = system_row(moment.new, moment.wall_ns)
         self._indices = gpu_indices(moment.values)
@@ -134,14 +130,12 @@ class GPUMonitor(WatchedMachine):
         self._statistics = statistics  # replaced as a whole: a reader never sees half a sample
 
     def _miss(self) -> None:
-        """Say once that the GPU does not answer."""
-        if self._gpu_reasons() or self._watch.looks >= PATIENCE:
-            self.notices.say("gpu", f"GPU {self.gpu_index} is not sampled: {self._reason()}; the training goes on")
+        if self._gpu_reasons() or self._thread.samples >= PATIENCE:
+            self.notices.say("gpu", f"cannot sample GPU {self.gpu_index}: {self._reason()}; the training goes on")
 
     def _gpu_reasons(self) -> list[str]:
-        return [
-            why for what, why in self._watch.absent.items() if what in {"gpu", "nvidia"} or what.startswith("gpu/*")
-        ]
+        absent = self._thread.absent
+        return [why for what, why in absent.items() if what in {"gpu", "nvidia"} or what.startswith("gpu/*")]
 
     def _reason(self) -> str:
         reasons = self._gpu_reasons()
@@ -149,7 +143,7 @@ class GPUMonitor(WatchedMachine):
             return reasons[0]
         if self._indices:
             return f"this machine has GPUs {', '.join(map(str, self._indices))}; give one of them as gpu_index"
-        return "no source has told of it yet; `stepscope doctor` says what was found"
+        return "no source has reported it yet; `stepscope doctor` lists the sources"
 
     def _write(self, rows: list[dict[str, object]], host: dict[str, object]) -> None:
         if self.log_dir is None:

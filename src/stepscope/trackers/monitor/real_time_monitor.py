@@ -1,4 +1,4 @@
-"""RealTimeMonitor: a thread that samples, compares with a baseline, alerts and stores."""
+"""Sample a training periodically in a thread, compare each sample with a baseline, and send alerts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.gpu_memory import by_gpu
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.jsonl_files import JsonLines
-from stepscope.trackers.monitor.machine_watch import local_machine
+from stepscope.trackers.monitor.machine_monitor import MachineMonitor
 from stepscope.trackers.monitor.resources import Resources, allocator_memory
-from stepscope.trackers.monitor.ticker import Ticker
+from stepscope.watcher.machine_thread import MachineThread, local_machine
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from stepscope.trackers.monitor.training_monitor import TrainingMonitor
-    from stepscope.watcher.machine import Machine
+    from stepscope.watcher.machine import Machine, Moment
 
     Metrics = dict[str, Any]
     Storage = Callable[[Metrics], object] | str | os.PathLike[str]
@@ -33,10 +33,10 @@ HISTORY = 1000
 FILE = "monitoring_metrics"
 
 
-class RealTimeMonitor:
-    """Sample loss, GPU memory and processor every so often, and let an alerting system judge them.
+class RealTimeMonitor(MachineMonitor):
+    """Sample loss, GPU memory and CPU usage periodically, and pass them to an alerting system.
 
-    Whatever the loop meets is told as `Monitoring error: …` and the loop goes on; the same error is told once in a row.
+    An exception is printed as `Monitoring error: …` and the loop goes on; the same error in a row is printed once.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class RealTimeMonitor:
 
         Args:
             alerting_system: its `check_alerts(current, baseline)` and `send_alert(alert)` are called, if it has them.
-            training_monitor: where the loss comes from; without one set `current_loss`.
-            storage: a function that is given every sample, or a folder for `monitoring_metrics_*.jsonl`.
-            baseline_metrics: what samples are compared with; without it the first sample after the warm-up.
-            warmup_samples: samples that do not become the baseline and are not checked; 0: the first one is it.
-            make_machine: returns the machine whose GPUs are looked at.
-            resources: reads the processor.
-            now: seconds since 1970.
-            stream: where errors are told; stderr by default.
+            training_monitor: the source of the loss; without one set `current_loss`.
+            storage: a function called with every sample, or a folder for `monitoring_metrics_*.jsonl`.
+            baseline_metrics: the baseline; by default the first sample after the warm-up.
+            warmup_samples: first samples, which are neither checked nor become the baseline.
+            make_machine: returns the machine to sample.
+            resources: reads the CPU usage.
+            now: returns seconds since 1970.
+            stream: where errors are printed; stderr by default.
         """
         self.alerting_system = alerting_system
         self.training_monitor = training_monitor
@@ -71,7 +71,7 @@ class RealTimeMonitor:
         self._own_baseline = baseline_metrics is None
         self._steps: tuple[float, int] | None = None
         self.current_loss: float | None = None
-        """The newest loss, for those who have no training monitor to take it from."""
+        """The newest loss, where there is no training monitor."""
         self.history: deque[Metrics] = deque(maxlen=HISTORY)
         """The newest samples."""
         self._storage, self._file = storage, None if storage is None or callable(storage) else JsonLines(storage, FILE)
@@ -79,23 +79,20 @@ class RealTimeMonitor:
         self._make_machine, self._now, self._stream = make_machine, now, stream
         self._resources = resources or Resources()
         self._values: Mapping[str, float] = {}
-        self._told = ""
-        self._ticker = Ticker("stepscope-real-time", self._report)
-
-    @property
-    def is_monitoring(self) -> bool:
-        """Whether the loop runs, in this process."""
-        return self._ticker.running
+        self._printed = ""
+        super().__init__(
+            MachineThread("real-time", 30.0, make_machine, on_sample=self._add, on_end=self._close, report=self._report)
+        )
 
     @property
     def monitoring_thread(self) -> threading.Thread | None:
         """The thread of the loop; None while it does not run."""
-        return self._ticker.thread
+        return self._thread.thread
 
     @property
     def errors(self) -> int:
-        """How many errors the loop has met."""
-        return self._ticker.errors
+        """Exceptions in the loop so far."""
+        return self._thread.errors
 
     def start_monitoring(self, interval: float = 30) -> None:
         """Start the loop in a daemon thread. A second start is harmless.
@@ -103,19 +100,16 @@ class RealTimeMonitor:
         Args:
             interval: seconds from one sample to the next.
         """
-        self._ticker.start(lambda: _Loop(self, self._make_machine(interval)), interval)
-
-    def stop_monitoring(self) -> None:
-        """Stop the loop and return promptly, whatever the interval. May be called again."""
-        self._ticker.stop()
+        if not self.is_monitoring:
+            self._thread.interval = max(0.001, interval)
+            self._thread.start()
 
     def look(self, machine: Machine) -> None:
-        """Sample once, check, send and keep; called by the loop.
+        """Sample the machine once; check, send and keep the sample."""
+        self._add(machine.look())
 
-        Args:
-            machine: whose processor and GPUs are looked at.
-        """
-        self._values = machine.look().values
+    def _add(self, sample: Moment) -> None:
+        self._values = sample.values
         metrics = self._get_current_metrics()
         speed = self._get_training_speed()
         if speed is not None:
@@ -126,7 +120,7 @@ class RealTimeMonitor:
             self._log_metrics(metrics)
 
     def _get_current_metrics(self) -> Metrics:
-        """Return one sample: `loss`, `gpu_memory`, `cpu_percent` and `timestamp`; None where something is not known."""
+        """Return one sample: `loss`, `gpu_memory`, `cpu_percent` and `timestamp`; None where a value is unknown."""
         return {
             "loss": self._get_current_loss(),
             "gpu_memory": self._get_gpu_memory(),
@@ -142,8 +136,8 @@ class RealTimeMonitor:
         return self.current_loss
 
     def _get_gpu_memory(self) -> dict[str, dict[str, float]]:
-        """Return MiB by `gpu_<i>`: of the device used and total, and what torch's allocator has; {} without a GPU."""
-        found = {name: dict(figures) for name, figures in allocator_memory().items()}
+        """Return MiB by `gpu_<i>`: used and total of the device, and torch's allocator; {} without a GPU."""
+        by_name = {name: dict(figures) for name, figures in allocator_memory().items()}
         cards: dict[int, dict[str, float]] = {}
         for name, value in self._values.items():
             parts = name.split("/")
@@ -152,16 +146,16 @@ class RealTimeMonitor:
         for index, memory in by_gpu(cards).items():
             own = {"memory_used": memory.used, "memory_total": memory.total}
             known = {name: size / MIB for name, size in own.items() if size is not None}
-            found.setdefault(f"gpu_{index}", {}).update(known)
-        return found
+            by_name.setdefault(f"gpu_{index}", {}).update(known)
+        return by_name
 
     def _get_cpu_usage(self) -> float | None:
-        """Return the share of processor time in use since the sample before, in percent; None if nobody tells."""
+        """Return the CPU usage since the previous sample, in percent; None if it is unavailable."""
         percent = float(self._resources.read()["cpu_percent"])
         return None if math.isnan(percent) else percent
 
     def _get_training_speed(self) -> float | None:
-        """Return the steps a second of the training monitor since the sample before; None before there are two."""
+        """Return the steps per second since the previous sample; None before there are two samples."""
         monitor = self.training_monitor
         if monitor is None:
             return None
@@ -171,7 +165,7 @@ class RealTimeMonitor:
         return (self._steps[1] - seen[1]) / (self._steps[0] - seen[0])
 
     def _judge(self, metrics: Metrics) -> None:
-        """Take the baseline, or compare with it and send what is alarming."""
+        """Set the baseline if there is none; compare the sample with it and send the alerts."""
         if self._warmup:
             self._warmup -= 1
             return
@@ -183,10 +177,10 @@ class RealTimeMonitor:
         send = getattr(self.alerting_system, "send_alert", None)
         for alert in check(metrics, self.baseline_metrics) if check is not None else ():
             if send is not None:
-                self._ticker.guarded(partial(send, alert))
+                self._thread.guarded(partial(send, alert))
 
     def _log_metrics(self, metrics: Metrics) -> None:
-        """Keep a sample in memory and give it to the storage."""
+        """Keep a sample in memory and in the storage."""
         self.history.append(metrics)
         if self._file is not None:
             self._file.write([metrics])
@@ -199,23 +193,6 @@ class RealTimeMonitor:
 
     def _report(self, error: Exception) -> None:
         text = f"Monitoring error: {error}"
-        if text == self._told:
-            return
-        self._told = text
-        print(text, file=self._stream or sys.stderr, flush=True)
-
-
-class _Loop:
-    """What the thread does."""
-
-    def __init__(self, monitor: RealTimeMonitor, machine: Machine) -> None:
-        self._monitor, self._machine = monitor, machine
-
-    def tick(self) -> None:
-        """Sample once."""
-        self._monitor.look(self._machine)
-
-    def close(self) -> None:
-        """Let go of sources and file."""
-        self._machine.close()
-        self._monitor._close()  # noqa: SLF001 - one object in two classes
+        if text != self._printed:
+            self._printed = text
+            print(text, file=self._stream or sys.stderr, flush=True)

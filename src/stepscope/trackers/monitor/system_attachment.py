@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.errors import in_words
-
 if TYPE_CHECKING:
     from stepscope.recorder.complaints import Complaints
 
@@ -56,12 +54,8 @@ class SystemAttachment:
         call = getattr(self.part, method, None)
         if call is None:
             return False
-        try:
+        with self._notices.shield(f"system {method}", f"call system_monitor.{method}()") as shield:
             result = call()
-        except Exception as error:  # noqa: BLE001 - an object of the user's may raise anything; the training goes on
-            what = f"system_monitor.{method}() failed: {in_words(error, 300)}; the training goes on"
-            self._notices.say(f"system {method}", what)
-            return False
-        if answer is not None:
-            answer.append(result)
-        return True
+            if answer is not None:
+                answer.append(result)
+        return not shield.failed

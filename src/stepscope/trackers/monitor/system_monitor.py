@@ -1,4 +1,4 @@
-"""SystemMonitor: machine metrics under compatible names, sampled in a thread."""
+"""Sample the machine beside a training in a thread: processors, memory, GPUs, disks, network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.jsonl_rows import percent
-from stepscope.trackers.monitor.machine_watch import MachineWatch, WatchedMachine, local_machine
+from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
+from stepscope.watcher.machine_thread import MachineThread, local_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,11 +27,11 @@ FIELDS = {
     "network_received_mb_s": ("network/received_bytes_per_second", 1 / MIB),
     "network_sent_mb_s": ("network/sent_bytes_per_second", 1 / MIB),
 }
-"""Compatible name: the metric, and the factor to its unit. With several GPUs: mean, sum, highest, sum."""
+"""The canonical metric behind each name, and the factor to its unit. Several GPUs give their mean, sum, max, sum."""
 
 
 def system_metrics(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values under compatible names and units; unknown values are absent."""
+    """Return the values under the names and in the units of FIELDS; unknown ones are left out."""
     found = {}
     for field, (name, factor) in FIELDS.items():
         value = values.get(name)
@@ -40,10 +41,10 @@ def system_metrics(values: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-class SystemMonitor(WatchedMachine):
+class SystemMonitor(MachineMonitor):
     """Sample the machine every `update_interval` seconds, in a daemon thread; works without a GPU.
 
-    Put into `TrainingMonitor.system_monitor` it starts and stops with the training, and its figures are kept beside
+    Assigned to `TrainingMonitor.system_monitor` it starts and stops with the training, and its figures are kept with
     those of the steps.
     """
 
@@ -58,31 +59,32 @@ class SystemMonitor(WatchedMachine):
 
         Args:
             update_interval: seconds, at least 0.1.
-            history_size: samples that are kept.
-            make_machine: returns the machine to look at.
+            history_size: samples kept.
+            make_machine: returns the machine to sample.
         """
         self.update_interval = float(update_interval)
         self._history: deque[dict[str, float]] = deque(maxlen=max(1, int(history_size)))
-        super().__init__(MachineWatch("system", self.update_interval, make_machine, on_moment=self._take))
+        interval = max(SHORTEST, self.update_interval)
+        super().__init__(MachineThread("system", interval, make_machine, on_sample=self._add))
 
     @property
     def samples(self) -> int:
-        """How many samples were taken."""
-        return self._watch.looks
+        """Samples so far."""
+        return self._thread.samples
 
     def get_current_metrics(self) -> dict[str, float]:
-        """Return the newest values under compatible names and units; values this machine cannot measure are absent.
+        """Return the newest figures; those that this machine does not have are left out.
 
         `timestamp` is in seconds since 1970. Empty before the first sample. Shares of time and rates need two samples.
         """
-        latest = self._watch.latest
+        latest = self._thread.latest
         return {} if latest is None else _stamped(latest)
 
     def get_history(self) -> list[dict[str, float]]:
-        """Return the samples that are kept, oldest first."""
+        """Return the newest samples, oldest first."""
         return list(self._history)
 
-    def _take(self, moment: Moment) -> None:
+    def _add(self, moment: Moment) -> None:
         self._history.append(_stamped(moment))
 
 

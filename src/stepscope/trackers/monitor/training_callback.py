@@ -11,7 +11,7 @@ from stepscope.exporters.jsonl_files import JsonLines
 from stepscope.exporters.jsonl_rows import training_row
 from stepscope.recorder.device import DeviceError, DeviceValues, on_device
 from stepscope.trackers.line_queue import LineQueue
-from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, take
+from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, scalar_of
 from stepscope.trackers.monitor.resources import allocator_memory
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
@@ -149,7 +149,7 @@ class TrainingMonitorCallback:
         if self._lines is None:
             monitor = self.gpu_monitor
             self._lines = LineQueue(
-                lambda: JsonLines(str(monitor.log_dir), "training_metrics", monitor.rotation, now=self._clock.wall_ns),
+                JsonLines(str(monitor.log_dir), "training_metrics", monitor.rotation, now=self._clock.wall_ns),
                 lambda text: monitor.notices.say("training file", text),
             )
         return self._lines
@@ -159,7 +159,7 @@ class TrainingMonitorCallback:
         if value is None:
             return None
         try:
-            number = self._devices.take(value) if on_device(value) else take(value)
+            number = self._devices.take(value) if on_device(value) else scalar_of(value)
         except DeviceError as error:
             self.gpu_monitor.notices.say("device value", f"cannot write {name} to the file: {error}")
             return None

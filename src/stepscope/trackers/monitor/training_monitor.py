@@ -13,9 +13,8 @@ from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.alerting.alert_system import AlertSystem
 from stepscope.trackers.metrics.custom_metrics import CustomMetrics
-from stepscope.trackers.metrics.scalar import DeviceScalar, take
+from stepscope.trackers.metrics.scalar import DeviceScalar, scalar_of
 from stepscope.trackers.metrics.series import Series
-from stepscope.trackers.monitor.dashboard_attachment import DashboardAttachment, show_on
 from stepscope.trackers.monitor.monitor_settings import MonitorSettings, read_settings
 from stepscope.trackers.monitor.system_attachment import SystemAttachment
 from stepscope.trackers.monitor.training_metrics import TrainingMetrics
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 _KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
 FLUSH_SECONDS = 0.2
 """How long the end waits for rules that look at the last steps."""
+MAX_DASHBOARD_ROWS = 10_000
 MAX_NAMES = 1000
 """Names whose values are kept in process; values of further ones go to the run only."""
 
@@ -43,8 +43,6 @@ class TrainingMonitor:
     The constructor starts and writes nothing: the run begins with the first record or with `start_monitoring`. No
     method raises into the loop. None waits for a device, but for reading figures: `get_training_stats` and `metrics`.
     """
-
-    dashboard = DashboardAttachment()
 
     def __init__(
         self,
@@ -79,6 +77,8 @@ class TrainingMonitor:
         self._starting = threading.RLock()
         self._next_step = 0
         self._last_end: int | None = None
+        self.dashboard: Any = None
+        """A dashboard such as `stepscope.web.MonitoringDashboard`, whose `metrics_data` gets a row per step."""
         self._memory = StepMemory(self._clock.monotonic_ns)
         self._custom = CustomMetrics(custom_metrics)
         self._system = SystemAttachment(self.notices)
@@ -252,7 +252,7 @@ class TrainingMonitor:
         for name, value in {**self._system.fresh(), **kept}.items():
             self._keep(name, value)
         self._memory.fill(metrics)  # for rules and callers: in the run are the watcher's own samples
-        show_on(self.dashboard, metrics)
+        _show_on(self.dashboard, metrics)
         check = getattr(self.alert_system, "check", None)
         if check is not None and not self._settings.leaves_out():
             check(metrics)
@@ -287,10 +287,19 @@ def _learning_rate(optimizer: Any) -> Any:
         return None  # another kind of optimizer: the learning rate is absent, as the caller did not give it
 
 
+def _show_on(dashboard: Any, metrics: TrainingMetrics) -> None:
+    rows = getattr(dashboard, "metrics_data", None)
+    if isinstance(rows, list):
+        loss = metrics.loss if isinstance(metrics.loss, (int, float)) else None  # a device is not waited for
+        row = {"timestamp": metrics.timestamp, "step": metrics.step, "loss": loss, "gpu_memory": metrics.gpu_memory_mb}
+        rows.append(row)
+        del rows[:-MAX_DASHBOARD_ROWS]
+
+
 def _snapshot(metrics: TrainingMetrics) -> dict[str, float | DeviceScalar]:
     """Replace each tensor by its number, or by a copy on its device that nobody changes; return the numbers."""
     own = {name: value for name in _KEPT if (value := getattr(metrics, name)) is not None}
-    taken = {name: take(value) for name, value in {**metrics.custom, **own}.items() if value is not None}
+    taken = {name: scalar_of(value) for name, value in {**metrics.custom, **own}.items() if value is not None}
     numbers = {name: number for name, number in taken.items() if number is not None}
     for name, number in numbers.items():
         plain = number.tensor if isinstance(number, DeviceScalar) else number

@@ -26,8 +26,8 @@ ITERATION = "iteration"
 class ComprehensiveProfiler:
     """Profile iterations: `start_iteration()`, the work, `end_iteration(num_samples=, num_tokens=)`.
 
-    `memory`, `timer` and `throughput` are the parts, and can be used beside. What it costs itself is measured and part
-    of the export. Nothing here raises into the loop.
+    `memory`, `timer` and `throughput` are its parts, which can be used directly. Its own cost is measured and part of
+    the export. Nothing here raises into the loop.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class ComprehensiveProfiler:
         """Profile a device: its number, "cuda:1", a torch.device, or "cpu".
 
         Args:
-            device: what is measured; without a GPU the memory of this process.
+            device: the device to measure; without a GPU the memory of this process is measured.
             window_size: iterations that the current throughput is taken over.
             memory: measures memory.
             timer: times the iterations.
             throughput: counts samples and tokens.
-            clock: seconds, monotonic.
-            wall: seconds since 1970 UTC.
+            clock: returns seconds, monotonic.
+            wall: returns seconds since 1970 UTC.
         """
         self.device = device
         self.memory = memory or GPUMemoryProfiler(device)
@@ -63,10 +63,10 @@ class ComprehensiveProfiler:
         self._iterations, self._own_seconds = 0, 0.0
 
     def start_iteration(self) -> None:
-        """Begin an iteration; one that was begun and never ended is forgotten."""
+        """Begin an iteration; one that never ended is left out."""
         now = self._clock()
         if self._open:
-            self._notices.say("twice", "an iteration was started before the last one ended: that one is left out")
+            self._notices.say("twice", "an iteration was started before the previous one ended: that one is left out")
             self.timer.discard(ITERATION)
         if self._began is None:
             self._began = now
@@ -76,7 +76,7 @@ class ComprehensiveProfiler:
         self.timer.start(ITERATION)
 
     def end_iteration(self, num_samples: object = None, num_tokens: object = None) -> float:
-        """End the iteration and say what it took in; return its seconds by the host's clock, NaN if none was begun."""
+        """End the iteration; return its seconds on the host's clock, NaN if none was begun."""
         now = self._clock()
         seconds = math.nan
         if self._open:
@@ -91,15 +91,15 @@ class ComprehensiveProfiler:
         return seconds
 
     def set_baseline(self) -> None:
-        """Take the memory in use now as what is normal; see `GPUMemoryProfiler`."""
+        """Take the memory in use now as the baseline; see `GPUMemoryProfiler`."""
         self.memory.set_baseline()
 
     def detect_leak(self, threshold_gb: float = 0.5) -> LeakReport:
-        """Compare memory with the baseline and judge its slope; see `GPUMemoryProfiler`."""
+        """Compare memory with the baseline and test its slope; see `GPUMemoryProfiler`."""
         return self.memory.detect_leak(threshold_gb)
 
     def get_summary(self) -> dict[str, Any]:
-        """Return everything that is known, as it is exported; what is not known is NaN or None."""
+        """Return all figures as they are exported; unknown ones are NaN or None."""
         memory, lasted = self.memory, 0.0 if self._began is None else self._clock() - self._began
         leak = memory.trend(ITERATION)
         return {
@@ -124,11 +124,5 @@ class ComprehensiveProfiler:
         }
 
     def export_to_json(self, path: str | os.PathLike[str]) -> bool:
-        """Write the summary to a file, whole or not at all; what is not known is null. False, and told, if it fails."""
-        target = Path(path)
-        try:
-            write_json(target, self.get_summary(), null)
-        except OSError as error:
-            self._notices.say("export", f"cannot write {target}: {error}; choose another path")
-            return False
-        return True
+        """Write the summary to a file, unknown values as null; return False, and report it, if that fails."""
+        return write_json(Path(path), self.get_summary(), null, self._notices)

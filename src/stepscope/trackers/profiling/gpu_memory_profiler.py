@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.context import memory as host_memory
-from stepscope.core.errors import in_words
 from stepscope.core.vocabulary import GIB
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
@@ -172,30 +171,25 @@ class GPUMemoryProfiler:
         if self.source == PROCESS:
             resident, peak = self._resident()
             return {**dict.fromkeys(_STATS, math.nan), "allocated_gb": resident, "max_allocated_gb": peak}
+        with self._notices.shield("read", f"read the memory of {self.source}", "check the device"):
+            backend, number = self._backend()
+            stats = backend.memory_stats(number)
+            return {name: float(stats.get(key, 0)) for name, key in _STATS.items()}  # empty before the first allocation
+        return dict.fromkeys(_STATS, math.nan)
+
+    def _backend(self) -> tuple[Any, int]:
         kind, _, number = self.source.partition(":")
-        try:
-            backend = getattr(self._modules["torch"], kind)
-            stats = backend.memory_stats(int(number))
-        except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; the training must go on
-            cause = in_words(error, 200)
-            self._notices.say("read", f"cannot read the memory of {self.source}: {cause}; look after the device")
-            return dict.fromkeys(_STATS, math.nan)
-        return {name: float(stats.get(key, 0)) for name, key in _STATS.items()}  # empty before the first allocation
+        return getattr(self._modules["torch"], kind), int(number)
 
     def _capacity(self) -> float | None:
-        """Return the bytes that the device, or this machine for this process, has; None if nobody says."""
+        """Return the bytes of the device, or of this machine for this process; None if unknown."""
         if self._limit is None:
-            try:
+            with self._notices.shield("capacity", "read the size of the memory", "the time left is unknown"):
                 if self.source == PROCESS:
-                    known = [float(size) for size in host_memory().values() if size]
-                    self._limit = min(known) if known else None
+                    self._limit = min((float(size) for size in host_memory().values() if size), default=None)
                 else:
-                    kind, _, number = self.source.partition(":")
-                    backend = getattr(self._modules["torch"], kind)
-                    self._limit = float(backend.get_device_properties(int(number)).total_memory)
-            except Exception as error:  # noqa: BLE001 - as in `_read`
-                self._notices.say("capacity", f"cannot say how much memory there is: {error}; no time left is told")
-                return None
+                    backend, number = self._backend()
+                    self._limit = float(backend.get_device_properties(number).total_memory)
         return self._limit
 
 

@@ -169,15 +169,11 @@ class GradientWatch:
         torch = self._modules.get("torch")
         if torch is None:
             return None
-        try:
-            gradients = [one.grad.detach() for one in parameters if one.grad is not None]
-            if any(map(_is_sharded, gradients)) or "FullyShardedDataParallel" in type(model).__name__:
-                self.unavailable = SHARDED
-                return None
-            return _total(torch, gradients) if gradients else None
-        except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; training goes on, it is told
-            self.unavailable = in_words(error, 200)
+        gradients = [each.grad.detach() for each in parameters if each.grad is not None]
+        if any(map(_is_sharded, gradients)) or "FullyShardedDataParallel" in type(model).__name__:
+            self.unavailable = SHARDED
             return None
+        return _total(torch, gradients) if gradients else None
 
 
 def _total(torch: Any, gradients: list[Any]) -> Any:

@@ -166,24 +166,20 @@ class TrainingTimer:
         """Put an event into the queue of the device; None without one, or while a graph is captured."""
         if self.mode == HOST:
             return None
-        try:
+        with self._notices.shield("event", f"time {self.device}", "the host's clock is used"):
             backend = self._backend()
             if backend is None or getattr(backend, "is_current_stream_capturing", bool)():
                 return None
             event = self._spares.pop() if self._spares else backend.Event(enable_timing=True)
             event.record()
-        except Exception as error:  # noqa: BLE001 - a device in trouble may raise anything; the training must go on
-            self._notices.say("event", f"cannot time {self.device}: {error}; the host's clock is used"[:300])
-            return None
-        return event
+            return event
+        return None
 
     def _synchronize(self) -> None:
-        try:
+        with self._notices.shield("sync", f"wait for {self.device}", "the host's clock is used"):
             backend = self._backend()
             if backend is not None:
                 backend.synchronize(self.device)
-        except Exception as error:  # noqa: BLE001 - as in `_mark`
-            self._notices.say("sync", f"cannot wait for {self.device}: {error}; the host's clock is used"[:300])
 
     def _wait_later(self, pending: _Pending) -> None:
         self._pending.append(pending)
@@ -196,17 +192,12 @@ class TrainingTimer:
         """Read the timings whose events the device has passed, in their order; `wait` for the others."""
         while self._pending:
             name, first, last = self._pending[0]
-            try:
+            with self._notices.shield("read", f"read a time of {self.device}", "it is left out"):
                 if not last.query():
                     if not wait:
                         return
                     last.synchronize()
-                seconds = first.elapsed_time(last) / 1e3
-            except Exception as error:  # noqa: BLE001 - as in `_mark`
-                self._notices.say("read", f"cannot read a time of {self.device}: {error}; it is left out"[:300])
-                self._pending.popleft()
-                continue
+                self._of(self._device, name).append(first.elapsed_time(last) / 1e3)
+                if len(self._spares) < MAX_OPEN:
+                    self._spares += [first, last]
             self._pending.popleft()
-            self._of(self._device, name).append(seconds)
-            if len(self._spares) < MAX_OPEN:
-                self._spares += [first, last]
