@@ -12,6 +12,7 @@ from stepscope.core import ring, status
 from stepscope.store import salvage
 from stepscope.store.layout import FOLDERS
 from stepscope.watcher.trouble import PATIENCE
+from tests.store.recorded import make_folder
 
 LONGEST = 30.0
 """Seconds after the end of the trainer in which the watcher ends, whatever was done to the run."""
@@ -116,6 +117,21 @@ def test_what_was_removed_is_made_anew(stage, monkeypatch, part, way):
     assert set(heard) <= {status.OK, status.CUT}
     assert "parts of the run were removed" in (stage.folder.path / "watcher.log").read_text()
     assert not trainer.path.exists()
+
+
+def test_a_successor_that_names_itself_late_gets_no_row_of_the_removed_run(stage):
+    """A folder removed and made again is another run's, also while that run has not written its run.json yet."""
+    trainer = stage.trainer()
+    trainer.run.log({"a": 1.0})
+    stage.tick(seconds=1, times=4)
+    shutil.rmtree(stage.folder.path)
+    stage.folder.make()
+    trainer.run.log({"a": 2.0})
+    stage.tick(seconds=0.1)
+    make_folder(stage.folder.path, created=1_800_000_000_000_000)
+    stage.tick(seconds=1, times=4)
+    assert stage.past().names() == []
+    assert stage.status(trainer) == status.GONE
 
 
 @pytest.mark.parametrize(("part", "way"), HOPELESS)

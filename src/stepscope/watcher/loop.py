@@ -359,10 +359,10 @@ class Watcher:
             return False  # the folder is where its file is
         if moved:
             self._trouble.notice(now, lost=True)
+        if self._trouble.is_cut():  # a folder made again names its run a little later: ask until parts are restored
             for path, rank in list(self._ranks.items()):
                 if not self._folder.is_home_of(rank.stream.identity.extra.get("created")):
-                    self._dismiss(path, rank.stream)
-                    del self._ranks[path]
+                    self._dismiss(path, self._ranks.pop(path).stream)
         if not self._ranks or not self._trouble.folder_gone():
             return False
         for rank in self._ranks.values():
