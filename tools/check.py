@@ -20,6 +20,7 @@ def commands(scratch: Path) -> dict[str, list[str]]:
         "types": [PYTHON, "-m", "mypy"],
         "docs": [PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(scratch / "site")],
         "page": [PYTHON, "tools/page.py", "check"],
+        "contract": [PYTHON, "tools/contract.py", "--check"],
         "lint": [PYTHON, "-m", "ruff", "check", "--output-format", "concise", "."],
         "format": [PYTHON, "-m", "ruff", "format", "--check", "."],
         "layers": [PYTHON, "tools/check_layers.py"],

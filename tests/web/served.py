@@ -8,9 +8,12 @@ import json
 import socket
 from urllib.parse import quote, urlencode
 
+import msgspec
 import numpy as np
 
 from stepscope.web.access_policy import ADMIN
+from stepscope.web.handlers import JSON
+from stepscope.web.router import ROUTES
 from stepscope.web.server import Options, Server
 from tests.exporters.recorded import leave_tail, make_run, points_of, seal_points, tell
 from tests.integration.processes import until
@@ -60,11 +63,18 @@ def make_runs(root):
     return folder
 
 
-class Answer:
-    """What came back."""
+CONTRACT = {route.path: route.responses.get(JSON) for route in ROUTES if route.method == "GET"}
+"""Type of the JSON that each route returns."""
 
-    def __init__(self, response):
+
+class Answer:
+    """A response; JSON of a success must have the type that the route declares."""
+
+    def __init__(self, response, path=""):
         self.status, self.headers, self.body = response.status, response.headers, response.read()
+        kind = CONTRACT.get(path.partition("?")[0])
+        if self.status == 200 and kind is not None and self.headers.get("content-type") == JSON:
+            msgspec.json.decode(self.body, type=kind)
 
     @property
     def json(self):
@@ -96,7 +106,7 @@ class Client:
             if body is not None:
                 connection.putheader("Content-Length", str(len(body)))
             connection.endheaders(body)
-            return Answer(connection.getresponse())
+            return Answer(connection.getresponse(), path if method == "GET" else "")
         finally:
             connection.close()
 

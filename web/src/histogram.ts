@@ -1,6 +1,6 @@
 /** Histograms over time as a picture: each column a histogram, darker where more values were. */
 
-import { api, type Histograms, reason } from "./api.ts";
+import { type Histograms, json, reason } from "./api.ts";
 import type { ChartLink } from "./chart_link.ts";
 import { h, setText, show } from "./dom.ts";
 import { moment, number } from "./format.ts";
@@ -82,7 +82,7 @@ export class HistogramPanel {
   private async load(): Promise<void> {
     this.loaded = true;
     try {
-      this.rows = (await api.histograms(this.run, this.name)).rows.filter(
+      this.rows = (await json("/api/histograms", { run: this.run, name: this.name })).rows.filter(
         (row) => row.edges.length === row.counts.length + 1 && row.counts.length > 0,
       );
       this.element.setAttribute("data-state", this.rows.length ? "drawn" : "empty");

@@ -1,6 +1,6 @@
 /** One poll per page tells everything new of the run: rows of all curves, and its status. */
 
-import { ApiError, ask, reason, type Status } from "./api.ts";
+import { ApiError, ask, type Hello, reason, type Status } from "./api.ts";
 import { decode, type Frame, frameOf } from "./binary.ts";
 
 export interface LiveListener {
@@ -104,11 +104,7 @@ export class Live {
   private async begin(): Promise<void> {
     const answer = await ask("/api/live", { run: this.run });
     if (!answer) return;
-    const start = (await answer.json()) as {
-      cursor: string | number;
-      curves: [number, string, number, number][];
-      status: Status;
-    };
+    const start = (await answer.json()) as Hello;
     this.curves.clear();
     this.learn(start.curves);
     this.cursor = start.cursor;

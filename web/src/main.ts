@@ -1,7 +1,7 @@
 /** The frame around the views: bar, tabs, keyboard, title and icon. */
 
 import "./style.css";
-import { api, reason, type Server, type Severity, type Status } from "./api.ts";
+import { json, reason, type Server, type Status } from "./api.ts";
 import { zoomOf, zoomText } from "./chart_link.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
 import { ago, number } from "./format.ts";
@@ -203,7 +203,7 @@ class Shell implements Page {
   private badged = "";
 
   /** How many alerts are firing, and how grave the worst of them is. */
-  private firing(): { firing: number; worst: Severity } {
+  private firing(): { firing: number; worst: string } {
     const status = this.run?.live.status;
     return { firing: status?.firing ?? 0, worst: status?.worst ?? "info" };
   }
@@ -352,7 +352,7 @@ async function begin(): Promise<void> {
   // the run's own questions need not wait for the server to introduce itself
   const run = key ? new RunModel(key, REFRESH) : null;
   try {
-    new Shell(root, await api.server(), run);
+    new Shell(root, await json("/api/server"), run);
   } catch (error) {
     run?.stop();
     fill(

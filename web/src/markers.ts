@@ -22,7 +22,7 @@ const KINDS: Record<string, Marker["kind"]> = {
 export function markersOf(events: readonly RunEvent[]): Marker[] {
   return events.flatMap((event) => {
     const kind = KINDS[event.kind];
-    if (!kind || (event.step === null && event.time === null)) return [];
+    if (!kind) return [];
     if (event.kind === "alert" && event.data.state !== "firing") return [];
     return [{ step: event.step, time: event.time, text: event.text || event.kind, kind }];
   });

@@ -1,6 +1,6 @@
 /** The run that the page shows: what all its views share. */
 
-import { type Alert, api, type Head, type Names, type RunEvent, type Status } from "./api.ts";
+import { type Alert, type Head, json, type Metrics, type RunEvent, type Status } from "./api.ts";
 import { CachedAnswer } from "./cached_answer.ts";
 import { ChartLink } from "./chart_link.ts";
 import { Curves } from "./curves.ts";
@@ -15,7 +15,7 @@ export class RunModel {
   readonly curves: Curves;
   readonly link = new ChartLink();
   readonly head: CachedAnswer<Head>;
-  readonly names: CachedAnswer<Names>;
+  readonly names: CachedAnswer<Metrics>;
   readonly events: CachedAnswer<{ total: number; events: RunEvent[] }>;
   readonly alerts: CachedAnswer<{ alerts: Alert[] }>;
   /** Whether somebody looks at the head: all of it, not only the run's name. */
@@ -30,10 +30,10 @@ export class RunModel {
   ) {
     this.live = new Live(key, refresh);
     this.curves = new Curves([key], this.live);
-    this.head = new CachedAnswer(() => api.head(key));
-    this.names = new CachedAnswer(() => api.names(key));
-    this.events = new CachedAnswer(() => api.events(key));
-    this.alerts = new CachedAnswer(() => api.alerts(key));
+    this.head = new CachedAnswer(() => json("/api/run", { run: key }));
+    this.names = new CachedAnswer(() => json("/api/names", { run: key }));
+    this.events = new CachedAnswer(() => json("/api/events", { run: key, limit: 500 }));
+    this.alerts = new CachedAnswer(() => json("/api/alerts", { run: key }));
     this.live.listen({ status: (status) => this.follow(status) });
     this.link.convert = (x, from) => {
       const clock = this.curves.clock();

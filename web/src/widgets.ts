@@ -1,6 +1,6 @@
 /** Parts that several views are made of. */
 
-import type { Phase, RunState, Severity } from "./api.ts";
+import type { PhaseShare } from "./api.ts";
 import { type Child, h, s } from "./dom.ts";
 import { duration, number } from "./format.ts";
 
@@ -27,7 +27,7 @@ export function icon(path: string, tone = "", filled = false): SVGSVGElement {
 }
 
 /** Show a state as icon and word: never by colour alone. What finished has a cause where something was wrong then. */
-export function stateMark(state: RunState | string, cause = ""): HTMLElement {
+export function stateMark(state: string, cause = ""): HTMLElement {
   const known = STATE[state === "finished" && cause ? "failed" : state] ?? { tone: "soft", icon: "M3 8h10" };
   return h("span", { class: `mark ${known.tone}` }, icon(known.icon, "", state === "running"), h("span", {}, state));
 }
@@ -37,15 +37,15 @@ export function toneOf(state: string, cause = ""): string {
   return state === "finished" && cause ? "bad" : (STATE[state]?.tone ?? "soft");
 }
 
-const SEVERITY: Record<Severity, { tone: string; icon: string }> = {
-  info: { tone: "soft", icon: "M8 7v5M8 4v.2" },
+const INFO = { tone: "soft", icon: "M8 7v5M8 4v.2" };
+const SEVERITY: Record<string, { tone: string; icon: string }> = {
   warning: { tone: "warn", icon: "M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1" },
   critical: { tone: "bad", icon: "M5.2 2h5.6L14 5.2v5.6L10.8 14H5.2L2 10.8V5.2zM8 5v3.5M8 11v.1" },
 };
 
 /** Show how grave something is, as icon and word. */
-export function severityMark(severity: Severity): HTMLElement {
-  const known = SEVERITY[severity] ?? SEVERITY.info;
+export function severityMark(severity: string): HTMLElement {
+  const known = SEVERITY[severity] ?? INFO;
   return h("span", { class: `mark ${known.tone}` }, icon(known.icon), h("span", {}, severity));
 }
 
@@ -95,10 +95,13 @@ export function phaseColour(phase: string): string {
 }
 
 /** Draw a step as a bar of its phases, with the share of each; `legend` names them below. */
-export function phaseBar(phases: readonly Pick<Phase, "phase" | "share" | "mean">[], legend = true): HTMLElement {
+export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend = true): HTMLElement {
   const order = (phase: string): number =>
     phase === "other" ? 99 : PHASES.includes(phase) ? PHASES.indexOf(phase) : 50;
-  const shown = phases.filter((one) => one.share > 0.0005).sort((one, other) => order(one.phase) - order(other.phase));
+  const shown = phases
+    .map((one) => ({ ...one, share: one.share ?? 0 }))
+    .filter((one) => one.share > 0.0005)
+    .sort((one, other) => order(one.phase) - order(other.phase));
   const paint = (phase: string): Record<string, string> => ({ background: `var(--${phaseColour(phase)})` });
   const said = shown.map((one) => `${one.phase} ${number(one.share * 100, 2)} %`).join(", ");
   const bar = h(

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import type { Alert, MetricFacts, Names, Row, RunEvent } from "../src/api.ts";
+import type { Alert, Metric, Metrics, Row, RunEvent } from "../src/api.ts";
 import { byUrgency, isOpen, matching, stateWord } from "../src/views/alert_order.ts";
 import { shade } from "../src/views/colour_scale.ts";
 import { change, quantity, tone } from "../src/views/difference.ts";
@@ -20,9 +20,12 @@ function alert(facts: Partial<Alert>): Alert {
     state: "firing",
     severity: "warning",
     text: "",
-    remedy: null,
-    labels: null,
-    evidence: null,
+    remedy: "",
+    labels: {},
+    evidence: {},
+    key: "",
+    count: 1,
+    transitions: [],
     rank: null,
     step: null,
     since: 0,
@@ -91,8 +94,7 @@ test("lines of a chart are called by what tells them apart", () => {
 });
 
 test("metrics that several runs share come before those of one, the important first", () => {
-  const names = (list: [string, boolean][]): Names => ({
-    version: 1,
+  const names = (list: [string, boolean][]): Metrics => ({
     ranks: [0],
     attempts: [0],
     metrics: list.map(([name, important]) => ({
@@ -137,7 +139,7 @@ test("a class without time is not listed, and the shares are of the wall clock",
 });
 
 test("what says how good a run is is told from what says how fast, and counters come last", () => {
-  const metric = (name: string, more: Partial<MetricFacts> = {}): MetricFacts => ({
+  const metric = (name: string, more: Partial<Metric> = {}): Metric => ({
     name,
     unit: "",
     kind: "gauge",
@@ -148,8 +150,7 @@ test("what says how good a run is is told from what says how fast, and counters 
     important: false,
     ...more,
   });
-  const own: Names = {
-    version: 1,
+  const own: Metrics = {
     ranks: [0],
     attempts: [0],
     metrics: [

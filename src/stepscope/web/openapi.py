@@ -49,7 +49,7 @@ class ApiRoute:
 
 def describe(routes: Iterable[ApiRoute]) -> dict[str, Any]:
     """Return the OpenAPI document of some routes."""
-    types = [responses.Error]
+    types = [responses.ErrorResponse]
     for route in routes:
         types += [kind for kind in (route.body, *route.responses.values()) if kind is not None]
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
@@ -71,7 +71,7 @@ def _operation(route: ApiRoute, schemas: Mapping[str, Any]) -> dict[str, Any]:
 
     found: dict[str, Any] = {"200": {"description": "the response", "content": content(route.responses)}}
     for status, text in {**REFUSALS, **route.statuses}.items():
-        found[status] = {"description": text, "content": content({JSON: responses.Error})}
+        found[status] = {"description": text, "content": content({JSON: responses.ErrorResponse})}
     if "304" in found:
         del found["304"]["content"]
     facts: dict[str, Any] = {"summary": route.title, "parameters": _parameters(route.parameters), "responses": found}

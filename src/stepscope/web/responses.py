@@ -1,10 +1,15 @@
-"""Types of all responses; the OpenAPI description and the page's types are generated from them."""
+"""Types of all responses.
+
+The OpenAPI description and the types of the page (`web/src/contract.ts`) are generated from them, and tests check real
+responses against them. Times are Unix seconds, durations are seconds; a number that is not finite is null.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from stepscope.core.strict_json import null, strict
 
@@ -17,35 +22,46 @@ def encoded(value: Any) -> bytes:
     return msgspec.json.encode(strict(value, null), enc_hook=str)
 
 
-class Health(TypedDict):
-    """The server is alive."""
-
-    ok: bool
+class Response(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A JSON object."""
 
 
-class ErrorText(TypedDict):
-    """What went wrong."""
+class ErrorText(Response, kw_only=True):
+    """An error: its id is also in the server's log."""
 
     id: str
     text: str
 
 
-class Error(TypedDict):
-    """Every answer that is not one."""
+class ErrorResponse(Response, kw_only=True):
+    """Body of every response that is not a success."""
 
     error: ErrorText
 
 
-class Capabilities(TypedDict):
-    """Which parts the page shows."""
+class Health(Response, kw_only=True):
+    """The server is alive."""
+
+    ok: bool
+
+
+class Accepted(Response, kw_only=True):
+    """A request was accepted."""
+
+    ok: bool
+    text: str
+
+
+class Capabilities(Response, kw_only=True):
+    """Parts that the page shows."""
 
     alerts: bool
     actions: bool
     diagnosis: bool
 
 
-class Limits(TypedDict):
-    """Bounds of one question."""
+class Limits(Response, kw_only=True):
+    """Limits of one request."""
 
     names: int
     runs: int
@@ -53,19 +69,20 @@ class Limits(TypedDict):
     rows: int
 
 
-class Server(TypedDict):
-    """What the page must know of the server."""
+class Server(Response, kw_only=True):
+    """The server and its limits."""
 
     version: str
     root: str
     heading: str
     refresh: float
+    """Seconds between two live polls."""
     capabilities: Capabilities
     limits: Limits
     now: float
 
 
-class Headline(TypedDict):
+class Headline(Response, kw_only=True):
     """The metric that a run is judged by first."""
 
     name: str
@@ -73,8 +90,8 @@ class Headline(TypedDict):
     best: float | None
 
 
-class Alert(TypedDict, total=False):
-    """An alert in short."""
+class LastAlert(Response, kw_only=True):
+    """The last alert of a run in short."""
 
     rule: str
     severity: str
@@ -82,32 +99,35 @@ class Alert(TypedDict, total=False):
     text: str
 
 
-class Cost(TypedDict):
-    """Money."""
+class Cost(Response, kw_only=True):
+    """An amount of money."""
 
     amount: float
     currency: str
 
 
-class Card(TypedDict):
-    """What the list shows of a run's points."""
+class Card(Response, kw_only=True):
+    """The part of a row that is computed from a run's points."""
 
     rate: float | None
+    """Steps per second."""
     recent_rate: float | None
     samples_per_second: float | None
     loss: Headline | None
     spark: list[float | None]
     gpu: float | None
+    """Mean utilization of the GPUs, 0 to 1."""
     step_seconds: float | None
     epoch: float | None
     total_steps: int | None
     left: float | None
+    """Estimated seconds until the end."""
     cost: Cost | None
-    alert: Alert | None
+    alert: LastAlert | None
     problems: int
 
 
-class Row(TypedDict):
+class Row(Response, kw_only=True):
     """One run of the list."""
 
     key: str
@@ -120,23 +140,26 @@ class Row(TypedDict):
     duration: float | None
     step: int | None
     heard: float | None
+    """Time of the last sign of life."""
     attempts: int
     card: Card | None
 
 
-class RunList(TypedDict):
-    """The list of runs, or what changed in it."""
+class RunList(Response, kw_only=True):
+    """The list of runs, or the rows that changed."""
 
     version: int
     complete: bool
     reading: int
+    """Runs whose card is still being read."""
     total: int
     rows: list[Row]
     gone: list[str]
+    """Keys of removed runs."""
 
 
-class Status(TypedDict):
-    """How a run stands at this moment."""
+class Status(Response, kw_only=True):
+    """The current state of a run."""
 
     state: str
     cause: str
@@ -152,10 +175,12 @@ class Status(TypedDict):
     names: int
     events: int
     firing: int
+    """Number of firing alerts."""
     worst: str | None
+    """Highest severity of the firing alerts."""
 
 
-class Rank(TypedDict):
+class Rank(Response, kw_only=True):
     """One rank of one attempt."""
 
     attempt: int
@@ -172,37 +197,141 @@ class Rank(TypedDict):
     seconds: float | None
 
 
-class Number(TypedDict):
-    """A key number."""
+class KeyNumber(Response, kw_only=True):
+    """A number at the top of a run's page."""
 
     key: str
     label: str
     value: float | None
-    """None where it is not finite."""
     unit: str
     text: str
 
 
-class Head(TypedDict):
+class PhaseShare(Response, kw_only=True):
+    """A phase and its share of the step time."""
+
+    phase: str
+    seconds: float | None
+    share: float | None
+    mean: float | None
+
+
+class Phase(PhaseShare, kw_only=True):
+    """A phase with its percentiles, which long runs do not have."""
+
+    p50: float | None
+    p95: float | None
+    max: float | None
+    steps: int
+
+
+class StepFigures(Response, kw_only=True):
+    """Seconds of a step; long runs have no percentiles."""
+
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    max: float | None
+
+
+class StepTime(Response, kw_only=True):
+    """How a step divides into phases."""
+
+    steps: int
+    seconds: float | None
+    window: tuple[int, int] | None
+    step: StepFigures
+    phases: list[Phase]
+
+
+class Throughput(Response, kw_only=True):
+    """Speed of one attempt."""
+
+    attempt: int
+    ranks: int
+    steps_per_second: float | None
+    samples_per_second: float | None
+
+
+class Happening(Response, kw_only=True):
+    """An event in one line."""
+
+    time: float
+    step: int | None
+    kind: str
+    text: str
+
+
+class RankHappening(Happening, kw_only=True):
+    """An event of one rank in one line."""
+
+    rank: int | None
+
+
+class LastStep(Response, kw_only=True):
+    """One of the last steps before the end."""
+
+    step: int
+    seconds: float | None
+    phases: dict[str, float | None]
+    loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+
+
+class End(Response, kw_only=True):
+    """How a run ended."""
+
+    attempt: int
+    rank: int
+    traceback: list[str]
+    events: list[RankHappening]
+    steps: list[LastStep]
+
+
+class Identity(Response, kw_only=True):
+    """A run and its environment; the untyped fields are as the program or the machine gave them."""
+
+    key: str
+    id: str
+    name: str
+    project: str
+    path: str
+    created: float | None
+    source: Any
+    world_size: int | None
+    host: Any
+    platform: Any
+    python: Any
+    cpu: Any
+    memory: Any
+    container: Any
+    git: Any
+    cwd: Any
+    command: Any
+    config: Any
+
+
+class Head(Response, kw_only=True):
     """The first screen of a run."""
 
-    run: dict[str, Any]
+    run: Identity
     status: Status
     card: Card
     ranks: list[Rank]
-    numbers: list[Number]
-    time: dict[str, Any] | None
-    throughput: list[dict[str, Any]]
+    numbers: list[KeyNumber]
+    time: StepTime | None
+    throughput: list[Throughput]
     important: list[str]
-    changes: list[dict[str, Any]]
-    end: dict[str, Any] | None
+    changes: list[Happening]
+    end: End | None
     points: int
     problems: list[str]
     definitions: dict[str, str]
 
 
-class Metric(TypedDict):
-    """One metric of a run."""
+class Metric(Response, kw_only=True):
+    """One metric of a run; its source is training, phase, machine or own."""
 
     name: str
     unit: str
@@ -214,7 +343,7 @@ class Metric(TypedDict):
     important: bool
 
 
-class Metrics(TypedDict):
+class Metrics(Response, kw_only=True):
     """The metrics of a run."""
 
     ranks: list[int]
@@ -222,16 +351,17 @@ class Metrics(TypedDict):
     metrics: list[Metric]
 
 
-class Hello(TypedDict):
-    """Where a page begins that follows a run."""
+class Hello(Response, kw_only=True):
+    """Where a page starts to follow a run."""
 
     cursor: str
-    curves: list[list[Any]]
+    curves: list[tuple[int, str, int, int]]
+    """Number, name, rank and attempt of each curve."""
     status: Status
 
 
-class Event(TypedDict):
-    """What happened."""
+class RunEvent(Response, kw_only=True):
+    """An event."""
 
     time: float
     kind: str
@@ -242,94 +372,352 @@ class Event(TypedDict):
     data: dict[str, Any]
 
 
-class Events(TypedDict):
+class Events(Response, kw_only=True):
     """The newest events of a run."""
 
     total: int
-    events: list[Event]
+    events: list[RunEvent]
 
 
-class Histograms(TypedDict):
+class Histogram(Response, kw_only=True):
+    """The distribution of a value at one step."""
+
+    step: int | None
+    time: float
+    rank: int | None
+    attempt: int | None
+    edges: list[float]
+    counts: list[float]
+
+
+class Histograms(Response, kw_only=True):
     """The histograms of one name."""
 
     names: list[str]
-    rows: list[dict[str, Any]]
+    rows: list[Histogram]
 
 
-class Chart(TypedDict):
-    """What of the machine is drawn together."""
+class MachineNode(Response, kw_only=True):
+    """One machine."""
+
+    node: str
+    attempt: int
+    devices: dict[str, str]
+    absent: dict[str, str]
+    """Reasons for missing metrics."""
+
+
+class Gpu(Response, kw_only=True):
+    """A GPU with its last values."""
+
+    index: int
+    name: str
+    node: str
+    metrics: dict[str, float | None]
+
+
+class Process(Response, kw_only=True):
+    """The process of a rank with its last values."""
+
+    rank: int
+    pid: int
+    state: str
+    node: str
+    step: int | None
+    metrics: dict[str, float | None]
+
+
+class MachineChart(Response, kw_only=True):
+    """Metrics that are drawn in one chart."""
 
     group: str
     title: str
     unit: str
     names: list[str]
     limit: str | None
+    """Metric that bounds the others."""
 
 
-class Machine(TypedDict):
-    """The machine of a run."""
+class Machine(Response, kw_only=True):
+    """The machines of a run."""
 
-    nodes: list[dict[str, Any]]
-    gpus: list[dict[str, Any]]
-    processes: list[dict[str, Any]]
-    groups: list[Chart]
+    nodes: list[MachineNode]
+    gpus: list[Gpu]
+    processes: list[Process]
+    groups: list[MachineChart]
 
 
-class Setting(TypedDict):
-    """A setting in several runs."""
+class ComparedRun(Response, kw_only=True):
+    """One run of a comparison."""
+
+    key: str
+    id: str
+    name: str
+    project: str
+    state: str
+    cause: str
+    created: float
+    step: int | None
+    duration: float | None
+
+
+class Setting(Response, kw_only=True):
+    """A setting and its value in each run."""
 
     key: str
     values: list[Any]
     same: bool
 
 
-class Comparison(TypedDict):
-    """Some runs beside the first of them."""
+class ComparedValue(Response, kw_only=True):
+    """The value of a quantity in one run."""
 
-    runs: list[dict[str, Any]]
+    value: float | None
+
+
+class Difference(Response, kw_only=True):
+    """The difference of a quantity to the first run."""
+
+    ratio: float | None
+    low: float | None
+    high: float | None
+    confidence: float | None
+    verdict: str
+    text: str
+
+
+class Quantity(Response, kw_only=True):
+    """A quantity of several runs."""
+
+    name: str
+    unit: str
+    definition: str
+    better: str | None
+    """Whether lower or higher is better."""
+    values: list[ComparedValue | None]
+    differences: list[Difference | None]
+
+
+class Comparison(Response, kw_only=True):
+    """Runs compared with the first of them."""
+
+    runs: list[ComparedRun]
     config: list[Setting]
-    numbers: list[dict[str, Any]]
-    phases: list[list[dict[str, Any]]]
+    numbers: list[Quantity]
+    phases: list[list[PhaseShare]]
     notes: list[str]
 
 
-class Alerts(TypedDict):
-    """The alerts of a run, those that last first."""
+class Transition(Response, kw_only=True):
+    """One change of an alert."""
+
+    time: float
+    state: str
+    severity: str
+    text: str
+
+
+class Alert(Response, kw_only=True):
+    """An alert: pending, firing, acknowledged, silenced or resolved."""
+
+    alert: str
+    rule: str
+    state: str
+    severity: str
+    since: float
+    until: float | None
+    text: str
+    remedy: str
+    labels: dict[str, Any]
+    evidence: dict[str, Any]
+    rank: int | None
+    step: int | None
+    key: str
+    count: int
+    transitions: list[Transition]
+
+
+class Delivery(Response, kw_only=True):
+    """Notifications of one channel: sent, waiting, failing or dead."""
+
+    channel: str
+    node: str
+    state: str
+    sent: int
+    waiting: int
+    dead: int
+    time: float | None
+    why: str
+
+
+class Alerts(Response, kw_only=True):
+    """The alerts of a run, active alerts first."""
 
     total: int
-    alerts: list[dict[str, Any]]
-    deliveries: list[dict[str, Any]]
+    alerts: list[Alert]
+    deliveries: list[Delivery]
 
 
-class Recipe(TypedDict):
-    """Texts that give the same numbers."""
+class Recipe(Response, kw_only=True):
+    """Code that reads the same numbers."""
 
     python: str
     sql: str
     shell: str
 
 
-class Accepted(TypedDict):
-    """What became of a request."""
+class Finding(Response, kw_only=True):
+    """A finding of the analysis with its evidence and remedy."""
 
-    ok: bool
+    kind: str
+    text: str
+    severity: str
+    remedy: str
+    evidence: dict[str, Any]
+    gain_ratio: float | None
+    confidence: float | None
+    cost_seconds: float | None
+    expected_gain: str
+    rank: int | None
+
+
+class DiagnosedRun(Response, kw_only=True):
+    """The run of a diagnosis."""
+
+    id: str
+    name: str
+    project: str
+    path: str
+    state: str
+
+
+class Moved(Response, kw_only=True):
+    """A metric that changed together with another one."""
+
+    name: str
+    before: float | None
+    after: float | None
+    text: str
+    explains: float | None = None
+    spreads: float | None = None
+
+
+class Change(Response, kw_only=True):
+    """A lasting change of a metric."""
+
+    metric: str
+    step: int
+    until: int
+    time: float
+    before: float | None
+    after: float | None
+    cost_seconds: float | None
+    text: str
+    moved: list[Moved]
+    events: list[Happening]
+
+
+class SlowStep(Response, kw_only=True):
+    """A step that took much longer than usual."""
+
+    step: int
+    time: float
+    seconds: float
+    usual_seconds: float
+    phases: dict[str, float]
+    io_waiting_ratio: float | None
+    events: list[Happening]
     text: str
 
 
-class Diagnosis(TypedDict):
-    """Why a run is slow or goes wrong."""
+class MissingSignal(Response, kw_only=True):
+    """A signal that the diagnosis lacks."""
 
-    run: dict[str, Any]
-    primary: Any
-    findings: list[dict[str, Any]]
-
-
-Wasted = TypedDict("Wasted", {"class": str, "seconds": float, "share": float | None, "remedy": str})
-"""A class of time that a better run would have less of; `class` cannot be written as an attribute."""
+    signal: str
+    why: str
+    remedy: str
 
 
-class Ledger(TypedDict):
-    """Where the time, the money and the energy went."""
+class Diagnosis(Response, kw_only=True):
+    """Why a run is slow or fails; `primary` is the kind of the most important finding, or none."""
+
+    run: DiagnosedRun
+    primary: str
+    summary: str
+    findings: list[Finding]
+    changes: list[Change]
+    slow_steps: list[SlowStep]
+    missing: list[MissingSignal]
+    notes: list[str]
+    steps: int
+    seconds: float
+    devices: int
+
+
+class LedgerAttempt(Response, kw_only=True):
+    """Seconds of one attempt by class."""
+
+    attempt: int
+    began: float
+    seconds: float
+    ranks: int
+    state: str
+    classes: dict[str, float]
+
+
+class Import(Response, kw_only=True):
+    """The log that a run was imported from."""
+
+    format: str
+    timed: bool
+
+
+class Money(Response, kw_only=True):
+    """Cost of a run by class."""
+
+    currency: str
+    per_device_hour: float
+    source: str
+    total: float
+    wasted: float
+    classes: dict[str, float]
+
+
+class Energy(Response, kw_only=True):
+    """Energy of a run by class."""
+
+    joules: dict[str, float]
+    total_joules: float
+    kwh: float
+    co2_kg: float | None
+    grams_per_kwh: float | None
+    region: str
+    sources: list[str]
+    covered_ratio: float
+
+
+class Wasted(Response, kw_only=True):
+    """A class of time that a better run would have less of."""
+
+    class_: str = field(name="class")
+    seconds: float
+    share: float | None
+    remedy: str
+
+
+class Forecast(Response, kw_only=True):
+    """Estimated end of a running run."""
+
+    seconds: float
+    low: float
+    high: float | None
+    text: str
+    steps: int
+    money: float | None
+
+
+class Ledger(Response, kw_only=True):
+    """Time, money and energy of a run, each by class."""
 
     wall_seconds: float
     paid_seconds: float
@@ -337,14 +725,15 @@ class Ledger(TypedDict):
     ranks: int
     steps: int
     seconds: dict[str, float]
-    attempts: list[dict[str, Any]]
-    imported: dict[str, Any] | None
+    attempts: list[LedgerAttempt]
+    imported: Import | None
     devices: int
     device: str
-    money: dict[str, Any] | None
-    energy: dict[str, Any] | None
+    money: Money | None
+    energy: Energy | None
     wasted: list[Wasted]
-    forecast: dict[str, Any] | None
-    advice: list[dict[str, Any]]
+    forecast: Forecast | None
+    advice: list[Finding]
     classes: dict[str, str]
+    """What each class contains."""
     definitions: dict[str, str]

@@ -132,7 +132,7 @@ export class Detail {
   private facts(alert: Alert): HTMLElement {
     const now = this.run.live.now();
     const end = alert.until ?? (this.ended() ? (this.run.live.status?.heard ?? now) : now);
-    const evidence = alert.evidence ?? {};
+    const evidence = alert.evidence;
     const unit = this.run.names.value?.metrics.find((metric) => metric.name === evidence.metric)?.unit ?? "";
     const rows: [string, string][] = [
       ["since", moment(alert.since, now)],
@@ -146,7 +146,7 @@ export class Detail {
           key,
           shown(found, key === "value" || key === "threshold" ? unit : ""),
         ]),
-      ...Object.entries(alert.labels ?? {}).map(([key, found]): [string, string] => [`label ${key}`, shown(found, "")]),
+      ...Object.entries(alert.labels).map(([key, found]): [string, string] => [`label ${key}`, shown(found, "")]),
     ];
     return h(
       "div",

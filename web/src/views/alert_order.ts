@@ -1,9 +1,9 @@
 /** Which alerts come first, and which match what was typed. */
 
-import type { Alert, Severity } from "../api.ts";
+import type { Alert } from "../api.ts";
 
 const OPEN = new Set(["pending", "firing", "acknowledged", "silenced"]);
-const ORDER: Record<Severity, number> = { critical: 0, warning: 1, info: 2 };
+const ORDER = ["critical", "warning"];
 
 /** Tell whether an alert still asks for somebody. */
 export function isOpen(alert: Alert): boolean {
@@ -18,9 +18,9 @@ export function stateWord(alert: Pick<Alert, "state">, running: boolean): string
 /** Return what is active, the worst first: firing before what somebody has taken, then the newest. */
 export function byUrgency(alerts: Alert[]): Alert[] {
   const taken = (alert: Alert): number => (alert.state === "firing" ? 0 : 1);
+  const rank = (alert: Alert): number => (ORDER.indexOf(alert.severity) + ORDER.length + 1) % (ORDER.length + 1);
   return [...alerts].sort(
-    (one, other) =>
-      taken(one) - taken(other) || ORDER[one.severity] - ORDER[other.severity] || (other.since ?? 0) - (one.since ?? 0),
+    (one, other) => taken(one) - taken(other) || rank(one) - rank(other) || other.since - one.since,
   );
 }
 
@@ -29,7 +29,7 @@ export function matching(alerts: Alert[], words: string): Alert[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return alerts.filter((alert) => {
     const text =
-      `${alert.rule} ${alert.text} ${alert.severity} ${alert.state} ${JSON.stringify(alert.labels ?? {})}`.toLowerCase();
+      `${alert.rule} ${alert.text} ${alert.severity} ${alert.state} ${JSON.stringify(alert.labels)}`.toLowerCase();
     return wanted.every((word) => text.includes(word));
   });
 }

@@ -1,7 +1,7 @@
 /** Alerts of a run: what fires, what has fired, the moment in its chart, and what can be done about it. */
 
 import "./alerts.css";
-import { type Alert, post, reason } from "../api.ts";
+import { type Alert, changeAlert, reason } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { ABSENT, ago, duration, moment } from "../format.ts";
 import type { Place } from "../router.ts";
@@ -169,7 +169,7 @@ class AlertsView implements Mounted {
       ...(seconds ? { seconds } : {}),
     };
     try {
-      this.tell((await post<{ text: string }>("/api/alerts", body)).text);
+      this.tell((await changeAlert(body)).text);
       this.run.alerts.refresh();
     } catch (error) {
       this.tell(reason(error));

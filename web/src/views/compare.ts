@@ -1,7 +1,7 @@
 /** Two to twenty runs side by side: charts laid over each other, what differs in their configuration, and by how much. */
 
 import "./compare.css";
-import { api, json, type Names, reason } from "../api.ts";
+import { type Comparison, json, type Metrics, reason } from "../api.ts";
 import type { Axis } from "../chart.ts";
 import { ChartControls } from "../chart_controls.ts";
 import { ChartLink, zoomOf, zoomText } from "../chart_link.ts";
@@ -14,7 +14,7 @@ import type { Place } from "../router.ts";
 import { search } from "../search.ts";
 import type { Mounted, Page, View } from "../view.ts";
 import { empty, failure, skeleton } from "../widgets.ts";
-import { type Comparison, configTable, numbersTable, phasesTable, runMark, tellApart } from "./compare_tables.ts";
+import { configTable, numbersTable, phasesTable, runMark, tellApart } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
 import { type Shared, shared } from "./shared_metrics.ts";
 
@@ -40,7 +40,7 @@ class CompareView implements Mounted {
   private link = new ChartLink();
   private unfollow = (): void => undefined;
   private keys: string[] = [];
-  private names: Names[] = [];
+  private names: Metrics[] = [];
   private comparison: Comparison | null = null;
   private drawn = "";
   private turn = 0;
@@ -107,8 +107,8 @@ class CompareView implements Mounted {
     fill(this.facts, skeleton(4));
     try {
       const [names, comparison] = await Promise.all([
-        Promise.all(this.keys.map((key) => api.names(key))),
-        json<Comparison>("/api/compare", { run: this.keys }),
+        Promise.all(this.keys.map((key) => json("/api/names", { run: key }))),
+        json("/api/compare", { run: this.keys }),
       ]);
       if (turn !== this.turn) return;
       this.names = names;
@@ -223,7 +223,7 @@ class CompareView implements Mounted {
     this.link = link;
     if (this.curves)
       this.curves.starts =
-        axis === "time" ? new Map((this.comparison?.runs ?? []).map((run) => [run.key, run.created ?? 0])) : null;
+        axis === "time" ? new Map((this.comparison?.runs ?? []).map((run) => [run.key, run.created])) : null;
     this.zoomTo(params);
     this.unfollow();
     this.unfollow = this.curves?.follow(link) ?? (() => undefined);

@@ -1,46 +1,14 @@
 /** The tables of a comparison: summary numbers with their difference, phases of the step, configuration. */
 
-import type { Phase, RunState } from "../api.ts";
+import type { ComparedRun, Comparison, Quantity } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { ABSENT, clock, value } from "../format.ts";
 import { phaseBar, phaseColour, stateMark } from "../widgets.ts";
 import { change, quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 
-export interface Comparison {
-  runs: {
-    key: string;
-    id: string;
-    name: string;
-    state: string;
-    created: number | null;
-    steps: number | null;
-    duration: number | null;
-  }[];
-  config: { key: string; values: unknown[]; same: boolean }[];
-  numbers: Numbers[];
-  phases: (Phase[] | null)[];
-  notes: string[];
-}
-
-export interface Numbers {
-  name: string;
-  unit: string;
-  better: "lower" | "higher" | null;
-  values: ({ value: number | null } | null)[];
-  differences: ({
-    ratio: number | null;
-    low: number | null;
-    high: number | null;
-    verdict: string;
-    text: string;
-  } | null)[];
-}
-
-type Run = Comparison["runs"][number];
-
 /** Add the end of their ids to the names of runs that are called the same. */
-export function tellApart(runs: Run[]): void {
+export function tellApart(runs: ComparedRun[]): void {
   const same = (name: string) => runs.filter((run) => run.name === name).length > 1;
   const shared = new Set(runs.map((run) => run.name).filter(same));
   for (const run of runs) if (shared.has(run.name)) run.name = `${run.name} ${run.id.slice(-11)}`;
@@ -52,7 +20,7 @@ export interface MarkOrders {
 }
 
 /** Return a run's mark: its colour, its name as a link, its state, and what can be done with it. */
-export function runMark(run: Run, place: number, href: string, orders: MarkOrders): HTMLElement {
+export function runMark(run: ComparedRun, place: number, href: string, orders: MarkOrders): HTMLElement {
   const name = run.name || run.id;
   const base =
     place === 0
@@ -81,7 +49,7 @@ export function runMark(run: Run, place: number, href: string, orders: MarkOrder
     { class: "compare-run" },
     swatch(place),
     h("a", { class: "compare-name", title: name, attrs: { href } }, name),
-    stateMark(run.state as RunState),
+    stateMark(run.state),
     h("span", { class: "soft num" }, clock(run.duration)),
     base,
     remove,
@@ -116,7 +84,7 @@ export function numbersTable(comparison: Comparison): HTMLElement | null {
   const { numbers } = comparison;
   if (!numbers.length) return null;
   const body = h("tbody", {});
-  const line = (row: Numbers): HTMLElement =>
+  const line = (row: Quantity): HTMLElement =>
     h(
       "tr",
       {},
@@ -148,11 +116,11 @@ export function numbersTable(comparison: Comparison): HTMLElement | null {
 }
 
 /** Whose value a cell holds: shown where the table is too narrow for columns. */
-function whose(run: Run, place: number): HTMLElement {
+function whose(run: ComparedRun, place: number): HTMLElement {
   return h("div", { class: "compare-whose soft cut" }, swatch(place), " ", run.name || run.id);
 }
 
-function numberCell(row: Numbers, place: number, run: Run): HTMLElement {
+function numberCell(row: Quantity, place: number, run: ComparedRun): HTMLElement {
   const found = row.values[place];
   if (!found || found.value === null) return h("td", { class: "num soft" }, whose(run, place), ABSENT);
   const difference = row.differences[place] ?? null;
@@ -188,10 +156,10 @@ function range(difference: { low: number | null; high: number | null }): HTMLEle
 
 /** Return the step of each run as a bar of its phases, all on one scale: a shorter bar is a faster step. */
 export function phasesTable(comparison: Comparison): HTMLElement | null {
-  const totals = comparison.phases.map((phases) => (phases ?? []).reduce((sum, phase) => sum + phase.mean, 0));
+  const totals = comparison.phases.map((phases) => phases.reduce((sum, phase) => sum + (phase.mean ?? 0), 0));
   const most = Math.max(...totals, 0);
   if (most <= 0) return null;
-  const names = new Set(comparison.phases.flatMap((phases) => (phases ?? []).map((phase) => phase.phase)));
+  const names = new Set(comparison.phases.flatMap((phases) => phases.map((phase) => phase.phase)));
   const keys = [...names].map((name) =>
     h("li", {}, h("i", { class: "swatch", style: { background: `var(--${phaseColour(name)})` } }), " ", name),
   );

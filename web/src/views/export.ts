@@ -1,7 +1,7 @@
 /** Take the numbers away: as files, as pictures, or as the Python, SQL and shell lines that give the same ones. */
 
 import "./export.css";
-import { json, type MetricFacts, reason } from "../api.ts";
+import { json, type Metric, type Recipe, reason } from "../api.ts";
 import { zoomOf } from "../chart_link.ts";
 import { fill, h, setText } from "../dom.ts";
 import { count } from "../format.ts";
@@ -11,12 +11,6 @@ import type { RunModel } from "../run.ts";
 import type { Mounted, Page, View } from "../view.ts";
 import { empty, failure, skeleton } from "../widgets.ts";
 import { fileName } from "./file_name.ts";
-
-interface Recipe {
-  python: string;
-  sql: string;
-  shell: string;
-}
 
 const FORMATS: [string, string, string][] = [
   ["csv", "CSV", "one row per point: name, rank, attempt, step, time, value; opens in any spreadsheet"],
@@ -51,7 +45,7 @@ class ExportView implements Mounted {
     on: { input: () => this.page.router.param({ q: this.search.value }) },
   });
   private panels: Panel[] = [];
-  private metrics: MetricFacts[] | null = null;
+  private metrics: Metric[] | null = null;
   private drawn = "";
   private turn = 0;
   private readonly stops: (() => void)[] = [];
@@ -137,7 +131,7 @@ class ExportView implements Mounted {
     this.page.router.go({ params });
   }
 
-  private matching(): MetricFacts[] {
+  private matching(): Metric[] {
     const words = (this.page.router.place.params.get("q") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     return (this.metrics ?? []).filter((metric) => words.every((word) => metric.name.toLowerCase().includes(word)));
   }
@@ -182,7 +176,7 @@ class ExportView implements Mounted {
     void this.drawRecipe(names);
   }
 
-  private line(metric: MetricFacts, chosen: string[]): HTMLElement {
+  private line(metric: Metric, chosen: string[]): HTMLElement {
     const on = chosen.includes(metric.name);
     const box = h("input", {
       attrs: { type: "checkbox", checked: on },
@@ -224,7 +218,7 @@ class ExportView implements Mounted {
     const range = zoom ? { from: zoom.range[0], to: zoom.range[1], axis: zoom.unit } : {};
     if (!this.recipe.childElementCount) fill(this.recipe, skeleton(4));
     try {
-      const recipe = await json<Recipe>("/api/recipe", { run: this.run.key, name: names, ...range });
+      const recipe = await json("/api/recipe", { run: this.run.key, name: names, ...range });
       if (turn !== this.turn) return;
       fill(
         this.recipe,

@@ -1,8 +1,8 @@
 /** Every GPU as a tile: how busy, how full, how hot, and whether it is held back. */
 
+import type { Machine } from "../api.ts";
 import { fill, h, setAttr, setText, show } from "../dom.ts";
 import { ABSENT, bytes, number, value } from "../format.ts";
-import type { Machine } from "./system.ts";
 import { throttled } from "./throttling.ts";
 
 type Metrics = Record<string, number | null>;

@@ -1,7 +1,7 @@
 /** The ledger of a run: what its time, money and energy went to, what was wasted, and what would save it. */
 
 import "./ledger.css";
-import { api, type Ledger, type Severity, type Status } from "../api.ts";
+import { json, type Ledger, type Status } from "../api.ts";
 import { CachedAnswer } from "../cached_answer.ts";
 import { type Child, fill, h } from "../dom.ts";
 import { amount, capital, clock, duration, number, value } from "../format.ts";
@@ -28,7 +28,7 @@ class LedgerView implements Mounted {
 
   constructor(root: HTMLElement, page: Page) {
     const run = runOf(page);
-    this.ledger = new CachedAnswer(() => api.ledger(run.key));
+    this.ledger = new CachedAnswer(() => json("/api/ledger", { run: run.key }));
     fill(
       root,
       this.problem,
@@ -232,7 +232,7 @@ function advice(found: Ledger): Child {
           h(
             "li",
             {},
-            one.severity === "info" ? null : severityMark(one.severity as Severity),
+            one.severity === "info" ? null : severityMark(one.severity),
             h("p", {}, capital(one.text)),
             h(
               "p",

@@ -1,7 +1,7 @@
 /** A run at a glance: what is the matter with it, how far it is, where a step's time goes, what happened. */
 
 import "./overview.css";
-import { type Alert, api, type Diagnosis, type Head, type Status } from "../api.ts";
+import { type Alert, type Diagnosis, type Head, json, type Status } from "../api.ts";
 import { CachedAnswer } from "../cached_answer.ts";
 import type { Axis } from "../chart.ts";
 import { zoomText } from "../chart_link.ts";
@@ -116,7 +116,7 @@ class OverviewView implements Mounted {
     this.diagnosed = begun;
     this.diagnosedState = this.run.live.status?.state ?? "";
     try {
-      return await api.diagnosis(this.run.key);
+      return await json("/api/diagnosis", { run: this.run.key });
     } finally {
       this.took = performance.now() - begun;
     }

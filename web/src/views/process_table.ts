@@ -1,10 +1,9 @@
 /** The processes of the run: what each rank takes of the machine. */
 
-import type { RunState } from "../api.ts";
+import type { Machine } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, value } from "../format.ts";
 import { stateMark } from "../widgets.ts";
-import type { Machine } from "./system.ts";
 
 const COLUMNS: [string, string, string][] = [
   ["cpu_ratio", "CPU", "ratio"],
@@ -53,7 +52,7 @@ export class ProcessTable {
         {},
         h("td", { class: "num" }, `${rank}`),
         h("td", { class: "num soft" }, pid === null ? ABSENT : `${pid}`),
-        h("td", {}, stateMark(state as RunState)),
+        h("td", {}, stateMark(state)),
         told.map(([key, , unit]) => {
           const cell = h("td", { class: "num", attrs: { "data-unit": unit } }, ABSENT);
           this.cells.set(`process/${rank}/${key}`, cell);

@@ -1,6 +1,6 @@
 /** Choose runs by typing and ticking. The first chosen is the base. */
 
-import { api, type Row, reason } from "../api.ts";
+import { type Row, reason, runsSince } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
 import { ABSENT, number } from "../format.ts";
 import { failure, skeleton, stateMark } from "../widgets.ts";
@@ -73,7 +73,7 @@ export class Picker {
 
   private async load(): Promise<void> {
     try {
-      const answer = await api.runs();
+      const answer = await runsSince();
       if (this.stopped) return;
       this.rows = answer?.rows ?? [];
       this.rows.sort((one, other) => (other.created ?? 0) - (one.created ?? 0));

@@ -1,7 +1,7 @@
 /** All runs as a table: only the rows in sight are in the document, so a thousand are as quick as ten. */
 
 import "./runs.css";
-import { api, type Row, reason } from "../api.ts";
+import { type Row, reason, runsSince } from "../api.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import type { Place } from "../router.ts";
 import { search } from "../search.ts";
@@ -24,7 +24,7 @@ class RunsView implements Mounted {
   private items: Item[] = [];
   private chosen = "";
   private pins: Set<string>;
-  private version: number | string | undefined;
+  private version: number | undefined;
   private timer = 0;
   private stopped = false;
   private failed = "";
@@ -145,7 +145,7 @@ class RunsView implements Mounted {
     clearTimeout(this.timer);
     if (this.stopped || document.hidden) return;
     try {
-      const answer = await api.runs(this.version);
+      const answer = await runsSince(this.version);
       if (this.stopped) return;
       this.failed = "";
       if (answer) {

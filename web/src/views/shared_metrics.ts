@@ -1,6 +1,6 @@
 /** The metrics that several runs have in common. */
 
-import type { MetricFacts, Names } from "../api.ts";
+import type { Metric, Metrics } from "../api.ts";
 
 export interface Shared {
   name: string;
@@ -13,7 +13,7 @@ export interface Shared {
 }
 
 /** Return the metrics of all runs, those that most of them have first; then as the first run orders them, mere counters last. */
-export function shared(all: Names[]): Shared[] {
+export function shared(all: Metrics[]): Shared[] {
   const found = new Map<string, Shared & { important: boolean; place: number }>();
   for (const names of all) {
     for (const metric of names.metrics) {
@@ -46,7 +46,7 @@ export function shared(all: Names[]): Shared[] {
 /** What only counts how far a run is. */
 const COUNTER = /(^|[/_.])(epochs?|(global_)?steps?|iterations?|samples|tokens)(_seen|_total)?$/i;
 
-function isTime(metric: MetricFacts): boolean {
+function isTime(metric: Metric): boolean {
   return (
     metric.source === "phase" ||
     metric.kind === "duration" ||

@@ -1,7 +1,7 @@
 /** The machine around the training: GPUs as they are now, everything over time on one axis with the training's charts. */
 
 import "./system.css";
-import { json, reason } from "../api.ts";
+import { json, type Machine, reason } from "../api.ts";
 import type { Frame } from "../binary.ts";
 import type { CurveBuffer } from "../curve_buffer.ts";
 import { fill, h } from "../dom.ts";
@@ -16,13 +16,6 @@ import { Heatmap } from "./heatmap.ts";
 import { labels } from "./line_labels.ts";
 import { ProcessTable } from "./process_table.ts";
 import { legend } from "./swatch.ts";
-
-export interface Machine {
-  nodes: { node: string; attempt: number; devices: Record<string, string>; absent: Record<string, string> }[];
-  gpus: { index: number | string; name: string; node: string; metrics: Record<string, number | null> }[];
-  processes: { rank: number; pid: number | null; state: string; metrics: Record<string, number | null> }[];
-  groups: { group: string; title: string; unit: string; names: string[]; limit: string | null }[];
-}
 
 const CORE = /^cpu\/\d+\/usage_ratio$/;
 const MANY = 8;
@@ -115,7 +108,7 @@ class SystemView implements Mounted {
   private async load(): Promise<void> {
     this.asked = performance.now();
     try {
-      const machine = await json<Machine>("/api/machine", { run: this.run.key });
+      const machine = await json("/api/machine", { run: this.run.key });
       if (this.stopped) return;
       const same = this.machine && JSON.stringify(this.machine.groups) === JSON.stringify(machine.groups);
       this.machine = machine;

@@ -1,7 +1,7 @@
 /** Every metric of a run as a chart: grouped, found by typing, all on one axis. */
 
 import "./training.css";
-import { api, type MetricFacts } from "../api.ts";
+import { json, type Metric } from "../api.ts";
 import { ChartControls, optionsOf } from "../chart_controls.ts";
 import { fill, h, setText, show } from "../dom.ts";
 import { clock, moment, number } from "../format.ts";
@@ -181,7 +181,7 @@ class TrainingView implements Mounted {
   }
 
   /** Hold the metric that says where epochs begin, if there is one. */
-  private followEpochs(names: readonly MetricFacts[]): void {
+  private followEpochs(names: readonly Metric[]): void {
     if (this.epochs || !names.some((metric) => metric.name === "epoch")) return;
     this.epochs = true;
     this.stops.push(this.run.curves.watch("epoch", 400, () => this.mark()));
@@ -269,8 +269,8 @@ class TrainingView implements Mounted {
     );
   }
 
-  private grouped(metrics: MetricFacts[], shut: Set<string>): HTMLElement[] {
-    const groups = new Map<string, MetricFacts[]>();
+  private grouped(metrics: Metric[], shut: Set<string>): HTMLElement[] {
+    const groups = new Map<string, Metric[]>();
     for (const metric of metrics) groups.set(metric.group, [...(groups.get(metric.group) ?? []), metric]);
     const found = [...groups].map(([group, some]) =>
       this.group(group, group || "Main", `${some.length}`, shut, () =>
@@ -320,7 +320,7 @@ class TrainingView implements Mounted {
     );
   }
 
-  private panel(metric: MetricFacts): Panel {
+  private panel(metric: Metric): Panel {
     const held = this.panels.get(metric.name);
     if (held) return held;
     const { name } = metric;
@@ -389,7 +389,7 @@ class TrainingView implements Mounted {
 
   private async loadTexts(): Promise<void> {
     try {
-      this.texts = textsOf((await api.events(this.run.key, "log")).events);
+      this.texts = textsOf((await json("/api/events", { run: this.run.key, kind: "log", limit: 500 })).events);
       this.arrange();
     } catch {
       // the charts say what is wrong with the server; the texts that are there stay
@@ -398,7 +398,7 @@ class TrainingView implements Mounted {
 
   private async loadHistograms(): Promise<void> {
     try {
-      const { names } = await api.histograms(this.run.key);
+      const { names } = await json("/api/histograms", { run: this.run.key });
       for (const name of names)
         if (!this.histograms.has(name))
           this.histograms.set(name, new HistogramPanel(this.run.key, name, this.run.link));

@@ -1,12 +1,12 @@
 /** What is the matter with a run: its state, then what the diagnosis found, with evidence and remedy. */
 
-import type { Diagnosis, Finding, Severity, Status } from "../api.ts";
+import type { Diagnosis, Finding, Status } from "../api.ts";
 import type { Range } from "../chart_link.ts";
 import { type Child, h } from "../dom.ts";
 import { capital, clock, number } from "../format.ts";
 import { coded, severityMark, stateMark, toneOf } from "../widgets.ts";
 
-const GRAVE: Record<string, Severity> = { critical: "critical", error: "critical", warning: "warning" };
+const GRAVE: Record<string, string> = { critical: "critical", error: "critical", warning: "warning" };
 const MOST = 5;
 
 /** Return how grave it is as a tone of the style. */
