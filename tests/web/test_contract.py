@@ -12,7 +12,7 @@ import pytest
 import stepscope
 from bench.drawn_hostile import write_hostile
 from bench.drawn_runs import sick, trained, write
-from stepscope.web import responses
+from stepscope.web import analysis_responses, responses
 from stepscope.web.router import ROUTES
 from tests.integration.processes import until
 from tests.web.served import CONTRACT, Client, make_runs, ready, started
@@ -51,7 +51,7 @@ def test_comparisons_have_the_declared_type(client):
     keys = [row["key"] for row in client.get("/api/runs").json["rows"]]
     answer = client.get("/api/compare", query={"run": keys})
     assert answer.status == 200
-    msgspec.convert(answer.json, responses.Comparison, strict=True)
+    msgspec.convert(answer.json, analysis_responses.Comparison, strict=True)
 
 
 def test_responses_of_a_live_recording_have_the_declared_type(tmp_path):

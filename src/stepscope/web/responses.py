@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from stepscope.core.strict_json import null, strict
 
@@ -26,33 +26,33 @@ class Response(Struct, kw_only=True, forbid_unknown_fields=True):
     """A JSON object."""
 
 
-class ErrorText(Response, kw_only=True):
+class ErrorText(Response):
     """An error: its id is also in the server's log."""
 
     id: str
     text: str
 
 
-class ErrorResponse(Response, kw_only=True):
+class ErrorResponse(Response):
     """Body of every response that is not a success."""
 
     error: ErrorText
 
 
-class Health(Response, kw_only=True):
+class Health(Response):
     """The server is alive."""
 
     ok: bool
 
 
-class Accepted(Response, kw_only=True):
+class Accepted(Response):
     """A request was accepted."""
 
     ok: bool
     text: str
 
 
-class Capabilities(Response, kw_only=True):
+class Capabilities(Response):
     """Parts that the page shows."""
 
     alerts: bool
@@ -60,7 +60,7 @@ class Capabilities(Response, kw_only=True):
     diagnosis: bool
 
 
-class Limits(Response, kw_only=True):
+class Limits(Response):
     """Limits of one request."""
 
     names: int
@@ -69,7 +69,7 @@ class Limits(Response, kw_only=True):
     rows: int
 
 
-class Server(Response, kw_only=True):
+class Server(Response):
     """The server and its limits."""
 
     version: str
@@ -82,7 +82,7 @@ class Server(Response, kw_only=True):
     now: float
 
 
-class Headline(Response, kw_only=True):
+class Headline(Response):
     """The metric that a run is judged by first."""
 
     name: str
@@ -90,7 +90,7 @@ class Headline(Response, kw_only=True):
     best: float | None
 
 
-class LastAlert(Response, kw_only=True):
+class LastAlert(Response):
     """The last alert of a run in short."""
 
     rule: str
@@ -99,14 +99,14 @@ class LastAlert(Response, kw_only=True):
     text: str
 
 
-class Cost(Response, kw_only=True):
+class Cost(Response):
     """An amount of money."""
 
     amount: float
     currency: str
 
 
-class Card(Response, kw_only=True):
+class Card(Response):
     """The part of a row that is computed from a run's points."""
 
     rate: float | None
@@ -127,7 +127,7 @@ class Card(Response, kw_only=True):
     problems: int
 
 
-class Row(Response, kw_only=True):
+class Row(Response):
     """One run of the list."""
 
     key: str
@@ -145,7 +145,7 @@ class Row(Response, kw_only=True):
     card: Card | None
 
 
-class RunList(Response, kw_only=True):
+class RunList(Response):
     """The list of runs, or the rows that changed."""
 
     version: int
@@ -158,7 +158,7 @@ class RunList(Response, kw_only=True):
     """Keys of removed runs."""
 
 
-class Status(Response, kw_only=True):
+class Status(Response):
     """The current state of a run."""
 
     state: str
@@ -180,7 +180,7 @@ class Status(Response, kw_only=True):
     """Highest severity of the firing alerts."""
 
 
-class Rank(Response, kw_only=True):
+class Rank(Response):
     """One rank of one attempt."""
 
     attempt: int
@@ -197,7 +197,7 @@ class Rank(Response, kw_only=True):
     seconds: float | None
 
 
-class KeyNumber(Response, kw_only=True):
+class KeyNumber(Response):
     """A number at the top of a run's page."""
 
     key: str
@@ -207,7 +207,7 @@ class KeyNumber(Response, kw_only=True):
     text: str
 
 
-class PhaseShare(Response, kw_only=True):
+class PhaseShare(Response):
     """A phase and its share of the step time."""
 
     phase: str
@@ -216,7 +216,7 @@ class PhaseShare(Response, kw_only=True):
     mean: float | None
 
 
-class Phase(PhaseShare, kw_only=True):
+class Phase(PhaseShare):
     """A phase with its percentiles, which long runs do not have."""
 
     p50: float | None
@@ -225,7 +225,7 @@ class Phase(PhaseShare, kw_only=True):
     steps: int
 
 
-class StepFigures(Response, kw_only=True):
+class StepFigures(Response):
     """Seconds of a step; long runs have no percentiles."""
 
     mean: float | None
@@ -234,7 +234,7 @@ class StepFigures(Response, kw_only=True):
     max: float | None
 
 
-class StepTime(Response, kw_only=True):
+class StepTime(Response):
     """How a step divides into phases."""
 
     steps: int
@@ -244,7 +244,7 @@ class StepTime(Response, kw_only=True):
     phases: list[Phase]
 
 
-class Throughput(Response, kw_only=True):
+class Throughput(Response):
     """Speed of one attempt."""
 
     attempt: int
@@ -253,7 +253,7 @@ class Throughput(Response, kw_only=True):
     samples_per_second: float | None
 
 
-class Happening(Response, kw_only=True):
+class Happening(Response):
     """An event in one line."""
 
     time: float
@@ -262,13 +262,13 @@ class Happening(Response, kw_only=True):
     text: str
 
 
-class RankHappening(Happening, kw_only=True):
+class RankHappening(Happening):
     """An event of one rank in one line."""
 
     rank: int | None
 
 
-class LastStep(Response, kw_only=True):
+class LastStep(Response):
     """One of the last steps before the end."""
 
     step: int
@@ -279,7 +279,7 @@ class LastStep(Response, kw_only=True):
     learning_rate: float | None = None
 
 
-class End(Response, kw_only=True):
+class End(Response):
     """How a run ended."""
 
     attempt: int
@@ -289,7 +289,7 @@ class End(Response, kw_only=True):
     steps: list[LastStep]
 
 
-class Identity(Response, kw_only=True):
+class Identity(Response):
     """A run and its environment; the untyped fields are as the program or the machine gave them."""
 
     key: str
@@ -312,7 +312,7 @@ class Identity(Response, kw_only=True):
     config: Any
 
 
-class Head(Response, kw_only=True):
+class Head(Response):
     """The first screen of a run."""
 
     run: Identity
@@ -330,7 +330,7 @@ class Head(Response, kw_only=True):
     definitions: dict[str, str]
 
 
-class Metric(Response, kw_only=True):
+class Metric(Response):
     """One metric of a run; its source is training, phase, machine or own."""
 
     name: str
@@ -343,7 +343,7 @@ class Metric(Response, kw_only=True):
     important: bool
 
 
-class Metrics(Response, kw_only=True):
+class Metrics(Response):
     """The metrics of a run."""
 
     ranks: list[int]
@@ -351,7 +351,7 @@ class Metrics(Response, kw_only=True):
     metrics: list[Metric]
 
 
-class Hello(Response, kw_only=True):
+class Hello(Response):
     """Where a page starts to follow a run."""
 
     cursor: str
@@ -360,7 +360,7 @@ class Hello(Response, kw_only=True):
     status: Status
 
 
-class RunEvent(Response, kw_only=True):
+class RunEvent(Response):
     """An event."""
 
     time: float
@@ -372,14 +372,14 @@ class RunEvent(Response, kw_only=True):
     data: dict[str, Any]
 
 
-class Events(Response, kw_only=True):
+class Events(Response):
     """The newest events of a run."""
 
     total: int
     events: list[RunEvent]
 
 
-class Histogram(Response, kw_only=True):
+class Histogram(Response):
     """The distribution of a value at one step."""
 
     step: int | None
@@ -390,14 +390,14 @@ class Histogram(Response, kw_only=True):
     counts: list[float]
 
 
-class Histograms(Response, kw_only=True):
+class Histograms(Response):
     """The histograms of one name."""
 
     names: list[str]
     rows: list[Histogram]
 
 
-class MachineNode(Response, kw_only=True):
+class MachineNode(Response):
     """One machine."""
 
     node: str
@@ -407,7 +407,7 @@ class MachineNode(Response, kw_only=True):
     """Reasons for missing metrics."""
 
 
-class Gpu(Response, kw_only=True):
+class Gpu(Response):
     """A GPU with its last values."""
 
     index: int
@@ -416,7 +416,7 @@ class Gpu(Response, kw_only=True):
     metrics: dict[str, float | None]
 
 
-class Process(Response, kw_only=True):
+class Process(Response):
     """The process of a rank with its last values."""
 
     rank: int
@@ -427,7 +427,7 @@ class Process(Response, kw_only=True):
     metrics: dict[str, float | None]
 
 
-class MachineChart(Response, kw_only=True):
+class MachineChart(Response):
     """Metrics that are drawn in one chart."""
 
     group: str
@@ -438,302 +438,10 @@ class MachineChart(Response, kw_only=True):
     """Metric that bounds the others."""
 
 
-class Machine(Response, kw_only=True):
+class Machine(Response):
     """The machines of a run."""
 
     nodes: list[MachineNode]
     gpus: list[Gpu]
     processes: list[Process]
     groups: list[MachineChart]
-
-
-class ComparedRun(Response, kw_only=True):
-    """One run of a comparison."""
-
-    key: str
-    id: str
-    name: str
-    project: str
-    state: str
-    cause: str
-    created: float
-    step: int | None
-    duration: float | None
-
-
-class Setting(Response, kw_only=True):
-    """A setting and its value in each run."""
-
-    key: str
-    values: list[Any]
-    same: bool
-
-
-class ComparedValue(Response, kw_only=True):
-    """The value of a quantity in one run."""
-
-    value: float | None
-
-
-class Difference(Response, kw_only=True):
-    """The difference of a quantity to the first run."""
-
-    ratio: float | None
-    low: float | None
-    high: float | None
-    confidence: float | None
-    verdict: str
-    text: str
-
-
-class Quantity(Response, kw_only=True):
-    """A quantity of several runs."""
-
-    name: str
-    unit: str
-    definition: str
-    better: str | None
-    """Whether lower or higher is better."""
-    values: list[ComparedValue | None]
-    differences: list[Difference | None]
-
-
-class Comparison(Response, kw_only=True):
-    """Runs compared with the first of them."""
-
-    runs: list[ComparedRun]
-    config: list[Setting]
-    numbers: list[Quantity]
-    phases: list[list[PhaseShare]]
-    notes: list[str]
-
-
-class Transition(Response, kw_only=True):
-    """One change of an alert."""
-
-    time: float
-    state: str
-    severity: str
-    text: str
-
-
-class Alert(Response, kw_only=True):
-    """An alert: pending, firing, acknowledged, silenced or resolved."""
-
-    alert: str
-    rule: str
-    state: str
-    severity: str
-    since: float
-    until: float | None
-    text: str
-    remedy: str
-    labels: dict[str, Any]
-    evidence: dict[str, Any]
-    rank: int | None
-    step: int | None
-    key: str
-    count: int
-    transitions: list[Transition]
-
-
-class Delivery(Response, kw_only=True):
-    """Notifications of one channel: sent, waiting, failing or dead."""
-
-    channel: str
-    node: str
-    state: str
-    sent: int
-    waiting: int
-    dead: int
-    time: float | None
-    why: str
-
-
-class Alerts(Response, kw_only=True):
-    """The alerts of a run, active alerts first."""
-
-    total: int
-    alerts: list[Alert]
-    deliveries: list[Delivery]
-
-
-class Recipe(Response, kw_only=True):
-    """Code that reads the same numbers."""
-
-    python: str
-    sql: str
-    shell: str
-
-
-class Finding(Response, kw_only=True):
-    """A finding of the analysis with its evidence and remedy."""
-
-    kind: str
-    text: str
-    severity: str
-    remedy: str
-    evidence: dict[str, Any]
-    gain_ratio: float | None
-    confidence: float | None
-    cost_seconds: float | None
-    expected_gain: str
-    rank: int | None
-
-
-class DiagnosedRun(Response, kw_only=True):
-    """The run of a diagnosis."""
-
-    id: str
-    name: str
-    project: str
-    path: str
-    state: str
-
-
-class Moved(Response, kw_only=True):
-    """A metric that changed together with another one."""
-
-    name: str
-    before: float | None
-    after: float | None
-    text: str
-    explains: float | None = None
-    spreads: float | None = None
-
-
-class Change(Response, kw_only=True):
-    """A lasting change of a metric."""
-
-    metric: str
-    step: int
-    until: int
-    time: float
-    before: float | None
-    after: float | None
-    cost_seconds: float | None
-    text: str
-    moved: list[Moved]
-    events: list[Happening]
-
-
-class SlowStep(Response, kw_only=True):
-    """A step that took much longer than usual."""
-
-    step: int
-    time: float
-    seconds: float
-    usual_seconds: float
-    phases: dict[str, float]
-    io_waiting_ratio: float | None
-    events: list[Happening]
-    text: str
-
-
-class MissingSignal(Response, kw_only=True):
-    """A signal that the diagnosis lacks."""
-
-    signal: str
-    why: str
-    remedy: str
-
-
-class Diagnosis(Response, kw_only=True):
-    """Why a run is slow or fails; `primary` is the kind of the most important finding, or none."""
-
-    run: DiagnosedRun
-    primary: str
-    summary: str
-    findings: list[Finding]
-    changes: list[Change]
-    slow_steps: list[SlowStep]
-    missing: list[MissingSignal]
-    notes: list[str]
-    steps: int
-    seconds: float
-    devices: int
-
-
-class LedgerAttempt(Response, kw_only=True):
-    """Seconds of one attempt by class."""
-
-    attempt: int
-    began: float
-    seconds: float
-    ranks: int
-    state: str
-    classes: dict[str, float]
-
-
-class Import(Response, kw_only=True):
-    """The log that a run was imported from."""
-
-    format: str
-    timed: bool
-
-
-class Money(Response, kw_only=True):
-    """Cost of a run by class."""
-
-    currency: str
-    per_device_hour: float
-    source: str
-    total: float
-    wasted: float
-    classes: dict[str, float]
-
-
-class Energy(Response, kw_only=True):
-    """Energy of a run by class."""
-
-    joules: dict[str, float]
-    total_joules: float
-    kwh: float
-    co2_kg: float | None
-    grams_per_kwh: float | None
-    region: str
-    sources: list[str]
-    covered_ratio: float
-
-
-class Wasted(Response, kw_only=True):
-    """A class of time that a better run would have less of."""
-
-    class_: str = field(name="class")
-    seconds: float
-    share: float | None
-    remedy: str
-
-
-class Forecast(Response, kw_only=True):
-    """Estimated end of a running run."""
-
-    seconds: float
-    low: float
-    high: float | None
-    text: str
-    steps: int
-    money: float | None
-
-
-class Ledger(Response, kw_only=True):
-    """Time, money and energy of a run, each by class."""
-
-    wall_seconds: float
-    paid_seconds: float
-    goodput_ratio: float | None
-    ranks: int
-    steps: int
-    seconds: dict[str, float]
-    attempts: list[LedgerAttempt]
-    imported: Import | None
-    devices: int
-    device: str
-    money: Money | None
-    energy: Energy | None
-    wasted: list[Wasted]
-    forecast: Forecast | None
-    advice: list[Finding]
-    classes: dict[str, str]
-    """What each class contains."""
-    definitions: dict[str, str]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 
+from stepscope.web import analysis_responses as analysis
 from stepscope.web import handlers, parameters, responses
 from stepscope.web.failures import NotFoundError, failure_of
 from stepscope.web.handlers import JSON, json_response, reading
@@ -69,11 +70,11 @@ ROUTES: tuple[ApiRoute, ...] = (
         handlers.histograms,
     ),
     _read("/api/machine", "The machine of a run", RunParameters, responses.Machine, handlers.machine),
-    _read("/api/compare", "A comparison of runs", parameters.CompareParameters, responses.Comparison, handlers.compare),
-    _read("/api/diagnosis", "Why a run is slow or fails", RunParameters, responses.Diagnosis, handlers.diagnosis),
-    _read("/api/ledger", "Where time and money went", RunParameters, responses.Ledger, handlers.ledger),
-    _read("/api/recipe", "Code for the same numbers", parameters.RecipeParameters, responses.Recipe, handlers.recipe),
-    _read("/api/alerts", "The alerts of a run", RunParameters, responses.Alerts, handlers.alerts),
+    _read("/api/compare", "A comparison of runs", parameters.CompareParameters, analysis.Comparison, handlers.compare),
+    _read("/api/diagnosis", "Why a run is slow or fails", RunParameters, analysis.Diagnosis, handlers.diagnosis),
+    _read("/api/ledger", "Where time and money went", RunParameters, analysis.Ledger, handlers.ledger),
+    _read("/api/recipe", "Code for the same numbers", parameters.RecipeParameters, analysis.Recipe, handlers.recipe),
+    _read("/api/alerts", "The alerts of a run", RunParameters, analysis.Alerts, handlers.alerts),
     ApiRoute(
         "/api/alerts",
         "Change the state of an alert",
