@@ -17,7 +17,7 @@ from bench.peers import versions
 from bench.sandbox import sandbox
 
 GROUPS = (
-    *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching"),
+    *("hotpath", "bursts", "loop", "start", "kills", "peers_loss", "size", "memory", "reading", "watching", "choices"),
     "page",
     "serving",
     "terminal",

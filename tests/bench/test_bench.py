@@ -21,6 +21,7 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
 EXPECTED = {
     "bursts": {"mean_1", "lost_1", "mean_10", "lost_10"},
+    "choices": {"sampling", "flips_duckdb", "flips_ours"},
     "hotpath": {"log", "step", "log_over_tensorboard", "log_over_wandb"},
     "loop": {"loop", "loop_aa", "loop_empty"},
     "start": {"import", "modules", "init", "exit", "pipe"},
