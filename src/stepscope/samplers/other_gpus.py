@@ -36,7 +36,7 @@ class OtherGpuSampler:
     def absent(self) -> dict[str, str]:
         """Return why these GPUs provide so little."""
         if self._platform == "darwin":
-            return {"gpu": "neither psutil nor macOS counts GPU use without root; `sudo powermetrics` shows it"}
+            return {"gpu": "macOS does not report GPU use without root; run `sudo powermetrics` to see it"}
         if self._clocks:
             return {"gpu/intel": "the kernel counts use of Intel GPUs for root only; `sudo intel_gpu_top` shows it"}
         return {}
