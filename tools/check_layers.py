@@ -1,8 +1,8 @@
 """Check that imports go down the layers only: `python tools/check_layers.py [REPOSITORY]`.
 
-Reads the imports, also those inside functions and under TYPE_CHECKING, and refuses an arrow that the table below does
-not have, an import cycle, an import of the top package from inside it, and a third-party module that
-`import stepscope` loads.
+Reads the imports, including those inside functions and under TYPE_CHECKING, and the strings that name a module of the
+package. Refuses an arrow that the table below does not allow, a cycle, an import of the top package from inside it, and
+a third-party module that `import stepscope` loads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from sources import PACKAGE, Finding, Module, name_of, package_modules, report, root_argument
+from sources import PACKAGE, Finding, Module, package_modules, report, root_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +65,23 @@ needs session, and a face shows a tracker or a hook."""
 NARROW = {"analysis": {"core", "version"}}
 """Rooms that may import less than their layer allows: analysis takes arrays, it never reads a store."""
 
+PROCESSES = {
+    "session.page": "web.training_server",
+    "session.watching": "watcher.process",
+    "watcher.notifying": "alerts.delivery.notifier",
+    "watcher.sealing": "store.seal",
+    "samplers.nvidia_link": "samplers.nvidia_helper",
+    "tui.request": "tui.reading",
+    "cli.commands.demo": "cli.demo.training",
+}
+"""Modules that start a process, and the module that the process runs: the name is no import."""
+
+FILES = {"reports.report_file": "web"}
+"""Modules that read a data file of another room's folder: the built chart of the page, for the HTML report."""
+
+FROZEN = {("recorder.hotpath", "recorder.intake")}
+"""Type imports that do not count in cycles: the hot path is not edited for the sake of an annotation."""
+
 PROBE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -84,12 +101,9 @@ def room(module: Module) -> str:
     return FACE if is_face else module.room
 
 
-def targets(module: Module, known: set[str], *, for_types: bool) -> Iterator[tuple[int, str]]:
-    """Yield line and name of each module of the package that this one imports; those for types only if asked."""
-    skipped = set() if for_types else type_imports(module.tree)
+def targets(module: Module, known: set[str]) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each module of the package that this one imports, or names in a string."""
     for node in ast.walk(module.tree):
-        if node in skipped:
-            continue
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == PACKAGE:
@@ -99,13 +113,27 @@ def targets(module: Module, known: set[str], *, for_types: bool) -> Iterator[tup
             if base.partition(".")[0] == PACKAGE:
                 for alias in node.names:
                     yield node.lineno, nearest(f"{base}.{alias.name}", known)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            name = named_module(node.value, known)
+            if name and not is_exempt(module.name, name):
+                yield node.lineno, name
 
 
-def type_imports(tree: ast.Module) -> set[ast.AST]:
-    """Return everything below `if TYPE_CHECKING:`, which never runs."""
-    guards = (node for node in ast.walk(tree) if isinstance(node, ast.If))
-    kept = (node for node in guards if name_of(node.test).rpartition(".")[2] == "TYPE_CHECKING")
-    return {inner for node in kept for item in node.body for inner in ast.walk(item)}
+def named_module(text: str, known: set[str]) -> str:
+    """Return the module of the package that a string, or the start of an f-string, names; empty if it names none."""
+    path = text.partition(":")[0].rstrip(".")
+    if not path.startswith(f"{PACKAGE}.") or not all(part.isidentifier() for part in path.split(".")):
+        return ""
+    name = nearest(path, known)
+    return "" if name == PACKAGE else name
+
+
+def is_exempt(source: str, target: str) -> bool:
+    """Return whether a string names a process to start, a folder of data or the package that holds the module."""
+    if source.startswith(f"{target}."):
+        return True
+    short, other = (name.removeprefix(f"{PACKAGE}.") for name in (source, target))
+    return PROCESSES.get(short) == other or FILES.get(short) == other
 
 
 def source_of(node: ast.ImportFrom, module: Module) -> str:
@@ -150,7 +178,7 @@ def layer_findings(modules: list[Module]) -> Iterator[Finding]:
         if source not in LAYERS:
             yield Finding(module.path, 1, f"room {source!r} has no layer; add it to LAYERS and the architecture page")
             continue
-        for line, name in targets(module, set(rooms), for_types=True):
+        for line, name in targets(module, set(rooms)):
             target = rooms.get(name)
             if name == PACKAGE:
                 hint = f"import from the module that has it, as in `from {PACKAGE}.core.errors import StepscopeError`"
@@ -160,7 +188,7 @@ def layer_findings(modules: list[Module]) -> Iterator[Finding]:
 
 
 def cycle_findings(modules: list[Module]) -> Iterator[Finding]:
-    """Yield each group of modules that import each other, inside functions too; imports for types do not count."""
+    """Yield each group of modules that import each other, also inside functions, for types or by a string."""
     known = {module.name for module in modules}
     paths = {module.name: module.path for module in modules}
     graph = {module.name: imports(module, known) for module in modules}
@@ -175,8 +203,9 @@ def cycle_findings(modules: list[Module]) -> Iterator[Finding]:
 
 
 def imports(module: Module, known: set[str]) -> set[str]:
-    """Return the other modules that this one really imports when it runs."""
-    return {name for _, name in targets(module, known, for_types=False)} - {module.name}
+    """Return the other modules that this one imports."""
+    found = {name for _, name in targets(module, known)} - {module.name}
+    return {name for name in found if (module.name.partition(".")[2], name.partition(".")[2]) not in FROZEN}
 
 
 def reachable(graph: dict[str, set[str]], start: str) -> set[str]:

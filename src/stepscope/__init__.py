@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.core.provided import provide
 from stepscope.version import __version__ as __version__
 
 TYPE_CHECKING = False  # what type checkers take for typing's, without its 5 ms of import
@@ -23,6 +24,14 @@ _HOMES = {
     "runs": ("stepscope.store.catalog", "runs"),
     **{name: ("stepscope.session.current", name) for name in ("log", "step", "phase", "data", "watch", "finish")},
 }
+
+provide(
+    {
+        "instrument": ("stepscope.integrations.torch.instrument", "instrument"),
+        "profile": ("stepscope.integrations.profiler.profile", "profile_run"),
+        "read_trace": ("stepscope.importers.traces.chrome_trace", "read_trace"),
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -85,10 +85,31 @@ def test_cycles_are_refused(check):
     assert "import cycle of stepscope.core.a, stepscope.core.b" in said
 
 
-def test_types_make_no_cycle(check):
-    """An import that only the type checker follows does not close a cycle."""
-    for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stepscope.core.a import x\n"
-    assert check({"core/a": "import stepscope.core.b", "core/b": for_types}) == (0, "")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stepscope.core.a import x\n",
+        "NAME = 'stepscope.core.a'\n",
+    ],
+)
+def test_types_and_strings_close_a_cycle(check, text):
+    """An import that only the type checker follows, or a module's name in a string, closes a cycle."""
+    code, said = check({"core/a": "import stepscope.core.b", "core/b": text})
+    assert code == 1
+    assert "import cycle of stepscope.core.a, stepscope.core.b" in said
+
+
+@pytest.mark.parametrize("text", ["'stepscope.views.a'", "'stepscope.views.a:run'", "f'stepscope.views.a.{name}'"])
+def test_a_module_named_in_a_string_is_an_import(check, text):
+    """A string, or the start of an f-string, that names a module above is refused like an import of it."""
+    code, said = check({"store/b": f"def f(name):\n    return {text}\n", "views/a": ""})
+    assert code == 1
+    assert "store imports stepscope.views.a" in said
+
+
+def test_a_process_may_be_named(check):
+    """A module of the table PROCESSES may name the module that its process runs."""
+    assert check({"session/watching": "RUN = 'stepscope.watcher.process'\n", "watcher/process": ""}) == (0, "")
 
 
 @pytest.mark.parametrize("text", ["import stepscope", "from stepscope import init", "from .. import init"])

@@ -1,11 +1,11 @@
-"""Pure functions: arrays in, findings out. Nothing here reads a run, a clock or a device. Faces load when used."""
+"""Pure functions: arrays in, findings out. Nothing here reads a run, a clock or a device."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.moved import forward
+from stepscope.core.provided import provided
 
 if TYPE_CHECKING:
     import os
@@ -39,11 +39,11 @@ forward(
 
 
 def __getattr__(name: str) -> Any:
-    """Load a face, and numpy behind it, when it is first asked for."""
+    """Load a public name, and numpy with it, at its first use."""
     if name == "PerformanceAnalyzer":
         from stepscope.analysis.performance import PerformanceAnalyzer
 
         return PerformanceAnalyzer
-    if name == "read_trace":  # an importer's: this room takes arrays, and only passes the name on
-        return importlib.import_module("stepscope.importers.traces.chrome_trace").read_trace
+    if name == "read_trace":  # a function of an importer, for users who look for it here
+        return provided("read_trace")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,12 +14,9 @@ import json
 import os
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from stepscope.core import records
-
-if TYPE_CHECKING:
-    from stepscope.core.spill import SpillReader
 
 MAGIC = int.from_bytes(b"STEPRING", "little")
 VERSION = 2
@@ -98,13 +95,23 @@ class Piece(NamedTuple):
     data: bytes
 
 
+class Spilled(Protocol):
+    """Reads the rows that the writer of a ring moved to a file because the ring was full."""
+
+    def read(self, reader: RingReader, cursor: int, limit: int) -> tuple[list[Piece], int]:
+        """Return records from `cursor` on, at most about `limit` bytes, and the new cursor."""
+
+    def close_if_old(self, number: int) -> None:
+        """Close the file unless it is the file of that number."""
+
+
 class RingReader:
     """Read a ring through its file descriptor, by pread: a truncated file is a short read, never SIGBUS."""
 
     def __init__(self, descriptor: int) -> None:
         """Read the fixed part of the header; raise ValueError if this is no ring that we know."""
         self._descriptor = descriptor
-        self.spill: SpillReader | None = None
+        self.spill: Spilled | None = None
         """What reads the rows that the writer moved out of the ring; None: they count as lost."""
         head = self.words()
         if head[WORD_MAGIC] != MAGIC or head[WORD_VERSION] not in READABLE:

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     Stream = Callable[[Past, Sequence[Metric], BinaryIO], None]
     File = Callable[[Past, Sequence[Metric], Path], None]
 
-SPELLINGS = ("recorded", "canonical", "documents")
-"""Of names: as logged; as in docs/reference/metrics.md; as in the mission's documents."""
-
 
 @dataclass(frozen=True)
 class Format:

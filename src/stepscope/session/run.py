@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ from stepscope.core.endings import end_of
 from stepscope.core.errors import in_words
 from stepscope.core.events import USER, WRITTEN_BY
 from stepscope.core.places import HELD
+from stepscope.core.provided import provided
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.followed_step import make_step
 from stepscope.recorder.hotpath import Recorder
@@ -36,7 +36,6 @@ RETIRE_SECONDS = 0.05
 """How long the end of a run waits for another thread's row."""
 END_SECONDS = 0.4
 """How long the end of a run waits for the watcher to have taken the last row."""
-INSTRUMENT = "stepscope.integrations.torch.instrument"
 OVERHEAD_BUDGET = 0.01
 """Share of a step that the instrumentation may cost, if nothing else is set."""
 
@@ -126,8 +125,7 @@ class Run(Recorder):
             return
         try:
             if self.instrument is None:
-                module = importlib.import_module(INSTRUMENT)  # by name: it is above this room
-                self.instrument = module.instrument(self, self.overhead_budget, **self.watched)
+                self.instrument = provided("instrument")(self, self.overhead_budget, **self.watched)
             self.instrument.watch(*objects)
         except Exception as error:  # noqa: BLE001 - an odd torch must not stop the training; it is told
             cause = in_words(error, 300)
@@ -150,9 +148,7 @@ class Run(Recorder):
         Starts when the step under way has ended, and ends by itself; never raises. Returns a `Profile` (see
         docs/reference/profiling.md for its options), also a context manager, whose `result` is there when it has ended.
         """
-        from importlib import import_module  # by its name: integrations lie above this room
-
-        return import_module("stepscope.integrations.profiler.profile").profile_run(self, steps, **options)
+        return provided("profile")(self, steps, **options)
 
     def follow(self, follower: Follower) -> None:
         """Have `follower.step_ended()` called after each step from the next one on, until `unfollow`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.store.parquet import Found, Query
-    from stepscope.store.sealed import Sealed
+    from stepscope.store.sealed_unit import Sealed
 
     Ends = tuple[int, int]
 

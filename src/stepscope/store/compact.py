@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.store import checksum
 from stepscope.store.merge import SLICE, UnmergeableError, merge
-from stepscope.store.sealed import SUM, remove_sealed
+from stepscope.store.sealed import remove_sealed
+from stepscope.store.sealed_unit import SUM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

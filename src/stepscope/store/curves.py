@@ -9,7 +9,7 @@ where the range holds few.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -20,14 +20,13 @@ from stepscope.store.sealed import read_blocks, read_points
 from stepscope.store.series import reduced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import duckdb
     from numpy.typing import NDArray
 
     from stepscope.store.block_cache import BlockCache
-    from stepscope.store.reader import Past
-    from stepscope.store.sealed import Sealed
+    from stepscope.store.sealed_unit import Sealed
     from stepscope.store.snapshot import Snapshot
 
     Ends = tuple[int, int]
@@ -65,7 +64,16 @@ class Curves:
     folded: bool = False
 
 
-def curves(past: Past, ask: Ask) -> Curves:
+class CurveReader(Protocol):
+    """The part of an open run that `curves` uses."""
+
+    cache: BlockCache | None
+
+    def read(self, how: Callable[[Snapshot, duckdb.DuckDBPyConnection], tuple[Curves, list[str]]], /) -> Curves:
+        """Return what `how` reads from a snapshot, and keep the problems that it reports."""
+
+
+def curves(past: CurveReader, ask: Ask) -> Curves:
     """Return the curves of a run; names it does not have are left out."""
 
     def read(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Curves, list[str]]:

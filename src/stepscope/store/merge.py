@@ -18,7 +18,8 @@ from stepscope.store.checksum import UnitSum
 from stepscope.store.footer import FooterError
 from stepscope.store.points import Points, in_order
 from stepscope.store.rowgroups import joining
-from stepscope.store.sealed import BLOCKS, POINTS, Disk, open_sealed, place_sealed
+from stepscope.store.sealed import Disk, open_sealed, place_sealed
+from stepscope.store.sealed_unit import BLOCKS, POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

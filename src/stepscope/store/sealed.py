@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from stepscope.store.footer import FooterError
 from stepscope.store.parquet import Found, Query
 from stepscope.store.points import NO_NS, Points, in_order, series_starts, with_sorted_names
 from stepscope.store.pyramid import Blocks
+from stepscope.store.sealed_unit import BLOCKS, POINTS, SUM, Sealed, beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 TEMPORARY = ".tmp-"
 """Prefix of files that are still being written; readers ignore them."""
-POINTS, BLOCKS, SUM = ".parquet", ".blocks.parquet", ".sum"
 _WRITER_MEMORY = "96MB"
 _ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.EACCES)
 _CHECKED = Checked()
@@ -71,30 +71,6 @@ class Disk:
         path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """One sealed unit, described by its `.sum`."""
-
-    path: Path
-    """The file of points."""
-    names: dict[str, int]
-    """Points of each name."""
-    last_seq: dict[str, int]
-    """Highest record sequence by rank; without a `.sum`, only that of its points."""
-    first_time: int
-    """Microseconds since 1970 UTC; 0 in a unit without points."""
-    last_time: int
-    info: dict[str, Any] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
-    sums: UnitSum | None = None
-    """None if the `.sum` is missing or damaged: the file is then read without verification."""
-
-    @property
-    def blocks_path(self) -> Path:
-        """Return the path of the pyramid."""
-        return _beside(self.path, BLOCKS)
-
-
 def list_sealed(directory: Path) -> list[Path]:
     """Return the files of points of every complete unit, sorted by name; empty if the directory does not exist."""
     try:
@@ -106,7 +82,7 @@ def list_sealed(directory: Path) -> list[Path]:
 
 def remove_sealed(path: Path) -> None:
     """Delete a unit, starting with the file that makes it visible."""
-    for part in (path, _beside(path, SUM), _beside(path, BLOCKS)):
+    for part in (path, beside(path, SUM), beside(path, BLOCKS)):
         part.unlink(missing_ok=True)
 
 
@@ -172,7 +148,7 @@ def place_sealed(directory: Path, stem: str, fill: Callable[[Mapping[str, Path]]
         for part in (POINTS, BLOCKS):
             _sync(parts[part], os.O_RDONLY, disk)
         for part, temporary in parts.items():
-            placed.append(_beside(target, part))
+            placed.append(beside(target, part))
             disk.rename(temporary, placed[-1])
         _sync(directory, os.O_RDONLY | os.O_DIRECTORY, disk)
     except BaseException:
@@ -193,7 +169,7 @@ def open_sealed(path: Path, *, connection: duckdb.DuckDBPyConnection | None = No
         FileNotFoundError: the unit is gone.
     """
     try:
-        sums = checksum.decode(_beside(path, SUM).read_bytes())
+        sums = checksum.decode(beside(path, SUM).read_bytes())
     except (OSError, checksum.SumError) as error:
         cause = error.strerror if isinstance(error, OSError) else str(error)
         problem = Problem(str(path), f"its .sum cannot be used ({cause}); it is read without comparing it")
@@ -492,7 +468,3 @@ def _sweep(directory: Path, stem: str, disk: Disk) -> None:
         half = name.startswith(TEMPORARY) or (name.endswith((SUM, BLOCKS)) and f"{found}{POINTS}" not in names)
         if half and found.rpartition("-")[0].rpartition("-")[0] == stem.rpartition("-")[0].rpartition("-")[0]:
             disk.unlink(directory / name)
-
-
-def _beside(path: Path, part: str) -> Path:
-    return path.with_name(path.name.removesuffix(POINTS) + part)

@@ -11,13 +11,14 @@ import numpy as np
 from stepscope.store.decode import Decoded, decode_tail
 from stepscope.store.layout import uncovered
 from stepscope.store.points import Points
-from stepscope.store.sealed import Sealed, open_sealed
+from stepscope.store.sealed import open_sealed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
     from stepscope.store.layout import RunFolder, Span
+    from stepscope.store.sealed_unit import Sealed
 
 MOST_FILES = 5000
 """Maximum sealed files, and tails, read of one run; a real run has a few per node."""

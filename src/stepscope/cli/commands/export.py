@@ -15,7 +15,8 @@ from stepscope.cli.command import FINE, add_output, add_root, add_run
 from stepscope.cli.text.plain import plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
-from stepscope.exporters.formats import FORMATS, SPELLINGS
+from stepscope.exporters.files.selection import SPELLINGS
+from stepscope.exporters.formats import FORMATS
 
 if TYPE_CHECKING:
     import argparse

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.errors import UsageError
 from stepscope.core.vocabulary import canonical, pattern_of, spellings
-from stepscope.exporters.formats import SPELLINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.store.reader import Past
 
+SPELLINGS = ("recorded", "canonical", "documents")
+"""Of names: as logged; as in docs/reference/metrics.md; as in compatible files."""
 RECORDED, CANONICAL, DOCUMENTS = SPELLINGS
 
 DOCUMENTED = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.store.reader import Past
-    from stepscope.store.sealed import Sealed
+    from stepscope.store.sealed_unit import Sealed
     from stepscope.store.snapshot import Snapshot
 
 PORTION = 200_000

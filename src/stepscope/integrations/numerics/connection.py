@@ -6,7 +6,7 @@ steps they do nothing but take the norm that the program's own clipping tells.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from stepscope.integrations.numerics.activations import Activations
 from stepscope.integrations.numerics.flops import Flops
@@ -17,14 +17,28 @@ from stepscope.integrations.numerics.oom import OutOfMemory, is_out_of_memory
 from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from stepscope.integrations.torch.instrument import Instrument
+    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.timeline import Timeline
 
 SHARES = {"gradients": 0.05, "activations": 0.1, "memory": 0.03}
 """Parts of the overhead budget that each may spend."""
 HISTOGRAMS_EVERY = 1000
 """Steps between two histograms of all parameters and gradients, where they are asked for."""
+
+
+class Instrumented(Protocol):
+    """The part of an instrument of torch that the measurements use."""
+
+    timeline: Timeline
+    roots: Roots
+
+    def on_gradients(self, function: Callable[[Any], None]) -> None:
+        """Call `function` with each optimizer that is about to step."""
+
+    def on_update(self, function: Callable[[Any], None]) -> None:
+        """Call `function` with each optimizer that has stepped."""
 
 
 class Numerics:
@@ -63,12 +77,12 @@ class Numerics:
         self.memory = DeviceMemory(run, budget=budgets["memory"]) if memory else None
         self.flops = Flops(run, peak) if flops else None
         self._out_of_memory = OutOfMemory(run)
-        self._instrument: Instrument | None = None
+        self._instrument: Instrumented | None = None
         self._models = Models()
         self._parameters, self._until_histograms = parameters, 0
         self.failures = Failures(run, "models")
 
-    def connect(self, instrument: Instrument) -> None:
+    def connect(self, instrument: Instrumented) -> None:
         """Let an instrument call the parts."""
         self._instrument = instrument
         timeline = instrument.timeline

@@ -130,7 +130,7 @@ class Instrument:
         """Record losses, learning rates and padding too: the program tells nobody of them."""
         if self._losses is not None or not self.run.recording:
             return
-        self._losses = losses = Losses(self)
+        self._losses = losses = Losses(self.run, self.timeline, self.roots)
         self._calls.listen(self._patches, losses.heard)
         self._optimizers.updating = losses.updating
         self.timeline.evaluations, self._loaders.inspect = losses.evaluating, losses.inspect

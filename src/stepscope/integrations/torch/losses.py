@@ -24,7 +24,9 @@ from stepscope.integrations.walls import Failures
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.integrations.torch.instrument import Instrument
+    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.timeline import Timeline
+    from stepscope.session.run import Run
 
 LOSS, RATE, EVALUATION, PADDING = "loss", "learning_rate", "evaluation/loss", "padding_ratio"
 FUNCTIONS = (
@@ -46,11 +48,11 @@ SHORTEST = 8
 class Losses:
     """Hear losses where the hooks of an instrument pass anyway; in steps that are measured."""
 
-    def __init__(self, instrument: Instrument) -> None:
-        """Record into the run of `instrument`."""
-        self._run, self._timeline = instrument.run, instrument.timeline
+    def __init__(self, run: Run, timeline: Timeline, roots: Roots) -> None:
+        """Record into a run; the timeline and the roots are those of its instrument."""
+        self._run, self._timeline = run, timeline
         self._pending: list[Any] = []
-        self._passes, self._layers, self._roots = 0, LayerLooks(), instrument.roots
+        self._passes, self._layers, self._roots = 0, LayerLooks(), roots
         self._scaled: tuple[weakref.ref[Any], Any] | None = None
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._own: set[tuple[str, ...]] = set()
@@ -60,7 +62,7 @@ class Losses:
         self._evaluated: tuple[Any, int] | None = None
         self._at: int | None = None
         self._listening = False
-        self.failures = Failures(instrument.run, "losses")
+        self.failures = Failures(run, "losses")
 
     def heard(self, root: Any) -> None:
         """A backward pass begins from `root`."""
