@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,6 @@ import pytest
 import stepscope
 from stepscope.analysis.series.forecast import total_steps
 from stepscope.cli.commands import demo
-from stepscope.cli.text.screen import SHOW
 from stepscope.store.states import read_nodes
 from tests.integration.processes import until
 
@@ -25,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from stepscope.cli.main import main; sys.exit(main())"
 SHORT = ["--steps", "30", "--speed", "50"]
 SECONDS = 240
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
 def command(*arguments):
@@ -85,6 +88,7 @@ class OnTerminal:
 
     def __init__(self, root, *arguments, **environ):
         self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.written = b""
         self.process = subprocess.Popen(
             command(*arguments),
@@ -151,37 +155,29 @@ def test_demo_leaves_no_process(tmp_path):
     assert wait_gone(processes_about(tmp_path)) == []
 
 
-def test_demo_stays_on_a_terminal_until_interrupted(tmp_path):
-    """On a terminal the demo draws a table, stays when the training is over, and Ctrl-C then ends it with 0."""
+def test_demo_stays_on_a_terminal_until_it_is_left(tmp_path):
+    """On a terminal the demo is the dashboard, stays when the training is over, and then ends with 0 and a summary."""
     with OnTerminal(tmp_path, *SHORT) as terminal:
-        terminal.read_until("Ctrl-C to leave")
+        terminal.read_until("finished")
         assert terminal.process.poll() is None
         assert terminal.end(signal.SIGINT) == 0
     text = terminal.written.decode()
-    assert text.count("\x1b[?25l") == 1 == text.count(SHOW)
-    assert "● " in text
+    assert "Overview" in text
+    assert text.rfind(SHOW) > text.rfind(HIDE)
     assert "finished after 30 steps" in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_training_ends_cleanly(tmp_path, number, code):
-    """A signal during the training stops it, gives the cursor back, and keeps the run, which is finished."""
+    """A signal during the training stops it, restores the cursor, and keeps the run, which is finished."""
     with OnTerminal(tmp_path, "--steps", "100000", "--dir", str(tmp_path)) as terminal:
-        terminal.read_until("one step")
+        terminal.read_until("Overview")
         assert terminal.end(number) == code
-    assert terminal.written.decode().rfind(SHOW) > terminal.written.decode().rfind("\x1b[?25l")
+    assert terminal.written.decode().rfind(SHOW) > terminal.written.decode().rfind(HIDE)
     assert wait_gone(processes_about(tmp_path)) == []
     past = ended_run(tmp_path)
     assert past.state == "finished"
     assert len(past.events("stopped")) == 1
-
-
-def test_no_color_is_respected(tmp_path):
-    """With NO_COLOR the table has no colours."""
-    with OnTerminal(tmp_path, *SHORT, NO_COLOR="1") as terminal:
-        terminal.read_until("Ctrl-C to leave")
-        assert terminal.end(signal.SIGINT) == 0
-    assert b"\x1b[36m" not in terminal.written
 
 
 def test_demo_says_why_it_cannot_record(tmp_path):

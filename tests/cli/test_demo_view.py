@@ -5,11 +5,9 @@ import io
 import numpy as np
 import pytest
 
-from stepscope.cli.demo.live_screen import Lines, Table, display
-from stepscope.cli.demo.live_table import draw, one_line
+from stepscope.cli.demo.lines import Lines, one_line
 from stepscope.cli.demo.summary import summary
-from stepscope.cli.text.plain import BAD, Paint
-from stepscope.cli.text.screen import HIDE, SHOW, is_screen
+from stepscope.cli.text.plain import is_screen
 from stepscope.store.points import Points
 from stepscope.views.live_run import Column, Recorded, View, columns_of, happenings, view
 
@@ -50,10 +48,6 @@ def recorded(**changes):
         {"kind": "histogram", "name": "w", "step": 1},
     ]
     return Recorded("20260101-000000-abcd", "demo", "running", {**columns, **changes}, events, 400)
-
-
-def texts(lines):
-    return ["".join(text for text, _ in line) for line in lines]
 
 
 def test_phases_are_means_of_the_last_steps():
@@ -114,7 +108,6 @@ def test_empty_run_has_a_view():
     """A run that has recorded nothing yet can be shown."""
     shown = view(Recorded("id", "demo", "running", {}))
     assert shown == View("id", "demo", "running")
-    assert len(draw(shown, 80, 24)) <= 24
 
 
 def test_only_the_last_attempt_of_the_first_rank_counts():
@@ -135,94 +128,20 @@ def test_only_the_last_attempt_of_the_first_rank_counts():
     assert columns_of(Points.empty()) == {}
 
 
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (60, 20), (200, 60)])
-def test_table_fits_the_terminal(width, height):
-    """The table has no more rows and no longer lines than the terminal."""
-    lines = texts(draw(view(recorded()), width, height))
-    assert len(lines) <= height
-    assert max(map(len, lines)) <= width
-
-
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_table_shows_everything(size):
-    """State, steps, metrics, phases, events and our own cost are on the screen at 80 and 120 columns."""
-    text = "\n".join(texts(draw(view(recorded()), *size)))
-    for part in ("20260101-000000-abcd", "● running", "0:20 left", "of 400, 50 %", "best 0.2000", "best 90.0 %"):
-        assert part in text
-    for part in ("50.0 ms", "2.5x usual", "+75 MiB/min", "loss spike", "(2 times)", "5.0 µs", "400 rows, 0 dropped"):
-        assert part in text
-
-
-def test_tall_terminal_gets_a_chart():
-    """A terminal with room shows the loss as a chart with its highest and lowest value."""
-    lines = texts(draw(view(recorded()), 120, 40))
-    assert any(line.startswith("  50.0000 ┤") for line in lines)
-    assert not any("┤" in line for line in texts(draw(view(recorded()), 80, 24)))
-
-
-def test_jump_and_non_finite_values_stand_out():
-    """A jump of the loss is drawn in red at full height, a value that is not finite as a red mark of its own."""
-    values = np.ones(STEPS)
-    values[100], values[150] = 10.0, np.nan
-    [line] = [line for line in draw(view(recorded(loss=column(values))), 80, 24) if line[0][0].startswith(" loss  ")]
-    red = [text for text, style in line if style == "red"]
-    assert red == ["█", BAD]
-
-
 def test_text_of_a_run_cannot_act():
     """Control characters in the text of an event do not reach the terminal."""
-    shown = view(Recorded("id", "demo", "running", {}, [{"kind": "x", "why": "\x1b[2J", "step": 1}]))
-    assert "\x1b" not in "".join(texts(draw(shown, 80, 24)))
-
-
-def test_redrawing_stays_in_place():
-    """A frame is written over the one before: as many lines up as it has, none cleared, the cursor back at the end."""
     stream = io.StringIO()
-    table = Table(stream, Paint(enabled=True), lambda: (80, 24))
-    table.show(view(recorded()))
-    first = stream.getvalue()
-    table.show(view(recorded()))
-    second = stream.getvalue()[len(first) :]
-    rows = len(draw(view(recorded()), 80, 24))
-    assert first.count(HIDE) == 1
-    assert f"\x1b[{rows - 1}A\r" in second
-    assert "\x1b[2J" not in second
-    table.close()
-    assert stream.getvalue().rstrip().endswith(f"{SHOW}\x1b[?2026l")
+    run = recorded()
+    run.events.append({"kind": "planted", "what": "x\x1b[2J", "step": 3, "why": "\x1b]0;y\x07"})
+    Lines(stream).show(view(run))
+    assert "\x1b" not in stream.getvalue()
 
 
-class Interrupted(io.StringIO):
-    """A terminal on which a signal arrives right after the first frame."""
-
-    def flush(self):
-        if not self.getvalue().endswith("\r\n"):
-            raise KeyboardInterrupt
-
-
-def test_cursor_comes_back_after_an_interrupted_frame():
-    """A frame that is interrupted while it is written still gives the cursor back."""
-    table = Table(Interrupted(), Paint(), lambda: (80, 24))
-    with pytest.raises(KeyboardInterrupt):
-        table.show(view(recorded()))
-    table.close()
-    assert SHOW in table._stream.getvalue()
-
-
-def test_new_size_starts_from_a_clear_screen():
-    """When the terminal changes its size the table is drawn anew."""
-    sizes = iter([(80, 24), (120, 40)])
-    stream = io.StringIO()
-    table = Table(stream, Paint(), lambda: next(sizes))
-    table.show(view(recorded()))
-    table.show(view(recorded()))
-    assert stream.getvalue().count("\x1b[H\x1b[2J") == 1
-
-
-def test_no_colour_means_none():
-    """Without colour nothing but text and cursor moves is written."""
-    stream = io.StringIO()
-    Table(stream, Paint(enabled=False), lambda: (80, 24)).show(view(recorded()))
-    assert "m" not in {part[:4].lstrip("0123456789;?")[:1] for part in stream.getvalue().split("\x1b[")[1:]}
+@pytest.mark.parametrize(("environ", "expected"), [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({}, False)])
+def test_dumb_terminals_get_lines(environ, expected):
+    """A terminal that cannot move its cursor, and a pipe, are not drawn on."""
+    assert is_screen(Terminal(), environ) == expected
+    assert not is_screen(io.StringIO(), environ)
 
 
 class Terminal(io.StringIO):
@@ -230,15 +149,6 @@ class Terminal(io.StringIO):
 
     def isatty(self):
         return True
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"), [({"TERM": "xterm"}, Table), ({"TERM": "dumb"}, Lines), ({}, Lines)], ids=str
-)
-def test_dumb_terminals_get_lines(environ, expected):
-    """A terminal that cannot move its cursor gets plain lines."""
-    assert isinstance(display(Terminal(), environ), expected)
-    assert not is_screen(io.StringIO(), environ)
 
 
 def test_lines_are_few():
@@ -250,7 +160,7 @@ def test_lines_are_few():
     written = stream.getvalue().splitlines()
     assert len(written) == 3
     assert written[-1] == one_line(view(recorded()))
-    assert "step 200/400  10 steps/s  loss 0.2000  accuracy 90.0 %" in written[-1]
+    assert "step 200/400  10 steps/s  loss 0.2  accuracy 90 %" in written[-1]
 
 
 def test_summary_says_what_was_planted_and_what_shows():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import io
 import json
 import math
@@ -9,17 +10,17 @@ import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from stepscope.cli.commands import monitor
 from stepscope.cli.main import main
-from stepscope.cli.text.monitor_view import Board, absences, figure, one_line, sources
-from stepscope.cli.text.plain import LEVELS, width_of
-from stepscope.cli.text.screen import HIDE, SHOW
+from stepscope.cli.text.machine_line import one_line
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.watcher.machine import Machine, Moment
 from tests.trackers.fakes import FakeClock
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from stepscope.cli.main import main; sys.exit(main())"
 SECONDS = 240
+SHOW = "\x1b[?25h"
 CARDS = {name.replace("gpu/0/", f"gpu/{index}/"): value for index in range(8) for name, value in GPU.items()}
 VALUES = {
     **CARDS,
@@ -46,14 +48,6 @@ VALUES = {
 }
 
 
-def labels(values, **more):
-    return [source.label for source in sources(values, **more)]
-
-
-def texts(lines):
-    return ["".join(text for text, _ in line) for line in lines]
-
-
 @pytest.fixture
 def machine(monkeypatch):
     """Return what the command looks at: a source that tests fill."""
@@ -68,108 +62,49 @@ def run(capsys, *arguments):
 
 
 @pytest.mark.promise("S2-003")
-def test_every_source_has_a_line():
-    """GPUs come first with one line for all of them, then the host; a source nobody knows has its figures too."""
-    expected = [*(f"gpu {index}" for index in range(8)), "8 GPUs", "cpu", "memory", "disk", "network", "pressure"]
-    assert labels(VALUES) == [*expected, "power"]
-    assert labels({**GPU, "strange/thing_watts": 3.0}) == ["gpu 0", "strange"]
-    assert labels(VALUES, gpus=[3])[:2] == ["gpu 3", "cpu"]
-
-
-def test_a_line_says_what_matters():
-    """Use, memory, temperature, power and fan of a GPU; a full memory and a hot card are marked."""
-    card = sources(GPU)[0]
-    assert (card.value, [fact.text for fact in card.facts]) == (
-        "95 %",
-        ["22.0 of 24.0 GiB", "75 °C", "320 W", "fan 65 %"],
-    )
-    assert card.facts[0].style == "yellow"
-    assert [fact.style for fact in sources({"gpu/0/temperature_celsius": 81.0})[0].facts] == ["yellow"]
-
-
-def test_what_is_unknown_is_a_dash_and_never_0():
-    """A source without its main figure shows a dash; a source without any is not there."""
-    assert sources({"gpu/0/power_watts": 1.0})[0].value == "-"
-    assert labels({}) == []
-
-
-def test_memory_is_against_the_limit_that_binds():
-    """In a container the limit of the control group is shown, and so is throttling."""
-    group = {"cgroup/memory_limit_bytes": 8 * GIB, "cgroup/memory_used_bytes": 2 * GIB, "cgroup/throttled_ratio": 0.5}
-    lines = {source.label: [fact.text for fact in source.facts] for source in sources({**VALUES, **group})}
-    assert lines["memory"] == ["2.0 of 8.0 GiB", "limit of the container"]
-    assert "throttled 50 %" in lines["cpu"]
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.954, "ratio", "95 %"),
-        (0.0, "bytes", "0 B"),
-        (3 * MIB, "bytes/second", "3.0 MiB/s"),
-        (1023.99, "bytes", "1.0 KiB"),
-        (88.4, "watts", "88 W"),
-        (3.125, "", "3.12"),
-        (None, "ratio", "-"),
-        (math.nan, "ratio", "NaN"),
-    ],
-)
-def test_figures_keep_their_width(value, unit, text):
-    """Whole percents and one decimal for sizes: a line does not dance."""
-    assert figure(value, unit) == text
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50), (60, 10), (40, 6), (10, 2)])
-def test_the_screen_fits(width, height):
-    """There are never more rows nor longer lines than fit, down to 30 columns; what is hidden is counted."""
-    board = Board("stepscope monitor  host")
-    board.right, board.notes = "0:00:01  every 1 s", ["a note", "another note"]
-    for _ in range(30):
-        board.take(VALUES)
-    lines = texts(board.draw(width, height))
-    assert len(lines) < max(height, 4)
-    assert max(map(width_of, lines)) <= max(width, 30)
-    assert any("more; make the" in line for line in lines) == (height < 24)
-
-
-def test_a_picture_shows_the_recent_past():
-    """Shares are drawn from 0 to 1, rates from 0 to their highest, and a silent source leaves a gap."""
-    board = Board("host")
-    for share, rate in ((0.0, 0.0), (1.0, 10.0), (None, None), (0.5, 20.0)):
-        known = {"cpu/usage_ratio": share, "disk/read_bytes_per_second": rate}
-        board.take({name: value for name, value in known.items() if value is not None})
-    cpu, disk = texts(board.draw(80, 24))[1:]
-    assert re.search(r"▁█ ▅", cpu)
-    assert re.search(r"▁▅ █", disk)
-
-
 def test_a_pipe_gets_one_line():
-    """One moment is one line of figures, without pictures."""
-    line = one_line(VALUES)
+    """A sample is one line: GPUs first with their mean, then the host, then every other source."""
+    line = one_line({**VALUES, "gpu/mean_utilization_ratio": 0.95})
     assert "\n" not in line
-    assert not set(line) & set(LEVELS)
-    for part in ("gpu 7 95 %, 22.0 of 24.0 GiB", "cpu 50 %", "memory 25 %", "disk read 3.0 MiB/s, write 5.0 MiB/s"):
-        assert part in line
-
-
-def test_absences_have_reason_and_remedy():
-    """What is absent stands on lines that fit, GPUs first, with an arrow to what to do."""
-    lines = [
-        fact.text for fact in absences({"power/cpu_watts": "no counters; ask the host", "gpu": "x " * 40 + "; y"}, 60)
+    parts = [
+        "gpu 7 95 %, 22/24 GiB, 75 °C, 320 W, fan 65 %",
+        "8 GPUs 95 %",
+        "cpu 50 %",
+        "memory 25 %",
+        "disk read 3 MiB/s, write 5 MiB/s",
+        "network received 1000 B/s, sent 10 B/s",
+        "pressure 25 %",
+        "power 88.4 W",
     ]
-    assert lines[0].startswith(" - gpu ")
-    assert lines[-1] == " - power/cpu_watts  no counters → ask the host"
-    assert max(map(len, lines)) < 60
+    assert line.endswith("  ".join(parts))
+
+
+def test_only_the_chosen_gpus_are_shown():
+    """--gpu leaves the others out."""
+    assert one_line(VALUES, [3]).startswith("gpu 3 95 %")
+    assert "gpu 2" not in one_line(VALUES, [3])
+
+
+def test_what_is_unknown_is_left_out_and_never_0():
+    """A source without a value is not on the line."""
+    assert one_line({"gpu/0/power_watts": 1.0, "cpu/usage_ratio": math.nan}) == "gpu 0 1 W"
+    assert one_line({}) == ""
 
 
 def test_text_of_a_machine_cannot_act():
     """Control characters in names and reasons do not reach the terminal."""
-    board = Board("\x1b[2J")
-    board.notes = ["\x1b]0;x\x07"]
-    board.take({"a\x1b[2J/b_watts": 1.0})
-    text = "".join(texts(board.draw(80, 24))) + one_line({"a\x1b[2J/b_watts": 1.0})
-    assert "\x1b" not in text
+    assert "\x1b" not in one_line({"a\x1b[2J/b_watts": 1.0})
     assert "\x1b" not in monitor.describe({"kind": "\x1b[2J"})
+
+
+def test_samples_of_the_dashboard_reach_the_sinks():
+    """Every sample but the first, which has no rates, goes to the files and to Prometheus."""
+    clock, sink = FakeClock(), Recorder()
+    sampled = monitor.Sampled(Machine([Source(HOST)], 1.0, clock), [sink])
+    for _ in range(3):
+        sampled.look()
+        clock.pass_time(1.0)
+    assert len(sink.moments) == 2
 
 
 class Recorder:
@@ -333,6 +268,7 @@ class OnTerminal:
 
     def __init__(self, *arguments, **environ):
         self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.written = ""
         self.process = subprocess.Popen(
             command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**environ)
@@ -356,24 +292,22 @@ class OnTerminal:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 128 + signal.SIGTERM)])
 def test_a_signal_gives_the_terminal_back(number, code):
-    """This machine is drawn in place; Ctrl-C ends with 0 and a visible cursor, a termination as a shell says it."""
+    """A terminal gets the machine screen; Ctrl-C ends with 0 and a visible cursor, a termination as a shell says it."""
     screen = OnTerminal()
-    screen.read_until(lambda text: text.count("every 0.2 s") >= 3)
+    screen.read_until(lambda text: "this machine" in text and "memory" in text)
     assert screen.end(number) == code
-    assert screen.written.count(HIDE) == 1
     assert screen.written.rindex(SHOW) > screen.written.rindex("memory")
     assert "Traceback" not in screen.written
 
 
-@pytest.mark.parametrize("environ", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_no_colour_where_none_is_wanted(environ):
-    """NO_COLOR leaves cursor moves only; a dumb terminal gets plain lines."""
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=str)
+def test_no_colour_in_lines(environ):
+    """A dumb terminal, and --count, get plain lines."""
     screen = OnTerminal("--count", "2", **environ)
     screen.read_until(lambda text: False)
     assert screen.process.wait(SECONDS) == 0
     os.close(screen.ours)
-    assert not re.search(r"\x1b\[[0-9;]*m", screen.written)
-    assert ("\x1b" in screen.written) == ("TERM" not in environ)
+    assert "\x1b" not in screen.written
 
 
 def test_a_reader_that_leaves_is_no_error():

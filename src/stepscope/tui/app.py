@@ -155,8 +155,13 @@ class TopApp(App[None]):
         self.feed, self._interval, self._newer, self._folder = feed, interval, newer, folder
         self.look = look or Look(view=views(feed.scene)[0])
         self._canvas = Canvas()
+        self._also: list[tuple[float, Callable[[], object]]] = []
         self._diagnosed: object = None
         self._reader: asyncio.subprocess.Process | None = None
+
+    def also_every(self, seconds: float, do: Callable[[], object]) -> None:
+        """Call a function at an interval while the dashboard runs."""
+        self._also.append((seconds, do))
 
     def compose(self) -> ComposeResult:
         """Put the canvas on the screen."""
@@ -165,11 +170,13 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Begin."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):  # so that the terminal is put back
+        codes = {signal.SIGINT: 0, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP}
+        for number, code in codes.items():  # so that the terminal is restored
             with contextlib.suppress(ValueError, NotImplementedError, RuntimeError):
-                loop.add_signal_handler(number, self.exit)
+                loop.add_signal_handler(number, self.exit, None, code)
         self._canvas.focus()
-        self.set_interval(self._interval, self._tick)
+        for seconds, do in [(self._interval, self._tick), *self._also]:
+            self.set_interval(seconds, do)
         if self._newer is not None:
             self.set_interval(FOLLOW_SECONDS, self._follow)
         self.call_after_refresh(self._tick)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.numbers import format_value
-from stepscope.tui.draw_head import span
+from stepscope.core.numbers import format_duration, format_value
 from stepscope.tui.draw_overview import MARKS, alert_line, event_line
 from stepscope.tui.frame import box
 from stepscope.tui.text import plain
@@ -59,7 +58,7 @@ def _detail(row: dict[str, Any], scene: Scene, width: int, height: int) -> list[
     inner = width - 4
     place = [f"rank {row['rank']}"] if row.get("rank") is not None else []
     place += [f"step {row['step']}"] if row.get("step") is not None else []
-    begun = span(max(0.0, scene.moment - row["since"]))
+    begun = format_duration(round(max(0.0, scene.moment - row["since"])))
     about = ", ".join([f"began {begun} ago", *place])
     lines: list[Line] = [[(f" {text}", "")] for text in textwrap.wrap(plain(row["text"]), inner)]
     lines += (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NARROWEST, LOWEST = 34, 6
 """Columns and rows of the smallest graph, its box included."""
-LABEL = 7
+LABEL = 8
 """Columns of the labels at the left of a graph."""
 
 
@@ -47,6 +47,7 @@ def _body(curve: Curve, width: int, height: int, look: Look, style: str) -> list
     how = look.log if look.log is not None else None if curve.spans_decades else False
     drawn = picture(curve.history, width - LABEL - 1, height, style, log=how)
     texts = [format_short(drawn.top, curve.unit), *[""] * (height - 2), format_short(drawn.bottom, curve.unit)][:height]
+    texts = [text if len(text) <= LABEL else text.replace(" ", "") for text in texts]
     if drawn.log and height > 2:
         texts[1] = "log"
     return [[(f"{right(text, LABEL)} ", "dim"), *line] for text, line in zip(texts, drawn.lines, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_duration, format_value
 from stepscope.tui.frame import Hit
 from stepscope.tui.text import apart, cut, fitted, length, plain, width_of
 from stepscope.tui.theme import state_style
@@ -94,7 +94,7 @@ def progress(scene: Scene, width: int) -> Line:
     if total:
         start.append((f" of {total:,} ".replace(",", " "), "dim"))
     parts = [text for text in (_rate(scene), _samples(scene), _epoch(scene), _time(scene)) if text]
-    end: Line = [] if share is None else [(f" {share * 100:.1f} %", "bold")]
+    end: Line = [] if share is None else [(f" {format_value(share, 'ratio')}", "bold")]
     for text in parts:
         if length(start) + length(end) + len(text) + 3 <= width - 1:
             end.append((f"   {text}", ""))
@@ -126,21 +126,14 @@ def _epoch(scene: Scene) -> str:
 def _time(scene: Scene) -> str:
     left, spent = scene.status.get("left"), scene.status.get("duration")
     if left is not None:
-        return f"{span(left)} left"
-    return f"{'for' if scene.state == 'running' else 'took'} {span(spent)}" if spent is not None else ""
-
-
-def span(seconds: float) -> str:
-    """Return a duration in two units: "3 h 12 min", "42 s"."""
-    whole = round(seconds)
-    for factor, unit, lower, low_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= factor:
-            return f"{whole // factor} {unit} {whole % factor // lower} {low_unit}"
-    return f"{whole} s" if seconds >= 10 else format_value(seconds, "seconds")
+        return f"{format_duration(round(left))} left"
+    if spent is None:
+        return ""
+    return f"for {format_duration(round(spent))}" if scene.state == "running" else f"took {format_duration(spent)}"
 
 
 def keys(scene: Scene, y: int, width: int) -> tuple[Line, list[Hit]]:
-    """Return the keys that matter, and where they can be clicked."""
+    """Return the line of keys, and where each can be clicked."""
     line: Line = [(" ", "")]
     hits = []
     for key, text, action in KEYS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from stepscope.core.numbers import format_portion, format_value
+from stepscope.core.numbers import format_portion, format_share, format_value
 from stepscope.core.vocabulary import unit_of
 from stepscope.tui.frame import beside, box, widths
 from stepscope.tui.text import cut, left, meter, plain, right, spark
@@ -28,9 +28,9 @@ WAITING = 0.2
 GAUGE = 12
 
 
-def percent(value: float | None) -> str:
-    """Return a share in whole percents, four columns wide."""
-    return "   -" if value is None or not math.isfinite(value) else f"{value * 100:3.0f}%"
+def percent(share: float | None) -> str:
+    """Return a share in whole percent, five columns wide."""
+    return f"{format_share(share):>5}"
 
 
 def share_style(share: float | None) -> str:
@@ -54,10 +54,10 @@ def gpu_line(index: int, card: Mapping[str, float], node: Node, width: int, *, r
     style = "warn" if running and use is not None and use < IDLE else "good"
     wide = GAUGE if width >= 76 else 8
     line: Line = [(f" gpu {index:<2}", "bold"), *meter(use, wide, style), (f"{percent(use)} ", style)]
-    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {format_portion(used, total):<14}", "")]
+    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {format_portion(used, total):<13}", "")]
     line += [*_heat_and_power(card, width), *throttled(card)]
     rest = width - sum(len(text) for text, _ in line) - 2
-    if rest >= 8:
+    if rest >= 6:
         trend = node.trends.get(f"gpu/{index}/utilization_ratio", ())
         line.append(("  " + spark(list(trend), min(rest - 1, 60), 1.0), "line0"))
     return line
@@ -66,11 +66,11 @@ def gpu_line(index: int, card: Mapping[str, float], node: Node, width: int, *, r
 def _heat_and_power(card: Mapping[str, float], width: int) -> Line:
     heat, power, limit = (card.get(key) for key in ("temperature_celsius", "power_watts", "power_limit_watts"))
     most = f"/{limit:.0f}" if limit and width >= 90 else ""
-    watts = "-" if power is None else f"{power:.0f}{most}W"
+    watts = "-" if power is None else f"{power:.0f}{most} W"
     at_limit = bool(limit and power and power > limit * 0.98)
     return [
-        (right("-" if heat is None else f"{heat:.0f}°C", 5), heat_style(heat)),
-        (right(watts, 9 if width >= 90 else 6), "warn" if at_limit else ""),
+        (right("-" if heat is None else f"{heat:.0f} °C", 6), heat_style(heat)),
+        (right(watts, 10 if width >= 90 else 7), "warn" if at_limit else ""),
     ]
 
 
@@ -95,9 +95,9 @@ def cpu_line(node: Node, width: int) -> Line:
     if load is not None:
         facts.append((f"load {load:.2f}", ""))
     if waiting is not None and waiting >= 0.005:
-        facts.append((f"iowait {waiting * 100:.0f}%", "warn" if waiting >= WAITING else ""))
+        facts.append((f"iowait {format_share(waiting)}", "warn" if waiting >= WAITING else ""))
     if stolen is not None and stolen >= 0.02:
-        facts.append((f"stolen {stolen * 100:.0f}%", "warn"))
+        facts.append((f"stolen {format_share(stolen)}", "warn"))
     return _with_facts(line, facts, node.trends.get("cpu/usage_ratio", ()), width)
 
 
@@ -135,19 +135,19 @@ def traffic_line(node: Node, width: int) -> Line:
     busy, used = values.get("disk/busy_ratio"), values.get("disk/used_ratio")
     line: Line = [(" disk  ", "bold"), (f"r {_rate(read)} w {_rate(write)} ", "")]
     if busy is not None:
-        line.append((f" busy {percent(busy).strip()} ", "warn" if busy >= NEARLY else "dim"))
+        line.append((f" busy {format_share(busy)} ", "warn" if busy >= NEARLY else "dim"))
     if used is not None and width >= 90:
-        line.append((f" full {percent(used).strip()} ", share_style(used) if used >= NEARLY else "dim"))
+        line.append((f" full {format_share(used)} ", share_style(used) if used >= NEARLY else "dim"))
     line += [("  net  ", "bold"), (f"↓ {_rate(down)} ↑ {_rate(up)}", "")]
     waits = [(part, values.get(f"pressure/{part}_some_ratio")) for part in ("cpu", "memory", "io")]
-    told = [f"{part} {value * 100:.0f}%" for part, value in waits if value is not None and value >= WAITING]
+    told = [f"{part} {format_share(value)}" for part, value in waits if value is not None and value >= WAITING]
     if told and width >= 76:
         line.append((f"   waits for {', '.join(told)}", "warn"))
     return line
 
 
 def _rate(value: float | None) -> str:
-    return left("-" if value is None else format_value(value, "bytes/second").replace(" ", ""), 11)
+    return left("-" if value is None else format_value(value, "bytes/second"), 11)
 
 
 def machine_lines(scene: Scene, look: Look, width: int, rows: int) -> list[Line]:
@@ -253,7 +253,7 @@ def _course(node: Node, wanted: tuple[str, tuple[str, ...], float | None], width
     highest = top or max(shown, default=0.0) or 1.0
     unit = unit_of(sources[0])
     last = shown[-1] / (top or 1.0) if shown and unit == "ratio" else shown[-1] if shown else None
-    end: Line = [(percent(last).strip() if unit == "ratio" else format_value(last, unit), "bold")]
+    end: Line = [(format_share(last) if unit == "ratio" else format_value(last, unit), "bold")]
     return box([(name, "title")], area(shown, width - 2, height - 2, highest), width, height, end)
 
 

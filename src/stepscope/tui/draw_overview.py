@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.endings import end_words
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_duration, format_share, format_value
 from stepscope.tui.draw_graphs import graphs
-from stepscope.tui.draw_head import progress, span
+from stepscope.tui.draw_head import progress
 from stepscope.tui.draw_machine import machine_lines, machine_rows
 from stepscope.tui.frame import beside, box, flowed, stacked
 from stepscope.tui.text import cut, plain
@@ -83,7 +83,7 @@ def step_box(scene: Scene, width: int, height: int, *, exact: bool = False) -> l
         [
             (f"{signs[phase.name][1]} ", phase_style(phase.name)),
             (f"{plain(phase.name, 24)} ", ""),
-            (f"{phase.share * 100:.0f}% ", "bold"),
+            (f"{format_share(phase.share)} ", "bold"),
             (format_value(phase.seconds, "seconds"), "dim"),
         ]
         for phase in sorted(phases, key=lambda one: -one.share)
@@ -114,7 +114,7 @@ def alert_line(row: dict[str, Any], now: float, width: int) -> Line:
         style = "dim"
     elif row["state"] == "resolved":
         mark, style = "✔", "good"
-    age = span(max(0.0, (row["until"] or now) - row["since"]))
+    age = format_duration(round(max(0.0, (row["until"] or now) - row["since"])))
     text = f"{plain(row['rule'], 40)}  {plain(row['text'])}"
     state = "" if row["state"] == "firing" else f"  {plain(row['state'], 20)}"
     return [(f" {mark} ", style), (cut(text, width - len(age) - len(state) - 5), style), (f"  {age}{state}", "dim")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_change, format_value
 from stepscope.tui.draw_machine import percent
 from stepscope.tui.frame import box
 from stepscope.tui.text import cut, plain
@@ -135,7 +135,7 @@ def table_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look
     order = sorted(ranks, key=lambda rank: -late.get(rank.rank, (0.0, 0.0))[0])
     for rank in order[look.scroll : look.scroll + height - 3]:
         mean, behind = late.get(rank.rank, (None, 0.0))
-        ratio = "" if mean is None or not usual else f"{behind / usual * 100:+.0f}%"
+        ratio = "" if mean is None or not usual else format_change(behind / usual).removesuffix(" more")
         total = sum(sum(recent) for recent in rank.phases.values())
         data = sum(rank.phases.get("data", ())) / total if total > 0 else None
         memory = rank.values.get("tree_memory_bytes", rank.values.get("memory_bytes"))

@@ -27,6 +27,8 @@ class Look:
     chosen: int = 0
     """Alert that is chosen."""
     paused: bool = False
+    hint: str = ""
+    """Text of a line of its own above the keys; empty: there is no such line."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from stepscope.tui.draw_machine import machine_view
 from stepscope.tui.draw_overview import overview
 from stepscope.tui.draw_ranks import ranks_view
 from stepscope.tui.frame import Frame, filled
-from stepscope.tui.text import fitted
+from stepscope.tui.text import fitted, plain
 
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
@@ -34,6 +34,8 @@ def draw(scene: Scene, look: Look, width: int, height: int) -> Frame:
         return Frame(filled([title(scene, look, width), [(text, "warn")]], width, height))
     line, hits = tabs(scene, look, width)
     last, more = keys(scene, height - 1, width)
-    body = DRAWN[look.view](scene, width, height - 3, look)
-    lines = [fitted(title(scene, look, width), width), fitted(line, width), *filled(body, width, height - 3), last]
+    foot = [fitted([(f" {plain(look.hint)}", "info")], width), last] if look.hint else [last]
+    tall = height - 2 - len(foot)
+    body = filled(DRAWN[look.view](scene, width, tall, look), width, tall)
+    lines = [fitted(title(scene, look, width), width), fitted(line, width), *body, *foot]
     return Frame(lines, [*hits, *more])

@@ -1,9 +1,9 @@
 """Watch a small real training with planted faults, live.
 
-A network in numpy learns for about a minute, in a process of its own, with a data stall, a loss spike, evaluations, a
-checkpoint and a memory leak planted in it. It is recorded like any training, and shown by reading the run while it is
-written, here and on the page in the browser. On a terminal the result stays until Ctrl-C; elsewhere a line is printed
-now and then, and the command ends by itself. The run is kept.
+A numpy network trains for about a minute in its own process, with a data stall, a loss spike, evaluations, a
+checkpoint and a memory leak planted in it. It is recorded like any training and shown while it runs, in the dashboard
+of `stepscope top` and on a page in the browser; `q` or Ctrl-C ends both and prints a summary. Without a terminal the
+command prints a line every few seconds and ends by itself. The run is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from stepscope.core.spawn import SpawnError, arguments, interpreter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from stepscope.cli.demo.live_screen import Display
     from stepscope.cli.demo.training import Settings
     from stepscope.store.reader import Past
     from stepscope.views.live_run import Recorded, View
@@ -80,26 +79,23 @@ def _speed(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Start the training, show it, and say what came of it."""
-    from stepscope.cli.demo.live_screen import display
+    """Start the training, show it, and print a summary."""
     from stepscope.cli.demo.training import Settings
-    from stepscope.cli.text.screen import is_screen
+    from stepscope.cli.text.plain import is_dashboard_terminal
 
     settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
-    wants_page = not options.no_page and (is_screen(sys.stdout) or options.port is not None)
+    terminal = is_dashboard_terminal()
+    wants_page = not options.no_page and (terminal or options.port is not None)
     with contextlib.ExitStack() as stack:
         with ended_by_signals() as ends, Child(settings) as child:
             past = child.open()
             address = stack.enter_context(served(past, options.port)) if wants_page else None
             if address:
                 print(f"The page is at {address}", flush=True)
-            with contextlib.closing(display(sys.stdout)) as screen:
-                code = _watch(past, child, screen, ends)
-        _tell(past, options.dir, address)
+            code = _show(past, child, address) if terminal else _print(past, child, ends)
+        _summarize(past, options.dir)
         if child.complaints:
             print(child.complaints, file=sys.stderr)
-        if code == FINE and is_screen(sys.stdout):
-            _stay()
     return code
 
 
@@ -122,44 +118,59 @@ def served(past: Past, port: int | None) -> Iterator[str | None]:
         server.stop()
 
 
-def _watch(past: Past, child: Child, screen: Display, ends: list[BaseException]) -> int:
-    """Show the run until the training is over; return its exit code. Ctrl-C stops the training."""
+def _show(past: Past, child: Child, address: str | None) -> int:
+    """Show the run in the dashboard until it is left; return the exit code. Leaving it stops the training."""
+    from stepscope.tui.app import TopApp
+    from stepscope.tui.frame import Look
+    from stepscope.tui.run_feed import RunFeed
+
+    hint = "" if address is None else address.partition("#")[0]
+    app = TopApp(RunFeed(past.path), POLL_SECONDS, Look(hint=hint))
+    app.run()
+    child.stop()
+    _await_end(past)
+    return app.return_code or child.code()
+
+
+def _print(past: Past, child: Child, ends: list[BaseException]) -> int:
+    """Print lines until the training is over; return its exit code. Ctrl-C stops the training."""
+    from stepscope.cli.demo.lines import Lines
+
+    lines = Lines(sys.stdout)
     try:
         while child.wait(POLL_SECONDS) is None:
-            if ends:  # raised where nobody could pass it on, such as a finalizer
+            if ends:  # raised where it could not be passed on, such as in a finalizer
                 raise ends[0]
-            screen.show(_look(past)[1])
+            lines.show(_read(past)[1])
         _await_end(past)
     except KeyboardInterrupt:
         child.stop()
-    screen.show(_look(past)[1])
-    code = child.wait(0) or FINE
-    return code if code >= 0 else 128 - code
+    lines.show(_read(past)[1])
+    return child.code()
 
 
 def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until the watcher has written that the run is over, for a while."""
+    """Wait until the watcher has written the end of the run, for END_SECONDS at most."""
     deadline = time.monotonic() + END_SECONDS
     while past.state == "running" and time.monotonic() < deadline:
         sleep(0.05)
 
 
-def _look(past: Past) -> tuple[Recorded, View]:
+def _read(past: Past) -> tuple[Recorded, View]:
     from stepscope.views.live_run import read, view
 
     recorded = read(past)
     return recorded, view(recorded)
 
 
-def _tell(past: Past, root: str | None, address: str | None = None) -> None:
-    """Print the summary, where the run lies, and what to type next."""
+def _summarize(past: Past, root: str | None) -> None:
+    """Print the summary, the folder of the run, and what to type next."""
     from stepscope.cli.demo.summary import summary
     from stepscope.cli.text.plain import Paint
 
     paint = Paint.of()
     print()
-    page = [] if address is None else [("page", address)]
-    for label, text in [*summary(*_look(past)), ("run", str(past.path)), *page]:
+    for label, text in [*summary(*_read(past)), ("run", str(past.path))]:
         print(f" {paint(label.ljust(10), 'dim')} {text}")
     print()
     print(paint(" Look further:", "bold"))
@@ -171,18 +182,6 @@ def _tell(past: Past, root: str | None, address: str | None = None) -> None:
     print(f"   {program} show {past.id}{place}")
     print(f'   {program} sql "{query}"{place}')
     print(f"   {program} export {past.id} --format csv --output demo.csv{place}")
-
-
-def _stay() -> None:
-    """Keep the result on the terminal until Ctrl-C."""
-    from stepscope.cli.text.plain import Paint
-
-    try:
-        print(f"\n{Paint.of()(' Ctrl-C to leave', 'dim')}", end="", flush=True)
-        while True:
-            time.sleep(POLL_SECONDS)  # not signal.pause: a signal just before it would be slept through
-    except KeyboardInterrupt:
-        print()
 
 
 class Child:
@@ -238,8 +237,13 @@ class Child:
         except subprocess.TimeoutExpired:
             return None
 
+    def code(self) -> int:
+        """Return the exit code of the training, as a shell has it; 0 while it runs."""
+        code = self.wait(0) or FINE
+        return code if code >= 0 else 128 - code
+
     def stop(self) -> None:
-        """Ask the training to stop, and see to it that it does."""
+        """Stop the training; kill it if it does not stop in time."""
         self._process.terminate()
         if self.wait(STOP_SECONDS) is None:
             self._process.kill()

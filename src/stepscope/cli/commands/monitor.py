@@ -1,8 +1,8 @@
 """Watch this machine alone, without a training: GPUs, processors, memory, disks, network, power.
 
-On a terminal a line per source is redrawn in place until Ctrl-C; elsewhere a line is printed for each moment. What this
-machine does not tell is said once, with the reason and what to do. JSON lines in compatible file formats and a page
-for Prometheus on request.
+On a terminal this is the machine screen of `stepscope top`, until `q` or Ctrl-C; elsewhere, and with --count, one line
+is printed per sample. Values that this machine does not report are listed once, with the reason and the remedy.
+Optionally writes JSON lines in compatible file formats and serves the metrics to Prometheus.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from stepscope.cli.command import FINE
 from stepscope.cli.signals import ended_by_signals
-from stepscope.cli.text.monitor_view import Board, absences, one_line
+from stepscope.cli.text.machine_line import one_line
 from stepscope.cli.text.number import gpu_index, port, real, whole
-from stepscope.cli.text.plain import Paint, columns, plain
-from stepscope.cli.text.screen import Screen, is_screen
+from stepscope.cli.text.plain import is_dashboard_terminal, plain
 from stepscope.core.errors import StepscopeError
 from stepscope.exporters.jsonl_files import JsonLines, Rotation
 from stepscope.exporters.jsonl_rows import gpu_indices, gpu_rows, system_row, timestamp
@@ -41,6 +40,8 @@ PATIENCE = 3
 """Moments after which a GPU that was asked for and has not answered is said to be absent."""
 FIRST_SECONDS = 1.0
 """Seconds after which rates are known, at the latest."""
+SERVE_SECONDS = 0.1
+"""Seconds between two polls of the Prometheus endpoint while the dashboard runs."""
 
 
 class Sink(Protocol):
@@ -69,29 +70,64 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Watch until Ctrl-C, or for so many moments."""
+    """Sample until Ctrl-C, or `--count` times."""
     with contextlib.ExitStack() as stack:
         ends = stack.enter_context(ended_by_signals())
         machine = open_machine(options)
         stack.callback(machine.close)
-        show = _display(options)
-        stack.callback(show.close)
+        show = JsonOut(sys.stdout) if options.json else Lines(sys.stdout, options.gpu)
         sinks: list[Sink] = []
-        wait: Callable[[float], object] = time.sleep
+        page = None
         if options.jsonl_dir is not None:
             sinks.append(Files(options, show.note))
         if options.prometheus_port is not None:
             page = Page(machine, options.prometheus_port)
-            show.note(f"metrics for Prometheus: http://{page.endpoint.target}/metrics")
+            show.note(f"metrics for Prometheus: {page.address}")
             sinks.append(page)
-            wait = page.endpoint.poll
         for sink in sinks:
             stack.callback(sink.close)
+        if not options.json and options.count is None and is_dashboard_terminal():
+            return _dashboard(Sampled(machine, sinks), options, page)
+        wait = time.sleep if page is None else page.endpoint.poll
         with contextlib.suppress(KeyboardInterrupt):
             watch(machine, show, sinks, options.interval, options.count, options.gpu or (), wait)
         if ends and isinstance(ends[0], SystemExit):
             raise ends[0]
     return FINE
+
+
+def _dashboard(machine: Sampled, options: argparse.Namespace, page: Page | None) -> int:
+    """Show the machine screen until it is left."""
+    from stepscope.tui.app import TopApp
+    from stepscope.tui.frame import Look
+    from stepscope.tui.machine_feed import MachineFeed
+
+    feed = MachineFeed(machine, os.uname().nodename)
+    hint = "" if page is None else f"Prometheus: {page.address}"
+    app = TopApp(feed, options.interval, Look("machine", gpus=tuple(options.gpu) if options.gpu else None, hint=hint))
+    if page is not None:
+        app.also_every(SERVE_SECONDS, lambda: page.endpoint.poll(0.0))
+    app.run()
+    return app.return_code or FINE
+
+
+class Sampled:
+    """A machine whose samples also go to sinks, except the first: rates need two samples."""
+
+    def __init__(self, machine: Machine, sinks: Sequence[Sink]) -> None:
+        """Wrap a machine."""
+        self._machine, self._sinks = machine, sinks
+        self._is_first = True
+        self.absent, self.close = machine.absent, machine.close
+
+    def look(self) -> Moment:
+        """Sample the machine."""
+        moment = self._machine.look()
+        if moment.new and not self._is_first:
+            for sink in self._sinks:
+                sink.take(moment)
+        self._is_first = False
+        return moment
 
 
 def open_machine(options: argparse.Namespace) -> Machine:
@@ -193,6 +229,7 @@ class Page:
 
         self._series = Series(machine.metrics())
         self.endpoint: Endpoint = Endpoint(self._series.page, port=port)
+        self.address = f"http://{self.endpoint.target}/metrics"
 
     def take(self, moment: Moment) -> None:
         """Renew the page."""
@@ -214,55 +251,6 @@ class Display(Protocol):
 
     def take(self, moment: Moment) -> None:
         """Show a moment."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was found."""
-
-
-def _display(options: argparse.Namespace, stream: TextIO | None = None) -> Display:
-    """Return what fits the stream."""
-    stream = sys.stdout if stream is None else stream
-    if options.json:
-        return JsonOut(stream)
-    return Table(stream, options) if is_screen(stream) else Lines(stream, options.gpu)
-
-
-class Table:
-    """A line per source, redrawn in place."""
-
-    def __init__(self, stream: TextIO, options: argparse.Namespace) -> None:
-        """Draw on a terminal."""
-        self._stream, self._paint = stream, Paint.of(stream)
-        self._screen = Screen(stream, self._paint)
-        self._board = Board(f"stepscope monitor  {os.uname().nodename}", options.gpu)
-        self._pace = f"every {options.interval:g} s"
-        self._notes: list[str] = []
-        self._start = time.monotonic()
-
-    def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
-        """Print what is absent, once, above the lines."""
-        for line in absences(absent, columns()):
-            self._stream.write(f"{self._paint(line.text, line.style)}\n")
-        self.take(moment)
-
-    def note(self, text: str) -> None:
-        """Keep a note below the lines."""
-        self._notes.append(text)
-
-    def take(self, moment: Moment) -> None:
-        """Draw the moment over the one before."""
-        for event in moment.events:
-            self.note(f"{timestamp(moment.wall_ns)[11:19]} UTC  {describe(event)}")
-        seconds = int(time.monotonic() - self._start)
-        elapsed = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-        self._board.right = f"{elapsed}  {self._pace}  Ctrl-C ends"
-        self._board.notes = self._notes[-6:]
-        self._board.take(moment.values)
-        self._screen.redraw(self._board.draw)
-
-    def close(self) -> None:
-        """Give the cursor back."""
-        self._screen.close()
 
 
 class Lines:
@@ -288,9 +276,6 @@ class Lines:
         for event in moment.events:
             self._write(f"{time_of}  {describe(event)}")
         self._write(f"{time_of}  {one_line(moment.values, self._gpus)}")
-
-    def close(self) -> None:
-        """Do nothing: lines need no end."""
 
     def _write(self, text: str) -> None:
         self._stream.write(f"{text}\n")
@@ -327,9 +312,6 @@ class JsonOut:
             facts["absent"], self._absent = self._absent, None
         self._stream.write(json.dumps(facts, allow_nan=False, default=str) + "\n")
         self._stream.flush()
-
-    def close(self) -> None:
-        """Do nothing: the last object is complete."""
 
 
 def describe(event: Mapping[str, object]) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,7 @@ from stepscope.cli.commands.monitor import LONGEST, SHORTEST
 from stepscope.cli.named_run import find_run, say
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text.number import gpu_index, real
-from stepscope.cli.text.plain import plain
-from stepscope.cli.text.screen import is_screen
+from stepscope.cli.text.plain import is_dashboard_terminal, plain
 from stepscope.core.numbers import format_count, format_duration, format_share, format_value
 from stepscope.store.catalog import changed_at, chosen_root, elsewhere, run_folders, runs_root, salvage_quietly
 
@@ -57,7 +55,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show until `q`, or print lines."""
     salvage_quietly()
-    plainly = options.json or options.count is not None or not _is_terminal()
+    plainly = options.json or options.count is not None or not is_dashboard_terminal()
     feed = _feed(options)
     if plainly:
         return _print(feed, options)
@@ -70,11 +68,6 @@ def run(options: argparse.Namespace) -> int:
     app = TopApp(feed, options.interval or INTERVAL, Look(view=view, gpus=gpus), newer)
     app.run()
     return app.return_code or FINE
-
-
-def _is_terminal() -> bool:
-    """Say whether there is a terminal to draw on and to read keys from; Textual draws on standard error."""
-    return is_screen(sys.stdout) and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _feed(options: argparse.Namespace) -> Feed:
@@ -209,7 +202,7 @@ def _say(scene: Scene, options: argparse.Namespace) -> None:
 
 def line(scene: Scene, gpus: list[int] | None = None) -> str:
     """Return what is shown as one line."""
-    from stepscope.cli.text.monitor_view import one_line
+    from stepscope.cli.text.machine_line import one_line
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(scene.now))
     values: dict[str, float] = {}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.cli.demo.live_table import step_range
+from stepscope.cli.demo.lines import step_range
 from stepscope.core.numbers import format_count, format_duration
 from stepscope.core.vocabulary import MIB
 from stepscope.views.live_run import PHASE, aligned, happenings

@@ -78,6 +78,17 @@ def shows_unicode(stream: TextIO | None = None) -> bool:
     return (getattr(stream or sys.stdout, "encoding", "") or "").lower().replace("-", "").startswith("utf")
 
 
+def is_screen(stream: TextIO, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether a stream is a terminal that moves its cursor and shows block characters."""
+    environ = os.environ if environ is None else environ
+    return stream.isatty() and environ.get("TERM", "dumb") != "dumb" and shows_unicode(stream)
+
+
+def is_dashboard_terminal() -> bool:
+    """Return whether the dashboard can run: it reads keys from standard input and draws on standard error."""
+    return is_screen(sys.stdout) and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 @dataclass(frozen=True)
 class Paint:
     """Colour, or none."""
