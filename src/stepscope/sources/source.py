@@ -107,7 +107,7 @@ def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     """
     path = os.fspath(argument)
     if _is_run(path):
-        return Source(RUN, path)
+        return Source(RUN, os.path.abspath(path))
     if os.path.isfile(path):
         return Source(FILE if find_baseline(path, root) is None else BASELINE, path)
     try:

@@ -50,17 +50,18 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Export the run."""
-    from stepscope.cli.named_run import open_run
+    from stepscope.cli.named_run import resolve
     from stepscope.exporters.files.selection import choose
     from stepscope.store.shelf import Source, problems_of
 
     form = FORMATS[options.format]
     if options.wide and form.write_wide is None:
         raise UsageError(f"export {form.name} with --wide", "it has no such form", "leave --wide out, or take csv")
-    past = open_run(options.run, options.dir)
-    metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
-    _export(form, past, metrics, options)
-    for problem in problems_of(Source(past.path, past.id, past.project)):
+    with resolve(options.run, options.dir).opened() as past:
+        metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
+        _export(form, past, metrics, options)
+        problems = problems_of(Source(past.path, past.id, past.project))
+    for problem in problems:
         print(f"stepscope: {plain(problem)}", file=sys.stderr)
     return FINE
 

@@ -7,11 +7,12 @@ Without any of the options the report is printed as Markdown. A file that exists
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, RUN, add_root, json_text
-from stepscope.cli.named_run import open_run
+from stepscope.cli.named_run import resolve
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
 from stepscope.exporters.files.output import open_output
@@ -53,11 +54,12 @@ def run(options: argparse.Namespace) -> int:
         from stepscope.reports.report_png import check
 
         check()
-    runs = [open_run(name, options.dir) for name in names]
+    sources = [resolve(name, options.dir) for name in names]
     from stepscope.views.report import report
 
-    with progress("report", 4, options=options) as advance:
+    with progress("report", 4, options=options) as advance, ExitStack() as stack:
         advance(0, "reading and diagnosing the run")
+        runs = [stack.enter_context(source.opened()) for source in sources]
         facts = report(runs[0], runs[1:])
         written = _write(options, runs, facts, advance)
     for path in written:

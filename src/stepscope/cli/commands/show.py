@@ -1,7 +1,7 @@
 """Show one run: what it was, how it went, where its time goes, its metrics, and what watching it cost.
 
 Works while the run is being written. RUN is the folder of a run, its id or a unique start of it, project/id, its
-display name, or 'latest'.
+display name, or 'latest'; or a file of another tool.
 With --metric only these metrics are shown, with every figure there is.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.commands.runs import STYLES, style_of
-from stepscope.cli.named_run import open_run
+from stepscope.cli.named_run import resolve
 from stepscope.cli.text.machine_lines import end_lines, machine_lines
 from stepscope.cli.text.plain import Paint, bar, columns, cut, plain, sparkline
 from stepscope.cli.text.progress import add_quiet, progress
@@ -49,20 +49,21 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the run, or some of its metrics."""
-    past = open_run(options.run, options.dir)
+    source = resolve(options.run, options.dir)
     from stepscope.views import overview  # loads numpy and DuckDB: a run that is not found needs neither
 
-    if options.metric:
-        found = [overview.details(past, name) for name in options.metric]
-        if options.json:
-            print_json({"run": {"id": past.id, "path": str(past.path)}, "metrics": found})
+    most = None if options.json else METRICS
+    with progress(f"reading {plain(options.run, 40)}", options=options), source.opened() as past:
+        if options.metric:
+            metrics = [overview.details(past, name) for name in options.metric]
+            facts: dict[str, Any] = {"run": {"id": past.id}, "metrics": metrics}
         else:
-            print("\n".join(line for facts in found for line in metric_block(facts, columns(), Paint.of())))
-        return FINE
-    with progress(f"reading {plain(past.id)}", options=options):
-        facts = overview.overview(past, None if options.json else METRICS)
+            facts = overview.overview(past, most)
+    facts["run"]["path"] = source.path  # not that of the temporary run that a file becomes
     if options.json:
         print_json(facts)
+    elif options.metric:
+        print("\n".join(line for one in facts["metrics"] for line in metric_block(one, columns(), Paint.of())))
     else:
         quiet = overview.silence(facts["heard"]) if facts["state"] == "running" else None
         print("\n".join(Page(facts, columns(), Paint.of(), time.time(), quiet).lines()))
