@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stepscope.core.config import load
-from stepscope.exporters import jsonl_rows
+from stepscope.exporters.files import monitor_rows
 from tests.documents import seeds
 
 pytestmark = pytest.mark.skipif(not seeds.documents(), reason=seeds.ABSENT)
@@ -54,9 +54,9 @@ def test_callbacks_take_their_options(block):
 def written(keys, folder):
     """Return what we write where a document shows these keys."""
     if "gpu_index" in keys:
-        return jsonl_rows.gpu_row({"gpu/0/utilization_ratio": 0.5}, 0, 0)
+        return monitor_rows.gpu_row({"gpu/0/utilization_ratio": 0.5}, 0, 0)
     if "gradient_norm" in keys:
-        return jsonl_rows.training_row({"step": 1, "loss": 0.5}, 0)
+        return monitor_rows.training_row({"step": 1, "loss": 0.5}, 0)
     if "experiment_name" in keys:
         from stepscope.metrics import TrainingLogger
 

@@ -17,7 +17,7 @@ from stepscope.exporters.tensorboard import export as tensorboard
 from stepscope.exporters.tensorboard import records
 from stepscope.exporters.tensorboard.bulk import scalars
 from stepscope.exporters.tensorboard.feed import TensorBoardFeed, open_feed
-from stepscope.exporters.tensorboard.summary import SummaryWriter
+from stepscope.exporters.tensorboard.monitor import SummaryWriter
 from stepscope.importers.binary import tfevents
 from stepscope.sources.opened_run import open_run
 from stepscope.store.points import Points

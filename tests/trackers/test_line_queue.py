@@ -4,7 +4,7 @@ import json
 import os
 import threading
 
-from stepscope.exporters.jsonl_files import JsonLines
+from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.trackers.line_queue import LineQueue
 from tests.trackers.machines import wait_until
 

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its name and suffix, what it is for, and who writes it, to a stream or to a file of its own."""
+    """A format: its name, suffix and purpose, and its writers."""
 
     name: str
     suffix: str
     help: str
     write: Stream | None = None
-    """Writes to any stream; None if the format needs a file."""
+    """Writes to a stream; None if the format needs a file."""
     write_file: File | None = None
-    """Writes to a file that is empty or not there; None if a stream is enough."""
+    """Writes to an empty or missing file; None if a stream is enough."""
     write_folder: File | None = None
     """Writes files into an empty folder; None if one file is enough."""
     write_wide: Stream | None = None
-    """Writes a row a step and a column a metric; None if the format has no such form."""
+    """Writes one row per step and one column per metric; None if the format has no such form."""
 
 
 def _of(module: str, name: str) -> Callable[[Past, Sequence[Metric], Any], None]:
@@ -49,15 +49,22 @@ FORMATS: dict[str, Format] = {
         Format(
             "csv",
             ".csv",
-            "a line a point",
+            "one line per point",
             write=_of("files.csv", "write_long"),
             write_wide=_of("files.csv_wide", "write"),
         ),
         Format("json", ".json", "one document: run, metrics, points, events", write=_of("files.json", "write")),
-        Format("jsonl", ".jsonl", "a JSON object a point", write=_of("files.jsonl", "write")),
+        Format("jsonl", ".jsonl", "one JSON object per point", write=_of("files.json", "write_lines")),
         Format("grafana", ".json", "a dashboard of the run over Prometheus", write=_of("prometheus.grafana", "write")),
-        Format("parquet", ".parquet", "the columns of the SQL view points", write_file=_of("files.parquet", "write")),
-        Format("arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", write_file=_of("files.arrow", "write")),
+        Format(
+            "parquet",
+            ".parquet",
+            "the columns of the SQL view points",
+            write_file=_of("files.columnar", "write_parquet"),
+        ),
+        Format(
+            "arrow", ".arrow", "an Arrow file (Feather), needs pyarrow", write_file=_of("files.columnar", "write_arrow")
+        ),
         Format(
             "tensorboard",
             "",

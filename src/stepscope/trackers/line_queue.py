@@ -13,7 +13,7 @@ from stepscope.trackers.worklist import Worklist
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.exporters.jsonl_files import JsonLines
+    from stepscope.exporters.files.jsonl_log import JsonLines
     from stepscope.recorder.device import Arriving
 
     Entry = tuple[dict[str, object], Mapping[str, Arriving]]

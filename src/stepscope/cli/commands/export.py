@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 def _export(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
     """Write it; progress is told in points where the writer counts them."""
     from stepscope.exporters.files.portions import sizes_of
-    from stepscope.exporters.files.stretches import counting
+    from stepscope.exporters.files.spans import counting
 
     if options.output in {None, "-"} and sys.stdout.isatty():
         _write(form, past, metrics, options)  # what is written is seen itself

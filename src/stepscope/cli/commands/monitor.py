@@ -21,8 +21,8 @@ from stepscope.cli.text.machine_line import one_line
 from stepscope.cli.text.number import gpu_index, port, real, whole
 from stepscope.cli.text.plain import is_dashboard_terminal, plain
 from stepscope.core.errors import StepscopeError
-from stepscope.exporters.jsonl_files import JsonLines, Rotation
-from stepscope.exporters.jsonl_rows import gpu_indices, gpu_rows, system_row, timestamp
+from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
+from stepscope.exporters.files.monitor_rows import gpu_indices, gpu_rows, system_row, timestamp
 from stepscope.watcher.machine import Machine, local_samplers
 
 if TYPE_CHECKING:

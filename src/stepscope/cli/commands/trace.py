@@ -95,7 +95,7 @@ def _rows(options: argparse.Namespace) -> int | None:
 def _perfetto(trace: Trace, window: str, *, options: argparse.Namespace) -> dict[str, Any]:
     """Write the interesting part of a trace."""
     from stepscope.analysis.trace.summary import choose_window
-    from stepscope.exporters.perfetto import interesting, write_perfetto
+    from stepscope.exporters.files.perfetto import interesting, write_perfetto
 
     part = interesting(trace) if window == "gpu" else choose_window(trace, window)
     count = write_perfetto(trace, options.perfetto, part, force=options.force)

@@ -1,4 +1,4 @@
-"""Runs as CSV, a line a point. Made for spreadsheets and for exact reading.
+"""Write a run as CSV, one line per point, for spreadsheets and for exact reading.
 
 Floats are written so that they read back to the same bits. A text that a spreadsheet would take for a formula gets a
 quote in front so that a spreadsheet runs no formula; numbers stay numbers.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from stepscope.core.ring import NO_STEP
-from stepscope.exporters.files.portions import portions
+from stepscope.exporters.files.portions import chunks, portions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ _SPECIAL = frozenset('",\r\n')
 
 
 def text_cell(text: str) -> str:
-    """Return a text as a cell: never a formula, quoted where CSV asks for it.
+    """Return a text as a cell: never a formula, quoted where CSV requires it.
 
-    A formula behind quotes gets one more, so that taking one off always gives the text back.
+    A formula behind quotes gets one more, so that removing one always restores the text.
     """
     if text.lstrip("'").startswith(_FORMULA):
         text = "'" + text
@@ -47,17 +47,16 @@ def iso_times(time: NDArray[np.int64]) -> list[str]:
 
 
 def write_long(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
-    """Write a line a point, in order of name, rank, attempt and seq; a point without a step has an empty cell."""
+    """Write one line per point, ordered by name, rank, attempt and seq; a missing step is an empty cell."""
     stream.write((",".join(COLUMNS) + "\n").encode())
-    for metric, points in portions(past, metrics):
+    for metric, points in chunks(portions(past, metrics), CHUNK):
         name = text_cell(metric.written)
-        for start in range(0, len(points), CHUNK):
-            part = points.select(slice(start, start + CHUNK))
-            stream.write("".join(f"{name},{line}\n" for line in _lines(part)).encode("utf-8", "replace"))
+        lines = (f"{name},{','.join(cells)},{value!r}\n" for *cells, value in cells_of(points, ""))
+        stream.write("".join(lines).encode("utf-8", "replace"))
 
 
-def _lines(points: Points) -> Iterator[str]:
-    steps = ["" if step == NO_STEP else str(step) for step in points.step.tolist()]
-    columns = (points.rank.tolist(), points.attempt.tolist(), points.seq.tolist(), steps, iso_times(points.time))
-    for rank, attempt, seq, step, time, value in zip(*columns, points.value.tolist(), strict=True):
-        yield f"{rank},{attempt},{seq},{step},{time},{value!r}"
+def cells_of(points: Points, no_step: str) -> Iterator[tuple[str, str, str, str, str, float]]:
+    """Yield rank, attempt, seq, step and time of each point as text, and its value; a missing step is `no_step`."""
+    steps = [no_step if step == NO_STEP else str(step) for step in points.step.tolist()]
+    counts = (map(str, column.tolist()) for column in (points.rank, points.attempt, points.seq))
+    return zip(*counts, steps, iso_times(points.time), points.value.tolist(), strict=True)

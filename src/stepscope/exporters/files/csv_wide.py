@@ -1,4 +1,4 @@
-"""Runs as CSV with a line a step and a column a metric, written a stretch of steps at a time."""
+"""Write a run as CSV with one line per step and one column per metric, one span of steps at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from stepscope.exporters.files.csv import text_cell
-from stepscope.exporters.files.stretches import BY_STEP, by_stretch, count
+from stepscope.exporters.files.spans import BY_STEP, by_span, count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 KEY = ("rank", "attempt", "step")
 CELLS = 1 << 20
-"""Cells that are made at once."""
+"""Cells made at once."""
 
 
 def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
     """Write a line for each (rank, attempt, step) and a column for each metric.
 
-    Of several values of a metric in one step the last is written; points without a step are left out.
+    Of several values of a metric in one step the last one is written; points without a step are left out.
     """
     header = [*KEY, *(text_cell(f"metric/{name}" if name in KEY else name) for _, name, _ in metrics)]
     stream.write((",".join(header) + "\n").encode("utf-8", "replace"))
-    for points in by_stretch(past, {metric.recorded for metric in metrics}, BY_STEP):
+    for points in by_span(past, {metric.recorded for metric in metrics}, BY_STEP):
         stream.writelines(line.encode() for line in _lines(points, metrics))
         count(len(points))
 
 
 def _lines(points: Points, metrics: Sequence[Metric]) -> Iterator[str]:
-    """Return lines of one rank and attempt, some at a time."""
+    """Yield the lines of one rank and attempt, in blocks."""
     if not len(points):
         return
     steps, row = np.unique(points.step, return_inverse=True)

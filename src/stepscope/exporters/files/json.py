@@ -1,7 +1,8 @@
-"""Runs as one JSON document: what the run is, its metrics with their units, all points by columns, all events.
+"""Write a run as one JSON document (the run, its metrics with units, points in columns, events), or as JSON lines.
 
-Strict JSON in a stable order, a part a line, so that versions can be compared and a program can read it line by line.
-Times are ISO 8601 in UTC with microseconds. A value that JSON has no number for is the text "nan", "inf" or "-inf".
+Both are strict JSON in a stable order. The document has one part per line, so that a program can read it line by line.
+Times are ISO 8601 in UTC with microseconds. JSON has no NaN and no infinity: in the document such a value is the text
+"nan", "inf" or "-inf"; in JSON lines it is null, and "nonfinite" has the text.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from stepscope.core.ring import NO_STEP
 from stepscope.core.strict_json import strict
 from stepscope.core.vocabulary import metric_of
-from stepscope.exporters.files.csv import iso_times
+from stepscope.exporters.files.csv import CHUNK as LINES
+from stepscope.exporters.files.csv import cells_of, iso_times
 from stepscope.exporters.files.portions import chunks, portions
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ CHUNK = 1 << 12
 
 
 def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
-    """Write the document; points in order of name, rank, attempt and seq."""
+    """Write the document; points are ordered by name, rank, attempt and seq."""
     stream.write(f'{{"stepscope":{VERSION},\n"run":{_text(_about(past))},\n'.encode())
     _list(stream, "metrics", (_declared(past, metric) for metric in metrics))
     stream.write(b",\n")
@@ -39,6 +41,19 @@ def write(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
     stream.write(b",\n")
     _list(stream, "events", (_text(_event(event)) for event in past.events()))
     stream.write(b"}\n")
+
+
+def write_lines(past: Past, metrics: Sequence[Metric], stream: BinaryIO) -> None:
+    """Write one JSON object per point, ordered by name, rank, attempt and seq; a missing step is null."""
+    for metric, points in chunks(portions(past, metrics), LINES):
+        head = f'{{"name":{json.dumps(metric.written)},"rank":'
+        stream.write("".join(head + line for line in _objects(points)).encode())
+
+
+def _objects(points: Points) -> Iterator[str]:
+    for rank, attempt, seq, step, time, value in cells_of(points, "null"):
+        number = f"{value!r}" if isfinite(value) else f'null,"nonfinite":"{value!r}"'
+        yield f'{rank},"attempt":{attempt},"seq":{seq},"step":{step},"time":"{time}","value":{number}}}\n'
 
 
 def _list(stream: BinaryIO, name: str, lines: Iterator[str]) -> None:
@@ -83,7 +98,7 @@ def _columns(name: str, points: Points) -> str:
 
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event with its time as text; the rest as it is."""
+    """Return an event with its time as text."""
     moment = iso_times(np.array([round(event["time"] * 1e6)], np.int64))[0]
     return {"time": moment, **{key: value for key, value in event.items() if key != "time"}}
 

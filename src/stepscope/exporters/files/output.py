@@ -23,8 +23,8 @@ EVENT_FILES = "events.out.tfevents.*"
 def open_output(path: str | None, *, force: bool = False) -> Iterator[BinaryIO]:
     """Open a file to write, or standard output for None and `-`.
 
-    A file gets the permissions that the umask leaves, for exports are made to be shared; it gets its name when all is
-    written. What is no regular file (a pipe, /dev/null) is written to as it is.
+    A file gets the permissions that the umask leaves, since exports are shared; it gets its name once it is complete.
+    A pipe or a device such as /dev/null is written directly.
 
     Raises:
         UsageError: the file exists, and `force` is not given.
@@ -50,7 +50,7 @@ def open_output(path: str | None, *, force: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def new_file(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """Make an empty file beside `target` that takes its place at the end; on an error nothing is left.
+    """Make an empty file next to `target` that replaces it at the end; on an error nothing is left.
 
     Raises:
         UsageError: `target` exists, and `force` is not given.
@@ -75,9 +75,9 @@ def new_file(target: Path, *, force: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
-    """Make a folder beside `target` that takes its place at the end; on an error nothing is left.
+    """Make a folder next to `target` that replaces it at the end; on an error nothing is left.
 
-    A folder that is empty is taken as it is. With `force` event files in it are replaced, and nothing else is touched.
+    An empty folder is used as it is. With `force` the event files in it are replaced, and nothing else is touched.
 
     Raises:
         UsageError: `target` is a file, or holds something, and `force` is not given.
@@ -114,7 +114,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _place(temporary: Path, target: Path, *, force: bool) -> None:
-    """Give a file its name; without `force`, never that of a file that came meanwhile."""
+    """Give a file its name; without `force`, never replace a file that was made meanwhile."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     if not force:

@@ -1,4 +1,4 @@
-"""The points of metrics in portions that fit into memory, however long one metric is."""
+"""Read the points of metrics in portions that fit into memory, however long a metric is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.exporters.files.stretches import BY_SEQUENCE, PORTION, by_stretch, count
+from stepscope.exporters.files.spans import BY_SEQUENCE, PORTION, by_span, count
 from stepscope.store.layout import RunFolder
 from stepscope.store.points import Points, in_order, series_starts, with_sorted_names
 from stepscope.store.reader import RELISTS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Points]]:
-    """Return the metrics with their points in order of rank, attempt and seq, in the unit of the name that is written.
+    """Yield metrics with their points, ordered by rank, attempt and seq, in the unit of the written name.
 
     A metric comes at least once, and several times in a row if it is longer than a portion.
     """
@@ -51,7 +51,7 @@ def _portions(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, P
 def chunks(
     found: Iterable[tuple[Metric, Points]], size: int, *, by_series: bool = False
 ) -> Iterator[tuple[Metric, Points]]:
-    """Return portions as chunks of exactly `size` points; the last of a metric, or of a series, may have fewer."""
+    """Yield portions as chunks of exactly `size` points; the last chunk of a metric, or of a series, may have fewer."""
     last: tuple[Metric, int, int] | None = None
     rest = Points.empty()
     for metric, points in found:
@@ -72,12 +72,12 @@ def chunks(
 
 
 def sizes_of(past: Past) -> dict[str, int]:
-    """Return about how many points each metric has; nothing if the files do not hold still."""
+    """Return an estimate of the points of each metric; {} if the files keep changing."""
     for _ in range(RELISTS):
         try:
             return take_snapshot(RunFolder(past.path)).counts()
         except FileNotFoundError:
-            continue  # merged or removed meanwhile: look again
+            continue  # merged or removed meanwhile: list again
     return {}
 
 
@@ -91,8 +91,8 @@ def _whole(past: Past, metrics: Sequence[Metric]) -> Iterator[tuple[Metric, Poin
 
 
 def _divided(past: Past, metric: Metric) -> Iterator[tuple[Metric, Points]]:
-    """Read one long metric a stretch at a time."""
-    for points in by_stretch(past, {metric.recorded}, BY_SEQUENCE):
+    """Read one long metric a span at a time."""
+    for points in by_span(past, {metric.recorded}, BY_SEQUENCE):
         yield metric, _scaled(points, metric)
 
 

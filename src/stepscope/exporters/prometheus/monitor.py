@@ -16,7 +16,7 @@ from stepscope.core.gpu_memory import by_gpu, index_of
 from stepscope.core.vocabulary import MIB
 from stepscope.exporters.prometheus.names import BUCKETS, DOCUMENTED, DURATION, STEPS, Target
 from stepscope.exporters.prometheus.server import Endpoint
-from stepscope.recorder.complaints import tell
+from stepscope.recorder.complaints import Complaints, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,6 +90,7 @@ class PrometheusMonitor:
         """The gauges by name, as in `gauges["learning_rate"].set(3e-4)`."""
         for name in FAMILIES.keys() - self.gauges.keys():
             self.gauges[name] = self._gauge(name)
+        self._notices = Complaints()
         self.refused = 0
         """Values that were no numbers, and were left out."""
         self.problem = ""
@@ -143,12 +144,10 @@ class PrometheusMonitor:
         return SetGauge(name, target.help, [label for label, _ in target.labels], registry=self.registry)
 
     def _take(self, put: Any, value: Any) -> None:
-        if value is None:
-            return
-        try:
-            put(float(value))
-        except Exception:  # noqa: BLE001 - `__float__` of a user's object may raise anything, and the training goes on
-            self.refused += 1
+        if value is not None:
+            with self._notices.shield("value", "take a value for Prometheus", "it is left out") as shield:
+                put(float(value))
+            self.refused += shield.failed
 
     def _page(self, accept: str) -> tuple[str, bytes]:
         encode, kind = choose_encoder(accept)

@@ -1,17 +1,91 @@
-"""A monitor that writes TensorBoard event files, with a compatible name and tags."""
+"""Scalars and histograms for TensorBoard from inside a program. Nothing here raises into the training."""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.exporters.tensorboard.summary import SummaryWriter, numbers_in
+from stepscope.exporters.tensorboard import records
+from stepscope.exporters.tensorboard.writer import EventWriter
+from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
+
+BUCKETS = 64
+"""Buckets of a histogram."""
+MOST_VALUES = 1 << 20
+"""Values of a tensor that a histogram is made of; of a larger one every so-manieth is taken."""
+DEEPEST = 8
+"""Levels of dictionaries that are looked into."""
+
+
+class SummaryWriter:
+    """Writes an event file, with the methods of torch's writer of that name that monitors use.
+
+    What cannot be written is said once and counted in `refused`: a value without a number, a tensor without a finite
+    one, a full disk.
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        """Write into a folder; the file is made with the first value."""
+        self.log_dir = str(log_dir)
+        self.refused = 0
+        self._file = EventWriter(Path(log_dir))
+        self._lock = threading.Lock()
+        self._notices = Complaints()
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, walltime: float | None = None) -> None:
+        """Write one number; NaN and infinities are numbers."""
+        number = number_of(scalar_value)
+        if number is None:
+            self._refuse(tag, f"there is no single number in a {type(scalar_value).__name__}", "number")
+            return
+        self._write(records.scalar(_tag(tag), number), global_step, walltime)
+
+    def add_histogram(self, tag: str, values: Any, global_step: Any = None, walltime: float | None = None) -> None:
+        """Write how the finite values of a tensor are distributed; without any, nothing."""
+        encoded = None
+        with self._notices.shield("values", f"read the values of {str(tag)[:80]!r}", "they are left out") as shield:
+            encoded = _histogram(_tag(tag), values)
+        if encoded is not None:
+            self._write(encoded, global_step, walltime)
+        elif shield.failed:
+            self.refused += 1
+        else:
+            self._refuse(tag, "it has no finite value", "empty")
+
+    def _write(self, value: bytes, step: Any, seconds: float | None) -> None:
+        number = number_of(0 if step is None else step)
+        whole = int(number) if number is not None and abs(number) < 2**62 else 0
+        self._locked(partial(self._file.write, whole, [value], seconds))
+
+    def _locked(self, write: Callable[[], None]) -> None:
+        """Write to the file; a full disk is reported."""
+        try:
+            with self._lock:
+                write()
+        except OSError as error:
+            self._refuse(self.log_dir, f"{error.strerror or error}", "disk")
+
+    def _refuse(self, what: str, cause: str, kind: str) -> None:
+        self.refused += 1
+        self._notices.say(kind, f"cannot write {str(what)[:80]!r} for TensorBoard: {cause}; it is left out")
+
+    def flush(self) -> None:
+        """Write what waits to the file."""
+        self._locked(self._file.flush)
+
+    def close(self) -> None:
+        """Write what waits and close the file; may be called again."""
+        self._locked(self._file.close)
 
 
 class TensorBoardMonitor:
@@ -60,3 +134,50 @@ class TensorBoardMonitor:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def number_of(value: Any) -> float | None:
+    """Return the one number in a value, or None; a tensor on a device is waited for."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+
+
+def numbers_in(metrics: Mapping[Any, Any], prefix: str, depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested dictionaries by their path."""
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            if depth > 1:
+                yield from numbers_in(value, f"{prefix}/{name}", depth - 1)
+        else:
+            yield f"{prefix}/{name}", value
+
+
+def _tag(tag: str) -> bytes:
+    return str(tag).encode("utf-8", "replace")
+
+
+def _histogram(tag: bytes, values: Any) -> bytes | None:
+    import numpy as np
+
+    detach = getattr(values, "detach", None)
+    plain = detach().cpu().double().numpy() if callable(detach) else values
+    array = np.asarray(plain, np.float64).ravel()
+    array = array[:: max(1, len(array) // MOST_VALUES)]
+    array = array[np.isfinite(array)]
+    if not len(array):
+        return None
+    low, high = float(array.min()), float(array.max())
+    # Between the largest floats there is no width: such a tensor is one bucket.
+    even = high / BUCKETS - low / BUCKETS
+    if even > 0 and np.isfinite(high - low):
+        counts, edges = np.histogram(array, BUCKETS, (low, high))
+        limits, heights = edges[1:].tolist(), counts.tolist()
+    else:
+        limits, heights = [high], [len(array)]
+    with np.errstate(over="ignore"):
+        sums = {"sum": float(array.sum()), "sum_squares": float((array * array).sum())}
+    return records.histogram(tag, limits, heights, {"min": low, "max": high, "num": float(len(array)), **sums})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock, SystemClock
 from stepscope.core.errors import StepscopeError
-from stepscope.exporters.jsonl_files import JsonLines, Rotation
-from stepscope.exporters.jsonl_rows import GPU_FIELDS, gpu_indices, gpu_row, system_row
+from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
+from stepscope.exporters.files.monitor_rows import GPU_FIELDS, gpu_indices, gpu_row, system_row
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
 from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.gpu_memory import by_gpu
 from stepscope.core.vocabulary import MIB
-from stepscope.exporters.jsonl_files import JsonLines
+from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.trackers.monitor.machine_monitor import MachineMonitor
 from stepscope.trackers.monitor.resources import Resources, allocator_memory
 from stepscope.watcher.machine_thread import MachineThread, local_machine

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import MIB
-from stepscope.exporters.jsonl_rows import percent
+from stepscope.exporters.files.monitor_rows import percent
 from stepscope.trackers.monitor.machine_monitor import SHORTEST, MachineMonitor
 from stepscope.watcher.machine_thread import MachineThread, local_machine
 

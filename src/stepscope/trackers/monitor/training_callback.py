@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.clock import Clock, SystemClock
 from stepscope.core.vocabulary import canonical
-from stepscope.exporters.jsonl_files import JsonLines
-from stepscope.exporters.jsonl_rows import training_row
+from stepscope.exporters.files.jsonl_log import JsonLines
+from stepscope.exporters.files.monitor_rows import training_row
 from stepscope.recorder.device import DeviceError, DeviceValues, on_device
 from stepscope.trackers.line_queue import LineQueue
 from stepscope.trackers.metrics.scalar import DeviceScalar, host_number, scalar_of

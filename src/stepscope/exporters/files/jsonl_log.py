@@ -1,9 +1,9 @@
-"""Files of JSON lines that grow while something is watched: never shared, never half buffered, rotated.
+"""Append rows to rotated files of JSON lines; a row is on disk when `write` returns.
 
-`<stem>_YYYYMMDD_HHMMSS.jsonl` (UTC). A file is made with its first line and exclusively: of two writers of one second
-the later gets `…_1.jsonl`. Each call of `write` is one system call, so what was written survives the death of the
-process; nothing waits in memory for 60 samples. A file that is large or old enough is followed by the next one, and of
-its own files a writer keeps as many as it is told.
+`<stem>_YYYYMMDD_HHMMSS.jsonl` (UTC). A file is created exclusively with its first line: of two writers in one
+second the later gets `…_1.jsonl`. Each call of `write` is one system call, so its rows survive the death of the
+process. A new file begins when the current one is large or old enough, and a writer removes its own oldest files
+beyond the number to keep.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError
-from stepscope.exporters.jsonl_rows import encode
+from stepscope.exporters.files.monitor_rows import encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ATTEMPTS = 1000
-"""Names of one second that are tried."""
+"""Names that are tried within one second."""
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """When a file is followed by the next one, and how many are kept."""
+    """When a new file begins, and how many are kept."""
 
     max_bytes: int = 64 << 20
-    """Size that a file does not exceed, but for a single write larger than this; 0: no limit."""
+    """Maximum size of a file in bytes, exceeded only by a single larger write; 0: no limit."""
     max_seconds: float = 86_400.0
-    """Age of a file, from its first line; 0: no limit."""
+    """Maximum age of a file in seconds, from its first line; 0: no limit."""
     keep: int = 0
-    """Files of this writer that stay, the current one included; the oldest go first. 0: all of them."""
+    """Files of this writer that are kept, including the current one; 0: all of them."""
 
 
 class JsonLines:
-    """Writes rows to files of one kind in one folder. For one thread; a forked child gets files of its own."""
+    """Writes rows of one kind to files in one folder. For one thread; a forked child gets its own files."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class JsonLines:
         *,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare to write; neither folder nor file is made before the first row.
+        """Prepare; neither folder nor file is made before the first row.
 
         Args:
-            folder: where the files go; it is made if it is not there.
+            folder: of the files; it is made if missing.
             stem: start of their names, such as `gpu_metrics`.
             rotation: when a new file begins.
-            now: nanoseconds since 1970.
+            now: returns nanoseconds since 1970.
         """
         self.folder = Path(folder)
         self.stem = stem
         self.path: Path | None = None
-        """The file that is written; None before the first row."""
+        """The current file; None before the first row."""
         self.lines = 0
         """Rows written."""
         self.lost = 0
@@ -93,7 +93,7 @@ class JsonLines:
         self.lines += len(rows)
 
     def close(self) -> None:
-        """Make what was written safe and let go of the file; a later row begins a new one."""
+        """Sync and close the file; a later row begins a new one."""
         descriptor, self._file = self._file, -1
         if descriptor < 0 or self._owner != os.getpid():
             return
@@ -104,8 +104,8 @@ class JsonLines:
             os.close(descriptor)
 
     def _make_ready(self, size: int) -> None:
-        """Have a file of this process's own that has room for `size` bytes."""
-        if self._owner != os.getpid():  # a fork: the parent goes on with its file
+        """Open a file of this process with room for `size` bytes."""
+        if self._owner != os.getpid():  # a fork: the parent keeps its file
             self._file, self._owner = -1, os.getpid()
             self._kept.clear()
         if self._file < 0:
@@ -121,7 +121,7 @@ class JsonLines:
         return large or (rule.max_seconds > 0 and self._now() - self._born >= rule.max_seconds * 1e9)
 
     def _begin(self) -> None:
-        """Make the next file and remove those beyond the number that is kept."""
+        """Make the next file and remove the oldest beyond the number to keep."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         now = self._now()
         name = f"{self.stem}_{datetime.fromtimestamp(now // 1_000_000_000, timezone.utc):%Y%m%d_%H%M%S}"
@@ -141,7 +141,7 @@ class JsonLines:
             self._kept.popleft().unlink(missing_ok=True)
 
     def _append(self, data: bytes) -> None:
-        """Write all of the data; a line that was torn by a full disk is ended first, so that the next one is whole."""
+        """Write all of the data; a line torn by a full disk is ended first, so that the next one is whole."""
         if self._torn:
             data = b"\n" + data
         done = 0

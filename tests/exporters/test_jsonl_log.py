@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from stepscope.core.errors import StepscopeError
 from stepscope.core.vocabulary import MIB
-from stepscope.exporters import jsonl_files
-from stepscope.exporters.jsonl_files import JsonLines, Rotation
-from stepscope.exporters.jsonl_rows import (
+from stepscope.exporters.files import jsonl_log
+from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
+from stepscope.exporters.files.monitor_rows import (
     GPU_FIELDS,
     SYSTEM_FIELDS,
     TRAINING_FIELDS,
@@ -220,7 +220,7 @@ def test_a_full_disk_tears_one_line_only(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jsonl_files.os, "write", short)
+        patch.setattr(jsonl_log.os, "write", short)
         with pytest.raises(StepscopeError, match="No space left"):
             file.write([{"n": 1}])
     file.write([{"n": 2}])

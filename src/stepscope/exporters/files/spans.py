@@ -1,7 +1,7 @@
-"""Metrics that are too long to be read at once, a stretch of sequences or of steps at a time.
+"""Read metrics that are too long to be read at once, one span of sequences or of steps at a time.
 
-The coarse blocks of the pyramid tell where a stretch is full, and which units hold any of it. A run that is being
-written may be read so: every stretch is read from the files that are there by then, and holds each point once.
+The coarse blocks of the pyramid show where a span is full, and which units hold its points. This also works while the
+run is being written: each span is read from the files that exist at that time, and holds each point once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from stepscope.store.snapshot import Snapshot
 
 PORTION = 200_000
-"""Points that are read at once, about."""
+"""Points read at once, approximately."""
 
 FIRST, LAST = NO_STEP + 1, 2**63 - 1
 
 
 class Axis(NamedTuple):
-    """What a series is divided by: a column of points, and those of a block's ends."""
+    """The axis that a series is divided by: a column of the points, and the two columns of a block's ends."""
 
     point: str
     low: str
@@ -47,11 +47,11 @@ class Axis(NamedTuple):
 
 BY_SEQUENCE = Axis("seq", "first_seq", "last_seq")
 BY_STEP = Axis("step", "low_step", "high_step")
-"""Leaves points out that belong to no step."""
+"""Leaves out points without a step."""
 
 
-class Stretch(NamedTuple):
-    """A part of the series of one rank and attempt: first and last, both included."""
+class Span(NamedTuple):
+    """A part of the series of one rank and attempt; first and last are included."""
 
     rank: int
     attempt: int
@@ -63,9 +63,9 @@ _COUNTED: ContextVar[Callable[[int], object] | None] = ContextVar("counted", def
 
 
 @contextlib.contextmanager
-def counting(told: Callable[[int], object]) -> Iterator[None]:
-    """Have `told` called with the number of points whenever some were written, until the end of the block."""
-    token = _COUNTED.set(told)
+def counting(report: Callable[[int], object]) -> Iterator[None]:
+    """Call `report` with the number of points whenever some were written, until the end of the block."""
+    token = _COUNTED.set(report)
     try:
         yield
     finally:
@@ -73,22 +73,22 @@ def counting(told: Callable[[int], object]) -> Iterator[None]:
 
 
 def count(points: int) -> None:
-    """Say that so many points were written."""
-    told = _COUNTED.get()
-    if told is not None:
-        told(points)
+    """Report that so many points were written."""
+    report = _COUNTED.get()
+    if report is not None:
+        report(points)
 
 
-def by_stretch(past: Past, names: AbstractSet[str], axis: Axis) -> Iterator[Points]:
-    """Return the points of metrics, in order of rank, attempt and stretch; inside of one in order of name and seq."""
+def by_span(past: Past, names: AbstractSet[str], axis: Axis) -> Iterator[Points]:
+    """Yield the points of metrics, ordered by rank, attempt and span; within a span by name and seq."""
     places = _Places(names, axis)
-    for stretch in past.read(places.survey):
-        yield past.read(_Reading(places, stretch))
+    for span in past.read(places.survey):
+        yield past.read(_Reading(places, span))
 
 
 @dataclass
 class _Places:
-    """Where the points of some metrics lie: which units hold which part of each series."""
+    """Which units hold which part of each series."""
 
     names: AbstractSet[str]
     axis: Axis
@@ -96,8 +96,8 @@ class _Places:
     """First and last in a unit, by its file, rank and attempt."""
     _known: set[str] = field(default_factory=set)
 
-    def survey(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[list[Stretch], list[str]]:
-        """Return the stretches to read one after another."""
+    def survey(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[list[Span], list[str]]:
+        """Return the spans to read one after another."""
         problems: list[str] = []
         parts = []
         for unit in snapshot.holding(self.names):
@@ -110,15 +110,15 @@ class _Places:
         ordered = table[np.lexsort((table[:, 2], table[:, 1], table[:, 0]))]
         return _cuts(ordered), problems
 
-    def may_hold(self, unit: Sealed, stretch: Stretch) -> bool:
-        """Say whether a unit may hold points of a stretch; one that came meanwhile may."""
+    def may_hold(self, unit: Sealed, span: Span) -> bool:
+        """Return whether a unit may hold points of a span; a new unit may."""
         if str(unit.path) not in self._known:
             return True
-        first, last = self._extents.get((str(unit.path), stretch.rank, stretch.attempt), (LAST, FIRST))
-        return first <= stretch.last and stretch.first <= last
+        first, last = self._extents.get((str(unit.path), span.rank, span.attempt), (LAST, FIRST))
+        return first <= span.last and span.first <= last
 
     def _table(self, blocks: Blocks) -> NDArray[np.int64]:
-        """Return a row for each block: rank, attempt, low, high, points."""
+        """Return one row per block: rank, attempt, low, high, points."""
         low, high = getattr(blocks, self.axis.low), getattr(blocks, self.axis.high)
         rows = np.stack([blocks.rank, blocks.attempt, low, high, blocks.count], axis=1).astype(np.int64)
         found: NDArray[np.int64] = rows[rows[:, 3] != NO_STEP]
@@ -134,16 +134,16 @@ class _Places:
 
 @dataclass(frozen=True)
 class _Reading:
-    """Reads one stretch."""
+    """Reads one span."""
 
     places: _Places
-    stretch: Stretch
+    span: Span
 
     def __call__(self, snapshot: Snapshot, connection: duckdb.DuckDBPyConnection) -> tuple[Points, list[str]]:
-        """Return the points of the stretch, each once and in order, and what could not be read."""
+        """Return the points of the span, each once and in order, and what could not be read."""
         names, axis = self.places.names, self.places.axis
-        ranks, attempts, ends = {self.stretch.rank}, {self.stretch.attempt}, self.stretch[2:]
-        units = [unit for unit in snapshot.holding(names) if self.places.may_hold(unit, self.stretch)]
+        ranks, attempts, ends = {self.span.rank}, {self.span.attempt}, self.span[2:]
+        units = [unit for unit in snapshot.holding(names) if self.places.may_hold(unit, self.span)]
         steps, sequences = (ends, None) if axis is BY_STEP else (None, ends)
         sealed, problems = Points.empty(), list[Problem]()
         if units:
@@ -156,24 +156,24 @@ class _Reading:
         return distinct(Points.concat([sealed, tail]) if len(tail) else sealed), [str(one) for one in problems]
 
 
-def _cuts(table: NDArray[np.int64]) -> list[Stretch]:
-    """Divide each series where a portion is full; its last stretch takes what a live run adds meanwhile."""
-    found: list[Stretch] = []
-    stretch, held, low, high = Stretch(0, 0, FIRST, LAST), 0, 0, 0
+def _cuts(table: NDArray[np.int64]) -> list[Span]:
+    """Divide each series where a portion is full; its last span is open, for the points that a live run adds."""
+    found: list[Span] = []
+    span, held, low, high = Span(0, 0, FIRST, LAST), 0, 0, 0
     for rank, attempt, first, last, count in table.tolist():
-        if not held or stretch[:2] != (rank, attempt):
-            found += _finer(stretch, held, low, high)
-            stretch, held, low, high = Stretch(rank, attempt, FIRST, LAST), 0, first, last
+        if not held or span[:2] != (rank, attempt):
+            found += _finer(span, held, low, high)
+            span, held, low, high = Span(rank, attempt, FIRST, LAST), 0, first, last
         elif held + count > PORTION and first > low:
-            found += _finer(stretch._replace(last=first - 1), held, low, min(high, first - 1))
-            stretch, held, low, high = Stretch(rank, attempt, first, LAST), 0, first, last
+            found += _finer(span._replace(last=first - 1), held, low, min(high, first - 1))
+            span, held, low, high = Span(rank, attempt, first, LAST), 0, first, last
         held, high = held + count, max(high, last)
-    return [*found, *_finer(stretch, held, low, high)]
+    return [*found, *_finer(span, held, low, high)]
 
 
-def _finer(stretch: Stretch, held: int, low: int, high: int) -> Iterator[Stretch]:
-    """Divide a stretch evenly whose points all begin at one place: many metrics, each of which has a block there."""
+def _finer(span: Span, held: int, low: int, high: int) -> Iterator[Span]:
+    """Divide a span evenly if all its blocks begin at one place, as with many metrics."""
     parts = max(1, min(round(held / PORTION), high - low + 1)) if held else 0
     edges = [low + (high - low + 1) * part // parts for part in range(1, parts)]
-    for first, after in itertools.pairwise([stretch.first, *edges, stretch.last] if parts else []):
-        yield stretch._replace(first=first, last=after if after == stretch.last else after - 1)
+    for first, after in itertools.pairwise([span.first, *edges, span.last] if parts else []):
+        yield span._replace(first=first, last=after if after == span.last else after - 1)
