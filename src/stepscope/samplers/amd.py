@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text
 from stepscope.samplers.nvidia_metrics import METRICS as GPU_METRICS
+from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
     from stepscope.core.vocabulary import Metric
@@ -120,7 +121,7 @@ def find_cards(root: Path = Path("/"), first: int = 0) -> list[Card]:
     return [Card(index, found[key]) for index, key in enumerate(sorted(found), first)]
 
 
-class AmdSampler:
+class AmdSampler(Sampler):
     """Read the amdgpu driver's files below `root`."""
 
     name = "amd"

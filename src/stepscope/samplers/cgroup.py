@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
 from stepscope.samplers.kernel import KernelFile, find_number, find_text, number, pairs, read_small, value_of
+from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,7 +312,7 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-class CgroupSampler:
+class CgroupSampler(Sampler):
     """Sample the limits of this process's control group and their use; report kills by the kernel."""
 
     name = "cgroup"

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, entries, find_number, number
+from stepscope.samplers.sampler import Sampler
 
 FREQUENCIES = 16
 """Maximum processors whose clock is read, spread over the machine: each read may wake one up."""
@@ -81,7 +82,7 @@ def shares(before: Ticks | None, after: Ticks) -> Shares | None:
     return Shares(busy / total, iowait / total, min(steal, busy) / total) if total else None
 
 
-class CpuSampler:
+class CpuSampler(Sampler):
     """Read /proc/stat, /proc/loadavg, the clocks and the control group below `root`."""
 
     name = "cpu"
@@ -138,10 +139,6 @@ class CpuSampler:
         if not self._clocks:
             reasons["cpu/frequency_hertz"] = "no cpufreq in /sys; virtual machines seldom have it, ask the host"
         return reasons
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: processors have no events."""
-        return []
 
 
 def _clocks(folder: str) -> list[str]:

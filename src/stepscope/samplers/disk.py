@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_text, number
+from stepscope.samplers.sampler import Sampler
 
 SECTOR = 512
 """Bytes. The unit of /proc/diskstats, whatever the device's own."""
@@ -60,7 +61,7 @@ def _looks_like_partition(name: str) -> bool:
     return stem != name and name.startswith(("sd", "vd", "xvd", "hd"))
 
 
-class DiskSampler:
+class DiskSampler(Sampler):
     """Read /proc/diskstats below `root`, and the file system of `disk`."""
 
     name = "disk"
@@ -108,10 +109,6 @@ class DiskSampler:
             return {"disk": "no /proc/diskstats; Linux has it, some containers hide it"}
         names = list(parse_diskstats(self._stats.read()))
         return {} if whole_disks(names, self._root) else {"disk/*_per_second": "no disk of its own; ask the host"}
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: disks have no events."""
-        return []
 
 
 def _rates(rates: list[tuple[float, ...]]) -> dict[str, float]:

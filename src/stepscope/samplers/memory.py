@@ -7,6 +7,7 @@ from pathlib import Path
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, value_of
+from stepscope.samplers.sampler import Sampler
 
 METRICS: tuple[Metric, ...] = (
     Metric("memory/total_bytes", "bytes", GAUGE, "Memory of the machine."),
@@ -42,7 +43,7 @@ def parse_meminfo(data: bytes) -> dict[str, int]:
     return {name: value * 1024 for name, value in found.items() if value is not None}
 
 
-class MemorySampler:
+class MemorySampler(Sampler):
     """Read /proc/meminfo and the control group below `root`."""
 
     name = "memory"
@@ -86,10 +87,6 @@ class MemorySampler:
         if not parse_meminfo(self._meminfo.read()).get("SwapTotal"):
             return {"swap/used_ratio": "the machine has no swap space; none is needed"}
         return {}
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: the cgroup sampler reports kills."""
-        return []
 
 
 def _swap(info: dict[str, int]) -> dict[str, float]:

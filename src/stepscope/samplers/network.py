@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_number, number
+from stepscope.samplers.sampler import Sampler
 
 ERRORS_EVERY = 10_000_000_000
 """ns. Each InfiniBand error counter is a request to the adapter."""
@@ -73,7 +74,7 @@ def _is_stacked(folder: str) -> bool:
     return any(name == "master" or name.startswith("lower_") for name in entries(folder))
 
 
-class NetworkSampler:
+class NetworkSampler(Sampler):
     """Read /proc/net/dev and the InfiniBand adapters below `root`."""
 
     name = "network"
@@ -130,10 +131,6 @@ class NetworkSampler:
         if not self._ports:
             reasons["network/infiniband_*"] = "no adapter in /sys/class/infiniband; none is needed on one node"
         return reasons
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: the network has no events."""
-        return []
 
 
 def _ports(root: Path) -> list[str]:

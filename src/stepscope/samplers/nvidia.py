@@ -15,6 +15,7 @@ from stepscope.samplers import nvidia_metrics as words
 from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog, Line
 from stepscope.samplers.nvidia_link import Link
 from stepscope.samplers.nvidia_visible import Device, Place, order_matters, visible_devices
+from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +34,7 @@ def driver_present(root: Path = Path("/"), environ: Mapping[str, str] | None = N
     return environ.get("STEPSCOPE_NVML") == "1" or any((root / sign).exists() for sign in _SIGNS)
 
 
-class NvidiaSampler:
+class NvidiaSampler(Sampler):
     """Read the GPUs of a run, or all GPUs of the machine."""
 
     name = "nvidia"

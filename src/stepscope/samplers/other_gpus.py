@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.kernel import entries, find_number, find_text
+from stepscope.samplers.sampler import Sampler
 
 INTEL = "0x8086"
 
@@ -16,7 +17,7 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-class OtherGpuSampler:
+class OtherGpuSampler(Sampler):
     """Read the clock of Intel GPUs below `root`; for other GPUs, explain why there are no values."""
 
     name = "other_gpus"
@@ -40,10 +41,6 @@ class OtherGpuSampler:
         if self._clocks:
             return {"gpu/intel": "the kernel counts use of Intel GPUs for root only; `sudo intel_gpu_top` shows it"}
         return {}
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: these GPUs have no events."""
-        return []
 
 
 def _intel_clocks(folder: str) -> dict[str, str]:

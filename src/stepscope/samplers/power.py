@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
 from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text, number
+from stepscope.samplers.sampler import Sampler
 
 SLOW_EVERY = 10_000_000_000
 """ns. A thermometer in a drive or on a bus is slow to answer; only the processors' are read each time."""
@@ -139,7 +140,7 @@ def find_energy(root: Path = Path("/")) -> list[Energy]:
     return zones
 
 
-class PowerSampler:
+class PowerSampler(Sampler):
     """Read RAPL, hwmon and thermal zones below `root`."""
 
     name = "power"
@@ -215,7 +216,3 @@ class PowerSampler:
         if not any(sensor.name.startswith("temperature/") for sensor in self._sensors):
             reasons["temperature/*/celsius"] = "no thermometer in /sys/class/hwmon or thermal; ask the host"
         return reasons
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: meters have no events."""
-        return []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.kernel import Growth, KernelFile, number
+from stepscope.samplers.sampler import Sampler
 
 # "full" CPU pressure is undefined for a whole machine: the kernel writes 0 there, which would be a lie.
 KINDS = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
@@ -44,7 +45,7 @@ def parse_pressure(data: bytes) -> dict[str, tuple[float, int]]:
     return found
 
 
-class PressureSampler:
+class PressureSampler(Sampler):
     """Read /proc/pressure below `root`."""
 
     name = "pressure"
@@ -83,7 +84,3 @@ class PressureSampler:
         if not self._folder.exists():
             return {"pressure": f"no /proc/pressure; {remedy}"}
         return {f"pressure/{source}_*": f"{reason}; {remedy}" for source, reason in self._missing.items()}
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: pressure has no events."""
-        return []

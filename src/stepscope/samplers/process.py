@@ -10,6 +10,7 @@ from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.samplers.family import Family, Member
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE, Look, ProcessFiles
+from stepscope.samplers.sampler import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -186,7 +187,7 @@ def _sum(rates: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-class ProcessSampler:
+class ProcessSampler(Sampler):
     """Read the processes of the ranks, and those below them, in /proc below `root`."""
 
     name = "process"
@@ -244,7 +245,3 @@ class ProcessSampler:
             if trainer.memory > PSS_LIMIT:
                 reasons[f"{prefix}pss_bytes"] = "above 2 GiB reading it would hold up the training; see memory_bytes"
         return reasons
-
-    def events(self) -> list[dict[str, object]]:
-        """Return nothing: the watcher itself detects how trainers end."""
-        return []
