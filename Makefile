@@ -9,7 +9,7 @@ DOCS   := $(VENV)-docs/.installed
 BENCH  := $(VENV)/.installed-bench
 ARGS   ?=
 
-.PHONY: help demo test check bench hta aim page docs promises clean
+.PHONY: help demo test check bench hta aim page docs pictures promises clean
 .DEFAULT_GOAL := help
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make aim       install the peer that 'make bench ARGS=serving' is measured beside"
 	@echo "make page      build the page of 'stepscope serve' from web/ (an install does so by itself)"
 	@echo "make docs      build the documentation into site/"
+	@echo "make pictures  make the pictures of the documentation again, from real runs (needs tmux)"
 	@echo "make promises  count what the tests prove"
 	@echo "make clean     remove everything that these made"
 
@@ -53,6 +54,10 @@ page: | $(BIN)/python
 docs: $(DOCS)
 	@$(VENV)-docs/bin/python -m mkdocs build --strict --quiet --site-dir site
 	@echo "open site/index.html"
+
+pictures: $(DEV)
+	@$(BIN)/python tools/picture.py
+	@$(BIN)/python tools/page_pictures.py
 
 promises: $(DEV)
 	@$(BIN)/python tools/promises.py $(ARGS)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "stepscope"
 MODULE_OF = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
 OPTIONAL = {"torch", "transformers", "accelerate", "matplotlib", "pandas", "polars", "pyarrow", "typing_extensions"}
-TARGETS = ["demo", "test", "check", "bench", "docs", "promises", "clean"]
+TARGETS = ["demo", "test", "check", "bench", "docs", "pictures", "promises", "clean"]
 
 
 def read(name):

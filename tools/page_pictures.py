@@ -1,12 +1,13 @@
-"""Make the README's pictures of the page: `python tools/page_pictures.py [--output FOLDER] [--all]`.
+"""Make the pictures of the page and the report: `python tools/page_pictures.py [--output FOLDER] [--all]`.
 
-Serves drawn runs (healthy, sick, crowded, hostile, ten million points, a thousand of them), visits each page with a
-headless Chromium and takes its picture, light and dark; with `--all` every page, at 1440x900 and at 390x844.
+Serves synthetic runs (healthy, sick, crowded, hostile, ten million points, a thousand runs), opens each page in
+headless Chromium and takes its picture, light and dark. With `--all`: every page, at 1440x900 and at 390x844.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,7 +26,7 @@ SETTLED = """(view) => document.body.dataset.view === view && !document.querySel
 
 
 class Shot(NamedTuple):
-    """One picture: its file, the view, the run by name, further parameters of the address."""
+    """One picture: its file name, the view, the name of the run, more parameters of the address."""
 
     name: str
     view: str
@@ -87,6 +88,26 @@ def place_of(keys: dict[str, str], shot: Shot) -> str:
     return f"#/{place}{f'?{query}' if query else ''}"
 
 
+def report_of(root: Path, run: str, scratch: Path) -> str:
+    """Write the HTML report of a run and return its address."""
+    path = scratch / "report.html"
+    command = [sys.executable, "-m", "stepscope", "report", run, "--dir", str(root), "--html", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path.as_uri()
+
+
+def take_report(browser: Any, address: str, size: dict[str, int], scheme: str) -> bytes:
+    """Open a report and return its picture."""
+    context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    try:
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_load_state("networkidle")
+        return bytes(page.screenshot())
+    finally:
+        context.close()
+
+
 def take(browser: Any, where: str, view: str, size: dict[str, int], scheme: str) -> bytes:
     """Visit a page and return its picture."""
     context = browser.new_context(
@@ -134,6 +155,10 @@ def main(argv: list[str]) -> int:
             crowd = stack.enter_context(Server(scratch / "many", scratch))
             crowd.keys()
             places.append((Shot("page-thousand", "runs"), crowd.page("#/")))
+        address = report_of(scratch / "runs", "gpt-small fp16", scratch)
+        for scheme in () if options.all else ("light", "dark"):
+            (options.output / f"report-{scheme}.png").write_bytes(take_report(browser, address, DESKTOP, scheme))
+            print(options.output / f"report-{scheme}.png", flush=True)
         for shot, where in places:
             for label, size in sizes.items():
                 for scheme in ("light", "dark"):

@@ -1,242 +1,259 @@
-"""Make docs/images/demo.svg: `python tools/picture.py [--output FILE] [--speed X]`.
+"""Make the terminal pictures of the docs from one real run: `python tools/picture.py [--output FOLDER] [--speed X]`.
 
-Runs `stepscope demo` in a pseudo-terminal, takes the screen of the moment when most has happened and the training still
-runs, and writes it as the picture of a terminal window. Blocks and lines are drawn, not set, so that no font can tear
-them apart. The picture ends with a checksum of itself: a test refuses one that was edited by hand.
+Runs `stepscope demo` in tmux, takes its screen and that of `stepscope top` when all faults have occurred, then that of
+`stepscope diagnose`, and writes each as an SVG of a terminal window. Blocks, lines and Braille dots are drawn as
+shapes, so that the picture does not depend on a font. Each file ends with a checksum: a test refuses manual edits.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import os
-import pty
 import re
-import signal
-import struct
+import shlex
 import subprocess
 import sys
 import tempfile
-import termios
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 ROOT = Path(__file__).resolve().parent.parent
-PICTURE = ROOT / "docs" / "images" / "demo.svg"
-COLUMNS, ROWS = 96, 28
-WIDE, HIGH, PAD, BAR = 8.4, 19, 18, 36
-"""Pixels: of a character, around the screen, of the window's title."""
-COLOURS = {31: "#ff7b72", 32: "#7ee787", 33: "#e3b341", 34: "#6ca4f8", 36: "#56d4dd"}
-TEXT, DIM, GROUND, EDGE = "#e6edf3", "#8b949e", "#0d1117", "#30363d"
-TOKEN = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|\r|\n|([^\x1b\r\n]+)")
-FRAME_END = "\x1b[?2026l"
-EIGHTHS = {character: place + 1 for place, character in enumerate("▏▎▍▌▋▊▉█")}
-LEVELS = {character: place + 1 for place, character in enumerate("▁▂▃▄▅▆▇")}
-STROKES = {"─": (0.0, 1.0, 1.0), "━": (0.0, 1.0, 3.0), "╸": (0.0, 0.5, 3.0)}
-"""Characters that are lines: start and end as shares of the width, thickness in pixels."""
+PICTURES = ROOT / "docs" / "images"
+SIZES = {"demo": (96, 34), "terminal": (120, 36), "diagnosis": (112, 40)}
+"""Columns and rows of the terminal, by picture."""
+TITLES = {"demo": "stepscope demo", "terminal": "stepscope top", "diagnosis": "stepscope diagnose latest"}
+CELL_WIDTH, CELL_HEIGHT, PADDING, TITLE_HEIGHT = 8.4, 19, 18, 36
+"""Pixels."""
+TEXT, DIM, BACKGROUND, EDGE = "#e6edf3", "#8b949e", "#0d1117", "#30363d"
+NORMAL = ("#6e7681", "#ff7b72", "#7ee787", "#e3b341", "#6ca4f8", "#d2a8ff", "#56d4dd", "#e6edf3")
+BRIGHT = ("#8b949e", "#ffa198", "#a5f0ad", "#f2cc60", "#9cc4ff", "#e2c5ff", "#8ae6ec", "#ffffff")
+"""The colours of the terminal: black, red, green, yellow, blue, magenta, cyan, white."""
+ESCAPE = re.compile(r"\x1b\[([\d;]*)m")
+EIGHTHS = {character: index + 1 for index, character in enumerate("▏▎▍▌▋▊▉█")}
+LEVELS = {character: index + 1 for index, character in enumerate("▁▂▃▄▅▆▇")}
+LINES = {
+    "─": ((0, 1, 1), None),
+    "━": ((0, 1, 3), None),
+    "╸": ((0, 0.5, 3), None),
+    "│": (None, (0, 1)),
+    "╭": ((0.5, 1, 1), (0.5, 1)),
+    "╮": ((0, 0.5, 1), (0.5, 1)),
+    "╰": ((0.5, 1, 1), (0, 0.5)),
+    "╯": ((0, 0.5, 1), (0, 0.5)),
+}
+"""Line characters: start, end and thickness in pixels of the horizontal stroke; start and end of the vertical one."""
+BRAILLE = 0x2800
+DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of the dot of each bit of a Braille character."""
+PHRASE = re.compile(r"\S+(?: \S+)*")
 CHECKSUM = "<!-- made by tools/picture.py from a real run, never by hand: sha256 {} -->\n"
-LEAVE = b"Ctrl-C to leave"
-SECONDS = 300
-MOMENT = 82
-"""Percent of the steps: everything planted has happened, the last evaluation only just."""
+PROGRESS = re.compile(r"of \d+, +(\d+) %")
+PERCENT = 82
+"""Progress at which the pictures are taken: all faults have occurred."""
+TIMEOUT_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a character looks."""
+    """Colours and weight of a character."""
 
-    colour: str = TEXT
+    color: str = TEXT
     bold: bool = False
+    reverse: bool = False
+
+    def changed(self, code: int) -> Style:
+        """Return the style after an escape code."""
+        if code == 0:
+            return Style()
+        if code in {1, 7}:
+            return Style(self.color, self.bold or code == 1, self.reverse or code == 7)
+        colors = {
+            2: DIM,
+            39: TEXT,
+            **{30 + i: c for i, c in enumerate(NORMAL)},
+            **{90 + i: c for i, c in enumerate(BRIGHT)},
+        }
+        return Style(colors.get(code, self.color), self.bold, self.reverse)
 
 
-@dataclass
-class Screen:
-    """As much of a terminal as the demo uses."""
+Cell = tuple[str, Style]
 
-    rows: int = ROWS
-    cells: list[dict[int, tuple[str, Style]]] = field(default_factory=list)
-    row: int = 0
-    column: int = 0
-    style: Style = field(default_factory=Style)
 
-    def __post_init__(self) -> None:
-        """Start empty."""
-        self.cells = [{} for _ in range(self.rows)]
-
-    def feed(self, text: str) -> None:
-        """Take in what a program wrote."""
-        for token in TOKEN.finditer(text):
-            if token[2]:
-                self._control(token[1], token[2])
-            elif token[0] == "\r":
-                self.column = 0
-            elif token[0] == "\n":
-                self._line_feed()
+def parse(text: str) -> list[list[Cell]]:
+    """Return the cells of a captured screen, row by row; styles continue on the next row as tmux writes them."""
+    rows, style = [], Style()
+    for line in text.rstrip("\n").split("\n"):
+        cells: list[Cell] = []
+        for index, part in enumerate(ESCAPE.split(line)):
+            if index % 2:
+                for code in part.split(";"):
+                    style = style.changed(int(code or 0))
             else:
-                self._write(token[3])
-
-    def text(self) -> str:
-        """Return the characters on the screen."""
-        lines = ("".join(row.get(place, (" ",))[0] for place in range(max(row, default=-1) + 1)) for row in self.cells)
-        return "\n".join(lines)
-
-    def _line_feed(self) -> None:
-        if self.row < self.rows - 1:
-            self.row += 1
-        else:
-            self.cells = [*self.cells[1:], {}]
-
-    def _write(self, text: str) -> None:
-        for character in text:
-            self.cells[self.row][self.column] = (character, self.style)
-            self.column += 1
-
-    def _control(self, value: str, command: str) -> None:
-        if command == "m":
-            self._dress([int(number or 0) for number in value.split(";")])
-        elif command == "A":
-            self.row = max(self.row - int(value or 1), 0)
-        elif command == "K":
-            kept = {place: cell for place, cell in self.cells[self.row].items() if place < self.column}
-            self.cells[self.row] = kept
-        elif command == "H":
-            self.row = self.column = 0
-        elif command == "J":
-            first = 0 if value == "2" else self.row + 1
-            self.cells[first:] = [{} for _ in self.cells[first:]]
-
-    def _dress(self, codes: list[int]) -> None:
-        style = self.style
-        for code in codes:
-            if code == 0:
-                style = Style()
-            elif code == 1:
-                style = Style(style.colour, bold=True)
-            elif code == 2:
-                style = Style(DIM, style.bold)
-            elif code in COLOURS:
-                style = Style(COLOURS[code], style.bold)
-        self.style = style
+                cells += [(character, style) for character in part]
+        rows.append(cells)
+    return rows
 
 
-def record(arguments: list[str]) -> str:
-    """Run the demo in a pseudo-terminal and return what it wrote."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-    program = "import sys; from stepscope.cli.main import main; sys.exit(main())"
+def started(rows: list[list[Cell]]) -> list[list[Cell]]:
+    """Return the rows from the head of the demo on: above it, the address of the page may still be visible."""
+    texts = ["".join(character for character, _ in row) for row in rows]
+    return rows[next((index for index, text in enumerate(texts) if text.startswith(" stepscope demo")), 0) :]
+
+
+class Terminal:
+    """A private tmux server with one window per command."""
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare the server; runs and sockets go to the folder."""
+        self._socket, self._folder = str(folder / "tmux"), folder
+
+    def run(self, name: str, words: list[str]) -> None:
+        """Start a `stepscope` command in a window of its own that stays open."""
+        columns, rows = SIZES[name]
+        settings = {"PYTHONPATH": str(ROOT / "src"), "STEPSCOPE_DIR": str(self._folder / "runs")}
+        environ = [f"{key}={value}" for key, value in settings.items()]
+        command = shlex.join(["env", *environ, sys.executable, "-m", "stepscope", *words]) + "; sleep 600"
+        self._tmux(
+            "new-session", "-d", "-s", name, "-x", str(columns), "-y", str(rows), "-c", str(self._folder), command
+        )
+
+    def screen(self, name: str) -> str:
+        """Return the screen of a window with its escape codes."""
+        return self._tmux("capture-pane", "-p", "-e", "-t", name)
+
+    def wait(self, name: str, ready: Callable[[str], bool]) -> str:
+        """Return the screen of a window as soon as it is ready; raise SystemExit if it never is."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while time.monotonic() < end:
+            shown = self.screen(name)
+            if ready(ESCAPE.sub("", shown)):
+                return shown
+            time.sleep(0.2)
+        raise SystemExit(f"cannot take the picture {name}: its screen never got ready:\n{self.screen(name)}")
+
+    def close(self) -> None:
+        """End all windows."""
+        self._tmux("kill-server")
+
+    def _tmux(self, *words: str) -> str:
+        environ = {name: value for name, value in os.environ.items() if name not in {"TMUX", "NO_COLOR", "COLUMNS"}}
+        command = ["tmux", "-S", self._socket, "-f", "/dev/null", *words]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
+
+
+def screens(speed: float, steps: int) -> Iterator[tuple[str, str]]:
+    """Run the demo and yield the name and the screen of each picture."""
+
+    def late(shown: str) -> bool:
+        progress = PROGRESS.search(shown)
+        return progress is not None and int(progress[1]) >= PERCENT
+
     with tempfile.TemporaryDirectory() as folder:
-        environ = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(ROOT / "src"), "STEPSCOPE_DIR": folder}
-        environ = {name: value for name, value in environ.items() if name not in {"NO_COLOR", "COLUMNS", "LINES"}}
-        command = [sys.executable, "-c", program, "demo", *arguments]
-        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd=folder)
-        os.close(theirs)
-        signal.alarm(SECONDS)
-        written = b""
-        while LEAVE not in written:
-            try:
-                written += os.read(ours, 1 << 16)
-            except OSError:  # the other end is closed
-                break
-        process.send_signal(signal.SIGINT)
-        code = process.wait()
-        os.close(ours)
-        signal.alarm(0)
-    if code:
-        raise SystemExit(f"the demo ended with {code}:\n{written.decode(errors='replace')[-2000:]}")
-    return written.decode()
+        terminal = Terminal(Path(folder))
+        terminal.run("demo", ["demo", "--speed", str(speed), "--steps", str(steps)])
+        try:
+            terminal.wait("demo", lambda shown: bool(PROGRESS.search(shown)))
+            terminal.run("terminal", ["top"])
+            yield "demo", terminal.wait("demo", late)
+            yield "terminal", terminal.wait("terminal", lambda shown: "checkpoint" in shown)
+            terminal.wait("demo", lambda shown: "Ctrl-C to leave" in shown)
+            terminal.run("diagnosis", ["diagnose", "latest"])
+            yield "diagnosis", terminal.wait("diagnosis", lambda shown: "What changed" in shown)
+        finally:
+            terminal.close()
 
 
-def live(written: str) -> Screen:
-    """Return the first screen past `MOMENT` percent of the steps; raise SystemExit if there is none."""
-    screen = Screen()
-    for frame in written.split(FRAME_END):
-        screen.feed(frame)
-        done = re.search(r"of \d+, +(\d+) %", screen.text())
-        if done and int(done[1]) >= MOMENT:
-            return screen
-    raise SystemExit("the demo has shown no screen of its last steps")
-
-
-def picture(screen: Screen) -> str:
-    """Return a screen as the picture of a terminal window."""
-    used = max(number for number, row in enumerate(screen.cells) if row) + 1
-    width, height = COLUMNS * WIDE + 2 * PAD, used * HIGH + BAR + 1.5 * PAD
-    body = "".join(_row(row, BAR + PAD / 2 + number * HIGH) for number, row in enumerate(screen.cells[:used]))
+def draw(rows: list[list[Cell]], columns: int, title: str) -> str:
+    """Return a screen as the SVG of a terminal window."""
+    used = max(index for index, row in enumerate(rows) if any(cell[0] != " " for cell in row)) + 1
+    width, height = columns * CELL_WIDTH + 2 * PADDING, used * CELL_HEIGHT + TITLE_HEIGHT + 1.5 * PADDING
+    top = TITLE_HEIGHT + PADDING / 2
+    body = "".join(_row(row, top + index * CELL_HEIGHT) for index, row in enumerate(rows[:used]))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" \
 height="{height:.0f}" role="img" aria-labelledby="t">
-<title id="t">stepscope demo in a terminal: a live table of metrics, phases of the step, and events</title>
-<rect x=".5" y=".5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="10" fill="{GROUND}" stroke="{EDGE}"/>
-<path d="M.5 {BAR}H{width - 0.5:.1f}" stroke="{EDGE}"/>
+<title id="t">{escape(title)} in a terminal</title>
+<rect x=".5" y=".5" width="{width - 1:.0f}" height="{height - 1:.0f}" rx="10" fill="{BACKGROUND}" stroke="{EDGE}"/>
+<path d="M.5 {TITLE_HEIGHT}H{width - 0.5:.1f}" stroke="{EDGE}"/>
 <g fill="{EDGE}"><circle cx="22" cy="18" r="6"/><circle cx="42" cy="18" r="6"/><circle cx="62" cy="18" r="6"/></g>
 <g font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','Liberation Mono',monospace" \
 font-size="14" xml:space="preserve">
-<text x="{width / 2:.0f}" y="23" text-anchor="middle" fill="{DIM}" font-size="13">stepscope demo</text>
+<text x="{width / 2:.0f}" y="23" text-anchor="middle" fill="{DIM}" font-size="13">{escape(title)}</text>
 {body}</g>
 </svg>
 """
 
 
-def _row(row: dict[int, tuple[str, Style]], top: float) -> str:
-    """Return one row: runs of text, and for each colour one path of all that is drawn."""
+def _row(row: list[Cell], top: float) -> str:
+    """Return one row: pieces of text of one style, and one path per colour for everything drawn."""
     shapes: dict[str, str] = {}
-    texts = ""
-    place = 0
-    columns = sorted(row)
-    while place < len(columns):
-        column = columns[place]
-        character, style = row[column]
-        shape = _shape(character, PAD + column * WIDE, top)
-        end = place + 1
-        if shape:
-            shapes[style.colour] = shapes.get(style.colour, "") + shape
+    texts, column = "", 0
+    for (style, is_drawn), group in groupby(row, key=lambda cell: (cell[1], bool(_shape(cell[0], 0, 0)))):
+        piece = "".join(character for character, _ in group)
+        left = PADDING + column * CELL_WIDTH
+        if style.reverse:
+            shapes[style.color] = shapes.get(style.color, "") + _box(left, top, len(piece) * CELL_WIDTH, CELL_HEIGHT)
+        if is_drawn:
+            paths = "".join(_shape(character, left + index * CELL_WIDTH, top) for index, character in enumerate(piece))
+            shapes[style.color] = shapes.get(style.color, "") + paths
         else:
-            while end < len(columns) and row[columns[end]][1] == style and not _is_drawn(row[columns[end]][0]):
-                end += 1
-            texts += _text("".join(row[columns[at]][0] for at in range(place, end)), column, style, top)
-        place = end
-    return texts + "".join(f'<path fill="{colour}" d="{path}"/>\n' for colour, path in shapes.items())
-
-
-def _is_drawn(character: str) -> bool:
-    return character in EIGHTHS or character in LEVELS or character in STROKES
+            texts += _text(piece, left, style, top)
+        column += len(piece)
+    return "".join(f'<path fill="{color}" d="{path}"/>\n' for color, path in shapes.items()) + texts
 
 
 def _shape(character: str, left: float, top: float) -> str:
-    """Return the path of a block or a line; empty for a character that is set as text."""
-    if character in STROKES:
-        start, end, thick = STROKES[character]
-        return _box(left + start * WIDE, top + (HIGH - thick) / 2, (end - start) * WIDE, thick)
+    """Return the path of a block, line or Braille character; empty for a character that is set as text."""
+    if character in LINES:
+        return "".join(_strokes(character, left, top))
     if character in EIGHTHS:
-        return _box(left, top + 3, EIGHTHS[character] / 8 * WIDE, HIGH - 6)
+        return _box(left, top + 3, EIGHTHS[character] / 8 * CELL_WIDTH, CELL_HEIGHT - 6)
     if character in LEVELS:
-        tall = LEVELS[character] / 8 * (HIGH - 6)
-        return _box(left, top + HIGH - 3 - tall, WIDE, tall)
+        high = LEVELS[character] / 8 * (CELL_HEIGHT - 6)
+        return _box(left, top + CELL_HEIGHT - 3 - high, CELL_WIDTH, high)
+    bits = ord(character) - BRAILLE
+    if 0 < bits < 1 << len(DOTS):
+        dots = [dot for bit, dot in enumerate(DOTS) if bits >> bit & 1]
+        return "".join(
+            _box(left + (x + 0.2) * CELL_WIDTH / 2, top + (y + 0.2) * CELL_HEIGHT / 4, 2.6, 2.6) for x, y in dots
+        )
     return ""
 
 
-def _box(left: float, top: float, wide: float, high: float) -> str:
-    return f"M{left:.1f} {top:.1f}h{wide:.1f}v{high:.1f}h{-wide:.1f}z"
+def _strokes(character: str, left: float, top: float) -> Iterator[str]:
+    across, down = LINES[character]
+    middle = left + CELL_WIDTH / 2 - 0.5
+    if across:
+        start, end, thick = across
+        yield _box(left + start * CELL_WIDTH, top + (CELL_HEIGHT - thick) / 2, (end - start) * CELL_WIDTH, thick)
+    if down:
+        yield _box(middle, top + down[0] * CELL_HEIGHT, 1, (down[1] - down[0]) * CELL_HEIGHT)
 
 
-def _text(text: str, column: int, style: Style, top: float) -> str:
-    """Return text as wide as its columns, whatever the font."""
-    shown = text.rstrip()
-    lead = len(shown) - len(shown.lstrip())
-    shown = shown.lstrip()
-    if not shown:
-        return ""
-    left, weight = PAD + (column + lead) * WIDE, ' font-weight="700"' if style.bold else ""
-    length = len(shown) * WIDE
-    return (
-        f'<text x="{left:.1f}" y="{top + 14:.1f}" textLength="{length:.1f}" fill="{style.colour}"{weight}>'
-        f"{escape(shown)}</text>\n"
+def _box(left: float, top: float, width: float, height: float) -> str:
+    return f"M{left:.1f} {top:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
+
+
+def _text(text: str, left: float, style: Style, top: float) -> str:
+    """Return text exactly as wide as its columns, in any font; browsers collapse spaces, so each phrase is placed."""
+    weight = ' font-weight="700"' if style.bold else ""
+    color = BACKGROUND if style.reverse else style.color
+    return "".join(
+        f'<text x="{left + part.start() * CELL_WIDTH:.1f}" y="{top + 14:.1f}"'
+        f' textLength="{len(part[0]) * CELL_WIDTH:.1f}" fill="{color}"{weight}>{escape(part[0])}</text>\n'
+        for part in PHRASE.finditer(text)
     )
 
 
 def signed(content: str) -> str:
-    """Return the picture with its checksum behind it."""
+    """Return the picture followed by its checksum."""
     return content + CHECKSUM.format(hashlib.sha256(content.encode()).hexdigest())
 
 
@@ -247,17 +264,17 @@ def is_untouched(content: str) -> bool:
 
 
 def main(argv: list[str]) -> int:
-    """Make the picture and return the exit code."""
+    """Make the pictures and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--output", type=Path, default=PICTURE, help="file to write (default: %(default)s)")
-    parser.add_argument("--speed", type=float, default=1.0, help="as of stepscope demo (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=1000, help="as of stepscope demo (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=PICTURES, help="folder to write to (default: %(default)s)")
+    parser.add_argument("--speed", type=float, default=1.0, help="as for stepscope demo (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1000, help="as for stepscope demo (default: %(default)s)")
     options = parser.parse_args(argv)
-    written = record(["--speed", str(options.speed), "--steps", str(options.steps)])
-    content = signed(picture(live(written)))
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(content, encoding="utf-8")
-    print(f"{options.output}: {len(content.encode())} bytes")
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name, shown in screens(options.speed, options.steps):
+        content = signed(draw(started(parse(shown)), SIZES[name][0], TITLES[name]))
+        (options.output / f"{name}.svg").write_text(content, encoding="utf-8")
+        print(f"{options.output / name}.svg: {len(content.encode())} bytes", flush=True)
     return 0
 
 
