@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from stepscope.cli.main import main
-from stepscope.cli.text.plain import width_of
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.terminal_text import width_of
 from stepscope.sources.baselines import baseline_path
 from stepscope.sources.groups import group_of
 from tests.exporters.recorded import make_run, points_of, seal_points

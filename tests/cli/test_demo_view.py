@@ -7,7 +7,7 @@ import pytest
 
 from stepscope.cli.demo.lines import Lines, one_line
 from stepscope.cli.demo.summary import summary
-from stepscope.cli.text.plain import is_screen
+from stepscope.cli.text.terminal import is_screen
 from stepscope.store.points import Points
 from stepscope.views.live_run import Column, Recorded, View, columns_of, happenings, view
 

@@ -10,7 +10,8 @@ from stepscope.analysis.cost.ledger import CLASSES, WASTE
 from stepscope.analysis.cost.prices import load
 from stepscope.cli.commands.ledger import Page
 from stepscope.cli.main import main
-from stepscope.cli.text.plain import Paint, width_of
+from stepscope.cli.text.terminal import Paint
+from stepscope.core.terminal_text import width_of
 from stepscope.store.states import NodeState, RankState
 from stepscope.views.ledger import REMEDIES, Question, account
 from tests.store.recorded import Recorded

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.cli.text.machine_lines import end_lines, machine_lines
-from stepscope.cli.text.plain import Paint
+from stepscope.cli.text.terminal import Paint
 
 PLAIN = Paint()
 

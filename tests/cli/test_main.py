@@ -9,9 +9,10 @@ import pytest
 
 from stepscope.cli import main as program
 from stepscope.cli.main import COMMANDS, build_parser, main
-from stepscope.cli.text.plain import Paint, bar, columns, cut, plain, sparkline, width_of
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, bar, columns, sparkline
 from stepscope.core.errors import StepscopeError, UsageError
+from stepscope.core.terminal_text import cut, plain, width_of
 from stepscope.version import __version__
 
 SOURCE = Path(program.__file__).parents[2]
@@ -65,7 +66,7 @@ def test_wrong_arguments_exit_with_2(arguments, capsys):
 @pytest.mark.parametrize("name", ["runs", "show", "gc", "doctor"])
 def test_docstring_is_the_help(name, capsys):
     """The docstring of a command's module is its help, and its first line stands in the list."""
-    module = __import__(f"stepscope.cli.{name}", fromlist=["run"])
+    module = __import__(f"stepscope.cli.commands.{name}", fromlist=["run"])
     with pytest.raises(SystemExit):
         main([name, "--help"])
     assert module.__doc__.strip() in capsys.readouterr().out

@@ -10,8 +10,9 @@ import pytest
 import stepscope
 from stepscope.cli.commands.show import Page, flatten
 from stepscope.cli.main import main
-from stepscope.cli.text.plain import Paint, width_of
+from stepscope.cli.text.terminal import Paint
 from stepscope.core.ring import NO_STEP
+from stepscope.core.terminal_text import width_of
 from stepscope.store.series import Series
 from stepscope.views.overview import (
     FINE_POINTS,

@@ -8,9 +8,9 @@ import sys
 
 from stepscope.cli.command import FAILED, USAGE
 from stepscope.cli.parser import COMMANDS, build_parser
-from stepscope.cli.text.plain import plain_lines
 from stepscope.core.environment import ours
 from stepscope.core.errors import StepscopeError
+from stepscope.core.terminal_text import plain_lines
 
 INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from stepscope.cli.text.plain import plain
+from stepscope.core.terminal_text import plain
 from stepscope.sources import source
 from stepscope.store import catalog
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from stepscope.cli.command import USAGE
 from stepscope.cli.examples import shown
-from stepscope.cli.text.plain import columns, plain_lines
+from stepscope.cli.text.terminal import columns
+from stepscope.core.terminal_text import plain_lines
 from stepscope.version import __version__
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from stepscope.tui.text import plain
+from stepscope.core.terminal_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.numbers import format_duration, format_value
+from stepscope.core.terminal_text import plain
 from stepscope.tui.draw_overview import MARKS, alert_line, event_line
 from stepscope.tui.frame import box
-from stepscope.tui.text import plain
 
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.core.numbers import format_short
+from stepscope.core.terminal_text import plain, width_of
 from stepscope.tui.braille import picture
 from stepscope.tui.frame import beside, box, widths
-from stepscope.tui.text import plain, right, width_of
+from stepscope.tui.text import right
 from stepscope.tui.theme import LINES
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ import time
 from typing import TYPE_CHECKING
 
 from stepscope.core.numbers import format_duration, format_value
+from stepscope.core.terminal_text import cut, plain, width_of
 from stepscope.tui.frame import Hit
-from stepscope.tui.text import apart, cut, fitted, length, plain, width_of
+from stepscope.tui.text import apart, fitted, length
 from stepscope.tui.theme import state_style
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from stepscope.core.numbers import format_portion, format_share, format_value
+from stepscope.core.terminal_text import cut, level_of, plain
 from stepscope.core.vocabulary import unit_of
 from stepscope.tui.frame import beside, box, widths
-from stepscope.tui.text import cut, left, meter, plain, right, spark
+from stepscope.tui.text import left, meter, right, spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -205,7 +206,7 @@ def core_box(cores: Sequence[float], width: int) -> list[Line]:
     for start in range(0, min(len(cores), per_row * 4), per_row):
         line: Line = [(" ", "")]
         for use in cores[start : start + per_row]:
-            line.append(("▁▂▃▄▅▆▇█"[max(0, min(7, round(use * 7)))] * (each - 1), core_style(use)))
+            line.append((level_of(use) * (each - 1), core_style(use)))
             line.append((" ", ""))
         rows.append(line)
     busy = sum(use >= NEARLY for use in cores)

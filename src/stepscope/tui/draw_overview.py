@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.endings import end_words
 from stepscope.core.numbers import format_duration, format_share, format_value
+from stepscope.core.terminal_text import cut, plain
 from stepscope.tui.draw_graphs import graphs
 from stepscope.tui.draw_head import progress
 from stepscope.tui.draw_machine import machine_lines, machine_rows
 from stepscope.tui.frame import beside, box, flowed, stacked
-from stepscope.tui.text import cut, plain
 from stepscope.tui.theme import phase_style, signs_of, state_style
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from stepscope.core.numbers import format_change, format_value
+from stepscope.core.terminal_text import cut, plain
 from stepscope.tui.draw_machine import percent
 from stepscope.tui.frame import box
-from stepscope.tui.text import cut, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from stepscope.tui.text import apart, cut, fitted, length, width_of
+from stepscope.core.terminal_text import cut, width_of
+from stepscope.tui.text import apart, fitted, length
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from stepscope.core.terminal_text import plain
 from stepscope.tui.draw_alerts import alerts_view
 from stepscope.tui.draw_graphs import metrics_view
 from stepscope.tui.draw_head import keys, tabs, title
@@ -11,7 +12,7 @@ from stepscope.tui.draw_machine import machine_view
 from stepscope.tui.draw_overview import overview
 from stepscope.tui.draw_ranks import ranks_view
 from stepscope.tui.frame import Frame, filled
-from stepscope.tui.text import fitted, plain
+from stepscope.tui.text import fitted
 
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look

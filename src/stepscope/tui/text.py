@@ -1,12 +1,10 @@
-"""Styled text as plain data: a line is a list of (text, style) pairs, and nothing of a run can act on the terminal."""
+"""Styled text as plain data: a line is a list of (text, style) pairs."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from typing import TYPE_CHECKING
 
-from stepscope.core.names import REPLACEMENT, UNSAFE
+from stepscope.core.terminal_text import bar_of, cut, level_of, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,43 +12,6 @@ if TYPE_CHECKING:
     Span = tuple[str, str]
     """Text, and its style by name: see theme.py. The width of the text is its number of columns, as `width` says."""
     Line = list[Span]
-
-ELLIPSIS = "…"
-BLANKS = str.maketrans({"\n": " ", "\r": " ", "\t": " ", "\u2028": " ", "\u2029": " "})
-WIDE = re.compile("[^\\x20-\\u02ff\\u2000-\\u2bff]")
-"""Characters that may take two columns, or none."""
-EIGHTHS = " ▏▎▍▌▋▊▉"
-
-
-def plain(text: object, limit: int = 500) -> str:
-    """Return a run's text on one line, without control characters or escape sequences."""
-    return UNSAFE.sub(REPLACEMENT, str(text)[:limit].translate(BLANKS))
-
-
-def width_of(text: str) -> int:
-    """Return the columns that a text takes."""
-    return len(text) if WIDE.search(text) is None else sum(map(_columns, text))
-
-
-def _columns(character: str) -> int:
-    if character < "\u0300" or "\u2000" <= character <= "\u2bff":
-        return 1
-    if unicodedata.category(character) in {"Mn", "Me", "Cf"}:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def cut(text: str, width: int) -> str:
-    """Return the text, or as much of it as fits before an ellipsis."""
-    if width_of(text) <= width:
-        return text
-    used, kept = 0, ""
-    for character in text:
-        used += _columns(character)
-        if used > width - 1:
-            break
-        kept += character
-    return kept.rstrip() + ELLIPSIS if width > 0 else ""
 
 
 def left(text: str, width: int) -> str:
@@ -100,18 +61,11 @@ def meter(share: float | None, width: int, style: str) -> Line:
     """Return a bar of a share from 0 to 1, in eighths of a column."""
     if share is None:
         return [("·" * width, "faint")]
-    eighths = round(max(0.0, min(1.0, share)) * width * 8)
-    whole, part = divmod(eighths, 8)
-    full = "█" * whole + (EIGHTHS[part] if part else "")
+    full = bar_of(share, width)
     return [(full, style), ("·" * (width - len(full)), "faint")]
 
 
 def spark(levels: Sequence[float | None], width: int, top: float) -> str:
     """Return one row of small bars from 0 to `top`, the newest at the right; a gap where there is none."""
-    marks = "▁▂▃▄▅▆▇█"
-    shown = list(levels)[-width:]
-    text = "".join(
-        " " if level is None or level != level else marks[max(0, min(7, round(level / (top or 1.0) * 7)))]  # noqa: PLR0124 - NaN
-        for level in shown
-    )
-    return text.rjust(width)
+    shown = [" " if level is None or level != level else level_of(level / (top or 1.0)) for level in levels[-width:]]  # noqa: PLR0124 - NaN
+    return "".join(shown).rjust(width)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from stepscope.alerts.actions import actions_of, commands_of
 from stepscope.alerts.delivery.channel import APPRISE, Channel, channels_of
 from stepscope.cli.command import FAILED, FINE, print_json
-from stepscope.cli.text.plain import Paint, plain
+from stepscope.cli.text.terminal import Paint
 from stepscope.core.config import discover, load
 from stepscope.core.errors import StepscopeError
+from stepscope.core.terminal_text import plain
 
 if TYPE_CHECKING:
     import argparse

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, print_json
 from stepscope.cli.commands.alerts_channels import alert_settings
-from stepscope.cli.text.plain import Paint, columns, plain
 from stepscope.cli.text.progress import progress
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_count
+from stepscope.core.terminal_text import plain
 
 if TYPE_CHECKING:
     import argparse

@@ -12,10 +12,11 @@ from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
 from stepscope.alerts.requests import LASTS, ask
 from stepscope.cli.command import FINE, print_json
 from stepscope.cli.named_run import open_run
-from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import StepscopeError
 from stepscope.core.numbers import format_age, format_count
+from stepscope.core.terminal_text import cut, plain
 from stepscope.store.events import encode_event
 from stepscope.store.layout import write_once
 

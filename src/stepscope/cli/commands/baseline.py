@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_output, add_root, print_json
 from stepscope.cli.named_run import say
-from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import StepscopeError
 from stepscope.core.numbers import format_value
+from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
     import argparse

@@ -18,11 +18,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, GATE, add_json, add_root, print_json
-from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_value
+from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE, add_root
-from stepscope.cli.text.plain import plain
+from stepscope.core.terminal_text import plain
 
 if TYPE_CHECKING:
     import argparse

@@ -81,7 +81,7 @@ def _speed(text: str) -> float:
 def run(options: argparse.Namespace) -> int:
     """Start the training, show it, and print a summary."""
     from stepscope.cli.demo.training import Settings
-    from stepscope.cli.text.plain import is_dashboard_terminal
+    from stepscope.cli.text.terminal import is_dashboard_terminal
 
     settings = Settings(options.steps, options.seed, options.speed, options.project, options.dir)
     terminal = is_dashboard_terminal()
@@ -166,7 +166,7 @@ def _read(past: Past) -> tuple[Recorded, View]:
 def _summarize(past: Past, root: str | None) -> None:
     """Print the summary, the folder of the run, and what to type next."""
     from stepscope.cli.demo.summary import summary
-    from stepscope.cli.text.plain import Paint
+    from stepscope.cli.text.terminal import Paint
 
     paint = Paint.of()
     print()

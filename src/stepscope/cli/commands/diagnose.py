@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.named_run import resolve
 from stepscope.cli.text.diagnosis_lines import lines
-from stepscope.cli.text.plain import Paint, columns, plain
 from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.config import discover, load_or_default
+from stepscope.core.terminal_text import plain
 
 if TYPE_CHECKING:
     import argparse

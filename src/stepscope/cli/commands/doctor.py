@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from stepscope.cli.command import FAILED, FINE, add_json, add_root, print_json
 from stepscope.cli.commands import checks
 from stepscope.cli.commands.checks import BAD, NOTE, OFF, OK, Finding
-from stepscope.cli.text.plain import Paint, columns, plain, shows_unicode
+from stepscope.cli.text.terminal import Paint, columns, shows_unicode
 from stepscope.core.config import discover, load, load_or_default
 from stepscope.core.errors import UsageError
 from stepscope.core.places import find_places
+from stepscope.core.terminal_text import plain
 from stepscope.samplers.machine import host_samplers
 from stepscope.samplers.nvidia import describe_gpus
 from stepscope.store.catalog import runs_root

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE, add_output, add_root, add_run
-from stepscope.cli.text.plain import plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
+from stepscope.core.terminal_text import plain
 from stepscope.exporters.files.selection import SPELLINGS
 from stepscope.exporters.formats import FORMATS
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
 from stepscope.cli.text.number import real, whole
-from stepscope.cli.text.plain import Paint, columns, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.numbers import format_count, format_value
+from stepscope.core.terminal_text import plain
 from stepscope.store.catalog import runs_root, salvage_quietly
 from stepscope.store.retention import Limits, Removal, apply, clear, find_candidates, leftovers, plan
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
-from stepscope.cli.text.plain import plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.core.errors import UsageError
+from stepscope.core.terminal_text import plain
 
 if TYPE_CHECKING:
     import argparse

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.named_run import resolve
-from stepscope.cli.text.plain import Paint, bar, columns, cut, plain
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, bar, columns
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import UsageError
 from stepscope.core.numbers import format_count, format_duration, format_money, format_share, format_value
+from stepscope.core.terminal_text import cut, plain
 from stepscope.sources.source import RUN
 
 if TYPE_CHECKING:

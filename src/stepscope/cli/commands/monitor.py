@@ -19,8 +19,9 @@ from stepscope.cli.command import FINE
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text.machine_line import one_line
 from stepscope.cli.text.number import gpu_index, port, real, whole
-from stepscope.cli.text.plain import is_dashboard_terminal, plain
+from stepscope.cli.text.terminal import is_dashboard_terminal
 from stepscope.core.errors import StepscopeError
+from stepscope.core.terminal_text import plain
 from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
 from stepscope.exporters.files.monitor_rows import gpu_indices, gpu_rows, system_row, timestamp
 from stepscope.watcher.machine import Machine, local_samplers

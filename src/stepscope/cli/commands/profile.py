@@ -17,11 +17,12 @@ from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.commands.checks import LiveRing, rings
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.number import whole
-from stepscope.cli.text.plain import columns, cut, plain
+from stepscope.cli.text.terminal import columns
 from stepscope.core.errors import StepscopeError
 from stepscope.core.events import ours
 from stepscope.core.numbers import format_count, format_duration, format_value
 from stepscope.core.places import REQUEST_SUFFIX, find_places
+from stepscope.core.terminal_text import cut, plain
 from stepscope.session.requests import STARTED, TAKEN, Request, place
 from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes

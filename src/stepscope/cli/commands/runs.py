@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_json, add_root, print_json
 from stepscope.cli.text.number import whole
-from stepscope.cli.text.plain import Paint, columns, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.command_line import typed
 from stepscope.core.endings import is_bad
 from stepscope.core.numbers import format_age, format_count, format_duration
+from stepscope.core.terminal_text import cut, plain
 from stepscope.store.catalog import RunInfo, chosen_root, elsewhere, runs
 
 if TYPE_CHECKING:

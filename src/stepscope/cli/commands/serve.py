@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from stepscope.cli.command import FINE
 from stepscope.cli.named_run import say
-from stepscope.cli.text.plain import plain
 from stepscope.core.errors import StepscopeError
+from stepscope.core.terminal_text import plain
 from stepscope.store.catalog import chosen_root, elsewhere
 
 if TYPE_CHECKING:

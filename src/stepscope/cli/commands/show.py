@@ -16,10 +16,11 @@ from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.commands.runs import STYLES, style_of
 from stepscope.cli.named_run import resolve
 from stepscope.cli.text.machine_lines import end_lines, machine_lines
-from stepscope.cli.text.plain import Paint, bar, columns, cut, plain, sparkline
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, bar, columns, sparkline
 from stepscope.core.numbers import format_age, format_count, format_duration, format_value
+from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
     import argparse

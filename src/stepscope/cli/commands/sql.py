@@ -17,10 +17,11 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FINE, add_root
-from stepscope.cli.text.plain import Paint, columns, plain, plain_lines
 from stepscope.cli.text.progress import add_quiet, progress
 from stepscope.cli.text.table import Column, table
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.numbers import format_count
+from stepscope.core.terminal_text import plain, plain_lines
 
 if TYPE_CHECKING:
     import argparse

@@ -18,8 +18,9 @@ from stepscope.cli.commands.monitor import LONGEST, SHORTEST
 from stepscope.cli.named_run import find_run, say
 from stepscope.cli.signals import ended_by_signals
 from stepscope.cli.text.number import gpu_index, real
-from stepscope.cli.text.plain import is_dashboard_terminal, plain
+from stepscope.cli.text.terminal import is_dashboard_terminal
 from stepscope.core.numbers import format_count, format_duration, format_share, format_value
+from stepscope.core.terminal_text import plain
 from stepscope.store.catalog import changed_at, chosen_root, elsewhere, run_folders, runs_root, salvage_quietly
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stepscope.cli.command import FAILED, FINE, add_json, print_json
-from stepscope.cli.text.plain import Paint, columns, plain_lines
 from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.terminal import Paint, columns
 from stepscope.core.errors import UsageError
+from stepscope.core.terminal_text import plain_lines
 from stepscope.sources.traces import TraceOptions, analyse, expand
 
 if TYPE_CHECKING:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.text.plain import Paint, cut, plain
 from stepscope.core.numbers import format_count, format_duration, format_money, format_share, format_value
+from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from stepscope.cli.text.terminal import Paint
 
 MARKS = {"critical": ("!!", "red"), "warning": ("!", "yellow"), "info": ("-", "dim")}
 LABEL = 10

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from stepscope.cli.text.plain import plain
 from stepscope.core.numbers import format_portion, format_share, format_value
+from stepscope.core.terminal_text import plain
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:

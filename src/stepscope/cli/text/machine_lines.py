@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.text.plain import Paint, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.core.numbers import format_count, format_value
+from stepscope.core.terminal_text import cut, plain
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from stepscope.cli.text.terminal import Paint
 
 LABEL = 10
 MOST_INSTANCES = 16

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepscope.cli.text.plain import Paint, cut, width_of
+from stepscope.core.terminal_text import cut, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from stepscope.cli.text.terminal import Paint
 
 GAP = "  "
 

@@ -6,9 +6,10 @@ import os
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from stepscope.cli.text.plain import Paint, bar, cut, plain
 from stepscope.cli.text.table import Cell, Column, table
+from stepscope.cli.text.terminal import Paint, bar
 from stepscope.core.numbers import format_count, format_duration
+from stepscope.core.terminal_text import cut, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
