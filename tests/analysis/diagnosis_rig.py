@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.diagnosis.evidence import Evidence, Steps, Track
+from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ HEALTHY = {"data": 0.001, "forward": 0.01, "backward": 0.02, "optimizer": 0.004,
 
 def steps(
     phases: Mapping[str, float | Numbers] = HEALTHY, count: int = 200, rank: int = 0, seed: int = 0, noise: float = 0.05
-) -> Steps:
+) -> RankSteps:
     """Return steps with these phases, each with some noise; an array is taken as it is."""
     chance = np.random.default_rng(seed + rank)
     made = {
@@ -29,7 +29,7 @@ def steps(
         for name, value in phases.items()
     }
     seconds = np.nansum(np.stack(list(made.values())), axis=0)
-    return Steps(rank, np.arange(count), 1.7e9 + np.cumsum(seconds), seconds, made)
+    return RankSteps(rank, np.arange(count), 1.7e9 + np.cumsum(seconds), seconds, made)
 
 
 def track(value: Sequence[float] | Numbers, every: int = 1, apart: float = 1.0) -> Track:
@@ -45,7 +45,7 @@ def falling(count: int = 300, seed: int = 0, noise: float = 0.02) -> Numbers:
     return 0.3 + 2.0 * np.exp(-np.arange(count) / (count / 6)) + chance.normal(0, noise, count)
 
 
-def evidence(*ranks: Steps, events: Sequence[Mapping[str, Any]] = (), **given: Any) -> Evidence:
+def evidence(*ranks: RankSteps, events: Sequence[Mapping[str, Any]] = (), **given: Any) -> Evidence:
     """Return a run of these ranks; `series` by name, as tracks or values of rank 0."""
     series = {
         name: value if isinstance(value, dict) else {0: value if isinstance(value, Track) else track(value)}

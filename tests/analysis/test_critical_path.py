@@ -7,11 +7,11 @@ from stepscope.analysis.trace.critical_path import UNKNOWN_KIND, Chains, critica
 from stepscope.analysis.trace.graph import graph
 from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.names import short_name
-from stepscope.analysis.trace.window import Window, window_of
+from stepscope.analysis.trace.window import TraceWindow, window_of
 from tests.analysis.trace_rig import Rig
 
 
-def path(rig: Rig, window: Window | None = None) -> dict:
+def path(rig: Rig, window: TraceWindow | None = None) -> dict:
     trace = rig.trace()
     found = critical_path(trace, window or window_of(trace))
     assert found is not None
@@ -96,7 +96,7 @@ def test_a_wait_between_streams_is_inferred_from_its_moment():
     """Work that was long ready and started when another stream ended something waited for it."""
     rig = Rig().launch("compute", (0, 1), (5, 205)).launch("reduce", (2, 3), (206, 306), stream=9)
     rig.launch("warm", (0.2, 0.4), (3, 4), stream=9)
-    found = path(rig, Window("given", 5_000, 306_000))
+    found = path(rig, TraceWindow("given", 5_000, 306_000))
     assert kinds(found)["compute"] == 300
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.analysis.diagnosis.changes import changes, slow_steps
-from stepscope.analysis.diagnosis.evidence import Evidence, Steps, Track
+from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
 from stepscope.analysis.diagnosis.kinds import KINDS
 from stepscope.analysis.diagnosis.missing import missing
 from stepscope.analysis.diagnosis.rhythm import even
@@ -124,7 +124,7 @@ def test_no_numbers_break_a_diagnosis(
     count = min(len(seconds), len(data))
     values = np.abs(np.nan_to_num(np.array(seconds[:count]), posinf=1e9))
     phases = {"data": np.array(data[:count]), "forward": values / 2}
-    run = Steps(0, np.arange(count), np.cumsum(values.clip(0, 1e12)), values, phases)
+    run = RankSteps(0, np.arange(count), np.cumsum(values.clip(0, 1e12)), values, phases)
     whole = evidence(
         run, series={"loss": track(loss), "memory/resident_bytes": track(memory), "learning_rate": track(loss)}
     )

@@ -12,12 +12,12 @@ from stepscope.core.numbers import format_value
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, steps, track
 
 if TYPE_CHECKING:
-    from stepscope.analysis.diagnosis.evidence import Steps, Track
+    from stepscope.analysis.diagnosis.evidence import RankSteps, Track
 
 SLOW = 0.03
 
 
-def ranks(late: int | None, phase: str, count: int = 4) -> list[Steps]:
+def ranks(late: int | None, phase: str, count: int = 4) -> list[RankSteps]:
     """Return ranks of which one is late in a phase; the others wait for it inside the backward pass."""
     made = []
     for rank in range(count):

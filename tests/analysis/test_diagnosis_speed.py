@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.analysis.diagnosis.changes import changes
-from stepscope.analysis.diagnosis.evidence import Steps, Track
+from stepscope.analysis.diagnosis.evidence import RankSteps, Track
 from stepscope.analysis.diagnosis.verdict import findings, primary, summary
 from tests.analysis.diagnosis_rig import HEALTHY, busy, evidence, falling, steps, track
 
@@ -345,7 +345,7 @@ def test_thinned_phases_and_blocks_of_steps_give_the_same_shares() -> None:
     whole = steps(HEALTHY | {"data": 0.05}, count=2000)
     thin = {name: np.where(np.arange(2000) % 4 == 0, seconds, np.nan) for name, seconds in whole.phases.items()}
     blocks = {name: seconds.reshape(-1, 100).mean(axis=1) for name, seconds in whole.phases.items()}
-    joined = Steps(
+    joined = RankSteps(
         *(0, whole.step[99::100], whole.end[99::100], whole.seconds.reshape(-1, 100).mean(axis=1), blocks),
         weight=np.full(20, 100.0),
     )
@@ -378,7 +378,7 @@ def test_a_stall_of_other_steps_than_the_evaluations_is_told() -> None:
     assert [one.kind for one in found if one.severity != "info"] == ["periodic_stall"]
 
 
-def sampled(run: Steps, every: int, length: int = 2) -> Steps:
+def sampled(run: RankSteps, every: int, length: int = 2) -> RankSteps:
     """Return a run in which only some steps in a row, of so many, have their phases measured."""
     left_out = np.arange(len(run)) % every >= length
     return replace(run, phases={name: np.where(left_out, np.nan, seconds) for name, seconds in run.phases.items()})

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.trace.window import (
     Intervals,
-    Window,
+    TraceWindow,
     clip,
     common,
     excerpt,
@@ -46,7 +46,7 @@ def covered(intervals: Intervals) -> set[int]:
 @given(SPANS, SPANS)
 def test_sets_of_intervals_are_sets_of_moments(one, other):
     """Union, intersection, clipping, gaps and length are those of the moments covered."""
-    first, second, window = union(*arrays(one)), union(*arrays(other)), Window("given", 5, 20)
+    first, second, window = union(*arrays(one)), union(*arrays(other)), TraceWindow("given", 5, 20)
     assert covered(first) == moments(one)
     assert covered(common(first, second)) == moments(one) & moments(other)
     assert covered(clip(first, window)) == moments(one) & set(range(5, 20))
@@ -57,10 +57,10 @@ def test_sets_of_intervals_are_sets_of_moments(one, other):
 def test_windows():
     """The window is that of the device's events, of the host's without a device, or as given; empty is defined."""
     rig = Rig(origin=1_000_000).operator("aten::mm", 0, 50)
-    assert window_of(rig.trace()) == Window("host_events", 0, 50_000)
+    assert window_of(rig.trace()) == TraceWindow("host_events", 0, 50_000)
     trace = rig.launch("gemm", (5, 6), (10, 20)).trace()
-    assert window_of(trace) == Window("gpu_events", 10_000, 20_000)
-    assert window_of(trace, 1012) == Window("given", 12_000, 20_000)
+    assert window_of(trace) == TraceWindow("gpu_events", 10_000, 20_000)
+    assert window_of(trace, 1012) == TraceWindow("given", 12_000, 20_000)
     assert window_of(trace).facts(trace.origin) == {"kind": "gpu_events", "start_us": 1010.0, "end_us": 1020.0}
     assert window_of(Rig().trace()).length == 0
 
@@ -69,9 +69,9 @@ def test_steps_are_found_on_host_and_device():
     """Steps come in order with their number; where they are drawn on the device, the window of steps is theirs."""
     rig = Rig().annotation("ProfilerStep#3", 0, 10).annotation("ProfilerStep#4", 10, 25).annotation("Step", 1, 2)
     assert [tuple(step) for step in steps(rig.trace())] == [(3, 0, 10_000), (4, 10_000, 25_000)]
-    assert step_window(rig.trace()) == Window("profiler_steps", 0, 25_000)
+    assert step_window(rig.trace()) == TraceWindow("profiler_steps", 0, 25_000)
     rig.add(RANGE, "ProfilerStep#3", 2, 30, ("gpu", 7))
-    assert step_window(rig.trace()) == Window("profiler_steps", 2000, 30_000)
+    assert step_window(rig.trace()) == TraceWindow("profiler_steps", 2000, 30_000)
     assert step_window(Rig().trace()) is None
 
 

@@ -10,7 +10,7 @@ from bench.traces import plain_shares
 from stepscope.analysis.trace.breakdown import breakdown
 from stepscope.analysis.trace.roles import roles
 from stepscope.analysis.trace.summary import choose_window, summary
-from stepscope.analysis.trace.window import Window, window_of
+from stepscope.analysis.trace.window import TraceWindow, window_of
 from stepscope.core.trace import KERNEL, MEMCPY
 from stepscope.importers.traces.chrome_trace import read_traces
 from tests.analysis.trace_rig import Rig
@@ -51,8 +51,8 @@ def test_classes_overlap_and_are_exposed():
 def test_events_are_cut_at_the_window():
     """Only what lies inside the window counts."""
     trace = Rig().add(KERNEL, "gemm", 0, 40, ("gpu", 7)).trace()
-    assert facts_of(trace, Window("given", 30_000, 50_000))["compute_percent"] == 50
-    assert facts_of(trace, Window("given", 50_000, 50_000))["idle_percent"] is None
+    assert facts_of(trace, TraceWindow("given", 30_000, 50_000))["compute_percent"] == 50
+    assert facts_of(trace, TraceWindow("given", 50_000, 50_000))["idle_percent"] is None
 
 
 def test_nothing_is_said_without_a_device():

@@ -4,7 +4,7 @@ import pytest
 
 from stepscope.analysis.trace.kernels import NAMES as FAMILY_NAMES
 from stepscope.analysis.trace.kernels import _family, families, family_table, findings, kernel_table
-from stepscope.analysis.trace.window import Window, window_of
+from stepscope.analysis.trace.window import TraceWindow, window_of
 from tests.analysis.trace_rig import Rig
 
 
@@ -63,7 +63,7 @@ def test_gain_is_the_time_in_which_nothing_else_ran():
 def test_only_what_lies_in_the_window_counts():
     """A kernel at the edge counts with its part, one outside not at all."""
     trace = Rig().launch("a", (0, 1), (0, 100)).launch("b", (1, 2), (300, 400)).trace()
-    assert [(row["name"], row["total_us"]) for row in kernel_table(trace, Window("given", 50_000, 200_000))] == [
+    assert [(row["name"], row["total_us"]) for row in kernel_table(trace, TraceWindow("given", 50_000, 200_000))] == [
         ("a", 50)
     ]
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from stepscope.analysis.trace.operators import operator_table
-from stepscope.analysis.trace.window import Window, window_of
+from stepscope.analysis.trace.window import TraceWindow, window_of
 from tests.analysis.trace_rig import Rig
 
 
-def table(rig: Rig, window: Window | None = None) -> dict[str, dict]:
+def table(rig: Rig, window: TraceWindow | None = None) -> dict[str, dict]:
     trace = rig.trace()
     return {row["name"]: row for row in operator_table(trace, window or window_of(trace))}
 
@@ -54,7 +54,7 @@ def test_what_launched_the_window_belongs_to_it():
 def test_kernels_without_a_call_are_joined_by_the_external_id():
     """Some profilers record the operator's number only."""
     rig = Rig().operator("aten::mm", 0, 5, external=9).add(8, "sgemm", 10, 30, ("gpu", 7), external=9)
-    assert table(rig, Window("given", 0, 30_000))["aten::mm"]["device_us"] == 20
+    assert table(rig, TraceWindow("given", 0, 30_000))["aten::mm"]["device_us"] == 20
 
 
 def test_without_a_device_the_gain_is_the_host_time():

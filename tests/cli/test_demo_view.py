@@ -9,7 +9,7 @@ from stepscope.cli.demo.lines import Lines, one_line
 from stepscope.cli.demo.summary import summary
 from stepscope.cli.text.terminal import is_screen
 from stepscope.store.points import Points
-from stepscope.views.live_run import Column, Recorded, View, columns_of, happenings, view
+from stepscope.views.live_run import LiveRun, LiveView, MetricColumn, columns_of, happenings, view
 
 STEPS = 200
 
@@ -18,7 +18,7 @@ def column(values, seq=None, step=None):
     values = np.asarray(values, float)
     seq = np.arange(len(values)) if seq is None else np.asarray(seq)
     step = seq if step is None else np.asarray(step)
-    return Column(seq, step, 1000.0 + step * 0.1, values)
+    return MetricColumn(seq, step, 1000.0 + step * 0.1, values)
 
 
 def recorded(**changes):
@@ -47,7 +47,7 @@ def recorded(**changes):
         {"kind": "planted", "what": "evaluation", "step": 179, "why": "held-out"},
         {"kind": "histogram", "name": "w", "step": 1},
     ]
-    return Recorded("20260101-000000-abcd", "demo", "running", {**columns, **changes}, events, 400)
+    return LiveRun("20260101-000000-abcd", "demo", "running", {**columns, **changes}, events, 400)
 
 
 def test_phases_are_means_of_the_last_steps():
@@ -106,8 +106,8 @@ def test_equal_events_are_one():
 
 def test_empty_run_has_a_view():
     """A run that has recorded nothing yet can be shown."""
-    shown = view(Recorded("id", "demo", "running", {}))
-    assert shown == View("id", "demo", "running")
+    shown = view(LiveRun("id", "demo", "running", {}))
+    assert shown == LiveView("id", "demo", "running")
 
 
 def test_only_the_last_attempt_of_the_first_rank_counts():

@@ -13,7 +13,7 @@ from stepscope.cli.main import main
 from stepscope.cli.text.terminal import Paint
 from stepscope.core.terminal_text import width_of
 from stepscope.store.states import NodeState, RankState
-from stepscope.views.ledger import REMEDIES, Question, account
+from stepscope.views.ledger import REMEDIES, LedgerOptions, account
 from tests.store.recorded import Recorded
 
 SECOND = 10**9
@@ -39,7 +39,7 @@ class Machine(Recorded):
 def facts(tmp_path):
     """Return the ledger of that run at 2 dollars an hour, in a region of 500 g."""
     table = load()
-    question = Question(table, table.price("aws/H100"), "world")
+    question = LedgerOptions(table, table.price("aws/H100"), "world")
     return account(Machine(tmp_path).past(), question)
 
 

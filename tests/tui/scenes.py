@@ -7,8 +7,8 @@ from collections import deque
 
 import numpy as np
 
-from stepscope.views.terminal import Curve, Node, Rank, Scene
-from stepscope.views.terminal_history import Buckets, History
+from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
+from stepscope.views.terminal_history import History, HistoryBuckets
 
 NOW = 1_760_000_500.0
 
@@ -17,13 +17,13 @@ def history(values, attempt=0):
     """Return the history of values at the steps 0, 1, 2 and so on."""
     value = np.asarray(values, float)
     made = History()
-    made.add(Buckets.of_points(np.arange(len(value), dtype=float), value, np.full(len(value), attempt)))
+    made.add(HistoryBuckets.of_points(np.arange(len(value), dtype=float), value, np.full(len(value), attempt)))
     return made
 
 
 def curve(name, values, unit=""):
     """Return a curve of values."""
-    return Curve(name, unit, history(values))
+    return TerminalCurve(name, unit, history(values))
 
 
 def alert(rule, severity, state, text, since=NOW - 60, **more):
@@ -34,7 +34,7 @@ def alert(rule, severity, state, text, since=NOW - 60, **more):
 
 def node(gpus=2, cores=8):
     """Return a machine with some GPUs."""
-    made = Node("node-a")
+    made = TerminalNode("node-a")
     for at in range(60):
         values = {"cpu/usage_ratio": 0.4 + 0.2 * math.sin(at / 5), "memory/used_ratio": 0.5, "cpu/load_1m": 3.25}
         values |= {"memory/used_bytes": 64.0 * 2**30, "memory/total_bytes": 128.0 * 2**30}
@@ -61,7 +61,7 @@ def run_scene(ranks=4, gpus=2):
     loss[400], loss[590:] = 30.0, np.nan
     status = {"state": "running", "cause": "", "step": 599, "total_steps": 2000, "progress": 0.3, "rate": 4.0}
     status |= {"left": 350.0, "duration": 150.0, "heard": NOW - 1, "epoch": 0.9}
-    scene = Scene("gpt-small", is_run=True, now=NOW, project="demo", id="20261115-120000-abcd", status=status)
+    scene = TerminalScene("gpt-small", is_run=True, now=NOW, project="demo", id="20261115-120000-abcd", status=status)
     scene.samples_per_second = 1024.0
     drawn = [
         curve("loss", loss),
@@ -76,7 +76,7 @@ def run_scene(ranks=4, gpus=2):
     for number in range(ranks):
         slow = 1.4 if number == 2 else 1.0
         phases = {"data": 0.02 * slow, "forward": 0.08, "backward": 0.12, "optimizer": 0.02, "other": 0.01}
-        scene.ranks[number] = Rank(number, "running", "node-a", 4000 + number, 599)
+        scene.ranks[number] = TerminalRank(number, "running", "node-a", 4000 + number, 599)
         scene.ranks[number].steps.extend([0.25 * slow] * 64)
         scene.ranks[number].phases = {name: deque([seconds] * 64, maxlen=64) for name, seconds in phases.items()}
         scene.ranks[number].values = {"memory_bytes": 5.5 * 2**30, "cpu_ratio": 1.2, "threads": 42.0}
@@ -92,7 +92,7 @@ def run_scene(ranks=4, gpus=2):
 
 def machine_scene():
     """Return a machine without a run."""
-    scene = Scene("node-a", is_run=False, now=NOW)
+    scene = TerminalScene("node-a", is_run=False, now=NOW)
     scene.nodes = {-1: node(2, 16)}
     scene.nodes[-1].absent = {"power": "no sensor is readable; run as root"}
     return scene

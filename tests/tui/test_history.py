@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.tui.braille import drawn, picture, scale_of
-from stepscope.views.terminal_history import ROOM, Buckets, History
+from stepscope.views.terminal_history import ROOM, History, HistoryBuckets
 from tests.tui.scenes import history
 
 
 def points(steps, values, attempt=0):
     size = len(steps)
-    return Buckets.of_points(np.asarray(steps, float), np.asarray(values, float), np.full(size, attempt))
+    return HistoryBuckets.of_points(np.asarray(steps, float), np.asarray(values, float), np.full(size, attempt))
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=400), st.integers(1, 400), st.integers(1, 40))

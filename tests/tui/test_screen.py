@@ -12,7 +12,7 @@ from stepscope.tui.frame import Look
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.text import length
 from stepscope.tui.theme import style_of
-from stepscope.views.terminal import Rank, Scene
+from stepscope.views.terminal import TerminalRank, TerminalScene
 from tests.tui.scenes import alert, machine_scene, run_scene
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -50,7 +50,7 @@ def test_screens_look_as_they_were_approved(view, size):
 @pytest.mark.parametrize("view", list(DRAWN))
 def test_screens_fill_exactly_the_room_there_is(view, size):
     """Whatever the size, there are as many lines as rows and each is as wide as the terminal."""
-    for scene in (run_scene(), run_scene(1, 0), run_scene(700, 16), Scene("empty", is_run=True, loading=True)):
+    for scene in (run_scene(), run_scene(1, 0), run_scene(700, 16), TerminalScene("empty", is_run=True, loading=True)):
         frame = draw(scene, Look(view=view), *size)
         assert len(frame.lines) == size[1]
         assert {length(line) for line in frame.lines} == {size[0]}
@@ -127,7 +127,7 @@ def test_the_rank_that_the_others_wait_for_stands_first():
     own = {0: 0.03, 1: 0.05, 2: 0.03}
     ranks = []
     for number, seconds in own.items():
-        rank = Rank(number, "running")
+        rank = TerminalRank(number, "running")
         rank.steps.extend([0.1 + 0.001 * (number == 0)] * 20)
         rank.phases = {"forward": deque([seconds] * 20), "backward": deque([0.1 - seconds] * 20)}
         ranks.append(rank)

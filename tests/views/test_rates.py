@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import stepscope
-from stepscope.views.pace import Pace, pace_of
-from stepscope.views.rates import Rates, Totals, rates
+from stepscope.views.pace import StepPace, pace_of
+from stepscope.views.rates import StepTotals, Throughput, rates
 from tests.exporters.recorded import make_run, points_of, seal_points
 
 
@@ -16,23 +16,23 @@ def test_steps_that_come_later_are_counted_once(tmp_path):
     parts = [points_of({"step_seconds": [0.5, 0.25], "samples": [4.0, 4.0]}, first=first) for first in (0, 2)]
     seal_points(folder, parts[0])
     pace = pace_of(stepscope.open(folder.path))
-    assert pace.rates() == Rates(2 / 0.75, 8 / 0.75)
+    assert pace.rates() == Throughput(2 / 0.75, 8 / 0.75)
     for _ in range(2):
         pace.take(parts[0])
         pace.take(parts[1])
-    assert pace.places()[0].totals == Totals(4, 1.5, 16.0, 4)
-    assert Pace(pace.places()).rates() == Rates(4 / 1.5, 16 / 1.5)
+    assert pace.places()[0].totals == StepTotals(4, 1.5, 16.0, 4)
+    assert StepPace(pace.places()).rates() == Throughput(4 / 1.5, 16 / 1.5)
 
 
 def test_steps_times_samples_are_samples():
     """Steps per second times the samples of a step are samples per second, also where some steps do not tell them."""
-    [steps, samples] = rates([Totals(10, 2.0, 90.0, 9)])
+    [steps, samples] = rates([StepTotals(10, 2.0, 90.0, 9)])
     assert (steps, samples) == (5.0, pytest.approx(5.0 * 10))
-    both = rates([Totals(10, 2.0, 100.0, 10), Totals(10, 2.5, 100.0, 10)])
-    assert both == Rates(4.5, pytest.approx(90.0))
+    both = rates([StepTotals(10, 2.0, 100.0, 10), StepTotals(10, 2.5, 100.0, 10)])
+    assert both == Throughput(4.5, pytest.approx(90.0))
 
 
-@pytest.mark.parametrize("ranks", [[], [Totals()], [Totals(3, 0.0)]])
+@pytest.mark.parametrize("ranks", [[], [StepTotals()], [StepTotals(3, 0.0)]])
 def test_no_step_is_no_rate(ranks):
     """What cannot be told is None, never 0."""
-    assert rates(ranks) == Rates(None, None)
+    assert rates(ranks) == Throughput(None, None)

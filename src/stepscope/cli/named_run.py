@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.sources.opened_run import OpenedRun
-    from stepscope.sources.source import Source
+    from stepscope.sources.source import RunSource
 
 
-def resolve(argument: str, root: str | None = None) -> Source:
+def resolve(argument: str, root: str | None = None) -> RunSource:
     """Return the run or the file that an argument names; see `sources.source.resolve`."""
     found = source.resolve(argument, root)
     if found.note:

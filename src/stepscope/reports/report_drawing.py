@@ -30,7 +30,7 @@ MOST_LINES = 8
 
 
 @dataclass(frozen=True)
-class Line:
+class DrawnLine:
     """One curve: means with the extremes around them."""
 
     label: str
@@ -42,9 +42,9 @@ class Line:
     """x of the points that are not finite."""
 
 
-def lines_of(found: Curves, name: str, label: str, *, by_time: bool) -> list[Line]:
+def lines_of(found: Curves, name: str, label: str, *, by_time: bool) -> list[DrawnLine]:
     """Return the curves of one metric, one for each rank and attempt; where they are several, each says which."""
-    made: dict[tuple[int, int], Line] = {}
+    made: dict[tuple[int, int], DrawnLine] = {}
     parts: tuple[Points | Blocks, ...] = (found.points, found.blocks)
     for part in parts:
         codes = [code for code, one in enumerate(part.names) if one == name]
@@ -66,18 +66,18 @@ def _which(label: str, rank: int, attempt: int | None) -> str:
     return " ".join(part for part in (*parts, "" if attempt is None else f"attempt {attempt}") if part)
 
 
-def _line(one: Points | Blocks, label: str, *, by_time: bool) -> Line:
+def _line(one: Points | Blocks, label: str, *, by_time: bool) -> DrawnLine:
     if isinstance(one, Points):
         value = one.value
         x = one.time / 1e6 if by_time else one.step.astype(np.float64)
         fine = np.isfinite(value)
-        return Line(label, x[fine], value[fine], value[fine], value[fine], x[~fine])
+        return DrawnLine(label, x[fine], value[fine], value[fine], value[fine], x[~fine])
     x = one.last_time / 1e6 if by_time else one.last_step.astype(np.float64)
     fine = np.isfinite(one.mean)
-    return Line(label, x[fine], one.mean[fine], one.min[fine], one.max[fine], x[one.nonfinite > 0])
+    return DrawnLine(label, x[fine], one.mean[fine], one.min[fine], one.max[fine], x[one.nonfinite > 0])
 
 
-def drawing(lines: Sequence[Line], unit: str, *, by_time: bool) -> Markup:
+def drawing(lines: Sequence[DrawnLine], unit: str, *, by_time: bool) -> Markup:
     """Return a small chart; empty lines are left out."""
     known = [line for line in lines if len(line.x)]
     if not known:
@@ -126,11 +126,11 @@ class _Frame:
             made.append(tag("text", text, x=self.x(at), y=HEIGHT - 6, text_anchor="middle"))
         return made
 
-    def path(self, line: Line, style: str) -> Markup:
+    def path(self, line: DrawnLine, style: str) -> Markup:
         x, mean, _, _ = thinned(line)
         return tag("path", d=_points(x, mean, self), class_=f"mean {style}")
 
-    def band(self, line: Line, style: str) -> Markup | None:
+    def band(self, line: DrawnLine, style: str) -> Markup | None:
         x, _, low, high = thinned(line)
         if not (high > low).any():
             return None
@@ -138,7 +138,7 @@ class _Frame:
         return tag("path", d=f"{_points(x, high, self)}{back}Z", class_=f"band {style}")
 
 
-def thinned(line: Line) -> tuple[Floats, Floats, Floats, Floats]:
+def thinned(line: DrawnLine) -> tuple[Floats, Floats, Floats, Floats]:
     """Return x, mean, lowest and highest on at most PLACES columns; no extreme is lost."""
     size = len(line.x)
     if size <= PLACES:

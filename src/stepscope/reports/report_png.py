@@ -55,7 +55,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PngChart:
     """One chart."""
 
     title: str
@@ -70,7 +70,7 @@ def check(library: str = "matplotlib") -> None:
         raise UsageError("draw PNG files", "matplotlib is not installed", "pip install 'stepscope[png]'")
 
 
-def charts(path: Path, title: str, pictures: Sequence[Picture]) -> None:
+def charts(path: Path, title: str, pictures: Sequence[PngChart]) -> None:
     """Write charts, two beside each other, into one file."""
     figure = _figure(title, max(1, -(-len(pictures) // 2)))
     for place, picture in enumerate(pictures):
@@ -112,7 +112,7 @@ def _figure(title: str, rows: int) -> Any:
     return figure
 
 
-def _draw(axes: Any, picture: Picture) -> None:
+def _draw(axes: Any, picture: PngChart) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     for place, line in enumerate(picture.lines):

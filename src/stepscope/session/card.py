@@ -20,7 +20,7 @@ from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_value
 from stepscope.core.vocabulary import by_canonical
 from stepscope.recorder.complaints import tell
-from stepscope.views.rates import Totals, rates
+from stepscope.views.rates import StepTotals, rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -130,7 +130,7 @@ def _created(path: Path) -> float:
     return float(read_meta(RunFolder(path)).get("created", 0)) / 1e6
 
 
-def _trained(path: Path) -> list[Totals]:
+def _trained(path: Path) -> list[StepTotals]:
     """Return the steps of each rank of the last attempt, as the watchers counted them; the first rank first."""
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import read_nodes
@@ -139,7 +139,7 @@ def _trained(path: Path) -> list[Totals]:
     last = max((node.attempt for node in nodes), default=0)
     ranks = [each for node in nodes if node.attempt == last for each in sorted(node.ranks.items())]
     counted = [state for _, state in sorted(ranks, key=lambda each: each[0]) if state.steps and state.step_seconds]
-    return [Totals(state.steps or 0, state.step_seconds or 0.0) for state in counted]
+    return [StepTotals(state.steps or 0, state.step_seconds or 0.0) for state in counted]
 
 
 def _span(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.cost.logged_time import Logged, steps_since
-from stepscope.analysis.diagnosis.evidence import RARE, Evidence, Steps, Track
+from stepscope.analysis.diagnosis.evidence import RARE, Evidence, RankSteps, Track
 from stepscope.core.events import ours
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, by_canonical, canonical
@@ -69,13 +69,13 @@ def evidence_of(past: Past) -> Evidence:
     )
 
 
-def _steps(one: Attempt) -> Steps:
+def _steps(one: Attempt) -> RankSteps:
     order = np.argsort(one.end, kind="stable")
     phases = {name: seconds[order] for name, seconds in one.phases.items()}
-    return Steps(one.rank, one.step[order], one.end[order], one.seconds[order], phases)
+    return RankSteps(one.rank, one.step[order], one.end[order], one.seconds[order], phases)
 
 
-def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[Steps]:
+def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[RankSteps]:
     """Return the steps of a long run as blocks: each is the mean of some hundred steps."""
     names = [name for name in counts if name == STEP or name.startswith(PHASE)]
     blocks = {name: series.buckets for name, series in past.overview(names, points=BLOCKS).items()}
@@ -93,7 +93,7 @@ def _long(past: Past, counts: Mapping[str, int], attempt: int) -> list[Steps]:
         for name, part in parts.items():
             phase = name.removeprefix(PHASE)
             phases[phase] = _spread(part, own) / weight * (1.0 if phase in RARE else scale)
-        found.append(Steps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
+        found.append(RankSteps(int(rank), own.last_step, own.last_time / 1e6, own.mean, phases, weight))
     return found
 
 
@@ -199,7 +199,7 @@ def _by_rank(column: ImportedSeries) -> dict[int, Track]:
     return found
 
 
-def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[Steps]:
+def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[RankSteps]:
     told = {name: one for name, one in columns.items() if name == STEP or name.startswith(PHASE)}
     found = []
     for rank in np.unique(columns[STEP].rank).tolist() if STEP in columns else ():
@@ -212,7 +212,7 @@ def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[Steps]:
     return found
 
 
-def _logged_steps(rank: int, series: Mapping[str, Logged]) -> Steps | None:
+def _logged_steps(rank: int, series: Mapping[str, Logged]) -> RankSteps | None:
     """Return the steps of one rank as a log tells them, each row with as many as it stands for; None if it does not."""
     lasted = series.get(STEP)
     kept = np.isfinite(lasted.value) & (lasted.value >= 0) if lasted is not None else np.zeros(0, bool)
@@ -233,7 +233,7 @@ def _logged_steps(rank: int, series: Mapping[str, Logged]) -> Steps | None:
         outside = np.nan_to_num(each)
         if (outside > seconds).any():  # a tool that counts its steps without it
             seconds = seconds + outside
-    return Steps(rank, step, when, seconds, phases, weight if (weight > 1).any() else None)
+    return RankSteps(rank, step, when, seconds, phases, weight if (weight > 1).any() else None)
 
 
 def _steps_of_rows(step: NDArray[np.int64], seconds: Numbers, when: Numbers) -> Numbers:
@@ -261,7 +261,7 @@ def _beside(one: Logged, step: NDArray[np.int64]) -> Numbers:
     return values
 
 
-def rows_of(ranks: Sequence[Steps]) -> int:
+def rows_of(ranks: Sequence[RankSteps]) -> int:
     """Return the number of steps of the rank that has the most."""
     return max((steps.count for steps in ranks), default=0)
 

@@ -10,7 +10,7 @@ from stepscope.analysis.compare.recording import Group, Recording
 from stepscope.core.errors import UsageError
 from stepscope.sources.baselines import read_baseline
 from stepscope.sources.recording import of_imported, of_past
-from stepscope.sources.source import BASELINE, RUN, Source, resolve_all
+from stepscope.sources.source import BASELINE, RUN, RunSource, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -52,7 +52,7 @@ def group_of(
     return Group(short_path(argument), tuple(runs))
 
 
-def recordings(source: Source, asked: Collection[str] = ()) -> Iterator[Recording]:
+def recordings(source: RunSource, asked: Collection[str] = ()) -> Iterator[Recording]:
     """Yield the runs of a source in the form that comparison takes."""
     if source.kind == BASELINE:
         yield from read_baseline(Path(source.path)).runs

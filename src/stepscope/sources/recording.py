@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.compare.quantity import PHASE, STEP, is_loss, is_score
-from stepscope.analysis.compare.recording import MEAN, MOST, SUM, Curve, Points, Recording, curve_of
+from stepscope.analysis.compare.recording import MEAN, MOST, SUM, Curve, PointArrays, Recording, curve_of
 from stepscope.analysis.compare.schedule import LEARNING_RATE, last_step
 from stepscope.core.ring import NO_STEP
 from stepscope.core.vocabulary import aliases, canonical, matches
@@ -52,7 +52,7 @@ def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
     counts = take_snapshot(RunFolder(past.path)).counts()
     names = [name for name in past.names() if wanted(name, asked)]
 
-    def read(name: str) -> Points:
+    def read(name: str) -> PointArrays:
         if counts.get(name, 0) <= FINE_POINTS:
             return past.series(name)
         return _coarse(past.series(name, points=COARSE_POINTS))
@@ -87,7 +87,7 @@ def wanted(name: str, asked: Collection[str]) -> bool:
     return known or is_loss(main) or is_score(main) or any(matches(pattern, main) for pattern in PEAKS)
 
 
-def _coarse(series: Series) -> Points:
+def _coarse(series: Series) -> PointArrays:
     """Return a downsampled series by the means of its buckets."""
     blocks = series.buckets
     if blocks is None:
@@ -95,7 +95,7 @@ def _coarse(series: Series) -> Points:
     return Series(series.name, blocks.last_step, blocks.last_time / 1e6, blocks.mean, blocks.rank, blocks.attempt)
 
 
-def curves_of(series: dict[str, Points]) -> dict[str, Curve]:
+def curves_of(series: dict[str, PointArrays]) -> dict[str, Curve]:
     """Return curves under canonical names, with those that follow from others."""
     start = _start(series)
     found: dict[str, Curve] = {}
@@ -110,7 +110,7 @@ def curves_of(series: dict[str, Points]) -> dict[str, Curve]:
     return _with_time(found)
 
 
-def _start(series: dict[str, Points]) -> float:
+def _start(series: dict[str, PointArrays]) -> float:
     """Return when the run began, on the clock of its points: at the beginning of the first step."""
     firsts = []
     for name, points in series.items():
@@ -121,7 +121,7 @@ def _start(series: dict[str, Points]) -> float:
     return min(firsts, default=float("nan"))
 
 
-def span_of(series: dict[str, Points]) -> tuple[float, float] | None:
+def span_of(series: dict[str, PointArrays]) -> tuple[float, float] | None:
     """Return when the steps began and ended; None if the source tells no time, or only that since its beginning."""
     times = series[STEP].time if STEP in series else np.empty(0)
     times = times[np.isfinite(times)]
@@ -163,7 +163,7 @@ def _with_time(curves: dict[str, Curve]) -> dict[str, Curve]:
     return {name: timed(curve) for name, curve in curves.items()}
 
 
-def past_facts(past: Past, series: dict[str, Points]) -> dict[str, Any]:
+def past_facts(past: Past, series: dict[str, PointArrays]) -> dict[str, Any]:
     """Return what a run ran on and with, by the names of `analysis.likeness`."""
     meta = past.meta
     part: Callable[[str], dict[str, Any]] = lambda key: meta[key] if isinstance(meta.get(key), dict) else {}  # noqa: E731
@@ -212,7 +212,7 @@ def flat(tree: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]
 
 def of_imported(run: Imported, asked: Collection[str] = ()) -> Recording:
     """Return a run of another tool."""
-    series: dict[str, Points] = {name: run.series(name) for name in run.names() if wanted(name, asked)}
+    series: dict[str, PointArrays] = {name: run.series(name) for name in run.names() if wanted(name, asked)}
     facts = {category_of(key): value for key, value in flat(run.facts) if value is not None}
     return Recording(_file_label(run.path), curves_of(series), facts, span_of(series), planned_in(facts))
 

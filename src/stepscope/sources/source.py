@@ -25,7 +25,7 @@ RUN, FILE, BASELINE = "run", "file", "baseline"
 
 
 @dataclass(frozen=True)
-class Source:
+class RunSource:
     """One thing that an argument names."""
 
     kind: str
@@ -94,7 +94,7 @@ class Source:
         return [diagnose_imported(run) for run in self.imported()]
 
 
-def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Source:
+def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> RunSource:
     """Return the one thing that an argument names.
 
     Args:
@@ -107,23 +107,23 @@ def resolve(argument: str | os.PathLike[str], root: str | os.PathLike[str] | Non
     """
     path = os.fspath(argument)
     if _is_run(path):
-        return Source(RUN, os.path.abspath(path))
+        return RunSource(RUN, os.path.abspath(path))
     if os.path.isfile(path):
-        return Source(FILE if find_baseline(path, root) is None else BASELINE, path)
+        return RunSource(FILE if find_baseline(path, root) is None else BASELINE, path)
     try:
         found = locate(path, root)
     except StepscopeError:
         if os.path.isdir(path):
-            return Source(FILE, path)
+            return RunSource(FILE, path)
         raise
-    return Source(RUN, str(found.path), found.note)
+    return RunSource(RUN, str(found.path), found.note)
 
 
 def resolve_all(
     argument: str,
     root: str | os.PathLike[str] | None = None,
     notify: Callable[[str], object] | None = None,
-) -> Iterator[Source]:
+) -> Iterator[RunSource]:
     """Yield everything that an argument names.
 
     Args:
@@ -142,10 +142,10 @@ def resolve_all(
         yield source
 
 
-def _part(part: str, root: str | os.PathLike[str] | None) -> Iterator[Source]:
+def _part(part: str, root: str | os.PathLike[str] | None) -> Iterator[RunSource]:
     saved = find_baseline(part, root)
     if saved is not None:
-        yield Source(BASELINE, str(saved))
+        yield RunSource(BASELINE, str(saved))
     elif glob.has_magic(part) and not os.path.exists(part):
         for path in sorted(glob.glob(part)):
             yield from _part(path, root)
@@ -153,9 +153,9 @@ def _part(part: str, root: str | os.PathLike[str] | None) -> Iterator[Source]:
         is_project = os.sep not in part and not os.path.exists(part)
         folder = runs_root(root) / part if is_project else Path(part)
         folders = [] if _is_run(part) or not folder.is_dir() else _run_folders(folder)
-        yield from (Source(RUN, str(path)) for path in folders)
+        yield from (RunSource(RUN, str(path)) for path in folders)
         if not folders:
-            yield Source(FILE, part) if os.path.isdir(part) and not _is_run(part) else resolve(part, root)
+            yield RunSource(FILE, part) if os.path.isdir(part) and not _is_run(part) else resolve(part, root)
 
 
 def _is_run(path: str) -> bool:

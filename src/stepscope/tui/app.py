@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from stepscope.tui.request import Request
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 NOTE_SECONDS = 4.0
 """How long a note stands."""
@@ -46,7 +46,7 @@ FOLLOW_SECONDS = 2.0
 class Feed(Protocol):
     """What is shown: a run, or this machine."""
 
-    scene: Scene
+    scene: TerminalScene
 
     def poll(self) -> None:
         """Take in what has come."""

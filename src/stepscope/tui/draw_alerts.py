@@ -13,17 +13,17 @@ from stepscope.tui.frame import box
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 
-def listed(scene: Scene) -> list[dict[str, Any]]:
+def listed(scene: TerminalScene) -> list[dict[str, Any]]:
     """Return the alerts in the order of the list: those that are not over first."""
     firing = scene.firing()
     ids = {row["alert"] for row in firing}
     return [*firing, *(row for row in scene.alerts if row["alert"] not in ids)]
 
 
-def alerts_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+def alerts_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
     """Return the view."""
     rows = listed(scene)
     chosen = min(look.chosen, max(0, len(rows) - 1))
@@ -41,7 +41,7 @@ def alerts_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]
     return lines
 
 
-def _list(scene: Scene, rows: list[dict[str, Any]], chosen: int, width: int, height: int) -> list[Line]:
+def _list(scene: TerminalScene, rows: list[dict[str, Any]], chosen: int, width: int, height: int) -> list[Line]:
     if not rows:
         return box([("alerts", "title")], [[(" ✔ ", "good"), ("none so far", "")]], width, 3)
     first = max(0, chosen - (height - 3))
@@ -53,7 +53,7 @@ def _list(scene: Scene, rows: list[dict[str, Any]], chosen: int, width: int, hei
     return box([("alerts", "title")], shown, width, height, keys if scene.state == "running" else ())
 
 
-def _detail(row: dict[str, Any], scene: Scene, width: int, height: int) -> list[Line]:
+def _detail(row: dict[str, Any], scene: TerminalScene, width: int, height: int) -> list[Line]:
     """Return the alert that is chosen, in full."""
     inner = width - 4
     place = [f"rank {row['rank']}"] if row.get("rank") is not None else []
@@ -76,7 +76,7 @@ def _fact(value: Any) -> str:
     return format_value(value) if isinstance(value, float) else plain(value, 80)
 
 
-def _diagnosis(scene: Scene, width: int, height: int) -> list[Line]:
+def _diagnosis(scene: TerminalScene, width: int, height: int) -> list[Line]:
     """Return the verdict and its remedies."""
     facts = scene.diagnosis
     if height < 3:

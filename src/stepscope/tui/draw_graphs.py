@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.tui.frame import Look
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Curve, Scene
+    from stepscope.views.terminal import TerminalCurve, TerminalScene
 
 NARROWEST, LOWEST = 34, 6
 """Columns and rows of the smallest graph, its box included."""
@@ -24,7 +24,7 @@ LABEL = 8
 """Columns of the labels at the left of a graph."""
 
 
-def curve_box(curve: Curve, width: int, height: int, look: Look, place: int = 0) -> list[Line]:
+def curve_box(curve: TerminalCurve, width: int, height: int, look: Look, place: int = 0) -> list[Line]:
     """Return one graph in its box."""
     history = curve.history
     last = history.last
@@ -42,7 +42,7 @@ def curve_box(curve: Curve, width: int, height: int, look: Look, place: int = 0)
     return box(title, body, width, height, end)
 
 
-def _body(curve: Curve, width: int, height: int, look: Look, style: str) -> list[Line]:
+def _body(curve: TerminalCurve, width: int, height: int, look: Look, style: str) -> list[Line]:
     if not len(curve.history):
         return [[]] * (height // 2) + [[(" nothing yet", "dim")]]
     how = look.log if look.log is not None else None if curve.spans_decades else False
@@ -64,7 +64,9 @@ def grid(width: int, height: int, number: int) -> tuple[int, int]:
     return across, rows
 
 
-def graphs(scene: Scene, names: Sequence[str], width: int, height: int, look: Look, first: int = 0) -> list[Line]:
+def graphs(
+    scene: TerminalScene, names: Sequence[str], width: int, height: int, look: Look, first: int = 0
+) -> list[Line]:
     """Return as many graphs as fit, filling the room."""
     known = [name for name in names if name in scene.curves]
     if not known:
@@ -83,7 +85,7 @@ def graphs(scene: Scene, names: Sequence[str], width: int, height: int, look: Lo
     return lines
 
 
-def metrics_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+def metrics_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
     """Return every chosen graph; those that do not fit come by scrolling."""
     across, rows = grid(width, height, len(scene.shown))
     page = across * rows

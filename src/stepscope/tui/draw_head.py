@@ -14,7 +14,7 @@ from stepscope.tui.theme import state_style
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 VIEWS = {
     "overview": "Overview",
@@ -37,12 +37,12 @@ KEYS = (
 MACHINE_KEYS = frozenset(("save", "reset", "pause", "help", "quit"))
 
 
-def views(scene: Scene) -> list[str]:
+def views(scene: TerminalScene) -> list[str]:
     """Return the views that a scene has."""
     return list(VIEWS) if scene.is_run else ["machine"]
 
 
-def title(scene: Scene, look: Look, width: int) -> Line:
+def title(scene: TerminalScene, look: Look, width: int) -> Line:
     """Return who this is and how it stands."""
     clock = time.strftime("%H:%M:%S", time.localtime(scene.now))
     end: Line = [*([("paused ", "warn")] if look.paused else []), (f"{clock} ", "dim")]
@@ -61,7 +61,7 @@ def title(scene: Scene, look: Look, width: int) -> Line:
     return apart(start, [*mark, *end], width)
 
 
-def silence(scene: Scene) -> float | None:
+def silence(scene: TerminalScene) -> float | None:
     """Return for how many seconds a run that should be alive has said nothing; None if that is usual."""
     heard = scene.status.get("heard")
     if scene.state != "running" or heard is None:
@@ -70,7 +70,7 @@ def silence(scene: Scene) -> float | None:
     return quiet if quiet > STALE_SECONDS else None
 
 
-def tabs(scene: Scene, look: Look, width: int) -> tuple[Line, list[Hit]]:
+def tabs(scene: TerminalScene, look: Look, width: int) -> tuple[Line, list[Hit]]:
     """Return the names of the views, the present one marked, and where they can be clicked."""
     line: Line = [(" ", "")]
     hits = []
@@ -86,7 +86,7 @@ def tabs(scene: Scene, look: Look, width: int) -> tuple[Line, list[Hit]]:
     return apart(line, [(f"{note} ", "warn" if scene.note else "dim")] if note else [], width), hits
 
 
-def progress(scene: Scene, width: int) -> Line:
+def progress(scene: TerminalScene, width: int) -> Line:
     """Return step, share, speed and time left on one line, with a bar that takes the room they leave."""
     told, total, share = scene.status, scene.status.get("total_steps"), scene.status.get("progress")
     step = told.get("step")
@@ -107,24 +107,24 @@ def progress(scene: Scene, width: int) -> Line:
     return fitted([*start, *bar, *end], width)
 
 
-def _rate(scene: Scene) -> str:
+def _rate(scene: TerminalScene) -> str:
     rate = scene.status.get("rate")
     if not rate:
         return ""
     return format_value(rate, "steps/second") if rate >= 1 else f"{format_value(1 / rate, 'seconds')}/step"
 
 
-def _samples(scene: Scene) -> str:
+def _samples(scene: TerminalScene) -> str:
     rate = scene.samples_per_second
     return f"{format_value(rate, 'samples/second')}" if rate else ""
 
 
-def _epoch(scene: Scene) -> str:
+def _epoch(scene: TerminalScene) -> str:
     epoch = scene.last.get("epoch", scene.status.get("epoch"))
     return f"epoch {epoch:.3g}" if epoch is not None else ""
 
 
-def _time(scene: Scene) -> str:
+def _time(scene: TerminalScene) -> str:
     left, spent = scene.status.get("left"), scene.status.get("duration")
     if left is not None:
         return f"{format_duration(round(left))} left"
@@ -133,7 +133,7 @@ def _time(scene: Scene) -> str:
     return f"for {format_duration(round(spent))}" if scene.state == "running" else f"took {format_duration(spent)}"
 
 
-def keys(scene: Scene, y: int, width: int) -> tuple[Line, list[Hit]]:
+def keys(scene: TerminalScene, y: int, width: int) -> tuple[Line, list[Hit]]:
     """Return the line of keys, and where each can be clicked."""
     line: Line = [(" ", "")]
     hits = []

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stepscope.tui.frame import Look
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Node, Rank, Scene
+    from stepscope.views.terminal import TerminalNode, TerminalRank, TerminalScene
 
 FULL, NEARLY = 0.97, 0.9
 """Shares of a memory or a disk from which on it is bad, and worth a warning."""
@@ -48,7 +48,7 @@ def heat_style(celsius: float | None) -> str:
     return "bad" if celsius >= HOT else "warn" if celsius >= WARM else ""
 
 
-def gpu_line(index: int, card: Mapping[str, float], node: Node, width: int, *, running: bool) -> Line:
+def gpu_line(index: int, card: Mapping[str, float], node: TerminalNode, width: int, *, running: bool) -> Line:
     """Return one GPU on one line: use, memory, temperature, power, and its recent past where there is room."""
     use, used, total = card.get("utilization_ratio"), card.get("memory_used_bytes"), card.get("memory_total_bytes")
     share = used / total if used is not None and total else None
@@ -83,7 +83,7 @@ def throttled(card: Mapping[str, float]) -> Line:
     return []
 
 
-def cpu_line(node: Node, width: int) -> Line:
+def cpu_line(node: TerminalNode, width: int) -> Line:
     """Return the processors on one line."""
     values = node.values
     use, waiting = values.get("cpu/usage_ratio"), values.get("cpu/iowait_ratio")
@@ -102,7 +102,7 @@ def cpu_line(node: Node, width: int) -> Line:
     return _with_facts(line, facts, node.trends.get("cpu/usage_ratio", ()), width)
 
 
-def memory_line(node: Node, width: int) -> Line:
+def memory_line(node: TerminalNode, width: int) -> Line:
     """Return the memory on one line: that of the container where it has a limit."""
     values = node.values
     limit, total = values.get("cgroup/memory_limit_bytes"), values.get("memory/total_bytes")
@@ -128,7 +128,7 @@ def _with_facts(line: Line, facts: Sequence[tuple[str, str]], trend: Sequence[fl
     return line
 
 
-def traffic_line(node: Node, width: int) -> Line:
+def traffic_line(node: TerminalNode, width: int) -> Line:
     """Return disks and network on one line."""
     values = node.values
     read, write = values.get("disk/read_bytes_per_second"), values.get("disk/write_bytes_per_second")
@@ -151,7 +151,7 @@ def _rate(value: float | None) -> str:
     return left("-" if value is None else format_value(value, "bytes/second"), 11)
 
 
-def machine_lines(scene: Scene, look: Look, width: int, rows: int) -> list[Line]:
+def machine_lines(scene: TerminalScene, look: Look, width: int, rows: int) -> list[Line]:
     """Return the machine in at most so many lines: GPUs as far as they fit, then processors, memory, traffic."""
     lines: list[Line] = []
     running = scene.state == "running"
@@ -170,13 +170,13 @@ def machine_lines(scene: Scene, look: Look, width: int, rows: int) -> list[Line]
     return lines[:rows]
 
 
-def machine_rows(scene: Scene, look: Look) -> int:
+def machine_rows(scene: TerminalScene, look: Look) -> int:
     """Return how many lines the machine would like to have."""
     cards = sum(len(node.gpus(look.gpus)) for node in scene.nodes.values())
     return cards + 3 * len(scene.nodes) + (len(scene.nodes) if len(scene.nodes) > 1 else 0)
 
 
-def machine_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+def machine_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
     """Return everything that is known of the machine: the lines, its cores, its courses, its processes."""
     rows = machine_lines(scene, look, width - 2, 1000)
     lines = box([("machine", "title")], rows[look.scroll :], width, min(len(rows) + 2, max(5, height // 2)))
@@ -227,7 +227,7 @@ COURSES = (
 """Courses of the machine's recent past: title, what is added up, and the top of the scale."""
 
 
-def courses(node: Node, width: int, height: int) -> list[Line]:
+def courses(node: TerminalNode, width: int, height: int) -> list[Line]:
     """Return GPUs, processors, memory, disk and network over the last minutes, as areas."""
     wanted = list(COURSES)
     cards = [name for name in node.trends if name.startswith("gpu/") and name.endswith("/utilization_ratio")]
@@ -245,7 +245,9 @@ def courses(node: Node, width: int, height: int) -> list[Line]:
     return lines
 
 
-def _course(node: Node, wanted: tuple[str, tuple[str, ...], float | None], width: int, height: int) -> list[Line]:
+def _course(
+    node: TerminalNode, wanted: tuple[str, tuple[str, ...], float | None], width: int, height: int
+) -> list[Line]:
     name, sources, top = wanted
     trends = [list(node.trends[source]) for source in sources if source in node.trends]
     size = min(len(trend) for trend in trends)
@@ -271,7 +273,7 @@ def area(values: Sequence[float], width: int, height: int, top: float) -> list[L
     return lines
 
 
-def process_box(ranks: Sequence[Rank], width: int, height: int) -> list[Line]:
+def process_box(ranks: Sequence[TerminalRank], width: int, height: int) -> list[Line]:
     """Return the processes of the training."""
     titles = f" {'rank':>4} {'pid':>8} {'state':<10} {'cpu':>6} {'memory':>11} {'threads':>8}"
     rows: list[Line] = [[(titles, "dim")]]
@@ -287,7 +289,7 @@ def process_box(ranks: Sequence[Rank], width: int, height: int) -> list[Line]:
     )
 
 
-def absent_box(node: Node, width: int, height: int) -> list[Line]:
+def absent_box(node: TerminalNode, width: int, height: int) -> list[Line]:
     """Return what this machine does not tell, and why."""
     rows: list[Line] = [
         [(f" {cut(plain(what), 24):<24} ", ""), (cut(plain(why), width - 30), "dim")]

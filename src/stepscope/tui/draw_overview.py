@@ -17,7 +17,7 @@ from stepscope.tui.theme import phase_style, signs_of, state_style
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 MARKS = {"critical": ("✖", "bad"), "warning": ("▲", "warn"), "info": ("●", "info")}
 TALL = 28
@@ -26,7 +26,7 @@ WIDE = 150
 """Columns from which on step and machine stand beside each other."""
 
 
-def overview(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+def overview(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
     """Return the view."""
     lines: list[Line] = [progress(scene, width)]
     cause = scene.status.get("cause")
@@ -38,7 +38,7 @@ def overview(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
     return [*lines, *graphs(scene, scene.shown, width, room, look), *middle, *beneath]
 
 
-def _news_line(scene: Scene, width: int) -> list[Line]:
+def _news_line(scene: TerminalScene, width: int) -> list[Line]:
     """Return the worst alert on one line, where there is no room for more; nothing if all is well."""
     firing = scene.firing()
     if not firing:
@@ -47,7 +47,7 @@ def _news_line(scene: Scene, width: int) -> list[Line]:
     return [[*alert_line(firing[0], scene.moment, width - len(more) - 1), (more, "dim")]]
 
 
-def _middle(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+def _middle(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
     """Return the step and the machine."""
     wanted = machine_rows(scene, look)
     rows = min(wanted, max(3, height - 6 - 4 - 2) if height < TALL else height // 3)
@@ -67,7 +67,7 @@ def _middle(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
     return [*step, *box([("machine", "title")], machine_lines(scene, look, width - 2, rows), width, rows + 2)]
 
 
-def step_box(scene: Scene, width: int, height: int, *, exact: bool = False) -> list[Line]:
+def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = False) -> list[Line]:
     """Return the parts of the step as one bar, and what each takes."""
     phases, seconds = scene.phases(), scene.step_seconds()
     if seconds is None:
@@ -94,7 +94,7 @@ def step_box(scene: Scene, width: int, height: int, *, exact: bool = False) -> l
     return box(title, padded, width, height if exact else min(height, len(padded) + 2), end)
 
 
-def news_box(scene: Scene, width: int, height: int) -> list[Line]:
+def news_box(scene: TerminalScene, width: int, height: int) -> list[Line]:
     """Return the alerts that are not over; where all is well, the verdict and what happened lately."""
     rows: list[Line] = [alert_line(row, scene.moment, width - 3) for row in scene.firing()]
     if not rows:

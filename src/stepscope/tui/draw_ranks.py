@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from stepscope.tui.frame import Look
     from stepscope.tui.text import Line
-    from stepscope.views.terminal import Rank, Scene
+    from stepscope.views.terminal import TerminalRank, TerminalScene
 
 SLOW = (1.05, 1.15, 1.3, 1.6, 2.0)
 """Times the usual step from which on a cell takes the next colour."""
@@ -37,13 +37,13 @@ def heat_of(seconds: float, usual: float) -> str:
     return f"heat{sum(ratio >= limit for limit in SLOW)}"
 
 
-def usual_step(ranks: Sequence[Rank]) -> float:
+def usual_step(ranks: Sequence[TerminalRank]) -> float:
     """Return the median of all recent steps, in seconds."""
     every = sorted(seconds for rank in ranks for seconds in rank.steps if seconds == seconds)  # noqa: PLR0124 - NaN
     return every[len(every) // 2] if every else 0.0
 
 
-def ranks_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
+def ranks_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
     """Return the view: the map above, the table below."""
     ranks = [rank for _, rank in sorted(scene.ranks.items())]
     if not ranks:
@@ -55,7 +55,7 @@ def ranks_view(scene: Scene, width: int, height: int, look: Look) -> list[Line]:
     return [*lines, *table_box(ranks, usual, width, height - len(lines), look)]
 
 
-def heat_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look: Look) -> list[Line]:
+def heat_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, look: Look) -> list[Line]:
     """Return a row for each rank and a column for each recent step; two ranks to a line where they are many."""
     inner, rows = width - 2, height - 2
     fold = len(ranks) > rows
@@ -72,7 +72,7 @@ def heat_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look:
     return box(title, body, width, min(height, len(body) + 2), LEGEND if width >= 90 else ())
 
 
-def _row(rank: Rank, usual: float, width: int) -> Line:
+def _row(rank: TerminalRank, usual: float, width: int) -> Line:
     label = f" {rank.rank:>5} "
     shown = list(rank.steps)[-(width - len(label) - 12) :]
     wide = max(1, (width - len(label) - 12) // max(1, rank.steps.maxlen or 1))
@@ -82,7 +82,7 @@ def _row(rank: Rank, usual: float, width: int) -> Line:
     return [*line, (f"  {format_value(mean, 'seconds')}", "")]
 
 
-def _pair(first: Rank, second: Rank | None, usual: float, width: int) -> Line:
+def _pair(first: TerminalRank, second: TerminalRank | None, usual: float, width: int) -> Line:
     """Return two ranks on one line, by half blocks."""
     label = f" {first.rank:>5} "
     size = width - len(label) - 1
@@ -95,7 +95,7 @@ def _pair(first: Rank, second: Rank | None, usual: float, width: int) -> Line:
     return line
 
 
-def _cells(ranks: Sequence[Rank], usual: float, width: int, rows: int) -> list[Line]:
+def _cells(ranks: Sequence[TerminalRank], usual: float, width: int, rows: int) -> list[Line]:
     """Return a cell for each rank: very many of them."""
     per_row = max(1, width - 9)
     lines: list[Line] = []
@@ -108,7 +108,7 @@ def _cells(ranks: Sequence[Rank], usual: float, width: int, rows: int) -> list[L
     return lines
 
 
-def lateness(ranks: Sequence[Rank]) -> dict[int, tuple[float, float]]:
+def lateness(ranks: Sequence[TerminalRank]) -> dict[int, tuple[float, float]]:
     """Return of each rank the seconds of its own in a step and by how many it is behind the others' median.
 
     Ranks that meet in every step end it together, so their step times are alike: who is late shows in what each does
@@ -124,7 +124,7 @@ def lateness(ranks: Sequence[Rank]) -> dict[int, tuple[float, float]]:
     }
 
 
-def table_box(ranks: Sequence[Rank], usual: float, width: int, height: int, look: Look) -> list[Line]:
+def table_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, look: Look) -> list[Line]:
     """Return the ranks as a table, the one that the others wait for first."""
     measured = all(rank.own_seconds is not None for rank in ranks)
     time = "own time" if measured else "step time"

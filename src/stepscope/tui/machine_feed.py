@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepscope.core.vocabulary import unit_of
-from stepscope.views.terminal import Node, Scene
+from stepscope.views.terminal import TerminalNode, TerminalScene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,8 +45,8 @@ class MachineFeed:
     def __init__(self, machine: Machine, host: str, note: str = "", clock: Callable[[], float] = time.time) -> None:
         """Look for the first time; rates come with the second."""
         self._machine, self._clock = machine, clock
-        self.scene = Scene(host, is_run=False, note=note)
-        self.scene.nodes[-1] = Node(host)
+        self.scene = TerminalScene(host, is_run=False, note=note)
+        self.scene.nodes[-1] = TerminalNode(host)
         self.poll()
 
     def close(self) -> None:

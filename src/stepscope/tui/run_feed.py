@@ -21,11 +21,11 @@ from stepscope.store.states import read_nodes
 from stepscope.tui.request import Request, request
 from stepscope.views.event_count import EventCount
 from stepscope.views.event_list import QUIET, line_of
-from stepscope.views.pace import STEP, Pace, Place
-from stepscope.views.rates import Totals
+from stepscope.views.pace import STEP, StepPace, StepTime
+from stepscope.views.rates import StepTotals
 from stepscope.views.status import status
-from stepscope.views.terminal import Curve, Node, Rank, Scene
-from stepscope.views.terminal_history import Buckets, History
+from stepscope.views.terminal import TerminalCurve, TerminalNode, TerminalRank, TerminalScene
+from stepscope.views.terminal_history import History, HistoryBuckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -55,7 +55,7 @@ class RunFeed:
         self._folder = RunFolder(path)
         meta = read_meta(self._folder)
         name = meta.get("name") or meta["id"]
-        self.scene = Scene(str(name), is_run=True, project=str(meta.get("project") or ""), id=str(meta["id"]))
+        self.scene = TerminalScene(str(name), is_run=True, project=str(meta.get("project") or ""), id=str(meta["id"]))
         self.scene.loading = True
         self._facts: dict[str, Any] = {}
         self._events = EventCount(self._folder)
@@ -65,7 +65,7 @@ class RunFeed:
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
         self._wanted: Request | None = request(everything=True)
-        self._pace = Pace()
+        self._pace = StepPace()
         self._look_at_files(clock())
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class RunFeed:
         self.scene.shown = list(names)
         new = [name for name in names if name not in self.scene.curves]
         for name in new:
-            self.scene.curves[name] = Curve(name, self._unit(name), History(self._step_width(name)))
+            self.scene.curves[name] = TerminalCurve(name, self._unit(name), History(self._step_width(name)))
         self.scene.curves = {name: self.scene.curves[name] for name in names}
         if new:
             self._waiting = self._waiting if self._waiting is not None else []
@@ -137,13 +137,15 @@ class RunFeed:
         """Take in the first answer: what to show, the recent steps, the machine."""
         self._facts = {key: facts[key] for key in ("recent_rate", "epoch", "total_steps")}
         self._facts["names"] = len(facts["metrics"])
-        self._pace = Pace(Place(attempt, rank, Totals(*sums), until) for attempt, rank, sums, until in facts["pace"])
+        self._pace = StepPace(
+            StepTime(attempt, rank, StepTotals(*sums), until) for attempt, rank, sums, until in facts["pace"]
+        )
         for part in self._waiting or []:
             self._pace.take(part)
         if not self.scene.shown:
             self.scene.shown = list(facts["names"])
         for name in self.scene.shown:
-            self.scene.curves.setdefault(name, Curve(name, self._unit(name), History(self._step_width(name))))
+            self.scene.curves.setdefault(name, TerminalCurve(name, self._unit(name), History(self._step_width(name))))
         for prefix in ("recent", "machine"):
             if f"{prefix}_names" in columns:
                 past = _points(prefix, columns)
@@ -181,7 +183,7 @@ class RunFeed:
                 own = own.select(own.seq > limit)  # noqa: PLW2901 - the rest is known
             self._grow(curve, own)
 
-    def _take(self, new: Points, curves: Mapping[str, Curve], *, live: bool = True) -> None:
+    def _take(self, new: Points, curves: Mapping[str, TerminalCurve], *, live: bool = True) -> None:
         """Take in points: newest values, recent steps, samples, and the histories of `curves`."""
         ordered = new if live else _by_name_order(new)
         for name, part in by_name(ordered):
@@ -198,11 +200,11 @@ class RunFeed:
             if name == STEP or name.startswith(PHASE):
                 self._recent(name, part)
 
-    def _grow(self, curve: Curve, part: Points) -> None:
+    def _grow(self, curve: TerminalCurve, part: Points) -> None:
         x = part.time / 1e6 if self._by_time(curve.name) else part.step.astype(np.float64)
         known = np.ones(len(part), bool) if self._by_time(curve.name) else part.step != NO_STEP
         if known.any():
-            buckets = Buckets.of_points(x[known], part.value[known], part.attempt[known].astype(np.int64))
+            buckets = HistoryBuckets.of_points(x[known], part.value[known], part.attempt[known].astype(np.int64))
             curve.history.add(buckets, float(part.value[-1]))
 
     def _sample(self, name: str, part: Points) -> None:
@@ -228,13 +230,13 @@ class RunFeed:
                 phase = name.removeprefix(PHASE)
                 rank.phases.setdefault(phase, deque(maxlen=rank.steps.maxlen)).extend(values)
 
-    def _node(self, number: int) -> Node:
-        return self.scene.nodes.setdefault(number, Node())
+    def _node(self, number: int) -> TerminalNode:
+        return self.scene.nodes.setdefault(number, TerminalNode())
 
-    def _rank(self, number: int) -> Rank:
+    def _rank(self, number: int) -> TerminalRank:
         if number not in self.scene.ranks and len(self.scene.ranks) >= MOST_RANKS:
-            return Rank(number)
-        return self.scene.ranks.setdefault(number, Rank(number))
+            return TerminalRank(number)
+        return self.scene.ranks.setdefault(number, TerminalRank(number))
 
     def _look_at_files(self, now: float) -> None:
         """Look at state, ranks, alerts and events."""
@@ -293,7 +295,7 @@ def _by_name_order(points: Points) -> Points:
     return points.select(np.argsort(points.name, kind="stable"))
 
 
-def _of_blocks(columns: dict[str, Any], place: Any, *, by_time: bool) -> tuple[Buckets, float]:
+def _of_blocks(columns: dict[str, Any], place: Any, *, by_time: bool) -> tuple[HistoryBuckets, float]:
     """Return blocks of an answer as buckets, and the newest value."""
     own = {key: columns[f"blocks_{key}"][place] for key in ("min", "max", "mean", "nonfinite", "attempt", "last_time")}
     bad = own["nonfinite"].astype(np.int64)
@@ -301,7 +303,7 @@ def _of_blocks(columns: dict[str, Any], place: Any, *, by_time: bool) -> tuple[B
     x = own["last_time"] / 1e6 if by_time else columns["blocks_last_step"][place].astype(np.float64)
     newest = float(columns["blocks_last"][place][int(own["last_time"].argmax())])
     attempt = own["attempt"].astype(np.int64)
-    return Buckets(x, own["min"], own["max"], own["mean"], count, bad, attempt), newest
+    return HistoryBuckets(x, own["min"], own["max"], own["mean"], count, bad, attempt), newest
 
 
 def _last_seen(columns: dict[str, Any]) -> dict[tuple[str, int, int], int]:

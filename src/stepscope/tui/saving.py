@@ -14,12 +14,12 @@ from stepscope.core.vocabulary import unit_of
 from stepscope.exporters.files.csv import text_cell
 
 if TYPE_CHECKING:
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 COLUMNS = ("name", "unit", "axis", "x", "min", "max", "mean", "count", "nonfinite")
 
 
-def save(scene: Scene, folder: Path | None = None) -> list[Path]:
+def save(scene: TerminalScene, folder: Path | None = None) -> list[Path]:
     """Write a JSON and a CSV file into a folder, under names of their own, and return them.
 
     Raises:
@@ -42,7 +42,7 @@ def save(scene: Scene, folder: Path | None = None) -> list[Path]:
     return paths
 
 
-def facts(scene: Scene) -> dict[str, Any]:
+def facts(scene: TerminalScene) -> dict[str, Any]:
     """Return what is shown as plain data; what is not finite is null."""
     found: dict[str, Any] = _strict(
         {
@@ -87,7 +87,7 @@ def facts(scene: Scene) -> dict[str, Any]:
     return found
 
 
-def rows(scene: Scene) -> list[str]:
+def rows(scene: TerminalScene) -> list[str]:
     """Return the lines of the CSV file: the buckets of every graph, then the machine's recent samples."""
     lines = [",".join(COLUMNS)]
     for name, curve in scene.curves.items():

@@ -16,7 +16,7 @@ from stepscope.tui.text import fitted
 
 if TYPE_CHECKING:
     from stepscope.tui.frame import Look
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 SMALLEST = (40, 10)
 DRAWN = {
@@ -28,7 +28,7 @@ DRAWN = {
 }
 
 
-def draw(scene: Scene, look: Look, width: int, height: int) -> Frame:
+def draw(scene: TerminalScene, look: Look, width: int, height: int) -> Frame:
     """Return the screen: exactly `height` lines of `width` columns."""
     if width < SMALLEST[0] or height < SMALLEST[1]:
         text = f"{SMALLEST[0]}x{SMALLEST[1]} needed"

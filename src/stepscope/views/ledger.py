@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.analysis.cost.prices import Price, Table
+    from stepscope.analysis.cost.prices import Price, PriceTable
     from stepscope.analysis.finding import Finding
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
@@ -53,17 +53,17 @@ DEFINITIONS = {
 
 
 @dataclass(frozen=True)
-class Question:
+class LedgerOptions:
     """What is asked besides the run itself."""
 
-    table: Table
+    table: PriceTable
     price: Price | None = None
     region: str = ""
     steps: int | None = None
     """Steps of the run in all; as its configuration says by default."""
 
 
-def account(past: Past, question: Question) -> dict[str, Any]:
+def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
     """Return the ledger of a run as plain data: time, money, energy, forecasts, advice, and the definitions."""
     attempts = attempts_of(past)
     ledger = reckon(attempts)
@@ -174,7 +174,7 @@ def _wasted(ledger: Ledger) -> list[dict[str, Any]]:
 
 
 def _forecasts(
-    past: Past, attempts: Sequence[Attempt], question: Question, price: Price | None, devices: int
+    past: Past, attempts: Sequence[Attempt], question: LedgerOptions, price: Price | None, devices: int
 ) -> dict[str, Any] | None:
     """Return when a run that goes on will end, and what it will have cost by then; None for one that has ended."""
     last = max((one.number for one in attempts), default=None)
@@ -193,7 +193,7 @@ def _forecasts(
 
 
 def _advice(
-    past: Past, ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: Question
+    past: Past, ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: LedgerOptions
 ) -> list[Finding]:
     return [*_exhaustion(past, sampled), *sizing.advise(_usage(ledger, attempts, sampled, question), question.table)]
 
@@ -204,7 +204,7 @@ def _sum_of(sampled: _Sampled, group: str, last: str) -> float | None:
     return float(sum(values)) if values else None
 
 
-def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: Question) -> sizing.Usage:
+def _usage(ledger: Ledger, attempts: Sequence[Attempt], sampled: _Sampled, question: LedgerOptions) -> sizing.Usage:
     def mean_of(group: str, last: str) -> float | None:
         values = [value for name, value in sampled.mean.items() if name.startswith(group) and name.endswith(last)]
         return float(np.mean(values)) if values else None

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.events import typed
 from stepscope.core.vocabulary import phase_place
-from stepscope.views.rates import Rates, Totals, rates
+from stepscope.views.rates import StepTotals, Throughput, rates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ PHASE = "phase/"
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MetricColumn:
     """The points of one metric, in the order they were recorded."""
 
     seq: NDArray[np.int64]
@@ -48,20 +48,20 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class LiveRun:
     """What has been read of a run at one moment: its first rank, in its last attempt."""
 
     id: str
     project: str
     state: str
-    columns: dict[str, Column]
+    columns: dict[str, MetricColumn]
     events: Sequence[dict[str, Any]] = ()
     total: int | None = None
     """Steps that the run will have; None where nobody said."""
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class LiveCurve:
     """One metric over the steps."""
 
     name: str
@@ -77,7 +77,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseTime:
     """A part of the step, as a mean over the last `WINDOW` steps."""
 
     name: str
@@ -94,7 +94,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class EventSummary:
     """All events of one kind and subject."""
 
     label: str
@@ -107,7 +107,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RecordingCost:
     """What the recording itself takes."""
 
     log_seconds: float | None = None
@@ -119,7 +119,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LiveView:
     """Everything that a screen shows of a run."""
 
     id: str
@@ -134,23 +134,23 @@ class View:
     """Seconds until the last step, if steps take as long as the last `RATE_WINDOW` did."""
     step_seconds: float | None = None
     """Mean of the last `WINDOW` steps."""
-    rates: Rates = field(default_factory=Rates)
+    rates: Throughput = field(default_factory=Throughput)
     """Of the attempt, as everywhere."""
-    curves: list[Curve] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
+    curves: list[LiveCurve] = field(default_factory=list)
+    phases: list[PhaseTime] = field(default_factory=list)
     memory_trend: float | None = None
     """Bytes per second, over the last `RATE_WINDOW` steps; see `trend`."""
-    happenings: list[Happening] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
+    happenings: list[EventSummary] = field(default_factory=list)
+    cost: RecordingCost = field(default_factory=RecordingCost)
 
-    def curve(self, name: str) -> Curve | None:
+    def curve(self, name: str) -> LiveCurve | None:
         """Return the curve of a metric, if there is one."""
         return next((curve for curve in self.curves if curve.name == name), None)
 
 
-def read(past: Past) -> Recorded:
+def read(past: Past) -> LiveRun:
     """Read what a live run holds now."""
-    return Recorded(
+    return LiveRun(
         id=past.id,
         project=past.project,
         state=past.state,
@@ -160,7 +160,7 @@ def read(past: Past) -> Recorded:
     )
 
 
-def columns_of(points: Points) -> dict[str, Column]:
+def columns_of(points: Points) -> dict[str, MetricColumn]:
     """Return the points by name: of the first rank, and of the node it runs on, in the last attempt."""
     if not len(points):
         return {}
@@ -173,12 +173,12 @@ def columns_of(points: Points) -> dict[str, Column]:
     for code, name in enumerate(chosen.names):
         place = order[cuts[code] : cuts[code + 1]]
         if len(place):
-            column = Column(chosen.seq[place], chosen.step[place], chosen.time[place] / 1e6, chosen.value[place])
+            column = MetricColumn(chosen.seq[place], chosen.step[place], chosen.time[place] / 1e6, chosen.value[place])
             found[name] = column
     return found
 
 
-def view(recorded: Recorded) -> View:
+def view(recorded: LiveRun) -> LiveView:
     """Return what to show of a run."""
     columns = recorded.columns
     steps = columns.get("step_seconds")
@@ -194,7 +194,7 @@ def view(recorded: Recorded) -> View:
             "rates": _rates(columns, steps),
             "phases": phases_of(columns),
         }
-    return View(
+    return LiveView(
         id=recorded.id,
         project=recorded.project,
         state=recorded.state,
@@ -207,23 +207,23 @@ def view(recorded: Recorded) -> View:
     )
 
 
-def _curve(name: str, column: Column) -> Curve:
+def _curve(name: str, column: MetricColumn) -> LiveCurve:
     best = CURVES[name]
     finite = np.flatnonzero(np.isfinite(column.value))
     if best is None or not len(finite):
-        return Curve(name, column.step, column.value)
+        return LiveCurve(name, column.step, column.value)
     values = column.value[finite]
     place = finite[int(values.argmin() if best is min else values.argmax())]
-    return Curve(name, column.step, column.value, float(column.value[place]), int(column.step[place]))
+    return LiveCurve(name, column.step, column.value, float(column.value[place]), int(column.step[place]))
 
 
-def _rates(columns: dict[str, Column], steps: Column) -> Rates:
+def _rates(columns: dict[str, MetricColumn], steps: MetricColumn) -> Throughput:
     samples = columns.get("samples")
     amount = (0.0, 0) if samples is None else (float(samples.value.sum()), len(samples))
-    return rates([Totals(len(steps), float(steps.value.sum()), *amount)])
+    return rates([StepTotals(len(steps), float(steps.value.sum()), *amount)])
 
 
-def phases_of(columns: dict[str, Column]) -> list[Phase]:
+def phases_of(columns: dict[str, MetricColumn]) -> list[PhaseTime]:
     """Return every phase that has occurred; one that a step does not have counts as 0, so that they sum to it."""
     steps = columns["step_seconds"]
     mean = float(steps.value[-WINDOW:].mean())
@@ -233,11 +233,11 @@ def phases_of(columns: dict[str, Column]) -> list[Phase]:
             spent = aligned(column, steps)
             seconds = float(spent[-WINDOW:].mean())
             share = seconds / mean if mean > 0 else 0.0
-            found.append(Phase(name.removeprefix(PHASE), seconds, share, float(np.median(spent))))
+            found.append(PhaseTime(name.removeprefix(PHASE), seconds, share, float(np.median(spent))))
     return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
 
 
-def aligned(column: Column, steps: Column) -> NDArray[np.float64]:
+def aligned(column: MetricColumn, steps: MetricColumn) -> NDArray[np.float64]:
     """Return a value of `column` for each step: that of the same row, or 0 where the row has none."""
     spent = np.zeros(len(steps))
     place = np.searchsorted(steps.seq, column.seq)
@@ -247,7 +247,7 @@ def aligned(column: Column, steps: Column) -> NDArray[np.float64]:
     return spent
 
 
-def trend(column: Column | None) -> float | None:
+def trend(column: MetricColumn | None) -> float | None:
     """Return the growth per second: the median from one to the next of eight parts of the newest points.
 
     A single jump is no trend: it moves one of the seven differences.
@@ -260,13 +260,13 @@ def trend(column: Column | None) -> float | None:
     return float(np.median(np.diff(value) / passed)) if (passed > 0).all() else None
 
 
-def cost_of(columns: dict[str, Column]) -> Cost:
+def cost_of(columns: dict[str, MetricColumn]) -> RecordingCost:
     """Return what the recorder says of itself."""
     last = {name: column.value[-1] for name, column in columns.items() if name.startswith("stepscope/")}
     rows, seconds = last.get("stepscope/rows_total", 0), last.get("stepscope/log_seconds")
     steps = columns.get("step_seconds")
     whole = float(steps.value.sum()) if steps is not None else 0.0
-    return Cost(
+    return RecordingCost(
         log_seconds=None if seconds is None else float(seconds),
         share=float(seconds * rows / whole) if seconds is not None and whole > 0 else None,
         rows=int(rows),
@@ -274,9 +274,9 @@ def cost_of(columns: dict[str, Column]) -> Cost:
     )
 
 
-def happenings(events: Sequence[dict[str, Any]]) -> list[Happening]:
+def happenings(events: Sequence[dict[str, Any]]) -> list[EventSummary]:
     """Return the events, those of one kind and subject as one, in the order of their last occurrence."""
-    found: dict[str, Happening] = {}
+    found: dict[str, EventSummary] = {}
     for event in map(typed, events):
         kind = event.get("kind")
         if kind == "histogram" or (kind == "alert" and event.get("state") != "firing"):
@@ -285,5 +285,5 @@ def happenings(events: Sequence[dict[str, Any]]) -> list[Happening]:
         why = f"alert: {event.get('text')}" if kind == "alert" else event.get("why")
         before = found.pop(label, None)
         count = 1 if before is None else before.count + 1
-        found[label] = Happening(label, event.get("step"), event.get("until"), count, str(why or ""))
+        found[label] = EventSummary(label, event.get("step"), event.get("until"), count, str(why or ""))
     return list(found.values())

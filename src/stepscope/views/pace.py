@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.store.series import whole
 from stepscope.views.buckets import buckets_of
-from stepscope.views.rates import Rates, Totals, rates
+from stepscope.views.rates import StepTotals, Throughput, rates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,25 +22,25 @@ POINTS = 200
 """Buckets that steps are read in; their sums are exact."""
 
 
-class Place(NamedTuple):
+class StepTime(NamedTuple):
     """A rank in an attempt, as far as it was counted."""
 
     attempt: int
     rank: int
-    totals: Totals
+    totals: StepTotals
     until: int
     """Time of the last row, microseconds since 1970 UTC."""
 
 
-class Pace:
+class StepPace:
     """The steps of each rank in each attempt, counted."""
 
-    def __init__(self, places: Iterable[Place] = ()) -> None:
+    def __init__(self, places: Iterable[StepTime] = ()) -> None:
         """Begin with what was counted before."""
         self._places = {(place.attempt, place.rank): place for place in places}
 
     @classmethod
-    def of(cls, steps: Buckets | None, samples: Buckets | None) -> Pace:
+    def of(cls, steps: Buckets | None, samples: Buckets | None) -> StepPace:
         """Count recorded steps."""
         found = cls()
         if steps is not None:
@@ -52,11 +52,11 @@ class Pace:
             own = steps.select((steps.attempt == attempt) & (steps.rank == rank))
             given = None if samples is None else samples.select((samples.attempt == attempt) & (samples.rank == rank))
             amount = (0.0, 0) if given is None else (given.total(), int(given.finite.sum()))
-            before = self._places.get((attempt, rank), Place(attempt, rank, Totals(), 0))
-            ours = Totals(int(own.finite.sum()), own.total(), *amount)
+            before = self._places.get((attempt, rank), StepTime(attempt, rank, StepTotals(), 0))
+            ours = StepTotals(int(own.finite.sum()), own.total(), *amount)
             sums = before.totals.with_more(ours)
             until = max(before.until, round(float(own.time.max()) * 1e6))
-            self._places[attempt, rank] = Place(attempt, rank, sums, until)
+            self._places[attempt, rank] = StepTime(attempt, rank, sums, until)
 
     def take(self, points: Points) -> None:
         """Count rows of a run that goes on; those that were counted before, and other metrics, are left out."""
@@ -72,25 +72,25 @@ class Pace:
         seen = np.array([self._places[key].until if key in self._places else 0 for key in keys], np.int64)
         return buckets_of(whole("", part.select(part.time > seen)))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[StepTime]:
         """Return what was counted, in order of attempt and rank."""
         return [self._places[key] for key in sorted(self._places)]
 
-    def attempts(self) -> dict[int, list[Totals]]:
+    def attempts(self) -> dict[int, list[StepTotals]]:
         """Return the totals of the ranks of each attempt."""
-        found: dict[int, list[Totals]] = {}
+        found: dict[int, list[StepTotals]] = {}
         for place in self.places():
             found.setdefault(place.attempt, []).append(place.totals)
         return found
 
-    def rates(self) -> Rates:
+    def rates(self) -> Throughput:
         """Return how fast the last attempt trains."""
         found = self.attempts()
-        return rates(found[max(found)]) if found else Rates()
+        return rates(found[max(found)]) if found else Throughput()
 
 
-def pace_of(past: Past) -> Pace:
+def pace_of(past: Past) -> StepPace:
     """Count the steps of a run."""
     found = past.overview([STEP, SAMPLES], POINTS)
     steps, samples = (buckets_of(found[name]) if name in found else None for name in (STEP, SAMPLES))
-    return Pace.of(steps, samples)
+    return StepPace.of(steps, samples)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from stepscope.analysis.cost import prices
 from stepscope.core.config import discover, load_or_default
 from stepscope.core.errors import StepscopeError
-from stepscope.views.ledger import Question, account
+from stepscope.views.ledger import LedgerOptions, account
 
 if TYPE_CHECKING:
-    from stepscope.analysis.cost.prices import Price, Table
+    from stepscope.analysis.cost.prices import Price, PriceTable
     from stepscope.store.reader import Past
 
 
 @functools.cache
-def _settings() -> tuple[Table, str, str]:
+def _settings() -> tuple[PriceTable, str, str]:
     """Return the table, the price and the region that are configured; read once."""
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
     try:
@@ -28,7 +28,7 @@ def _settings() -> tuple[Table, str, str]:
     return table, str(config.get("ledger.price") or ""), str(config.get("ledger.region") or "")
 
 
-def card_name(past: Past, known: Table) -> str | None:
+def card_name(past: Past, known: PriceTable) -> str | None:
     """Return the name of the run's GPU, if it has one and the table knows it."""
     names = (name for machine in past.machines() for name in machine.devices.values())
     return next((name for name in names if known.card(name) is not None), None)
@@ -47,7 +47,7 @@ def price_of(past: Past) -> Price | None:
 def usual_account(past: Past) -> dict[str, Any]:
     """Return the ledger of a run with the prices and the region of the configuration."""
     table, _, region = _settings()
-    question = Question(table, price_of(past), region if table.region(region) is not None else "")
+    question = LedgerOptions(table, price_of(past), region if table.region(region) is not None else "")
     return account(past, question)
 
 

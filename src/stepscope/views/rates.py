@@ -17,7 +17,7 @@ DEFINITIONS = {
 }
 
 
-class Totals(NamedTuple):
+class StepTotals(NamedTuple):
     """The steps of one rank in one attempt."""
 
     steps: int = 0
@@ -33,21 +33,21 @@ class Totals(NamedTuple):
         """Steps per second; None without steps."""
         return self.steps / self.seconds if self.steps and self.seconds > 0 else None
 
-    def with_more(self, more: Totals) -> Totals:
+    def with_more(self, more: StepTotals) -> StepTotals:
         """Return these steps and some more."""
         steps, seconds = self.steps + more.steps, self.seconds + more.seconds
-        return Totals(steps, seconds, self.samples + more.samples, self.sampled + more.sampled)
+        return StepTotals(steps, seconds, self.samples + more.samples, self.sampled + more.sampled)
 
 
-class Rates(NamedTuple):
+class Throughput(NamedTuple):
     """What a screen shows; None is unknown."""
 
     steps_per_second: float | None = None
     samples_per_second: float | None = None
 
 
-def rates(ranks: Collection[Totals]) -> Rates:
+def rates(ranks: Collection[StepTotals]) -> Throughput:
     """Return how fast the ranks of one attempt train together."""
     known = [rate for one in ranks if (rate := one.rate) is not None]
     taken = [rate * one.samples / one.sampled for one in ranks if one.sampled and (rate := one.rate) is not None]
-    return Rates(sum(known) / len(known) if known else None, sum(taken) if taken else None)
+    return Throughput(sum(known) / len(known) if known else None, sum(taken) if taken else None)

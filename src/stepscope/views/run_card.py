@@ -16,9 +16,9 @@ from stepscope.store.layout import RunFolder
 from stepscope.store.states import read_nodes
 from stepscope.views.buckets import Buckets, buckets_of
 from stepscope.views.event_count import EventCount
-from stepscope.views.pace import SAMPLES, STEP, Pace
+from stepscope.views.pace import SAMPLES, STEP, StepPace
 from stepscope.views.pricing import cost
-from stepscope.views.rates import Totals, rates
+from stepscope.views.rates import StepTotals, rates
 from stepscope.views.run_list import standing
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def card_of(past: Past, names: Iterable[str]) -> dict[str, Any]:
     steps = found[STEP].last_attempt() if STEP in found else None
     curve = found.get(loss) if loss else None
     total = total_steps(past.config)
-    trained = Pace.of(found.get(STEP), found.get(SAMPLES)).rates()
+    trained = StepPace.of(found.get(STEP), found.get(SAMPLES)).rates()
     recent = None if steps is None else _recent_rate(steps)
     return {
         "rate": trained.steps_per_second,
@@ -105,7 +105,7 @@ def _recent_rate(steps: Buckets) -> float | None:
     for rank in np.unique(steps.rank).tolist():
         own = steps.select(steps.rank == rank)
         recent = own.select(np.arange(len(own.time)) >= int(len(own.time) * (1 - RECENT)) - 1)
-        late.append(Totals(int(recent.finite.sum()), recent.total()))
+        late.append(StepTotals(int(recent.finite.sum()), recent.total()))
     return rates(late).steps_per_second
 
 

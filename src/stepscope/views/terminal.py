@@ -22,7 +22,7 @@ RECENT = 64
 
 
 @dataclass
-class Curve:
+class TerminalCurve:
     """One metric with its past."""
 
     name: str
@@ -44,7 +44,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Phase:
+class TerminalPhase:
     """A part of the step, over the recent steps of all ranks."""
 
     name: str
@@ -53,7 +53,7 @@ class Phase:
 
 
 @dataclass
-class Node:
+class TerminalNode:
     """What is known of one machine: its newest samples and their recent past."""
 
     name: str = ""
@@ -98,7 +98,7 @@ class Node:
 
 
 @dataclass
-class Rank:
+class TerminalRank:
     """One process of the training."""
 
     rank: int
@@ -125,7 +125,7 @@ class Rank:
 
 
 @dataclass
-class Scene:
+class TerminalScene:
     """Everything that a screen shows."""
 
     title: str
@@ -142,12 +142,12 @@ class Scene:
     """One line for people, such as why nothing is shown yet."""
     shown: list[str] = field(default_factory=list)
     """Metrics that have a graph, in order."""
-    curves: dict[str, Curve] = field(default_factory=dict)
+    curves: dict[str, TerminalCurve] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
     """The newest value of every metric of the training."""
     units: dict[str, str] = field(default_factory=dict)
-    nodes: dict[int, Node] = field(default_factory=dict)
-    ranks: dict[int, Rank] = field(default_factory=dict)
+    nodes: dict[int, TerminalNode] = field(default_factory=dict)
+    ranks: dict[int, TerminalRank] = field(default_factory=dict)
     alerts: list[dict[str, Any]] = field(default_factory=list)
     """Rows of `alerts_of`, the newest first."""
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Scene:
         """How the run stands; empty without a run."""
         return str(self.status.get("state", ""))
 
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[TerminalPhase]:
         """Return the parts of the step in the order of their vocabulary, "other" last."""
         sums: dict[str, float] = {}
         number = 0
@@ -176,7 +176,7 @@ class Scene:
         total = sum(sums.values())
         if total <= 0 or not number:
             return []
-        found = [Phase(name, seconds / number, seconds / total) for name, seconds in sums.items()]
+        found = [TerminalPhase(name, seconds / number, seconds / total) for name, seconds in sums.items()]
         return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
 
     def step_seconds(self) -> float | None:

@@ -20,7 +20,7 @@ ROOM = 1024
 """Buckets of a history: two for each column of a very wide terminal, and some to spare."""
 
 
-class Buckets(NamedTuple):
+class HistoryBuckets(NamedTuple):
     """Points of one metric, or buckets of them: columns of equal length. A point is a bucket of one."""
 
     x: Floats
@@ -35,7 +35,7 @@ class Buckets(NamedTuple):
     attempt: Whole
 
     @classmethod
-    def of_points(cls, x: Floats, value: Floats, attempt: Whole) -> Buckets:
+    def of_points(cls, x: Floats, value: Floats, attempt: Whole) -> HistoryBuckets:
         """Return a bucket for each point."""
         fine = np.isfinite(value)
         clean = np.where(fine, value, np.nan)
@@ -86,7 +86,7 @@ class History:
         """Return the number of buckets."""
         return len(self._low)
 
-    def add(self, new: Buckets, last: float | None = None) -> None:
+    def add(self, new: HistoryBuckets, last: float | None = None) -> None:
         """Take in points or buckets, in the order of recording; `last` is the newest value if not that of the last."""
         size = len(new.x)
         if not size:
@@ -103,7 +103,7 @@ class History:
         for attempt in np.unique(new.attempt).tolist() if newest else (0,):
             self._put(place, new, attempt)
 
-    def _note_extremes(self, new: Buckets) -> None:
+    def _note_extremes(self, new: HistoryBuckets) -> None:
         some = new.finite > 0
         if some.any():
             low, high = float(new.low[some].min()), float(new.high[some].max())
@@ -145,7 +145,7 @@ class History:
         self._sum, self._count = total[::2] + total[1::2], count[::2] + count[1::2]
         self._bad, self._attempt = bad[::2] + bad[1::2], np.maximum(attempt[::2], attempt[1::2])
 
-    def _put(self, place: Whole, new: Buckets, attempt: int) -> None:
+    def _put(self, place: Whole, new: HistoryBuckets, attempt: int) -> None:
         own = new.attempt == attempt
         keep = own & (self._attempt[place] <= attempt)
         if not keep.any():

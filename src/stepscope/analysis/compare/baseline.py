@@ -21,7 +21,7 @@ from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
     from stepscope.analysis.compare.level import Level
-    from stepscope.analysis.compare.quantity import Kind
+    from stepscope.analysis.compare.quantity import QuantityKind
 
 FORMAT = "stepscope-baseline"
 VERSION = 1
@@ -63,7 +63,7 @@ def ranges(group: Group, confidence: float = CONFIDENCE) -> list[Range]:
     return found
 
 
-def normal(levels: tuple[Level, ...], kind: Kind, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+def normal(levels: tuple[Level, ...], kind: QuantityKind, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Return where one more run lies: low, middle, high."""
     with np.errstate(all="ignore"):
         value, deviation, freedom = one_more_run(levels, kind)

@@ -42,7 +42,7 @@ from stepscope.core.vocabulary import unit_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from stepscope.analysis.compare.quantity import Kind
+    from stepscope.analysis.compare.quantity import QuantityKind
     from stepscope.analysis.compare.recording import Curve, Group, Recording
     from stepscope.analysis.finding import Finding
 
@@ -208,7 +208,7 @@ def _alike(spec: Spec, found: Difference, groups: Sequence[Group]) -> bool:
     return whole.low is None or whole.high is None or whole.low <= found.ratio <= whole.high
 
 
-def kind_in(spec: Spec, levels: Levels, groups: Sequence[Group]) -> Kind:
+def kind_in(spec: Spec, levels: Levels, groups: Sequence[Group]) -> QuantityKind:
     """Return the kind of a quantity with the noise that these runs have."""
     kind = kind_of(spec.name)
     if levels.whole:
@@ -216,7 +216,7 @@ def kind_in(spec: Spec, levels: Levels, groups: Sequence[Group]) -> Kind:
     return replace(kind, run_over_steps=_over(kind, groups))
 
 
-def _over(kind: Kind, groups: Sequence[Group]) -> float:
+def _over(kind: QuantityKind, groups: Sequence[Group]) -> float:
     return min(kind.run_over_steps, TOGETHER) if together(_runs(groups)) else kind.run_over_steps
 
 

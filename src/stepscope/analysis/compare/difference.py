@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.compare.level import Level
-    from stepscope.analysis.compare.quantity import Kind
+    from stepscope.analysis.compare.quantity import QuantityKind
 
     Numbers = NDArray[np.float64]
 
@@ -73,7 +73,7 @@ def not_comparable(why: str, confidence: float = CONFIDENCE) -> Difference:
 def difference(
     first: Sequence[Level],
     second: Sequence[Level],
-    kind: Kind,
+    kind: QuantityKind,
     confidence: float = CONFIDENCE,
     pairs: Sequence[tuple[int, int]] = (),
 ) -> Difference:
@@ -142,7 +142,7 @@ def spread(
     a: Numbers,
     b: Numbers,
     errors: Sequence[float],
-    kind: Kind,
+    kind: QuantityKind,
 ) -> tuple[float, float, float]:
     """Return the deviation of equal runs, the standard error of the difference of means, and its degrees of freedom."""
     sums = [float(np.sum((group - group.mean()) ** 2)) for group in (a, b)]
@@ -159,7 +159,7 @@ def spread(
     return math.sqrt(noise), error, freedom
 
 
-def _pooled(known: tuple[float, float], kind: Kind, squares: float, repeats: int) -> tuple[float, float, float]:
+def _pooled(known: tuple[float, float], kind: QuantityKind, squares: float, repeats: int) -> tuple[float, float, float]:
     """Return the variance of equal runs, its degrees of freedom, and how many of these are known beforehand.
 
     Where the noise is a matter of the program, repeats that lie farther apart than it is known are believed alone.
@@ -178,7 +178,7 @@ def _pooled(known: tuple[float, float], kind: Kind, squares: float, repeats: int
 
 
 def paired(
-    a: Numbers, b: Numbers, errors: Sequence[float], kind: Kind, pairs: Sequence[tuple[int, int]]
+    a: Numbers, b: Numbers, errors: Sequence[float], kind: QuantityKind, pairs: Sequence[tuple[int, int]]
 ) -> tuple[float, float, float]:
     """Return the same as `spread` of runs that took turns, from how far the pairs lie apart in their difference."""
     gaps = np.array([b[there] - a[here] for here, there in pairs])
@@ -188,7 +188,7 @@ def paired(
     return math.sqrt(noise), math.sqrt(2 * noise / len(gaps)), freedom
 
 
-def _prior(errors: Sequence[float], kind: Kind, scale: float = 1.0) -> tuple[float, float]:
+def _prior(errors: Sequence[float], kind: QuantityKind, scale: float = 1.0) -> tuple[float, float]:
     """Return the variance of equal runs as it is known beforehand, and its degrees of freedom.
 
     The noise of a program that nobody has repeated is a guess; what the steps tell is known better.
@@ -200,7 +200,7 @@ def _prior(errors: Sequence[float], kind: Kind, scale: float = 1.0) -> tuple[flo
     return guess + told, (guess + told) ** 2 / (guess**2 / kind.freedom + told**2 / TOLD_FREEDOM)
 
 
-def one_more_run(levels: Sequence[Level], kind: Kind) -> tuple[float, float, float]:
+def one_more_run(levels: Sequence[Level], kind: QuantityKind) -> tuple[float, float, float]:
     """Return the mean of some equal runs, the deviation of one run from it, and its degrees of freedom."""
     values, errors = np.array([level.value for level in levels]), np.array([level.error for level in levels])
     scale = float(np.abs(values).max()) or 1.0
@@ -223,7 +223,7 @@ def t_quantile(confidence: float, freedom: float) -> float:
     return high
 
 
-def verdict_of(low: float, high: float, kind: Kind) -> str:
+def verdict_of(low: float, high: float, kind: QuantityKind) -> str:
     """Return what an interval of the ratio says."""
     if low <= 0.0 <= high:
         return SAME

@@ -82,7 +82,7 @@ class Levels:
 
 
 @dataclass(frozen=True)
-class View:
+class Reduction:
     """How the steps of a stretch become one value."""
 
     text: str
@@ -100,16 +100,16 @@ def _lowest(table: Numbers, share: float = QUIET_SHARE, least: int = 1) -> Numbe
     return np.asarray(np.partition(table, most - 1, axis=1)[:, :most].mean(axis=1))
 
 
-MEAN = View("mean", lambda table: np.asarray(table.mean(axis=1)))
-QUIET = View(
+MEAN = Reduction("mean", lambda table: np.asarray(table.mean(axis=1)))
+QUIET = Reduction(
     f"mean of the fastest {QUIET_SHARE * 100:.0f} % in each stretch of steps, as the machine disturbed the others",
     _lowest,
     TRIMMED,
 )
-QUIET_RATE = View(QUIET.text, lambda table: -_lowest(-table), TRIMMED, falls=True)
+QUIET_RATE = Reduction(QUIET.text, lambda table: -_lowest(-table), TRIMMED, falls=True)
 
 
-def flow(groups: Curves, quiet: View | None = QUIET, over: float = 1.0, parts: int = 0) -> Levels:
+def flow(groups: Curves, quiet: Reduction | None = QUIET, over: float = 1.0, parts: int = 0) -> Levels:
     """Return the value a step of each run.
 
     Args:
@@ -264,7 +264,7 @@ def _table(curves: Sequence[Curve], steps: Steps) -> Numbers:
     return np.stack([curve.value[np.searchsorted(curve.step, steps)] for curve in curves])
 
 
-def _aligned(table: Numbers, view: View) -> list[Level]:
+def _aligned(table: Numbers, view: Reduction) -> list[Level]:
     """Return each run's level over common steps; its error is of what it does otherwise than the runs together.
 
     A program that is slower by a share is so by more where steps are long by schedule, and one that does something more

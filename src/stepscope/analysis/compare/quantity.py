@@ -17,7 +17,7 @@ TOTAL = "total_seconds"
 
 
 @dataclass(frozen=True)
-class Kind:
+class QuantityKind:
     """A kind of quantity."""
 
     name: str
@@ -36,17 +36,17 @@ class Kind:
     """Whether the noise differs from program to program, so that repeats that lie farther apart are believed alone."""
 
 
-TIME = Kind("time", True, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003 - a table
-RATE = Kind("rate", False, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003
+TIME = QuantityKind("time", True, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003 - a table
+RATE = QuantityKind("rate", False, "faster", "slower", 0.0015, 2.5)  # noqa: FBT003
 """Six programs of modded-nanogpt-runs, 34 runs on 8 H100: deviations of 0.03 to 0.2 %, 2 to 3 times what their steps
 tell; torch loops on two busy cores: 2.0 to 2.8 times."""
-MEMORY = Kind("memory", True, "better", "worse", 0.0075, 1.0)  # noqa: FBT003
+MEMORY = QuantityKind("memory", True, "better", "worse", 0.0075, 1.0)  # noqa: FBT003
 """The same runs: the peak of equal programs deviates by 0.05 to 1.25 %, in steps that the allocator makes."""
-LOSS = Kind("loss", True, "better", "worse", 0.002, 1.5, 2.0, varies=True)  # noqa: FBT003
-SCORE = Kind("score", False, "better", "worse", 0.004, 1.5, 2.0, varies=True)  # noqa: FBT003
+LOSS = QuantityKind("loss", True, "better", "worse", 0.002, 1.5, 2.0, varies=True)  # noqa: FBT003
+SCORE = QuantityKind("score", False, "better", "worse", 0.004, 1.5, 2.0, varies=True)  # noqa: FBT003
 """What another seed does to a loss is a matter of the program: the last evaluation loss of the same runs deviates by
 0.02 to 0.05 %, that of MLPerf's llama31_8b by 0.15 %, that of a small model by several percent."""
-OTHER = Kind("other", None, "lower", "higher", 0.002, 2.5, 2.0, varies=True)
+OTHER = QuantityKind("other", None, "lower", "higher", 0.002, 2.5, 2.0, varies=True)
 
 _LOSS = re.compile(r"(^|[/_.-])(loss|perplexity|ppl|error|wer|cer|mse|mae|rmse|nll|kl)([/_.-]|$)", re.IGNORECASE)
 _SCORE = re.compile(
@@ -54,7 +54,7 @@ _SCORE = re.compile(
 )
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> QuantityKind:
     """Return the kind of a quantity by its name and unit."""
     unit = unit_of(name) if name != MEAN_STEP else "seconds"
     if unit.endswith("/second"):

@@ -23,7 +23,7 @@ MEAN, SUM, MOST = "mean", "sum", "most"
 """How the values that several ranks have for one step become one."""
 
 
-class Points(Protocol):
+class PointArrays(Protocol):
     """The points of one metric, as a run's own series and an imported one have them."""
 
     @property
@@ -121,7 +121,7 @@ def in_turn(first: Group, second: Group) -> list[tuple[int, int]]:
     return [(couple[0][1], couple[1][1]) for couple in couples]
 
 
-def curve_of(points: Points, start: float = np.nan, how: str = MEAN) -> Curve:
+def curve_of(points: PointArrays, start: float = np.nan, how: str = MEAN) -> Curve:
     """Return the points of a metric as a curve.
 
     A step that was done again counts as it was done last; the values of several ranks become one.

@@ -92,7 +92,7 @@ def split(ledger: Ledger, meters: Iterable[Meter]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Energy:
+class EnergyUse:
     """What a run has used, by class, and where that is known from."""
 
     joules: dict[str, float]
@@ -134,7 +134,7 @@ class Energy:
 
 def measure(
     ledger: Ledger, meters: Sequence[tuple[str, Meter]], grams_per_kwh: float | None = None, region: str = ""
-) -> Energy | None:
+) -> EnergyUse | None:
     """Return the energy of a run from its meters; None if there is no meter with a sample in it.
 
     Args:
@@ -150,7 +150,7 @@ def measure(
     seen = min(_union([meter for other, meter in used if other == name]) for name in names)
     ratio = min(1.0, seen / ledger.paid_seconds)
     joules = split(ledger, [meter for _, meter in used])
-    return Energy(joules, tuple(names), ratio, grams_per_kwh, region)
+    return EnergyUse(joules, tuple(names), ratio, grams_per_kwh, region)
 
 
 def _union(meters: Sequence[Meter]) -> float:

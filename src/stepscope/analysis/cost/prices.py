@@ -17,7 +17,7 @@ _SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "": ""}
 
 
 @dataclass(frozen=True)
-class Card:
+class PricedGpu:
     """A kind of GPU."""
 
     name: str
@@ -41,15 +41,15 @@ class Price:
     currency: str
     source: str
     """Where it is from, in words."""
-    card: Card | None = None
+    card: PricedGpu | None = None
     provider: str = ""
 
 
 @dataclass(frozen=True)
-class Table:
+class PriceTable:
     """Prices and regions."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[PricedGpu, ...]
     """The more special name first."""
     regions: dict[str, float]
     """Grams of CO₂ for a kilowatt-hour, by the name of the region in small letters."""
@@ -59,7 +59,7 @@ class Table:
     aliases: dict[str, str] = field(default_factory=dict)
     """Other names of regions, such as those of cloud providers."""
 
-    def card(self, name: str) -> Card | None:
+    def card(self, name: str) -> PricedGpu | None:
         """Return the kind of a GPU by its name, as the driver has it or people say it; None if it is not here."""
         words = _words(name)
         return next((card for card in self.cards if _words(card.name) <= words), None)
@@ -103,7 +103,7 @@ def _words(name: str) -> set[str]:
     return {re.sub(r"^(sxm|pcie?)\d*$", r"\1", part) for part in parts if part}
 
 
-def load(path: str | Path | None = None) -> Table:
+def load(path: str | Path | None = None) -> PriceTable:
     """Read a table; the one that comes with Stepscope by default.
 
     Raises:
@@ -121,14 +121,16 @@ def load(path: str | Path | None = None) -> Table:
         cause = f"it is no table of prices ({type(error).__name__}: {error})"
         raise UsageError(f"read {file}", cause, f"write it like {TABLE}") from error
     by_detail = tuple(sorted(cards, key=lambda card: -len(_words(card.name))))
-    return Table(by_detail, regions, str(data.get("currency", "USD")), str(data.get("as_of", "")), str(file), aliases)
+    return PriceTable(
+        by_detail, regions, str(data.get("currency", "USD")), str(data.get("as_of", "")), str(file), aliases
+    )
 
 
-def _card(name: str, facts: Any) -> Card:
+def _card(name: str, facts: Any) -> PricedGpu:
     prices = {str(provider).lower(): _number(price) for provider, price in facts["prices"].items()}
     if not prices:
         raise ValueError(f"{name} has no price")
-    return Card(name, _number(facts["memory_gib"]), _number(facts["tflops"]), prices)
+    return PricedGpu(name, _number(facts["memory_gib"]), _number(facts["tflops"]), prices)
 
 
 def _number(value: Any) -> float:

@@ -16,7 +16,7 @@ from stepscope.core import remedies
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.analysis.cost.prices import Card, Table
+    from stepscope.analysis.cost.prices import PricedGpu, PriceTable
 
 GIB = 2.0**30
 LOW_MEMORY, FULL_MEMORY = 0.5, 0.95
@@ -59,7 +59,7 @@ class Usage:
     """Processors that there are."""
     workers: float | None = None
     """Data loader workers of a rank."""
-    card: Card | None = None
+    card: PricedGpu | None = None
     per_hour: float | None = None
     """Price of one GPU and hour."""
     provider: str = ""
@@ -70,7 +70,7 @@ MOST_TIMES = 8
 """Times its size that a batch is advised to have at most: what learns well is not what fits."""
 
 
-def advise(usage: Usage, table: Table | None = None) -> list[Finding]:
+def advise(usage: Usage, table: PriceTable | None = None) -> list[Finding]:
     """Return advice on the size of the machine, the most worth first; empty if it fits or too little is known."""
     if usage.seconds < FEWEST_SECONDS:
         return []
@@ -157,7 +157,7 @@ def _fewer(usage: Usage) -> Finding | None:
     return None
 
 
-def _cheaper(usage: Usage, table: Table | None) -> Finding | None:
+def _cheaper(usage: Usage, table: PriceTable | None) -> Finding | None:
     """Advise the card with the lowest cost of the same work that holds the peak."""
     card, peak, price = usage.card, usage.memory_peak, usage.per_hour
     if table is None or card is None or not peak or not price or usage.utilization is None:

@@ -14,7 +14,7 @@ from stepscope.core.remedies import remedy
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepscope.analysis.diagnosis.evidence import Evidence, Steps, Track
+    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
 
 FEWEST = 8
 """Samples of a card below which nothing is said of it."""
@@ -78,7 +78,7 @@ def cards(evidence: Evidence) -> Iterator[Finding]:
     yield from _idle(found, evidence)
 
 
-def _slowed(card: _Card, steps: Steps | None) -> Iterator[Finding]:
+def _slowed(card: _Card, steps: RankSteps | None) -> Iterator[Finding]:
     shares = {why: card.mean(f"throttle_{why}") or 0.0 for why in (*SLOWDOWNS, "power_cap")}
     why = max(SLOWDOWNS, key=lambda one: shares[one])
     if shares[why] < THROTTLED:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.analysis.diagnosis.evidence import Evidence, Steps, Track
+    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
 
     Numbers = NDArray[np.float64]
 
@@ -115,7 +115,7 @@ def changes(evidence: Evidence) -> list[dict[str, Any]]:
     return [_told(edge, evidence) for edge in costly]
 
 
-def _alike(edge: _Edge, steps: Steps | None, shared: tuple[str, ...]) -> bool:
+def _alike(edge: _Edge, steps: RankSteps | None, shared: tuple[str, ...]) -> bool:
     """Say whether no phase changed by itself beside those that other programs slow down: then the machine changed."""
     medians = _medians(edge, steps)
     if not medians:
@@ -131,7 +131,7 @@ def _alike(edge: _Edge, steps: Steps | None, shared: tuple[str, ...]) -> bool:
     return True
 
 
-def _medians(edge: _Edge, steps: Steps | None) -> dict[str, tuple[float, float]]:
+def _medians(edge: _Edge, steps: RankSteps | None) -> dict[str, tuple[float, float]]:
     """Return the seconds of the steps (under "") and of each phase before and after a change; none if not measured."""
     if steps is None or not steps.phases:
         return {}
@@ -205,7 +205,7 @@ def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _phases(edge: _Edge, steps: Steps | None) -> list[dict[str, Any]]:
+def _phases(edge: _Edge, steps: RankSteps | None) -> list[dict[str, Any]]:
     """Return the phases that moved with a change of the step's time, by the seconds that they explain."""
     medians = _medians(edge, steps) if edge.metric != "loss" else {}
     if not medians:
@@ -297,7 +297,7 @@ def _has_a_name(told: dict[str, Any]) -> bool:
     return bool(told["events"]) or rare > 0.5 * told["seconds"] or (told["io_waiting_ratio"] or 0.0) >= WAITED
 
 
-def _slow(steps: Steps, at: int, usual: float, evidence: Evidence) -> dict[str, Any]:
+def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[str, Any]:
     seconds, end, step = float(steps.seconds[at]), float(steps.end[at]), int(steps.step[at])
     phases = {name: float(values[at]) for name, values in steps.phases.items() if np.isfinite(values[at])}
     most = max(phases, key=lambda name: phases[name], default="")

@@ -19,8 +19,8 @@ from stepscope.analysis.diagnosis.stretches import stretch_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.diagnosis.evidence import Evidence, Steps
-    from stepscope.analysis.diagnosis.stretches import Stretch
+    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
+    from stepscope.analysis.diagnosis.stretches import SlowSpan
 
     Numbers = NDArray[np.float64]
 
@@ -63,7 +63,7 @@ class Composition:
     """Seconds that were taken off."""
     bursts: dict[str, float] = field(default_factory=dict)
     """Seconds of a disturbed run's phases that come on top of the usual in a rhythm."""
-    stretches: dict[str, Stretch] = field(default_factory=dict)
+    stretches: dict[str, SlowSpan] = field(default_factory=dict)
     """Where phases take several times as long for many steps in a row."""
     slowed: float = 1.0
     """Times that others made the passes of a disturbed run longer."""
@@ -94,7 +94,7 @@ def is_disturbed(evidence: Evidence) -> bool:
     return (others is not None and others >= OTHERS * (evidence.processors or 1.0)) or pressed >= PRESSED
 
 
-def settled(steps: Steps | None) -> Steps | None:
+def settled(steps: RankSteps | None) -> RankSteps | None:
     """Return the steps without warm-up: without the first ones, and without the time of compiling."""
     if steps is None or len(steps) < SHORTEST:
         return steps
@@ -106,7 +106,7 @@ def settled(steps: Steps | None) -> Steps | None:
     return replace(steps, step=steps.step[kept], end=steps.end[kept], seconds=seconds, phases=phases, weight=weight)
 
 
-def _whole(steps: Steps) -> dict[str, Numbers]:
+def _whole(steps: RankSteps) -> dict[str, Numbers]:
     """Return the phases of steps, those that happen now and then with all that belongs to them.
 
     Between the passes of an evaluation, and around the writing of a checkpoint, the program does what it does in no
@@ -132,7 +132,7 @@ def _whole(steps: Steps) -> dict[str, Numbers]:
     return phases
 
 
-def _undisturbed(steps: Steps, name: str) -> tuple[float, float]:
+def _undisturbed(steps: RankSteps, name: str) -> tuple[float, float]:
     """Return the seconds of a phase of one thread as it is in most steps, and what comes on top of that in a rhythm.
 
     A neighbour stops any phase now and then, for 10 ms and more, but without a rhythm. The bursts of a rhythm are made
@@ -152,7 +152,7 @@ def calm_sum(lengths: Numbers) -> float:
     return float(np.quantile(lengths, CALM)) * len(lengths) if len(lengths) else 0.0
 
 
-def composition(steps: Steps, evidence: Evidence) -> Composition:
+def composition(steps: RankSteps, evidence: Evidence) -> Composition:
     """Return what the steps of a rank are made of."""
     spent = {name: steps.spent(name) for name in steps.phases}
     disturbed = is_disturbed(evidence)
@@ -185,14 +185,14 @@ def _slowed(spent: dict[str, float], calm: dict[str, float]) -> float:
     return max(1.0, sum(spent.get(name, 0.0) for name in PASSES) / usual) if usual > 0 else 1.0
 
 
-def _checkpoints(steps: Steps, seconds: float, slowed: float) -> float:
+def _checkpoints(steps: RankSteps, seconds: float, slowed: float) -> float:
     """Return the seconds of a disturbed run's checkpoints; of few, all of which may be disturbed, what is sure."""
     lengths = steps.phase("checkpoint")
     lengths = lengths[lengths > 0]
     return min(seconds, calm_sum(lengths)) if len(lengths) >= FEW else seconds / slowed
 
 
-def _stretches(steps: Steps, among: tuple[str, ...]) -> dict[str, Stretch]:
+def _stretches(steps: RankSteps, among: tuple[str, ...]) -> dict[str, SlowSpan]:
     """Return the stretches of slow steps by phase."""
     told = {name: stretch_of(steps, name, PASSES) for name in STRETCHED if name in among}
     return {name: found for name, found in told.items() if found is not None}

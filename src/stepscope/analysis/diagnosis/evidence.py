@@ -22,7 +22,7 @@ FEWEST_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Steps:
+class RankSteps:
     """The steps of one rank, in the order in which they ended. A row is one step, or `weight` of them in a long run."""
 
     rank: int
@@ -123,7 +123,7 @@ class Track:
 class Evidence:
     """Everything that is known of one run, or of its last attempt."""
 
-    ranks: Sequence[Steps] = ()
+    ranks: Sequence[RankSteps] = ()
     series: Mapping[str, Mapping[int, Track]] = field(default_factory=dict)
     """Metrics by their canonical name, then by rank."""
     events: Sequence[Mapping[str, Any]] = ()
@@ -174,6 +174,6 @@ class Evidence:
         return {name: by for name, by in self.series.items() if name.startswith(first) and name.endswith(last)}
 
     @property
-    def leader(self) -> Steps | None:
+    def leader(self) -> RankSteps | None:
         """Return the steps of the rank that stands for all: the one with the most time in steps."""
         return max(self.ranks, key=lambda steps: steps.total, default=None)

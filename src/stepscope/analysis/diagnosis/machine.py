@@ -10,7 +10,7 @@ from stepscope.analysis.diagnosis.composition import OTHERS, is_disturbed, other
 from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.analysis.series.forecast import FAR, HOUR, SOON, disk_full, together
-from stepscope.analysis.series.leak import STEADY, Trend, assess
+from stepscope.analysis.series.leak import STEADY, MemoryTrend, assess
 from stepscope.core.numbers import format_duration, format_value
 from stepscope.core.remedies import remedy
 
@@ -28,7 +28,7 @@ all memory that must go there if nobody knows how long it was waited for."""
 LEAST_RISE, LEAST_RISE_SHARE = 24 * 2**20, 0.05
 """Growth of memory that is worth a finding: bytes, and share of its level."""
 FEWEST_READINGS = 16
-STILL = Trend(STEADY, "nothing grows")
+STILL = MemoryTrend(STEADY, "nothing grows")
 """Trend of a process that does not grow."""
 FIRST_STEPS = 3
 """Steps before which memory is still being taken."""
@@ -151,7 +151,7 @@ def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
     return {node: {rank: track for rank, track in sorted(of.items()) if len(track)} for node, of in found.items()}
 
 
-def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) -> tuple[str, Track, Trend] | None:
+def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) -> tuple[str, Track, MemoryTrend] | None:
     """Return what of a rank grows, itself or with its workers, and its trend; None if nothing does."""
     # What is imported, loaded and compiled is kept: memory that grows before the steps go on is none that is lost.
     since = [float(event["time"]) for event in evidence.of_kind("compile")]
@@ -166,7 +166,7 @@ def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) ->
     return None
 
 
-def _grown(track: Track, limit: float | None) -> Trend | None:
+def _grown(track: Track, limit: float | None) -> MemoryTrend | None:
     """Return the trend of memory that grows and does not stop; None if it does not."""
     if len(track) < FEWEST_READINGS:
         return None
@@ -177,7 +177,7 @@ def _grown(track: Track, limit: float | None) -> Trend | None:
     return trend
 
 
-def _leak(name: str, track: Track, trend: Trend, rank: int, *, shared: bool = False) -> Finding:
+def _leak(name: str, track: Track, trend: MemoryTrend, rank: int, *, shared: bool = False) -> Finding:
     """Return growth of memory as a finding, with its rate and when memory ends."""
     rate = trend.rate or 0.0
     text = f"{name} grows by {format_value(rate * HOUR, 'bytes')} an hour"

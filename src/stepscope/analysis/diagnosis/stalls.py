@@ -20,7 +20,7 @@ from stepscope.analysis.diagnosis.tell import slow, time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.diagnosis.evidence import Steps
+    from stepscope.analysis.diagnosis.evidence import RankSteps
     from stepscope.analysis.diagnosis.tell import Case
     from stepscope.analysis.finding import Finding
 
@@ -149,7 +149,7 @@ def _own(case: Case, kept: NDArray[np.bool_]) -> Numbers:
     return own[kept]
 
 
-def _measured_whole(steps: Steps) -> NDArray[np.bool_]:
+def _measured_whole(steps: RankSteps) -> NDArray[np.bool_]:
     """Return in which steps all phases were measured, and not only what happens now and then."""
     found = np.zeros(len(steps), bool)
     for name, seconds in steps.phases.items():

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.diagnosis.evidence import Steps
+    from stepscope.analysis.diagnosis.evidence import RankSteps
 
     Numbers = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ WIDTH = 5
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SlowSpan:
     """The stretches of one phase, of which `first` to `last` is the longest."""
 
     first: int
@@ -49,7 +49,7 @@ class Stretch:
     """Further stretches."""
 
 
-def stretch_of(steps: Steps, phase: str, passes: tuple[str, ...]) -> Stretch | None:
+def stretch_of(steps: RankSteps, phase: str, passes: tuple[str, ...]) -> SlowSpan | None:
     """Return where a phase takes several times as long for many steps in a row; None if nowhere."""
     each, weight = steps.phase(phase), steps.weights[steps.measured]
     if len(each) < FEWEST_ROWS:
@@ -74,7 +74,7 @@ def stretch_of(steps: Steps, phase: str, passes: tuple[str, ...]) -> Stretch | N
     rows = steps.step[steps.measured]
     scale = steps.count / float(weight.sum())
     lost = (during - level) * float(weight[inside].sum()) * scale
-    return Stretch(int(rows[first]), int(rows[end - 1]), level, during, lost, len(parts) - 1)
+    return SlowSpan(int(rows[first]), int(rows[end - 1]), level, during, lost, len(parts) - 1)
 
 
 def _ratio(value: float, other: float) -> float:

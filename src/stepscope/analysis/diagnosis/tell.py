@@ -12,7 +12,7 @@ from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.composition import Composition
-    from stepscope.analysis.diagnosis.evidence import Evidence, Steps
+    from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
 
 ENOUGH_STEPS = 30
 """Steps from which on their number no longer lowers the confidence."""
@@ -24,7 +24,7 @@ FORMULA = "expected step = (seconds of all steps - cost) / steps"
 class Case:
     """The rank that stands for all: its steps after warm-up, what they are made of, and everything else known."""
 
-    steps: Steps
+    steps: RankSteps
     made: Composition
     evidence: Evidence
 
@@ -106,7 +106,7 @@ def slow(
 
 
 def machine_wide(
-    kind: str, text: str, advice: str, steps: Steps, share: float, condition: str, facts: dict[str, Any]
+    kind: str, text: str, advice: str, steps: RankSteps, share: float, condition: str, facts: dict[str, Any]
 ) -> Finding:
     """Return a finding about a machine that makes every step longer, by a share of its time."""
     share = min(1.0, max(0.0, share))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.series.rolling import Past, mean_until, quantile_before, quantiles_before
+from stepscope.analysis.series.rolling import EarlierValues, mean_until, quantile_before, quantiles_before
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -171,7 +171,7 @@ def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | N
         past = np.sort(series[:begin][-MEMORY:])
         judged = min(fresh, max(1, begin // NEAR))
         ends = [past[round(share * (len(past) - 1))] for share in (1 - EXTREME, 0.1, 0.9, EXTREME)]
-        table = Past(np.repeat(np.array(ends)[:, None], judged, axis=1), np.arange(judged))
+        table = EarlierValues(np.repeat(np.array(ends)[:, None], judged, axis=1), np.arange(judged))
         number = float(seen if seen is not None else len(values))
         score = _beyond(series[begin : begin + judged], table, BEYOND[kind], seen=number)
         peak = int(np.argmax(score))
@@ -222,7 +222,7 @@ class _View:
     """One way to look at the points: how far each stands out in it, and what was usual before."""
 
     score: Numbers
-    past: Past
+    past: EarlierValues
 
 
 def _scaled(values: Numbers) -> tuple[Numbers, float]:
@@ -245,7 +245,7 @@ def _views(values: Numbers) -> dict[str, _View]:
     }
     young = values[:YOUNG]
     backwards = _past(young[::-1])
-    later = Past(backwards.table, np.maximum(0, len(young) - 1 - APART - np.arange(len(young))))
+    later = EarlierValues(backwards.table, np.maximum(0, len(young) - 1 - APART - np.arange(len(young))))
     first = views[VALUE].score[: len(young)]
     first[:] = np.minimum(first, _beyond(young, later, BEYOND[VALUE]))
     first[:SHORT] = 0.0
@@ -260,12 +260,14 @@ def _view(values: Numbers, beyond: float, *, signed: bool = False) -> _View:
     return _View(_beyond(values, past, beyond, signed=signed), past)
 
 
-def _past(values: Numbers) -> Past:
+def _past(values: Numbers) -> EarlierValues:
     """Return low end, lower and upper part, and high end of the values before each."""
     return quantiles_before(values, MEMORY, (1 - EXTREME, 0.1, 0.9, EXTREME))
 
 
-def _beyond(values: Numbers, past: Past, beyond: float, *, signed: bool = False, seen: float | None = None) -> Numbers:
+def _beyond(
+    values: Numbers, past: EarlierValues, beyond: float, *, signed: bool = False, seen: float | None = None
+) -> Numbers:
     """Return how far each value lies beyond the ends of others, relative to their spread; 0 inside.
 
     `seen` is how many points the series has had by now; a value is the so-manieth of these if omitted.

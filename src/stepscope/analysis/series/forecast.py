@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
-from stepscope.analysis.series.leak import LARGEST, Trend, assess
+from stepscope.analysis.series.leak import LARGEST, MemoryTrend, assess
 from stepscope.core.numbers import format_duration, format_value
 from stepscope.core.remedies import remedy
 
@@ -53,7 +53,7 @@ class Forecast:
         return asdict(self)
 
 
-def exhaustion(trend: Trend, what: str) -> Forecast | None:
+def exhaustion(trend: MemoryTrend, what: str) -> Forecast | None:
     """Return when something that grows reaches its limit; None if it does not grow, or nobody knows the limit."""
     if not trend.growing or trend.left is None or trend.left_low is None or trend.rate is None:
         return None
@@ -91,7 +91,7 @@ def _held(value: ArrayLike) -> float:
     return float(known[-1]) if len(known) else 0.0
 
 
-def together(trends: Sequence[Trend], held: float, limit: float | None) -> list[Trend]:
+def together(trends: Sequence[MemoryTrend], held: float, limit: float | None) -> list[MemoryTrend]:
     """Return the trends of processes that share one memory with the time left until they have filled it together.
 
     Args:
@@ -109,7 +109,7 @@ def together(trends: Sequence[Trend], held: float, limit: float | None) -> list[
     return [replace(one, left=left, left_low=soonest, left_high=latest) if one.growing else one for one in trends]
 
 
-def _leak(name: str, trend: Trend) -> Finding | None:
+def _leak(name: str, trend: MemoryTrend) -> Finding | None:
     if not trend.growing or trend.rate is None or trend.rate_low is None or trend.rate_high is None:
         return None
     soon = exhaustion(trend, name)

@@ -70,7 +70,7 @@ than this share of the rise: half of 1 % in 1 000 steps, seen in 25 steps of an 
 
 
 @dataclass(frozen=True)
-class Trend:
+class MemoryTrend:
     """What a series of memory readings does. Rates are values per unit of time, as the caller's clock has it."""
 
     verdict: str
@@ -106,7 +106,7 @@ class Trend:
         return asdict(self)
 
 
-def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, least: float = LEAST_BYTES) -> Trend:
+def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, least: float = LEAST_BYTES) -> MemoryTrend:
     """Judge a series of memory readings that were taken at comparable moments.
 
     Args:
@@ -117,7 +117,7 @@ def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, lea
     """
     when, what = _clean(time, value)
     if len(when) < FEWEST or when[-1] - when[0] < SHORTEST:
-        return Trend(UNKNOWN, f"{len(when)} readings, of which {FEWEST} at different times are needed", len(when))
+        return MemoryTrend(UNKNOWN, f"{len(when)} readings, of which {FEWEST} at different times are needed", len(when))
     level = float(np.median(what[-max(3, len(what) // 20) :]))
     time_of, floor = _blocks(when, what)
     whole = _Stretch.of(time_of, floor, least)
@@ -134,7 +134,7 @@ def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, lea
         for stretch in found:
             if stretch.after(*before).verdict == GROWTH:
                 return _growth(stretch, (when, what), level, limit)
-    return Trend(whole.verdict, whole.reason, len(when), level)
+    return MemoryTrend(whole.verdict, whole.reason, len(when), level)
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ def _rate(time: Numbers, floor: Numbers) -> float:
     return rise / float(np.mean(time[-third:]) - np.mean(time[:third]))
 
 
-def _growth(stretch: _Stretch, readings: tuple[Numbers, Numbers], level: float, limit: float | None) -> Trend:
+def _growth(stretch: _Stretch, readings: tuple[Numbers, Numbers], level: float, limit: float | None) -> MemoryTrend:
     """Say how fast a stretch grows, since when, and how long that can go on."""
     since = _onset(stretch.time, stretch.floor)
     grown = stretch.time >= since
@@ -307,7 +307,7 @@ def _growth(stretch: _Stretch, readings: tuple[Numbers, Numbers], level: float, 
     if limit is not None and rate > 0:
         room = max(0.0, limit - float(np.max(what[-max(3, len(what) // 10) :])))
         left, left_low, left_high = room / rate, room / high, room / low if low > 0 else None
-    return Trend(
+    return MemoryTrend(
         GROWTH, stretch.reason, len(when), level, rate, low, high, since, stretch.risen, left, left_low, left_high
     )
 

@@ -40,7 +40,7 @@ def quantile_before(values: Numbers, window: int, share: float) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Past:
+class EarlierValues:
     """Quantiles of the points before each point; in a long series several points share a column."""
 
     table: Numbers
@@ -57,7 +57,7 @@ class Past:
         return np.asarray(self.table[:, self.column[point]])
 
 
-def quantiles_before(values: Numbers, window: int, shares: Sequence[float]) -> Past:
+def quantiles_before(values: Numbers, window: int, shares: Sequence[float]) -> EarlierValues:
     """Return quantiles of the `window` finite points before each point.
 
     Fewer points count at the start; the first point has none (NaN). Nothing is interpolated: each is one of the points.
@@ -67,7 +67,7 @@ def quantiles_before(values: Numbers, window: int, shares: Sequence[float]) -> P
     count = len(values)
     exact = np.stack([quantile_before(values[:EXACT], window, share) for share in shares])
     if count <= EXACT:
-        return Past(exact, np.arange(count))
+        return EarlierValues(exact, np.arange(count))
     every = count // RENEWALS
     ends = np.arange(EXACT, count, every)
     step = max(1, min(LONGER * every, EXACT - window) // window) | 1  # odd: a past of every second point is half of it
@@ -78,7 +78,7 @@ def quantiles_before(values: Numbers, window: int, shares: Sequence[float]) -> P
         for some in np.array_split(ends, -(-len(ends) * window // CHUNK))
     ]
     sharing = EXACT + np.repeat(np.arange(len(ends)), np.diff(ends, append=count))
-    return Past(np.concatenate([exact, *renewed], axis=1), np.concatenate([np.arange(EXACT), sharing]))
+    return EarlierValues(np.concatenate([exact, *renewed], axis=1), np.concatenate([np.arange(EXACT), sharing]))
 
 
 def mean_until(values: Numbers, window: int) -> Numbers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.trace.roles import COMMUNICATION, COMPUTE, COPY
-from stepscope.analysis.trace.window import Intervals, Window, clip, common, together, total, union
+from stepscope.analysis.trace.window import Intervals, TraceWindow, clip, common, together, total, union
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Breakdown:
     """The time of one window, in ns. Each class is the union of its events on all streams: classes may overlap."""
 
-    window: Window
+    window: TraceWindow
     busy: int
     """Any device event."""
     compute: int
@@ -57,7 +57,7 @@ class Breakdown:
         return 100 * part / self.window.length if self.window.length and self.busy else None
 
 
-def breakdown(trace: Trace, window: Window, roles: NDArray[np.int8]) -> Breakdown:
+def breakdown(trace: Trace, window: TraceWindow, roles: NDArray[np.int8]) -> Breakdown:
     """Return the breakdown of a window.
 
     Args:
@@ -93,7 +93,7 @@ def busy_time(trace: Trace) -> Intervals:
     return time_of(trace, trace.on_device)
 
 
-def by_step(trace: Trace, roles: NDArray[np.int8], windows: list[Window]) -> list[dict[str, Any]]:
+def by_step(trace: Trace, roles: NDArray[np.int8], windows: list[TraceWindow]) -> list[dict[str, Any]]:
     """Return the breakdown of each of some windows, such as the profiler's steps, as plain values."""
     return [{**window.facts(trace.origin), **breakdown(trace, window, roles).facts()} for window in windows]
 

@@ -17,8 +17,18 @@ from stepscope.analysis.finding import INFO, WARNING, Finding
 from stepscope.analysis.trace.kernels import families
 from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.names import short_name
-from stepscope.analysis.trace.spans import NONE, Pieces, covered, inherited, parents, pieces, shares
-from stepscope.analysis.trace.window import STEP, Intervals, Window, gaps, step_window, steps, total, union, window_of
+from stepscope.analysis.trace.spans import NONE, SpanPieces, covered, inherited, parents, pieces, shares
+from stepscope.analysis.trace.window import (
+    STEP,
+    Intervals,
+    TraceWindow,
+    gaps,
+    step_window,
+    steps,
+    total,
+    union,
+    window_of,
+)
 from stepscope.core.numbers import format_change
 from stepscope.core.trace import RUNTIME
 
@@ -45,7 +55,7 @@ Part = tuple[str, str]
 class Split:
     """One trace's step, divided."""
 
-    window: Window
+    window: TraceWindow
     steps: int
     parts: dict[Part, float]
     """ns per step of each (kind, name); they sum to the step."""
@@ -116,7 +126,7 @@ def _labels(trace: Trace, links: Links, by: str) -> list[Part]:
     return [(kind, trace.names[code]) for kind, code in zip(kinds, trace.name[links.device].tolist(), strict=True)]
 
 
-def _idle(trace: Trace, links: Links, window: Window) -> dict[str, int]:
+def _idle(trace: Trace, links: Links, window: TraceWindow) -> dict[str, int]:
     """Return the idle time of the device by what the thread did that launched what ended it."""
     idle = gaps(union(trace.start[links.device], trace.end[links.device]), window)
     row = links.host[_named(trace, links)]
@@ -155,7 +165,7 @@ def _launching(trace: Trace, links: Links, at: Integers) -> Integers:
     return trace.lane[links.host[call]].astype(np.int64)
 
 
-def _overlaps(doing: Pieces, idle: Intervals) -> dict[int, int]:
+def _overlaps(doing: SpanPieces, idle: Intervals) -> dict[int, int]:
     """Return the time that pieces share with intervals, by event."""
     time = covered(idle, doing.end) - covered(idle, doing.start)
     some = np.flatnonzero((time > 0) & (doing.event != NONE))

@@ -20,7 +20,7 @@ from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.names import short_name
 from stepscope.analysis.trace.part import middle
 from stepscope.analysis.trace.spans import NONE
-from stepscope.analysis.trace.window import Window, steps
+from stepscope.analysis.trace.window import TraceWindow, steps
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ UNKNOWN_KIND = len(KINDS)
 PATH_KINDS = (*KINDS, UNKNOWN)
 
 
-def critical_path(trace: Trace, window: Window, links: Links | None = None) -> dict[str, Any] | None:
+def critical_path(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:
     """Return the critical path of the step of median length in a window, or of the window if it holds no whole step.
 
     `kinds` and `parts` sum to `length_us`; `outer` has the parts of the host by the outermost operator or annotation
@@ -78,7 +78,7 @@ def critical_path(trace: Trace, window: Window, links: Links | None = None) -> d
     }
 
 
-def median_step(trace: Trace, window: Window, links: Links) -> tuple[Window, str]:
+def median_step(trace: Trace, window: TraceWindow, links: Links) -> tuple[TraceWindow, str]:
     """Return the step of median length as the device saw it: from the end of the work of the step before to its own."""
     found = [step for step in steps(trace) if step.end > window.start and step.start < window.end]
     known = links.call != NONE
@@ -99,14 +99,14 @@ def median_step(trace: Trace, window: Window, links: Links) -> tuple[Window, str
     if not periods:
         return window, WHOLE
     _, after, before = sorted(periods)[(len(periods) - 1) // 2]
-    return Window(STEP, before[1], after[1]), f"step {after[0]}"
+    return TraceWindow(STEP, before[1], after[1]), f"step {after[0]}"
 
 
 SPREAD = 2**31
 """More than any column's values: names are numbered in 32 bits."""
 
 
-def _bounded(trace: Trace, part: Window, label: str) -> tuple[Window, str]:
+def _bounded(trace: Trace, part: TraceWindow, label: str) -> tuple[TraceWindow, str]:
     """Return the middle of a part with too many events, and say so."""
     _, span = middle(trace, part, MOST_EVENTS)
     share = span.length / max(part.length, 1)
@@ -138,7 +138,7 @@ class Path:
         return [(values[at], int(time[at]), int(count[at])) for at in np.argsort(-time, kind="stable").tolist()]
 
 
-def walk(moments: Graph, window: Window) -> Path:
+def walk(moments: Graph, window: TraceWindow) -> Path:
     """Return the path through a window; it covers the whole window."""
     edges, steps_back = moments.edges, moments.binding.tolist()
     sources = edges.source.tolist()
@@ -156,17 +156,17 @@ def walk(moments: Graph, window: Window) -> Path:
     return Path(start[real], end[real], kind[real], name[real], within[real])
 
 
-def _cost(time: int, part: Window) -> dict[str, Any]:
+def _cost(time: int, part: TraceWindow) -> dict[str, Any]:
     return {"total_us": time / 1000, "percent": 100 * time / part.length}
 
 
-def _host(chains: Chains, path: Path, part: Window) -> dict[str, Any]:
+def _host(chains: Chains, path: Path, part: TraceWindow) -> dict[str, Any]:
     """Return how much of the path is on the host, and what a host that takes no time would bring."""
     time = int((path.end - path.start)[np.isin(path.kind, HOST)].sum())
     return _cost(time, part) | {"gain_percent": _gain(chains, np.isin(chains.moments.edges.kind, HOST), part)}
 
 
-def _parts(trace: Trace, chains: Chains, path: Path, part: Window) -> list[dict[str, Any]]:
+def _parts(trace: Trace, chains: Chains, path: Path, part: TraceWindow) -> list[dict[str, Any]]:
     """Return the time of the path per kind and name, most first."""
     edges, rows = chains.moments.edges, []
     for place, ((kind, name), time, count) in enumerate(path.sums("kind", "name")):
@@ -177,7 +177,7 @@ def _parts(trace: Trace, chains: Chains, path: Path, part: Window) -> list[dict[
     return rows
 
 
-def _outer(trace: Trace, chains: Chains, path: Path, part: Window) -> list[dict[str, Any]]:
+def _outer(trace: Trace, chains: Chains, path: Path, part: TraceWindow) -> list[dict[str, Any]]:
     """Return the time of the path on the host per outermost operator or annotation, most first."""
     rows: list[dict[str, Any]] = []
     for (name,), time, _ in path.sums("within"):
@@ -188,7 +188,7 @@ def _outer(trace: Trace, chains: Chains, path: Path, part: Window) -> list[dict[
     return rows
 
 
-def _gain(chains: Chains, removed: NDArray[np.bool_], part: Window) -> float:
+def _gain(chains: Chains, removed: NDArray[np.bool_], part: TraceWindow) -> float:
     """Return by how many percent the step would be shorter if some edges took no time."""
     moments = chains.moments
     new = chains.replay(np.where(removed, 0, moments.edges.length))

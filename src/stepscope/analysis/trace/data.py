@@ -13,7 +13,7 @@ from stepscope.analysis.trace.window import (
     HOST,
     STEPS,
     Intervals,
-    Window,
+    TraceWindow,
     clip,
     common,
     named_like,
@@ -79,7 +79,7 @@ def loading(trace: Trace) -> Loading:
     working = host & (trace.kind >= 1)
     if not working.any():
         return Loading(None, HOST, waits, 0)
-    window = Window(HOST, int(trace.start[working].min()), int(trace.end[working].max()))
+    window = TraceWindow(HOST, int(trace.start[working].min()), int(trace.end[working].max()))
     share = total(clip(waits, window)) / window.length if window.length else None
     return Loading(share, HOST, waits, int(chosen.sum()), told)
 

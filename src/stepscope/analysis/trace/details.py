@@ -15,7 +15,7 @@ from stepscope.analysis.trace.links import Links, link
 
 if TYPE_CHECKING:
     from stepscope.analysis.finding import Finding
-    from stepscope.analysis.trace.window import Window
+    from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.trace import Trace
 
 TOP = 20
@@ -24,7 +24,7 @@ MOST_EVENTS = 500_000
 """Events up to which all tables are of the whole window: these take some 60 MB."""
 
 
-def details(trace: Trace, window: Window, top: int | None = TOP, links: Links | None = None) -> dict[str, Any]:
+def details(trace: Trace, window: TraceWindow, top: int | None = TOP, links: Links | None = None) -> dict[str, Any]:
     """Return all tables of a trace as plain values; `top` cuts those of kernels and operators, None keeps all rows.
 
     Of a huge trace, operators, memory's owners, queue, graphs and path are those of its middle: `part` says which.

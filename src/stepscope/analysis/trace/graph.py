@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.trace.links import Links
-    from stepscope.analysis.trace.window import Window
+    from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.trace import Trace
 
     Integers = NDArray[np.int64]
@@ -116,7 +116,7 @@ class _Host:
     """Whether the thread's last piece ends here."""
 
 
-def graph(trace: Trace, window: Window, links: Links) -> Graph:
+def graph(trace: Trace, window: TraceWindow, links: Links) -> Graph:
     """Return what waited for what in a window."""
     device = _device(trace, window, links)
     host = _host(trace, window, device.lane[device.lane != NONE])
@@ -153,7 +153,7 @@ def _bound(time: Integers, edges: Edges, last: int) -> Graph:
     return Graph(time, replace(edges, length=length), binding, last)
 
 
-def _device(trace: Trace, window: Window, links: Links) -> _Device:
+def _device(trace: Trace, window: TraceWindow, links: Links) -> _Device:
     """Return the device work of a window."""
     inside = (trace.end[links.device] > window.start) & (trace.start[links.device] < window.end)
     row, call = links.device[inside], links.call[inside]
@@ -165,7 +165,7 @@ def _device(trace: Trace, window: Window, links: Links) -> _Device:
     return _Device(row, start, np.maximum(end, start + 1), trace.lane[row].astype(np.int64), called, lane)
 
 
-def _host(trace: Trace, window: Window, lanes: Integers) -> _Host:
+def _host(trace: Trace, window: TraceWindow, lanes: Integers) -> _Host:
     """Return what the launching threads did in a window (all threads if none launches)."""
     kind = (trace.kind == OPERATOR) | (trace.kind == ANNOTATION) | (trace.kind == RUNTIME)
     profiler = [code for code, name in enumerate(trace.names) if STEP.match(name)]

@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.analysis.trace.breakdown import busy_time, time_of
 from stepscope.analysis.trace.data import LOADING
 from stepscope.analysis.trace.spans import covered
-from stepscope.analysis.trace.window import Intervals, Window, clip, common, gaps, named_like, together, total
+from stepscope.analysis.trace.window import Intervals, TraceWindow, clip, common, gaps, named_like, together, total
 from stepscope.core.trace import FIRST_DEVICE, KERNEL, OPERATOR, PYTHON, RUNTIME
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ SITES = 8
 class Idle:
     """The idle time of a window by cause, in ns."""
 
-    window: Window
+    window: TraceWindow
     causes: dict[str, int]
     """By cause; they sum to the idle time."""
 
@@ -101,7 +101,7 @@ class Idle:
         ]
 
 
-def why_idle(trace: Trace, window: Window, links: Links) -> Idle:
+def why_idle(trace: Trace, window: TraceWindow, links: Links) -> Idle:
     """Return the idle time of the device in a window by cause."""
     idle = gaps(busy_time(trace), window)
     host = np.isin(trace.lane, launching(trace, links)) & (trace.kind < FIRST_DEVICE)
@@ -162,7 +162,7 @@ def _named(trace: Trace, mask: Mask, pattern: re.Pattern[str]) -> Intervals:
     return time_of(trace, named_like(trace, pattern, mask))
 
 
-def waiting_sites(trace: Trace, window: Window, links: Links) -> list[dict[str, Any]]:
+def waiting_sites(trace: Trace, window: TraceWindow, links: Links) -> list[dict[str, Any]]:
     """Return where the host waits for the device, most costly first: call, operator, count, time, idle time, stack."""
     lanes = launching(trace, links)
     calls = named_like(trace, WAITING, (trace.kind == RUNTIME) & np.isin(trace.lane, lanes))
@@ -228,7 +228,7 @@ def stack_of(trace: Trace, row: int, depth: int = 8) -> list[str]:
     return [line.strip() for line in text.split(";") if line.strip()][:depth]
 
 
-def kernel_sizes(trace: Trace, window: Window) -> dict[str, Any]:
+def kernel_sizes(trace: Trace, window: TraceWindow) -> dict[str, Any]:
     """Return how long kernels are: counts and time by size, the median, and the share that is short."""
     chosen = (trace.kind == KERNEL) & (trace.end > window.start) & (trace.start < window.end)
     length = (trace.end - trace.start)[chosen] / 1000
@@ -249,7 +249,7 @@ def kernel_sizes(trace: Trace, window: Window) -> dict[str, Any]:
     }
 
 
-def idle_for_data(trace: Trace, window: Window, waits: Intervals) -> float | None:
+def idle_for_data(trace: Trace, window: TraceWindow, waits: Intervals) -> float | None:
     """Return the share of the window in which the device is idle while data is waited for; None without a device."""
     if not trace.on_device.any() or not window.length:
         return None

@@ -22,7 +22,7 @@ from stepscope.core.trace import MEMCPY, MEMSET
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.trace.window import Window
+    from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.trace import Trace
 
     Integers = NDArray[np.signedinteger[Any]]
@@ -114,7 +114,7 @@ def _in_optimizer(trace: Trace, links: Links) -> NDArray[np.bool_]:
     return np.asarray((links.operator != NONE) & inside[links.operator])
 
 
-def kernel_table(trace: Trace, window: Window, links: Links | None = None) -> list[dict[str, Any]]:
+def kernel_table(trace: Trace, window: TraceWindow, links: Links | None = None) -> list[dict[str, Any]]:
     """Return one row per kernel (copies and fills too), most time first; its family is the one of most of its time.
 
     `percent` is the share of all device time, `gain_percent` of the window: what its absence would save at most.
@@ -130,14 +130,14 @@ def kernel_table(trace: Trace, window: Window, links: Links | None = None) -> li
     return [{"name": trace.names[row["code"]], "family": NAMES[most[row.pop("code")]]} | row for row in rows]
 
 
-def family_table(trace: Trace, window: Window, links: Links | None = None) -> list[dict[str, Any]]:
+def family_table(trace: Trace, window: TraceWindow, links: Links | None = None) -> list[dict[str, Any]]:
     """Return one row per family of kernels, most time first; columns as in `kernel_table`."""
     links = link(trace) if links is None else links
     code = family_codes(trace, links)
     return [{"family": NAMES[row.pop("code")]} | row for row in _costs(trace, window, links, code)]
 
 
-def _costs(trace: Trace, window: Window, links: Links, code: Integers) -> list[dict[str, Any]]:
+def _costs(trace: Trace, window: TraceWindow, links: Links, code: Integers) -> list[dict[str, Any]]:
     """Return what each group of device events costs inside the window, most time first."""
     start, end = (np.clip(column[links.device], window.start, window.end) for column in (trace.start, trace.end))
     groups = int(code.max(initial=-1)) + 1

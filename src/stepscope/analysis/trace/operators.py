@@ -14,7 +14,7 @@ from stepscope.core.trace import ABSENT, RUNTIME
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.trace.window import Window
+    from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.trace import Trace
 
     Integers = NDArray[np.int64]
@@ -23,7 +23,7 @@ MOST_SHAPES = 5
 """Shapes that are named per operator: those with the most device time, or host time without a device."""
 
 
-def operator_table(trace: Trace, window: Window, links: Links | None = None) -> list[dict[str, Any]]:
+def operator_table(trace: Trace, window: TraceWindow, links: Links | None = None) -> list[dict[str, Any]]:
     """Return one row per operator or annotation that began in the window, most device time first.
 
     `total_us` and `self_us` are host time with and without the operators inside; an operator inside one of the same
@@ -60,7 +60,7 @@ def operator_table(trace: Trace, window: Window, links: Links | None = None) -> 
     ]
 
 
-def _row(name: str, cost: dict[str, int], shapes: list[dict[str, Any]], window: Window) -> dict[str, Any]:
+def _row(name: str, cost: dict[str, int], shapes: list[dict[str, Any]], window: TraceWindow) -> dict[str, Any]:
     return {
         "name": name,
         "calls": cost["calls"],
@@ -73,7 +73,7 @@ def _row(name: str, cost: dict[str, int], shapes: list[dict[str, Any]], window: 
     }
 
 
-def _operators(trace: Trace, window: Window, links: Links) -> tuple[Integers, Integers]:
+def _operators(trace: Trace, window: TraceWindow, links: Links) -> tuple[Integers, Integers]:
     """Return rows and places (in `links.host`) of the operators and annotations that this window is about.
 
     Launching runs ahead of the device: what launched something of the window belongs to it, wherever it lies itself.
@@ -91,7 +91,7 @@ def _operators(trace: Trace, window: Window, links: Links) -> tuple[Integers, In
     return host[place], place
 
 
-def _own_device_time(trace: Trace, window: Window, links: Links) -> Integers:
+def _own_device_time(trace: Trace, window: TraceWindow, links: Links) -> Integers:
     """Return for each host event the device time in the window of what it launched itself."""
     time = np.zeros(len(links.host), dtype=np.int64)
     known = links.operator != NONE
@@ -101,7 +101,7 @@ def _own_device_time(trace: Trace, window: Window, links: Links) -> Integers:
     return time
 
 
-def _gains(trace: Trace, window: Window, links: Links, place: Integers, code: Integers) -> Integers:
+def _gains(trace: Trace, window: TraceWindow, links: Links, place: Integers, code: Integers) -> Integers:
     """Return for each operator (by code) the time in which only its own kernels ran."""
     groups = int(code.max(initial=-1)) + 1
     code_of = np.full(len(links.host) + 1, groups, dtype=np.int64)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.analysis.trace.window import Window
+from stepscope.analysis.trace.window import TraceWindow
 from stepscope.core.trace import Sparse
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ PART = "part"
 """Kind of the window of a part."""
 
 
-def middle(trace: Trace, window: Window, most: int) -> tuple[Trace, Window]:
+def middle(trace: Trace, window: TraceWindow, most: int) -> tuple[Trace, TraceWindow]:
     """Return at most so many events from the middle of a window, and their window; all if they are no more.
 
     The columns are views: a part costs no memory. Memory reports stay whole.
@@ -38,7 +38,7 @@ def middle(trace: Trace, window: Window, most: int) -> tuple[Trace, Window]:
     busy = part.on_device
     ends = part.end[busy] if busy.any() else part.end
     starts = part.start[busy] if busy.any() else part.start
-    return part, Window(PART, int(starts.min()), min(int(ends.max()), window.end))
+    return part, TraceWindow(PART, int(starts.min()), min(int(ends.max()), window.end))
 
 
 def _cut(column: Sparse, first: int, last: int) -> Sparse:

@@ -17,7 +17,7 @@ from stepscope.analysis.trace.spans import NONE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.analysis.trace.window import Window
+    from stepscope.analysis.trace.window import TraceWindow
     from stepscope.core.trace import Trace
 
     Integers = NDArray[np.int64]
@@ -28,7 +28,7 @@ MISMATCH_SHARE = 0.01
 """Share of launches that start before their call from which the clocks of host and device are said to disagree."""
 
 
-def queue(trace: Trace, window: Window, links: Links | None = None) -> dict[str, Any] | None:
+def queue(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:
     """Return delays and queue lengths per stream and of all; None if no launch is known.
 
     `starved_percent` is the share of launches that found their stream empty. Work of a graph counts once, by its first
@@ -69,7 +69,7 @@ def _free_since(trace: Trace, links: Links) -> Integers:
     return free
 
 
-def _waiting(called: Integers, begun: Integers, free: Integers, window: Window) -> dict[str, Any]:
+def _waiting(called: Integers, begun: Integers, free: Integers, window: TraceWindow) -> dict[str, Any]:
     """Return delays and queue lengths of some launches."""
     delay = np.maximum(begun - called, 0)
     edges = np.sort(np.r_[called, begun[begun > called]])
@@ -90,7 +90,7 @@ def _waiting(called: Integers, begun: Integers, free: Integers, window: Window) 
     }
 
 
-def graphs(trace: Trace, window: Window, links: Links | None = None) -> dict[str, Any] | None:
+def graphs(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:
     """Return what CUDA graphs launched in the window; None if none did."""
     links = link(trace) if links is None else links
     launches = [code for code, name in enumerate(trace.names) if "GraphLaunch" in name]

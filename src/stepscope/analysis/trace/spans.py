@@ -176,7 +176,7 @@ def covered(intervals: Intervals, at: Integers) -> Integers:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SpanPieces:
     """What threads did, moment by moment: consecutive pieces of the innermost span, by thread and time."""
 
     thread: Integers
@@ -185,13 +185,13 @@ class Pieces:
     event: Integers
     """The innermost span; `NONE` where the thread was in none."""
 
-    def of(self, thread: int) -> Pieces:
+    def of(self, thread: int) -> SpanPieces:
         """Return those of one thread."""
         first, last = np.searchsorted(self.thread, [thread, thread + 1])
-        return Pieces(*(column[first:last] for column in (self.thread, self.start, self.end, self.event)))
+        return SpanPieces(*(column[first:last] for column in (self.thread, self.start, self.end, self.event)))
 
 
-def pieces(thread: Integers, start: Integers, end: Integers, parent: Integers) -> Pieces:
+def pieces(thread: Integers, start: Integers, end: Integers, parent: Integers) -> SpanPieces:
     """Cut the spans of each thread into what was innermost when; between them the thread was in none.
 
     A span that ends before one inside it (times cut to microseconds do that) lasts until that one ends.
@@ -205,7 +205,7 @@ def pieces(thread: Integers, start: Integers, end: Integers, parent: Integers) -
     order = np.lexsort((np.r_[depth, -depth], opens, time, threads))
     threads, time, inner = threads[order], time[order], np.r_[event, above][order]
     real = np.flatnonzero((threads[1:] == threads[:-1]) & (time[1:] > time[:-1]))
-    return Pieces(threads[real], time[real], time[real + 1], inner[real])
+    return SpanPieces(threads[real], time[real], time[real + 1], inner[real])
 
 
 def _lasting(end: Integers, parent: Integers, depth: Integers) -> Integers:

@@ -14,7 +14,7 @@ from stepscope.analysis.trace import verdict as trace_verdict
 from stepscope.analysis.trace.breakdown import breakdown, by_step
 from stepscope.analysis.trace.links import link
 from stepscope.analysis.trace.roles import roles
-from stepscope.analysis.trace.window import STEPS, Window, excerpt, step_window, steps, window_of
+from stepscope.analysis.trace.window import STEPS, TraceWindow, excerpt, step_window, steps, window_of
 
 if TYPE_CHECKING:
     from stepscope.core.trace import Trace
@@ -39,7 +39,7 @@ MOST_STEPS = 200
 """Steps whose own breakdown is given."""
 
 
-def choose_window(trace: Trace, wanted: str = "gpu") -> Window:
+def choose_window(trace: Trace, wanted: str = "gpu") -> TraceWindow:
     """Return a window by what a person asks for.
 
     Args:
@@ -60,7 +60,7 @@ def choose_window(trace: Trace, wanted: str = "gpu") -> Window:
     return window_of(trace, float(start) if start.strip() else None, float(end) if end.strip() else None)
 
 
-def summary(trace: Trace, window: Window | None = None, top: int | None = TOP) -> dict[str, Any]:
+def summary(trace: Trace, window: TraceWindow | None = None, top: int | None = TOP) -> dict[str, Any]:
     """Return what a trace tells about a window of it (default: all device events)."""
     window = window or window_of(trace)
     shares, found = _time(trace, window)
@@ -82,7 +82,7 @@ def summary(trace: Trace, window: Window | None = None, top: int | None = TOP) -
     }
 
 
-def _time(trace: Trace, window: Window) -> tuple[dict[str, Any], list[Finding]]:
+def _time(trace: Trace, window: TraceWindow) -> tuple[dict[str, Any], list[Finding]]:
     """Return where the time went and why, over all events of the window, and what is to be said about it."""
     links = link(trace)
     role = roles(trace, links)
@@ -109,7 +109,7 @@ def _time(trace: Trace, window: Window) -> tuple[dict[str, Any], list[Finding]]:
     return facts, found
 
 
-def _details(trace: Trace, window: Window, top: int | None) -> tuple[dict[str, Any], list[str]]:
+def _details(trace: Trace, window: TraceWindow, top: int | None) -> tuple[dict[str, Any], list[str]]:
     """Return the tables, of a stretch of the window where it has too many events, and notes that say so."""
     part, stretch = excerpt(trace, window, DETAILED)
     details = trace_details.details(part, stretch, top)
@@ -127,7 +127,7 @@ def _details(trace: Trace, window: Window, top: int | None) -> tuple[dict[str, A
 
 
 def _idle_shares(
-    trace: Trace, window: Window, data: trace_data.Loading, idle: int, busy: int
+    trace: Trace, window: TraceWindow, data: trace_data.Loading, idle: int, busy: int
 ) -> tuple[float | None, float | None]:
     share = idle / window.length if window.length and busy else None
     return share, trace_idle.idle_for_data(trace, window, data.waits)
@@ -136,7 +136,7 @@ def _idle_shares(
 def _steps(trace: Trace, role: Any) -> list[dict[str, Any]]:
     """Return the breakdown of every step of the profiler."""
     found = (steps(trace, device=True) or steps(trace))[:MOST_STEPS]
-    windows = [Window(STEPS, step.start, step.end) for step in found]
+    windows = [TraceWindow(STEPS, step.start, step.end) for step in found]
     return [{"step": step.number, **facts} for step, facts in zip(found, by_step(trace, role, windows), strict=True)]
 
 

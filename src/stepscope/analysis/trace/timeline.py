@@ -9,7 +9,7 @@ import numpy as np
 from stepscope.analysis.trace.breakdown import time_of
 from stepscope.analysis.trace.roles import COMMUNICATION, COMPUTE, COPY, roles
 from stepscope.analysis.trace.spans import covered
-from stepscope.analysis.trace.window import Window, steps
+from stepscope.analysis.trace.window import TraceWindow, steps
 from stepscope.core.trace import ANNOTATION
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ MOST_STEPS = 100
 """Steps above which their marks would only be a grey band."""
 
 
-def timeline(trace: Trace, window: Window, links: Links | None = None, stretches: int = STRETCHES) -> dict[str, Any]:
+def timeline(
+    trace: Trace, window: TraceWindow, links: Links | None = None, stretches: int = STRETCHES
+) -> dict[str, Any]:
     """Return, per stretch of the window, the share in which each kind of work ran, from 0 to 1, and where steps lie.
 
     Shares are exact: no event is too short to count.

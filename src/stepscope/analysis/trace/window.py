@@ -34,7 +34,7 @@ class Intervals(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Window:
+class TraceWindow:
     """The stretch of time that an analysis is about, in ns on the clock of the trace."""
 
     kind: str
@@ -51,7 +51,7 @@ class Window:
         return {"kind": self.kind, "start_us": (self.start + origin) / 1000, "end_us": (self.end + origin) / 1000}
 
 
-class Step(NamedTuple):
+class ProfilerStep(NamedTuple):
     """One step of the profiler on the host. Times in ns."""
 
     number: int
@@ -59,7 +59,7 @@ class Step(NamedTuple):
     end: int
 
 
-def window_of(trace: Trace, start_us: float | None = None, end_us: float | None = None) -> Window:
+def window_of(trace: Trace, start_us: float | None = None, end_us: float | None = None) -> TraceWindow:
     """Return the window of all device events, or of all host events where there is none, or the given part of it.
 
     Args:
@@ -72,36 +72,36 @@ def window_of(trace: Trace, start_us: float | None = None, end_us: float | None 
         return whole
     start = whole.start if start_us is None else round(start_us * 1000) - trace.origin
     end = whole.end if end_us is None else round(end_us * 1000) - trace.origin
-    return Window(GIVEN, start, max(start, end))
+    return TraceWindow(GIVEN, start, max(start, end))
 
 
-def device_window(trace: Trace) -> Window | None:
+def device_window(trace: Trace) -> TraceWindow | None:
     """Return the window from the first to the last device event; None without any."""
     busy = trace.on_device
     return _span(GPU, trace.start[busy], trace.end[busy]) if busy.any() else None
 
 
-def step_window(trace: Trace) -> Window | None:
+def step_window(trace: Trace) -> TraceWindow | None:
     """Return the window from the first to the last ProfilerStep, as drawn on the device where it is; None without."""
     found = steps(trace, device=True) or steps(trace)
-    return Window(STEPS, min(step.start for step in found), max(step.end for step in found)) if found else None
+    return TraceWindow(STEPS, min(step.start for step in found), max(step.end for step in found)) if found else None
 
 
-def _span(kind: str, start: Numbers, end: Numbers) -> Window:
-    return Window(kind, int(start.min()), int(end.max())) if len(start) else Window(kind, 0, 0)
+def _span(kind: str, start: Numbers, end: Numbers) -> TraceWindow:
+    return TraceWindow(kind, int(start.min()), int(end.max())) if len(start) else TraceWindow(kind, 0, 0)
 
 
-def steps(trace: Trace, *, device: bool = False) -> list[Step]:
+def steps(trace: Trace, *, device: bool = False) -> list[ProfilerStep]:
     """Return the profiler's steps in order of time, on the host or (`device`) as drawn around their kernels."""
     numbers = {code: int(found[1]) for code, name in enumerate(trace.names) if (found := STEP.match(name))}
     if not numbers:
         return []
     wanted = trace.kind == RANGE if device else trace.kind <= ANNOTATION
     rows = np.flatnonzero(wanted & np.isin(trace.name, list(numbers)))
-    return [Step(numbers[int(trace.name[row])], int(trace.start[row]), int(trace.end[row])) for row in rows]
+    return [ProfilerStep(numbers[int(trace.name[row])], int(trace.start[row]), int(trace.end[row])) for row in rows]
 
 
-def excerpt(trace: Trace, window: Window, most: int) -> tuple[Trace, Window]:
+def excerpt(trace: Trace, window: TraceWindow, most: int) -> tuple[Trace, TraceWindow]:
     """Return the trace, or a stretch from the middle of the window with so many events (from a step on, if it has any).
 
     For analyses whose cost a person would not wait for on millions of events.
@@ -117,7 +117,7 @@ def excerpt(trace: Trace, window: Window, most: int) -> tuple[Trace, Window]:
     part: dict[str, Any] = {key: getattr(trace, key)[begin:end] for key in columns}
     for group in ("numbers", "texts"):
         part[group] = {key: _between(one, begin, end) for key, one in getattr(trace, group).items()}
-    return replace(trace, **part), Window(GIVEN, int(trace.start[begin]), int(trace.start[end - 1]))
+    return replace(trace, **part), TraceWindow(GIVEN, int(trace.start[begin]), int(trace.start[end - 1]))
 
 
 def _between(column: Sparse, begin: int, end: int) -> Sparse:
@@ -140,7 +140,7 @@ def union(start: Numbers, end: Numbers) -> Intervals:
     return Intervals(start[np.append(0, first)], reach[np.append(first, len(start)) - 1])
 
 
-def clip(intervals: Intervals, window: Window) -> Intervals:
+def clip(intervals: Intervals, window: TraceWindow) -> Intervals:
     """Return what of some intervals lies inside a window."""
     if not len(intervals.start) or (intervals.start[0] >= window.start and intervals.end[-1] <= window.end):
         return intervals
@@ -150,7 +150,7 @@ def clip(intervals: Intervals, window: Window) -> Intervals:
     return Intervals(start[kept], end[kept])
 
 
-def gaps(intervals: Intervals, window: Window) -> Intervals:
+def gaps(intervals: Intervals, window: TraceWindow) -> Intervals:
     """Return the time of a window that the intervals leave free."""
     inside = clip(intervals, window)
     start, end = np.append(window.start, inside.end), np.append(inside.start, window.end)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from stepscope.cli.demo.training import Settings
     from stepscope.store.reader import Past
-    from stepscope.views.live_run import Recorded, View
+    from stepscope.views.live_run import LiveRun, LiveView
 
 STEPS = 1000
 QUERY = "SELECT name, sum(value) AS s FROM points WHERE run = 'RUN' AND name LIKE 'phase/%' GROUP BY 1 ORDER BY 2 DESC"
@@ -156,7 +156,7 @@ def _await_end(past: Past, sleep: Callable[[float], None] = time.sleep) -> None:
         sleep(0.05)
 
 
-def _read(past: Past) -> tuple[Recorded, View]:
+def _read(past: Past) -> tuple[LiveRun, LiveView]:
     from stepscope.views.live_run import read, view
 
     recorded = read(past)

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, Any]:
     from stepscope.analysis.cost import prices  # loads numpy: a run that is not found needs none
-    from stepscope.views.ledger import Question, account
+    from stepscope.views.ledger import LedgerOptions, account
     from stepscope.views.pricing import card_name
 
     config = load_or_default(discover(Path.cwd(), os.environ), environ=os.environ)
@@ -77,7 +77,7 @@ def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, An
         raise UsageError(f"find the region {region!r}", f"{known.path} has no such one", f"choose of {some}")
     if options.steps is not None and options.steps < 1:
         raise UsageError(f"forecast {options.steps} steps", "a run has at least one", "give how many it makes in all")
-    question = Question(known, known.price(wanted) if wanted else None, region, options.steps)
+    question = LedgerOptions(known, known.price(wanted) if wanted else None, region, options.steps)
     about = {"id": past.id, "name": past.name, "project": past.project, "path": path, "state": past.state}
     return {"run": about, **account(past, question)}
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from stepscope.reports.report_png import Drawn, Picture
+    from stepscope.reports.report_png import Drawn, PngChart
     from stepscope.store.curves import Curves
     from stepscope.store.reader import Past
 
@@ -127,10 +127,10 @@ def _pictures(folder: Path, runs: Sequence[Past], facts: dict[str, Any], options
     return written
 
 
-def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[Picture], list[Picture]]:
+def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[PngChart], list[PngChart]]:
     """Return the pictures of the training and of the machine."""
     from stepscope.reports.report_file import POINTS, curves_of
-    from stepscope.reports.report_png import Picture
+    from stepscope.reports.report_png import PngChart
 
     names = facts["training"]["charts"]
     charts = facts["resources"]["charts"] if len(runs) == 1 else []
@@ -139,9 +139,9 @@ def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[Picture], 
     labels = [past.name for past in runs] if len(runs) > 1 else [""]
     units = {one["name"]: one["unit"] for one in facts["training"]["metrics"]}
     begun = facts["run"]["created"] or 0.0
-    training = [Picture(name, units.get(name, ""), "step", _lines(found, [name], labels)) for name in names]
+    training = [PngChart(name, units.get(name, ""), "step", _lines(found, [name], labels)) for name in names]
     machine = [
-        Picture(chart["title"], chart["unit"], "time", _lines(found, chart["names"], chart["names"], begun))
+        PngChart(chart["title"], chart["unit"], "time", _lines(found, chart["names"], chart["names"], begun))
         for chart in charts
     ]
     return [one for one in training if one.lines], [one for one in machine if one.lines]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stepscope.tui.app import Feed
-    from stepscope.views.terminal import Scene
+    from stepscope.views.terminal import TerminalScene
 
 INTERVAL = 0.5
 LINE_SECONDS = 5.0
@@ -194,14 +194,14 @@ def _read_past(feed: Feed) -> None:
         feed.answered(*opened(done.stdout))
 
 
-def _say(scene: Scene, options: argparse.Namespace) -> None:
+def _say(scene: TerminalScene, options: argparse.Namespace) -> None:
     from stepscope.tui.saving import facts
 
     text = json.dumps(facts(scene), allow_nan=False) if options.json else line(scene, options.gpu)
     print(text, flush=True)
 
 
-def line(scene: Scene, gpus: list[int] | None = None) -> str:
+def line(scene: TerminalScene, gpus: list[int] | None = None) -> str:
     """Return what is shown as one line."""
     from stepscope.cli.text.machine_line import one_line
 
@@ -220,7 +220,7 @@ def line(scene: Scene, gpus: list[int] | None = None) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _run_parts(told: dict[str, Any], scene: Scene) -> list[str]:
+def _run_parts(told: dict[str, Any], scene: TerminalScene) -> list[str]:
     parts = []
     if told.get("step") is not None:
         of = f"/{format_count(told['total_steps'])}" if told.get("total_steps") else ""

@@ -11,7 +11,7 @@ from stepscope.core.vocabulary import unit_of
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from stepscope.views.live_run import Happening, View
+    from stepscope.views.live_run import EventSummary, LiveView
 
 LINE_SECONDS = 5.0
 """Seconds of the run between two lines."""
@@ -27,7 +27,7 @@ class Lines:
         self._due = 0.0
         self._printed: set[tuple[str, int]] = set()
 
-    def show(self, view: View) -> None:
+    def show(self, view: LiveView) -> None:
         """Write the new events, and the state of the run if a line is due."""
         for event in view.happenings:
             if (event.label, event.count) not in self._printed:
@@ -43,7 +43,7 @@ class Lines:
         self._stream.flush()
 
 
-def one_line(view: View) -> str:
+def one_line(view: LiveView) -> str:
     """Return the state of a run on one line."""
     of = f"/{view.total}" if view.total is not None else ""
     parts = [format_duration(round(view.elapsed)), f"step {view.steps}{of}"]
@@ -59,7 +59,7 @@ def one_line(view: View) -> str:
     return "  ".join(parts)
 
 
-def step_range(event: Happening) -> str:
+def step_range(event: EventSummary) -> str:
     """Return the steps at which something happened: "120", or "120-140"."""
     if event.step is None:
         return ""

@@ -14,7 +14,7 @@ from stepscope.views.live_run import PHASE, aligned, happenings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepscope.views.live_run import Happening, Recorded, View
+    from stepscope.views.live_run import EventSummary, LiveRun, LiveView
 
 PLANTED = ("planted", "checkpoint")
 """Kinds of events that tell what was planted."""
@@ -22,7 +22,7 @@ BEFORE = 20
 """Steps before a spike with which it is compared."""
 
 
-def summary(recorded: Recorded, view: View) -> list[tuple[str, str]]:
+def summary(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
     """Return the facts of a training that is over: a label (empty: as above) and what to say."""
     rows = [("training", f"{_ending(view)} after {format_count(view.steps)} steps in {format_duration(view.elapsed)}")]
     rows += _results(recorded, view)
@@ -33,7 +33,7 @@ def summary(recorded: Recorded, view: View) -> list[tuple[str, str]]:
     return rows
 
 
-def _ending(view: View) -> str:
+def _ending(view: LiveView) -> str:
     return "finished" if view.steps == view.total else "stopped"
 
 
@@ -41,7 +41,7 @@ def _labelled(label: str, texts: list[str]) -> list[tuple[str, str]]:
     return [(label if not place else "", text) for place, text in enumerate(texts)]
 
 
-def _results(recorded: Recorded, view: View) -> list[tuple[str, str]]:
+def _results(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
     loss, accuracy = view.curve("loss"), view.curve("accuracy")
     if loss is None or loss.best is None or accuracy is None:
         return []
@@ -54,7 +54,7 @@ def _results(recorded: Recorded, view: View) -> list[tuple[str, str]]:
     return rows
 
 
-def totals(recorded: Recorded) -> list[tuple[str, float, float]]:
+def totals(recorded: LiveRun) -> list[tuple[str, float, float]]:
     """Return name, seconds and seconds of all steps, of each phase, the longest first."""
     steps = recorded.columns.get("step_seconds")
     if steps is None:
@@ -73,7 +73,7 @@ def _percent(share: float, digits: int = 1) -> str:
     return f"{share * 100:.{digits}f} %"
 
 
-def _planted(one: Happening, recorded: Recorded) -> str:
+def _planted(one: EventSummary, recorded: LiveRun) -> str:
     """Return what was planted, where, and what the recorded values show of it."""
     evidence = {
         "data stall": _stall,
@@ -87,7 +87,7 @@ def _planted(one: Happening, recorded: Recorded) -> str:
     return f"{one.label:<12}  step {step_range(one)}{times}: {seen}"
 
 
-def _stall(one: Happening, recorded: Recorded) -> str:
+def _stall(one: EventSummary, recorded: LiveRun) -> str:
     waited = recorded.columns["phase/data"]
     inside = (waited.step >= (one.step or 0)) & (waited.step <= (one.until or 0))
     if inside.all() or not inside.any():
@@ -96,7 +96,7 @@ def _stall(one: Happening, recorded: Recorded) -> str:
     return f"{waited.value[inside].mean() * 1e3:.0f} ms of waiting for data per step, elsewhere {usual * 1e3:.0f} ms"
 
 
-def _spike(one: Happening, recorded: Recorded) -> str:
+def _spike(one: EventSummary, recorded: LiveRun) -> str:
     loss, step = recorded.columns["loss"], one.step or 0
     before = loss.value[(loss.step < step) & (loss.step >= step - BEFORE)]
     there = loss.value[loss.step == step]
@@ -105,14 +105,14 @@ def _spike(one: Happening, recorded: Recorded) -> str:
     return f"loss {there[0]:.3f}, {float(np.median(before)):.3f} in the {len(before)} steps before"
 
 
-def _leak(one: Happening, recorded: Recorded) -> str:
+def _leak(one: EventSummary, recorded: LiveRun) -> str:
     memory = recorded.columns["process/memory_bytes"]
     after = memory.value[memory.step >= (one.step or 0)]
     return f"{(after[-1] - after[0]) / MIB:+.1f} MiB of memory to the end" if len(after) else one.why
 
 
-def _pause_of(phase: str) -> Callable[[Happening, Recorded], str]:
-    def text(one: Happening, recorded: Recorded) -> str:
+def _pause_of(phase: str) -> Callable[[EventSummary, LiveRun], str]:
+    def text(one: EventSummary, recorded: LiveRun) -> str:
         column, steps = recorded.columns.get(f"phase/{phase}"), recorded.columns.get("step_seconds")
         if column is None or steps is None:
             return one.why
@@ -122,7 +122,7 @@ def _pause_of(phase: str) -> Callable[[Happening, Recorded], str]:
     return text
 
 
-def _recording(recorded: Recorded, view: View) -> str:
+def _recording(recorded: LiveRun, view: LiveView) -> str:
     values, cost = sum(map(len, recorded.columns.values())), view.cost
     text = f"{format_count(cost.rows)} rows, {format_count(values)} values, {format_count(cost.drops)} dropped"
     if cost.log_seconds is not None and cost.share is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.trace.breakdown import busy_time
-from stepscope.analysis.trace.window import GPU, STEPS, Window, gaps, steps, window_of
+from stepscope.analysis.trace.window import GPU, STEPS, TraceWindow, gaps, steps, window_of
 from stepscope.core.trace import FIRST_DEVICE, RUNTIME
 from stepscope.exporters.files.output import open_output
 
@@ -40,12 +40,12 @@ CATEGORY = {
 """Categories as PyTorch spells them today, by kind."""
 
 
-def interesting(trace: Trace) -> Window:
+def interesting(trace: Trace) -> TraceWindow:
     """Return the part to look at: the slowest step; without steps, the surroundings of the longest idle time."""
     found = steps(trace)
     if len(found) > 1:
         slowest = max(found, key=lambda step: step.end - step.start)
-        return Window(STEPS, slowest.start, slowest.end)
+        return TraceWindow(STEPS, slowest.start, slowest.end)
     whole = window_of(trace)
     idle = gaps(busy_time(trace), whole)
     if not len(idle.start) or int((trace.end > whole.start).sum()) < MOST_EVENTS // 10:
@@ -53,10 +53,10 @@ def interesting(trace: Trace) -> Window:
     longest = int(np.argmax(idle.end - idle.start))
     margin = int(AROUND * whole.length)
     start, end = int(idle.start[longest]) - margin, int(idle.end[longest]) + margin
-    return Window(GPU, max(whole.start, start), min(whole.end, end))
+    return TraceWindow(GPU, max(whole.start, start), min(whole.end, end))
 
 
-def write_perfetto(trace: Trace, path: str, window: Window | None = None, *, force: bool = False) -> int:
+def write_perfetto(trace: Trace, path: str, window: TraceWindow | None = None, *, force: bool = False) -> int:
     """Write the events of a window (default: `interesting`); return how many. A name that ends in `.gz` is compressed.
 
     Raises:
@@ -75,7 +75,7 @@ def write_perfetto(trace: Trace, path: str, window: Window | None = None, *, for
     return len(rows)
 
 
-def _chosen(trace: Trace, window: Window) -> NDArray[Any]:
+def _chosen(trace: Trace, window: TraceWindow) -> NDArray[Any]:
     """Return the events of a window; the longest ones where there are too many."""
     rows = np.flatnonzero((trace.end >= window.start) & (trace.start <= window.end))
     if len(rows) <= MOST_EVENTS:
@@ -84,7 +84,7 @@ def _chosen(trace: Trace, window: Window) -> NDArray[Any]:
     return np.sort(rows[np.argsort(-length, kind="stable")[:MOST_EVENTS]])
 
 
-def _head(trace: Trace, window: Window, count: int) -> dict[str, Any]:
+def _head(trace: Trace, window: TraceWindow, count: int) -> dict[str, Any]:
     head: dict[str, Any] = {"schemaVersion": 1, "displayTimeUnit": "ms", "traceName": trace.file}
     if trace.rank is not None:
         head["distributedInfo"] = {"rank": trace.rank, "world_size": trace.world_size}
@@ -93,7 +93,7 @@ def _head(trace: Trace, window: Window, count: int) -> dict[str, Any]:
     return head
 
 
-def _events(trace: Trace, window: Window, rows: NDArray[Any]) -> Iterator[dict[str, Any]]:
+def _events(trace: Trace, window: TraceWindow, rows: NDArray[Any]) -> Iterator[dict[str, Any]]:
     """Yield names of lanes, then the events, clipped to the window, and arrows from launches to what they started."""
     for code in np.unique(trace.lane[rows]).tolist():
         lane = trace.lanes[code]
@@ -112,7 +112,7 @@ def _events(trace: Trace, window: Window, rows: NDArray[Any]) -> Iterator[dict[s
             yield {**arrow, "ph": "s" if begins else "f", "bp": "e", "id": correlation, "cat": "ac2g", "name": "ac2g"}
 
 
-def _event(trace: Trace, window: Window, row: int) -> dict[str, Any]:
+def _event(trace: Trace, window: TraceWindow, row: int) -> dict[str, Any]:
     start = max(int(trace.start[row]), window.start)
     end = max(start, min(int(trace.end[row]), window.end))
     lane = trace.lanes[trace.lane[row]]

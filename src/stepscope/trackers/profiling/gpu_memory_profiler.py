@@ -17,7 +17,7 @@ from stepscope.trackers.metrics.statistics import Statistics
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stepscope.analysis.series.leak import Trend
+    from stepscope.analysis.series.leak import MemoryTrend
 
 KEPT = 10_000
 """Measurements that are kept of each label; of more, every other one is let go and only every other new one kept."""
@@ -44,7 +44,7 @@ class LeakReport:
     threshold_gb: float
     baseline_gb: float
     """GiB; NaN if nothing was measured before."""
-    trend: Trend
+    trend: MemoryTrend
     """The verdict of the slope, with its evidence; `rate` in bytes per second, `left` in seconds."""
 
     @property
@@ -148,7 +148,7 @@ class GPUMemoryProfiler:
         trend = self.trend()
         return LeakReport(grown > threshold_gb, trend.growing, grown, threshold_gb, self.baseline_gb, trend)
 
-    def trend(self, label: str | None = None) -> Trend:
+    def trend(self, label: str | None = None) -> MemoryTrend:
         """Judge the slope of the measurements of one label; without one, of the label that has most."""
         from stepscope.analysis.series.leak import assess  # numpy, for those who ask
 
