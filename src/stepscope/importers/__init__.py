@@ -1,1 +1,1 @@
-"""Read what other tools have written: arrays out, without the vendor's package."""
+"""Read files of other tools into arrays, without the vendor's package."""

@@ -1,7 +1,7 @@
-"""A child process with limits that reads foreign files, so that no file can take the command down.
+"""Read foreign files in a child process with limits, so that no file can take the command down.
 
-The child has limits of its own for address space, processor time and what it hands back, and hands back bytes, never
-objects. It is forked: that takes milliseconds, and what the limits add is counted from where the child begins.
+The child has its own limits for address space, CPU time and the size of its result, and returns bytes, never objects.
+It is forked, which takes milliseconds; the limits count from the start of the child.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     Work = Callable[[], Iterable[bytes | memoryview]]
 
 ADDRESS_BYTES = 4 << 30
-"""Address space that the child may take beside what it begins with."""
+"""Address space that the child may add to what it starts with."""
 ANSWER_BYTES = 2 << 30
-"""What the child may hand back; the points of a file take at most 640 MB."""
+"""Maximum size of the child's result; the points of a file take at most 640 MB."""
 CPU_SECONDS, CPU_SECONDS_PER_MB = 120, 2
-"""Processor time of the child, and more of it for each megabyte of its files. The slowest reader, that of JSON rows,
-takes a fifth of a second for one; a packed file is up to ten times as long."""
+"""CPU time of the child, plus more for each megabyte of its files. The slowest reader, that of JSON rows, takes a fifth
+of a second per megabyte; a compressed file unpacks to up to ten times its size."""
 DONE, REFUSED = 0, 1
 _ASIDE = 64 << 10
-"""Bytes of an error at most."""
+"""Maximum bytes of an error."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,15 @@ class Limits:
 
 
 def confined(what: str, work: Work, limits: Limits | None = None) -> bytes:
-    """Let a child do some work, and return the bytes that it hands back.
+    """Let a child do some work, and return its result as bytes.
 
     Args:
         what: verb and object, for the error.
-        work: yields the bytes; runs in the child, with nothing of it coming back but them.
+        work: yields the bytes; runs in the child, which returns nothing else.
         limits: what it may use.
 
     Raises:
-        StepscopeError: the work refused, or went beyond a limit.
+        StepscopeError: the work failed, or exceeded a limit.
     """
     limits = limits or Limits()
     with _answer() as answer:
@@ -82,7 +82,7 @@ def confined(what: str, work: Work, limits: Limits | None = None) -> bytes:
 
 
 def _answer() -> contextlib.AbstractContextManager[BinaryIO]:
-    """Return a file without a name that both can reach; in memory where the system has such."""
+    """Return an anonymous file that both processes can reach, in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         with contextlib.suppress(OSError):
             return os.fdopen(os.memfd_create("stepscope"), "w+b")
@@ -90,7 +90,7 @@ def _answer() -> contextlib.AbstractContextManager[BinaryIO]:
 
 
 def _wait(child: int) -> int:
-    """Return how a child ended; with us it ends too."""
+    """Return how a child ended; it ends with us."""
     try:
         return os.waitpid(child, 0)[1]
     except BaseException:
@@ -100,7 +100,7 @@ def _wait(child: int) -> int:
 
 
 def _work(work: Work, answer: BinaryIO, limits: Limits) -> NoReturn:
-    """Do the work, in the child, and end it; nothing of the parent's is cleaned up here."""
+    """Do the work in the child and exit, without the parent's cleanup."""
     code = REFUSED
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -115,14 +115,14 @@ def _work(work: Work, answer: BinaryIO, limits: Limits) -> NoReturn:
             _refuse(answer, [f"memory is short: reading may take {limits.address_bytes >> 20} MiB"])
         except OSError as error:
             _refuse(answer, [f"what is in it does not fit into {limits.answer_bytes >> 20} MiB ({error.strerror})"])
-        except Exception as error:  # noqa: BLE001 - a reader that fails on a file must say so, not vanish
+        except Exception as error:  # noqa: BLE001 - a reader that fails on a file must report it, not vanish
             _refuse(answer, [f"its reader failed ({type(error).__name__}: {error})"])
     finally:
         os._exit(code)
 
 
 def _confine(limits: Limits) -> None:
-    """Take the limits. Where the system has narrower ones already, they stay."""
+    """Set the limits. Narrower limits of the system stay."""
     wanted = {
         resource.RLIMIT_AS: _address_space() + limits.address_bytes,
         resource.RLIMIT_CPU: limits.cpu_seconds,
@@ -132,12 +132,12 @@ def _confine(limits: Limits) -> None:
     for kind, size in wanted.items():
         hard = resource.getrlimit(kind)[1]
         soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
-        with contextlib.suppress(OSError, ValueError):  # some systems know a limit and do not let it be set
+        with contextlib.suppress(OSError, ValueError):  # some systems know a limit but do not let it be set
             resource.setrlimit(kind, (soft, hard))
 
 
 def _address_space() -> int:
-    """Return the address space of this process; 0 where nobody tells."""
+    """Return the address space of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[0]) * resource.getpagesize()
@@ -146,7 +146,7 @@ def _address_space() -> int:
 
 
 def _refuse(answer: BinaryIO, parts: list[str], kind: str = "") -> None:
-    """Leave an error as the answer."""
+    """Return an error as the result."""
     with contextlib.suppress(OSError):
         answer.seek(0)
         answer.truncate()
@@ -165,7 +165,7 @@ def _refusal(what: str, told: bytes) -> StepscopeError:
 
 
 def _ending(status: int, limits: Limits) -> str:
-    """Return why a child ended that did not say it."""
+    """Return why a child ended without a result."""
     number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if number == signal.SIGXCPU:
         return f"reading it takes more than {limits.cpu_seconds} s of processor time"

@@ -1,6 +1,6 @@
-"""The formats that can be read, and `read`: any file or folder of another tool to runs, told apart by content.
+"""The formats that can be read, and `read`: any file or folder of another tool, recognized by content.
 
-A file's name means nothing here: logs are called anything. A folder is searched; what is no run in it is passed over.
+File names are ignored, because logs are called anything. A folder is searched; files that are not runs are skipped.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from stepscope.importers.source import Head
 
 MOST_FILES = 10_000
-"""Files of a folder that are looked at."""
+"""Maximum files read in a folder."""
 DEEPEST = 8
-"""Levels of folders that are searched."""
+"""Maximum depth of the search."""
 WANDB_FOLDERS = {"files", "logs", "tmp"}
 
 
 @dataclass(frozen=True)
 class Format:
-    """A foreign format: what it is, how its files are recognised and read."""
+    """A foreign format: what it is, how its files are recognized and read."""
 
     name: str
     help: str
     recognises: Callable[[Head], bool]
-    """By the beginning of a file; certain formats come before those that any text could be."""
+    """Judges the start of a file; specific formats come before those that any text could match."""
     read: Callable[[str], Imported]
     unite: Callable[[Sequence[Imported]], list[Imported]] = list
-    """Makes one run of the files of a folder that are one: event files, checkpoints."""
+    """Merges the files of a folder that belong to one run: event files, checkpoints."""
 
 
 FORMATS: dict[str, Format] = {
@@ -89,11 +89,11 @@ FORMATS: dict[str, Format] = {
         ),
     )
 }
-"""By name, in the order in which a file is tried."""
+"""By name, in the order in which they are tried."""
 
 
 def detect(path: str) -> Format | None:
-    """Return the format of a file, by its content; None if it is none of these."""
+    """Return the format of a file, by its content; None if unknown."""
     beginning = head(path)
     return next((form for form in FORMATS.values() if form.recognises(beginning)), None)
 
@@ -103,7 +103,7 @@ def read(path: str, form: str | None = None) -> list[Imported]:
 
     Args:
         path: a file, or a folder that is searched for files of any format.
-        form: name of the format, where content does not tell it; of a folder, only files of this format.
+        form: name of the format, if it cannot be detected; in a folder, only files of this format are read.
 
     Raises:
         StepscopeError: nothing there can be read.
@@ -139,9 +139,9 @@ def _read_folder(folder: str, form: str | None) -> list[Imported]:
 
 
 def files(folder: str) -> Iterator[str]:
-    """Yield the files of a folder in order of their names, some levels deep; links to folders are not followed.
+    """Yield the files of a folder ordered by name, a few levels deep; links to folders are not followed.
 
-    The folders beside a W&B run file are passed over: they repeat the run.
+    Folders beside a W&B run file are skipped: they repeat the run.
     """
     left = MOST_FILES
     for place, folders, names in os.walk(folder):
@@ -159,7 +159,7 @@ def files(folder: str) -> Iterator[str]:
 
 
 def _once(runs: Sequence[Imported]) -> list[Imported]:
-    """Leave out a metrics.csv beside event files: Lightning writes the same run to both. In order of path."""
+    """Leave out a metrics.csv beside event files: Lightning writes the same run to both. Ordered by path."""
     logged = {os.path.dirname(run.path) for run in runs if run.format == "tfevents"}
     doubled = {
         run.path for run in runs if os.path.basename(run.path) == "metrics.csv" and os.path.dirname(run.path) in logged

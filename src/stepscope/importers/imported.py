@@ -1,4 +1,4 @@
-"""Series that another tool has recorded, in the shape of a run's own."""
+"""Series recorded by another tool, in the same form as those of our own runs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImportedSeries:
-    """The points of one metric, in the order they were recorded; the same names as a run's own series has."""
+    """The points of one metric, in recorded order; the same attributes as a run's own series."""
 
     name: str
     step: NDArray[np.int64]
-    """Step; `NO_STEP` where the source has none."""
+    """Step; `NO_STEP` if the source has none."""
     time: NDArray[np.float64]
-    """Seconds since 1970 UTC; since the beginning of the run if the source tells no more; NaN where it has none."""
+    """Seconds since 1970 UTC; since the start of the run if the source says no more; NaN if it has none."""
     value: NDArray[np.float64]
     rank: NDArray[np.int32]
     attempt: NDArray[np.int32]
     seq: NDArray[np.int64] | None = None
-    """Sequence in its rank and attempt, where the source is an export of ours; None: the order counts."""
+    """Sequence within its rank and attempt, if the source is an export of ours; None: use the order."""
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -40,12 +40,12 @@ class Imported:
     """One run of another tool."""
 
     path: str
-    """Where it was read from."""
+    """The file or folder it was read from."""
     format: str
     """Name of the source's format, such as `tfevents`."""
     columns: dict[str, ImportedSeries]
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the source says besides: configuration, hardware, versions."""
+    """Other facts in the source: configuration, hardware, versions."""
     notes: tuple[str, ...] = ()
     """What could not be read, or was left out, and why."""
 
@@ -54,13 +54,13 @@ class Imported:
         return sorted(self.columns)
 
     def series(self, name: str) -> ImportedSeries:
-        """Return one metric by its name, a documented alias or its source's name; an empty one if it is not there."""
+        """Return one metric by its name, a documented alias or its source's name; an empty series if it is missing."""
         spellings = (name, canonical(name), *(ours for ours, source in self._renamed() if source == name))
         found = next((self.columns[each] for each in spellings if each in self.columns), None)
         return found if found is not None else series_of(name, [], [])
 
     def _renamed(self) -> Iterable[tuple[str, Any]]:
-        """Return pairs of a metric's name and what its source calls it."""
+        """Return pairs of a metric's name and its name in the source."""
         names = self.facts.get("names")
         return names.items() if isinstance(names, dict) else ()
 

@@ -1,4 +1,4 @@
-"""Points that carry their own numbers, as Stepscope's exports do: kept by name, within limits, nothing tidied."""
+"""Points with their own sequence numbers, as in Stepscope's exports: kept by name, within limits, unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 
 class Numbered(Notes):
-    """The points that were read, and notes of what was left out."""
+    """The points read so far, and notes on what was left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Numbered(Notes):
         self._left = MOST_POINTS
 
     def add(self, row: Row) -> None:
-        """Keep one point, unless there are too many already; raises ValueError or OverflowError for what is none."""
+        """Add one point, unless there are too many already; raises ValueError or OverflowError for an invalid one."""
         if not -(2**31) <= row.rank < 2**31 or not 0 <= row.attempt < 2**31 or not row.name:
             raise ValueError("rank, attempt or name")
         columns = self._columns.get(row.name)
@@ -58,12 +58,12 @@ class Numbered(Notes):
             column.append(value)  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """Forget all points."""
+        """Delete all points."""
         self._columns.clear()
         self._left = MOST_POINTS
 
     def series(self) -> dict[str, ImportedSeries]:
-        """Return the points by name; names are cleaned as those of a recorder are."""
+        """Return the points by name; names are cleaned as a recorder's are."""
         found: dict[str, ImportedSeries] = {}
         for source, columns in self._columns.items():
             name, _ = clean(source)

@@ -1,6 +1,6 @@
-"""Stepscope's own exports, read back to the last bit: CSV, JSON lines, the JSON document, Parquet and Arrow.
+"""Stepscope's own exports, read back bit for bit: CSV, JSON lines, the JSON document, Parquet and Arrow.
 
-Ranks, attempts, sequences and names stay as they were written, where other importers guess and tidy up.
+Ranks, attempts, sequences and names stay as written; other importers guess and clean up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BATCH = 1 << 16
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a file is one that `stepscope export` has written."""
+    """Return whether `stepscope export` has written a file."""
     return _reader(head.data) is not None
 
 
@@ -50,7 +50,7 @@ def _reader(data: bytes) -> Callable[[str, Numbered], dict[str, Any]] | None:
 
 
 def read(path: str) -> Imported:
-    """Return the run; of a JSON document also what it says of the run, and its events."""
+    """Return the run; from a JSON document also its description and events."""
     with opened(path) as stream:
         reader = _reader(stream.read(4096))
     if reader is None:
@@ -62,14 +62,14 @@ def read(path: str) -> Imported:
 
 def _read_csv(path: str, points: Numbered) -> dict[str, Any]:
     def texts() -> Iterator[str]:
-        # With their ends: a name may hold a line end, and the reader of CSV must see it.
+        # With line ends: a name may contain one, and the CSV reader must see it.
         with opened(path) as stream:
             while line := stream.readline(MOST_LINE_BYTES):
                 yield line.decode("utf-8", "replace")
 
     rows = csv.reader(texts())
     with contextlib.suppress(csv.Error):
-        next(rows, None)  # the titles
+        next(rows, None)  # the header
     while True:
         try:
             cells = next(rows, None)
@@ -117,7 +117,7 @@ def _row(entry: Any, seq: Any, step: Any, time: Any, value: Any) -> Row:
 
 
 def _read_document(path: str, points: Numbered) -> dict[str, Any]:
-    """Read the document line by line as it was written; one that somebody has laid out anew as a whole."""
+    """Read the document line by line as it was written; a reformatted one as a whole."""
     facts: dict[str, Any] = {}
     events: list[Any] = []
     is_ours = True
@@ -176,7 +176,7 @@ def _read_parquet(path: str, points: Numbered) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     try:
         with duckdb.connect(config={"threads": "1", "memory_limit": "512MB"}) as connection:
-            connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout after two seconds
+            connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
             found = connection.execute(query, [path])
             while rows := found.fetchmany(_BATCH):
                 for *row, run, project in rows:
@@ -239,7 +239,7 @@ def of_logger(path: str) -> Imported:
 
 
 def recognises_logger(head: Head) -> bool:
-    """Say whether a file is the export of a `TrainingLogger`: a document with its name and raw values."""
+    """Return whether a file is the export of a `TrainingLogger`: a document with its name and raw values."""
     if head.data.lstrip()[:1] != b"{" or b'"experiment_name"' not in head.data:
         return False
     try:

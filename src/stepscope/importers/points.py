@@ -1,4 +1,4 @@
-"""Points as they are read from a foreign file, within limits, and the run that they make up."""
+"""Points read from a foreign file, within limits, and the run that they form."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_POINTS = 20_000_000
-"""Points that one file may have; the rest is left out and counted. They take 32 bytes each."""
+"""Maximum points of one file; the rest is left out and counted. Each takes 32 bytes."""
 MOST_NAMES = 20_000
-"""Metrics that one file may have."""
+"""Maximum metrics of one file."""
 
 
 @dataclass(slots=True)
 class Column:
-    """The points of one metric while they are read."""
+    """The points of one metric during reading."""
 
     step: array[int] = field(default_factory=lambda: array("q"))
     time: array[float] = field(default_factory=lambda: array("d"))
@@ -47,7 +47,7 @@ class Column:
 
 
 class Points(Notes):
-    """What has been read of one file: points by name, and notes of what was left out."""
+    """The content read from one file: points by name, and notes on what was left out."""
 
     def __init__(self, most_points: int = MOST_POINTS, most_names: int = MOST_NAMES) -> None:
         super().__init__()
@@ -56,13 +56,13 @@ class Points(Notes):
         self._names_left = most_names
 
     def __len__(self) -> int:
-        """Return the number of points that were kept."""
+        """Return the number of points kept."""
         return sum(len(column.value) for column in self.columns.values())
 
     def add(
         self, name: str, value: float, step: int = NO_STEP, time: float = math.nan, rank: int = 0, attempt: int = 0
     ) -> None:
-        """Keep one point, unless there are too many already."""
+        """Add one point, unless there are too many already."""
         column = self.columns.get(name) or self._column(name)
         if column is None or self._left <= 0:
             self.note("points beyond the limit, left out")
@@ -81,9 +81,9 @@ class Points(Notes):
         return self.columns.setdefault(name, Column())
 
     def imported(self, path: str, form: str, facts: Mapping[str, Any] | None = None) -> Imported:
-        """Return the run: canonical names where they are certain, facts without secrets.
+        """Return the run, with canonical names where they are certain, and facts without secrets.
 
-        `facts["names"]` says what the source calls a metric that has another name here.
+        `facts["names"]` has the source's name of each renamed metric.
         """
         known = canonical_names(self.columns)
         series: dict[str, ImportedSeries] = {}

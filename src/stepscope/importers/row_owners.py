@@ -1,7 +1,7 @@
-"""Whose values a row of a log has: a rank's, a card's, a host's, those of training or of validation.
+"""The owner of a log row's values: a rank, a GPU, a host, training or validation.
 
-A column `gpu` with 0 to 7 in turn says so, and its rows are eight series; one with 97, 98, 99 is a utilisation. The
-rows decide, not the name alone: those of several owners come at the same step or time, or in turn.
+A column `gpu` that cycles through 0 to 7 names owners, and its rows are eight series; one with 97, 98, 99 is a
+utilization. The rows decide, not the name alone: rows of several owners share a step or time, or alternate.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     Keyed = Sequence[tuple[tuple[str, str], dict[str, Any]]]
-    """Rows, each with its step and its time as they are written; empty where it has none."""
+    """Rows, each with its step and time as written; empty if it has none."""
 
 RANKS = ("rank", "global_rank", "_rank")
-"""Columns that are a rank whatever they hold."""
+"""Columns that are always a rank."""
 WORKERS = ("local_rank", "worker", "worker_id", "worker_rank", "process", "process_id", "replica", "replica_id")
-"""Columns that are a rank if they hold whole numbers of several owners."""
+"""Columns that are a rank if they hold integers of several owners."""
 CARDS = (
     *("gpu", "gpu_id", "gpu_index", "gpu_idx", "device", "device_id", "device_index", "card", "cuda_device"),
     *("accelerator", "npu", "tpu"),
 )
 HOSTS = ("host", "hostname", "node", "node_id", "node_rank", "machine", "instance")
 PARTS = ("split", "phase", "mode", "stage", "subset")
-"""Columns whose texts are parts of the training: `{"mode": "val", "loss": 2}` is `val/loss`."""
+"""Columns with parts of the training: `{"mode": "val", "loss": 2}` is `val/loss`."""
 MOST_OWNERS = 1024
-"""Owners that a log can have."""
+"""Maximum owners of a log."""
 HALF, MOSTLY = 0.5, 0.9
-"""Shares of the rows: so many have their step or time in common with others, and so many of those other owners than
-they; or so many have the owner of one turn before."""
+"""Minimum shares of the rows: that share their step or time with others; of these, that have different owners; or that
+have the same owner as one cycle before."""
 CARD = re.compile(r"(?:(?:cuda|gpu|npu|xpu|hip|device|card)[ :_-]{0,2})?(\d{1,9})(?:\.0)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Owners:
-    """The columns that say whose values a row has."""
+    """The columns that name the owner of a row's values."""
 
     rank: str | None = None
     """The column that is the rank."""
     named: tuple[tuple[str, str], ...] = ()
-    """Columns that become a part of the name, and what they are called in it; empty for parts of the training."""
+    """Columns that become part of the metric name, with their word in it; empty for parts of the training."""
 
     def take(self, row: dict[str, Any]) -> tuple[int, str]:
-        """Take these columns out of a row; return its rank and what the names of its values begin with."""
+        """Remove these columns from a row; return its rank and the prefix of its metric names."""
         rank = _rank(row.pop(self.rank, None)) if self.rank else 0
         parts = [f"{word}{_label(row.pop(name))}/" for name, word in self.named if row.get(name) is not None]
         return rank, "".join(parts)
@@ -62,7 +62,7 @@ class Owners:
 
 
 def owners(rows: Keyed) -> Owners:
-    """Return which columns of some rows say whose values they have."""
+    """Return which columns name the owner of a row's values."""
     names = {plain(name): name for _, row in rows for name in row}
     given = [names[word] for word in RANKS if word in names][:1]
     words = {names[word]: word for word in (*WORKERS, *CARDS, *HOSTS) if word in names and _possible(rows, names[word])}
@@ -75,7 +75,7 @@ def owners(rows: Keyed) -> Owners:
 
 
 def _needed(rows: Keyed, given: list[str], others: list[str]) -> list[str]:
-    """Return as few of the columns as tell the rows of one step apart, the most telling first."""
+    """Return the fewest columns that distinguish the rows of one step, the most informative first."""
     if not others or not _several(rows, [*given, *others]):
         return given
     chosen = [*given, *others]
@@ -95,14 +95,14 @@ def _texts(rows: Keyed, name: str) -> set[str]:
 
 
 def _possible(rows: Keyed, name: str) -> bool:
-    """Say whether a column holds several texts or whole numbers, as owners have."""
+    """Return whether a column holds several texts or integers, as owners do."""
     found = {row[name] for _, row in rows if isinstance(row.get(name), (str, int, float))}
     numbers = [each for each in found if not isinstance(each, str)]
     return 1 < len(found) <= MOST_OWNERS and all(whole(each) == each and 0 <= each < 2**31 for each in numbers)
 
 
 def _several(rows: Keyed, columns: Sequence[str]) -> bool:
-    """Say whether rows of several owners come at the same step or time; without steps, also in turn."""
+    """Return whether rows of several owners share a step or time; without steps, also whether they alternate."""
     shared = _sharing(rows)
     if _apart(rows, columns) >= MOSTLY * shared >= HALF * len(rows) > 0:
         return True
@@ -119,7 +119,7 @@ def _owner(row: dict[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _sharing(rows: Keyed) -> int:
-    """Return how many rows have a step, else a time, that others have too."""
+    """Return how many rows share their step, else their time, with others."""
     return sum(count for count in Counter(_moment(key) for key, _ in rows if any(key)).values() if count > 1)
 
 
@@ -131,7 +131,7 @@ def _apart(rows: Keyed, columns: Sequence[str]) -> int:
 
 
 def _told(rows: Keyed, columns: Sequence[str]) -> int:
-    """Return how many owners columns tell: at each step or time if rows share them, else in all."""
+    """Return how many owners the columns distinguish: at each step or time if rows share them, else in total."""
     return _apart(rows, columns) if _sharing(rows) else len({_owner(row, columns) for _, row in rows})
 
 
@@ -140,13 +140,13 @@ def _moment(key: tuple[str, str]) -> str:
 
 
 def _rank(value: Any) -> int:
-    """Return a rank; 0 for what is none."""
+    """Return a rank; 0 for an invalid value."""
     found = whole(value)
     return found if found is not None and 0 <= found < 2**31 else 0
 
 
 def _label(value: Any) -> str:
-    """Return an owner as a part of a name: 3 for 3.0 and `cuda:3`."""
+    """Return an owner as part of a name: 3 for 3.0 and `cuda:3`."""
     text = str(value).strip()
     found = CARD.fullmatch(text)
     return found[1] if found else text.replace("/", "_")

@@ -1,4 +1,4 @@
-"""Rows of named values, as most logs have them: one step, perhaps a time, whose values they are, and many metrics."""
+"""Rows of named values, the form of most logs: one step, perhaps a time and an owner, and many metrics."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STEPS = (
     *("training_step", "train_step", "current_step", "global_steps", "current_steps", "it", "update", "num_updates"),
     *("step_num", "batch", "batch_idx"),
 )
-"""Names of the step, the likeliest first."""
+"""Names of the step, likeliest first."""
 TIMES = ("time", "timestamp", "_timestamp", "wall_time", "walltime", "created_at", "datetime", "date", "ts")
 """Names of the time."""
 DEEPEST = 4
-"""Levels of nested objects that are looked into; `{"train": {"loss": 1}}` is `train/loss`."""
+"""Maximum depth of nested objects; `{"train": {"loss": 1}}` is `train/loss`."""
 SAMPLE_ROWS = 2000
-"""Rows at the beginning that tell which columns say whose values a row has."""
+"""Number of first rows used to find the columns that name owners."""
 TEXT = "text"
 NO_NUMBER = "lists, switches, media and deeper objects"
 
@@ -46,13 +46,13 @@ def places(names: tuple[str, ...]) -> tuple[str | None, str | None]:
 def values(
     row: Mapping[Any, Any], other: Callable[[str, Any], None], prefix: str = "", depth: int = DEEPEST
 ) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row by name; those of objects in it by path.
+    """Yield the numbers of a row by name; those of nested objects by path.
 
     Args:
         row: names and values; None is absent.
-        other: is told every value that is no number, with its name: a text, a list, a chart, an object too deep.
-        prefix: what the names begin with.
-        depth: levels of objects that are looked into.
+        other: called with every value that is not a number, and its name: a text, a list, a chart, a too deep object.
+        prefix: prefix of the names.
+        depth: maximum depth of nested objects.
     """
     for key, value in row.items():
         name = f"{prefix}{key}"
@@ -66,19 +66,19 @@ def values(
 
 
 def left_out(points: Points) -> Callable[[str, Any], None]:
-    """Return what notes values that are no numbers, for `values`."""
+    """Return a function that notes values that are not numbers, for `values`."""
     return lambda name, value: points.leave_out(TEXT if isinstance(value, str) else NO_NUMBER, name)
 
 
 class Rows:
     """Rows on their way into points.
 
-    The first of them wait until it is known which columns say whose values a row has: a rank, a card, a host. So the
-    values of eight cards become eight series, not one.
+    The first rows are held back until the columns that name owners (a rank, a GPU, a host) are known, so that the
+    values of eight GPUs become eight series, not one.
     """
 
     def __init__(self, points: Points) -> None:
-        """Begin without any; `finish` when all rows are added."""
+        """Start empty; call `finish` when all rows are added."""
         self._points = points
         self._waiting: list[dict[str, Any]] = []
         self._owners: Owners | None = None
@@ -87,7 +87,7 @@ class Rows:
         self._other = left_out(points)
 
     def add(self, row: Mapping[Any, Any]) -> None:
-        """Keep one row: names and values; one with `name` and `value` is a single point."""
+        """Add one row: names and values; a row with `name` and `value` is a single point."""
         named = {str(name): value for name, value in row.items()}
         if self._owners is not None:
             self._keep(named, self._owners)
@@ -97,7 +97,7 @@ class Rows:
             self._decide()
 
     def finish(self) -> dict[str, str]:
-        """Keep the rows that wait; return the texts that are the same in every row that has them, by name."""
+        """Add the rows held back; return the texts that are the same in every row that has them, by name."""
         if self._owners is None:
             self._decide()
         for name, (text, count) in self._texts.items():
@@ -118,7 +118,7 @@ class Rows:
         step = whole(row.pop(step_name)) if step_name else None
         time = moment(row.pop(time_name)) if time_name else math.nan
         rank, prefix = whose.take(row)
-        if step is None and not step_name:  # rows without a step count up; with a time alone it is the epoch
+        if step is None and not step_name:  # rows without a step count up; with only a time, the step is the epoch
             step = whole(row.get("epoch")) if time_name else self._count
         self._count += 1
         step = NO_STEP if step is None else step
@@ -138,17 +138,17 @@ class Rows:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return step and time of a row as they are written; empty where it has none."""
+    """Return step and time of a row as written; empty if it has none."""
     step, time = (str(row[name]) if name is not None and row[name] is not None else "" for name in places(tuple(row)))
     return step, time
 
 
 def _small(value: Any) -> int:
-    """Return a rank or attempt; 0 for what is none."""
+    """Return a rank or attempt; 0 for an invalid value."""
     found = whole(value)
     return found if found is not None and 0 <= found < 2**31 else 0
 
 
 def _single(row: Mapping[str, Any]) -> float | None:
-    """Return the value of a row that is one point; null with `nonfinite` is the number that it names."""
+    """Return the value of a single-point row; null with `nonfinite` is the number that it names."""
     return number(row.get("value")) if row.get("value") is not None else number(row.get("nonfinite"))

@@ -1,7 +1,7 @@
-"""A foreign file, read within limits: its first bytes, its lines, or the one JSON document that it is.
+"""A foreign file, read within limits: its first bytes, its lines, or its JSON document.
 
-Whoever wrote the file may be broken, or hostile: only regular files are opened, gzip is unpacked on the way and counts
-as what it unpacks to, and nothing is read past a limit. What is cut off is said, never silent.
+The file may be broken or hostile: only regular files are opened, gzip is unpacked on the way and its unpacked size
+counts, and nothing is read past a limit. Truncation is always reported.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
     Note = Callable[[str], None]
 
 HEAD_BYTES = 2**20
-"""Bytes at the beginning of a file that tell its format: a log may open with the program's whole source."""
+"""Number of first bytes used to detect the format: a log may start with the program's whole source."""
 MOST_BYTES = 2 * 2**30
-"""Bytes of one file that are read, unpacked."""
+"""Maximum bytes read of one file, unpacked."""
 MOST_DOCUMENT_BYTES = 64 * 2**20
-"""Bytes of a JSON document that is decoded as a whole (about a quarter of a million rows of a trainer's log)."""
+"""Maximum bytes of a JSON document that is decoded as a whole (about a quarter of a million rows of a trainer's log).
+"""
 MOST_LINE_BYTES = 2**20
-"""Bytes of the longest line that is read; a longer one is left out."""
+"""Maximum bytes of a line; longer ones are left out."""
 GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
-"""What unpacking raises where the packed data are cut or damaged."""
+"""Exceptions raised for truncated or damaged compressed data."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """What is known of a file before it is read: enough to tell its format."""
+    """The start of a file, enough to detect its format."""
 
     path: str
     data: bytes
@@ -46,26 +47,26 @@ class Head:
 
     @cached_property
     def text(self) -> str:
-        """Its first bytes as text; what is not UTF-8 is replaced."""
+        """Its first bytes as text; invalid UTF-8 is replaced."""
         return self.data.decode("utf-8", "replace")
 
     def first_lines(self, count: int) -> list[str]:
-        """Return its first lines that are not blank, as text; a line that the head cuts is not among them."""
+        """Return its first non-blank lines as text, without a line that the head cuts."""
         whole = self.data if len(self.data) < HEAD_BYTES else self.data[: self.data.rfind(b"\n") + 1]
         begun = whole[: 64 * 1024].decode("utf-8-sig", "replace")
         return [line for line in begun.splitlines() if line.strip()][:count]
 
 
 def unreadable(path: str, cause: object, remedy: str = "check the file") -> StepscopeError:
-    """Return the error that a file cannot be read."""
+    """Return the error for a file that cannot be read."""
     return StepscopeError(f"read {path!r}", cause, remedy)
 
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, unpacked if it is gzip; a system's error says which file."""
+    """Open a regular file for reading, unpacked if it is gzip; a system error names the file."""
     try:
-        # O_NONBLOCK: a named pipe must not hold us before we have seen what it is.
+        # O_NONBLOCK: a named pipe must not block us before we have seen what it is.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -77,7 +78,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def head(path: str) -> Head:
-    """Return the beginning of a file; of a damaged gzip file what can be unpacked."""
+    """Return the start of a file; of a damaged gzip file as much as can be unpacked."""
     data = bytearray()
     with opened(path) as stream:
         try:
@@ -129,7 +130,7 @@ def _whole(found: list[bytes], note: Note) -> Iterator[str]:
 
 
 def document(path: str) -> Any:
-    """Return the JSON document that a file is."""
+    """Return the JSON document in a file."""
     data = bytearray()
     for piece in chunks(path, lambda _: None):
         data += piece
@@ -143,7 +144,7 @@ def document(path: str) -> Any:
 
 
 def json_value(text: str) -> Any:
-    """Return what a JSON text says, or None if it is none; NaN and Infinity are numbers."""
+    """Return the value of a JSON text, or None if it is invalid; NaN and Infinity are numbers."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

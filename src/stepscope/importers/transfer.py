@@ -1,4 +1,4 @@
-"""Foreign runs, read in a confined child, and the bytes in which they come back: a head in JSON, then the arrays."""
+"""Transfer foreign runs from the confined child as bytes: a JSON head, then the arrays."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 COLUMNS = (("step", np.int64), ("time", np.float64), ("value", np.float64), ("rank", np.int32), ("attempt", np.int32))
-"""The arrays of a series in their order; `seq` follows where there is one."""
+"""The arrays of a series in their order; `seq` follows if there is one."""
 LENGTH = 8
-"""Bytes that say how long the head is."""
+"""Bytes that hold the length of the head."""
 
 
 def read(path: str, form: str | None = None) -> list[Imported]:
     """Return the runs in a file or folder of another tool, as `formats.read`, but read by a child with limits.
 
     Raises:
-        StepscopeError: nothing there can be read, or it would take more than the limits allow.
+        StepscopeError: nothing there can be read, or it would exceed the limits.
     """
     told = confined(f"read {path!r}", lambda: pieces(formats.read(path, form)), Limits.of([path]))
     try:
@@ -57,7 +57,7 @@ def pieces(found: Sequence[Imported]) -> Iterator[bytes | memoryview]:
 
 
 def runs(data: bytes) -> list[Imported]:
-    """Return the runs that bytes of `pieces` hold.
+    """Return the runs in the bytes of `pieces`.
 
     Raises:
         ValueError: they do not fit together.
@@ -80,7 +80,7 @@ def _run(about: dict[str, Any], arrays: _Arrays) -> Imported:
 
 
 class _Arrays:
-    """Takes one array after the other from bytes."""
+    """Reads one array after the other from bytes."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self._data, self._at = data, start
@@ -91,7 +91,7 @@ class _Arrays:
         return self._at == len(self._data)
 
     def next(self, kind: Any, count: int) -> Any:
-        """Return the next array, writable as any other. Raises ValueError if there is none."""
+        """Return the next array, as a writable copy. Raises ValueError if there is none."""
         found = np.frombuffer(self._data, kind, count, self._at).copy() if count else np.empty(0, kind)
         self._at += found.nbytes
         return found

@@ -1,4 +1,4 @@
-"""What foreign names and numbers mean: one name for a quantity whoever wrote it, values and times as plain floats."""
+"""The meaning of foreign names and numbers: one name per quantity, values and times as plain floats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 MOST_NAME = 256
-"""Characters of the longest name that is kept whole."""
+"""Maximum characters of a name."""
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "loss": (
@@ -41,29 +41,31 @@ SPELLINGS: dict[str, tuple[str, ...]] = {
     "gpu/0/memory_peak_bytes": ("mem_max_allocated_bytes", "max_memory_allocated_bytes", "peak_memory_allocated"),
     "gpu/0/memory_allocated_bytes": ("mem_allocated_bytes",),
 }
-"""Canonical names (docs/reference/metrics.md) and their spellings in other tools, likeliest first, as `plain` has them.
+"""Canonical names (docs/reference/metrics.md) and their spellings in other tools, likeliest first, normalized by
+`plain`.
 
-A spelling stands here only where its unit is certain."""
+A spelling is listed only if its unit is certain.
+"""
 
 GROUPED = re.compile(r"\s*[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?\s*")
 NOT_FINITE = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf, "-infinity": -math.inf}
 
 
 def plain(name: str) -> str:
-    """Return a name in lower case, with `_` for blanks and dashes: `LM loss` and `lm-loss` are one."""
+    """Return a name in lower case, with `_` for blanks and dashes: `LM loss` and `lm-loss` are the same."""
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
 def clean(name: str) -> str:
-    """Return a name without control characters and directional marks, short enough to be shown."""
+    """Return a name without control characters and directional marks, short enough to show."""
     return "".join(sign if sign.isprintable() else "?" for sign in name[:MOST_NAME]).strip() or "?"
 
 
 def canonical_names(names: Collection[str]) -> dict[str, str]:
     """Return for each name the one that Stepscope uses, or the name itself.
 
-    Two names never become one: a canonical name that the source uses itself stays its own, and of several spellings
-    the likeliest takes it.
+    Two names never become one: a canonical name that the source itself uses is kept, and of several spellings the
+    likeliest gets the canonical name.
     """
     by_plain: dict[str, str] = {}
     for name in names:
@@ -77,7 +79,7 @@ def canonical_names(names: Collection[str]) -> dict[str, str]:
 
 
 def number(value: Any) -> float | None:
-    """Return a value as a float, also "NaN" and "Infinity" as text; None for what is no number (true and false too)."""
+    """Return a value as a float, also "NaN" and "Infinity" as text; None for anything else (true and false too)."""
     if isinstance(value, float):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -89,7 +91,7 @@ def number(value: Any) -> float | None:
 
 
 def parsed(text: str) -> float | None:
-    """Return the number that a text is, or None; digits may be grouped by commas, as in `1,024`."""
+    """Return the number in a text, or None; digits may be grouped by commas, as in `1,024`."""
     if "," in text and GROUPED.fullmatch(text) is not None:
         text = text.replace(",", "")
     try:

@@ -1,4 +1,4 @@
-"""TensorBoard's event files: records with checksums, in them protocol buffers, in them scalars."""
+"""TensorBoard event files: records with checksums that contain protocol buffers with scalars."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
 NAME = "tfevents"
 MOST_RECORD = 64 * 2**20
-"""Bytes of the largest record that is taken for one; images and graphs are below it."""
+"""Maximum bytes of a valid record; images and graphs are smaller."""
 CHECKED_BYTES = 64 * 1024
-"""Bytes up to which a record's content is checked: one with scalars is small, and the sum is slow in Python."""
+"""Maximum bytes of a record whose content is checked: records with scalars are small, and the checksum is slow in
+Python."""
 LENGTH = struct.Struct("<QI")
 CRC = struct.Struct("<I")
 STARTED = 1
-"""Status of a session log: the run began anew."""
+"""Session log status: the run restarted."""
 REALS = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
-"""Types of tensors that are numbers, as numpy spells them."""
+"""Numeric tensor types, with their numpy names."""
 BFLOAT16 = 14
 TENSOR_LISTS = {5: "<f4", 6: "<f8"}
-"""Fields of a tensor that list its values as fixed numbers."""
+"""Tensor fields that list values as fixed-width numbers."""
 TENSOR_VARINTS = {7, 10}
 HALF_BITS = 13
-"""Field of a tensor that lists numbers of 16 bits as integers."""
+"""Tensor field that lists 16-bit numbers as integers."""
 
 
 class Scalar(NamedTuple):
@@ -49,33 +50,33 @@ class Scalar(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What one record says."""
+    """The content of one record."""
 
     time: float
     step: int
     scalars: list[Scalar]
     started: bool
-    """Whether the run began anew here."""
+    """Whether the run restarted here."""
     facts: dict[str, Any]
     others: list[str]
-    """Tags of values that are no numbers: images, histograms, texts."""
+    """Tags of values that are not numbers: images, histograms, texts."""
 
 
 @lru_cache(maxsize=4096)
 def _length_crc(length: bytes) -> int:
-    """Return the checksum of a length; most records of a file have one of a few."""
+    """Return the checksum of a length; most records of a file share a few lengths."""
     return masked_crc(length)
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a file begins with the length of a record and its checksum."""
+    """Return whether a file starts with the length of a record and its checksum."""
     if len(head.data) < LENGTH.size:
         return False
     return masked_crc(head.data[:8]) == int(CRC.unpack_from(head.data, 8)[0])
 
 
 def read(path: str) -> Imported:
-    """Return the scalars of one file; after a damaged length nothing more can be found."""
+    """Return the scalars of one file, up to the first damaged length."""
     points = Points()
     attempt, facts = 0, {}
     for record in _records(path, points.note):
@@ -94,7 +95,7 @@ def read(path: str) -> Imported:
 
 
 def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the content of the records whose checksums are right."""
+    """Yield the content of the records with valid checksums."""
     buffer = bytearray()
     wanted = LENGTH.size
     for piece in chunks(path, note):
@@ -122,7 +123,7 @@ def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
 
 
 def decode(record: bytes) -> Event:
-    """Return what a record says; raises ValueError if it is no event."""
+    """Return the content of a record; raises ValueError if it is not an event."""
     time, step, started = 0.0, 0, False
     scalars: list[Scalar] = []
     facts: dict[str, Any] = {}
@@ -142,7 +143,7 @@ def decode(record: bytes) -> Event:
 
 
 def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any], others: list[str]) -> None:
-    """Add what one value of a summary holds: a number as such or as a tensor of one, hyperparameters, or its tag."""
+    """Add one value of a summary: a number, a tensor with a single number, hyperparameters, or just its tag."""
     tag, number = "", None
     for field in fields(message):
         if field.number == 1:
@@ -162,7 +163,7 @@ def _add_value(message: bytes, scalars: list[Scalar], facts: dict[str, Any], oth
 
 
 def tensor_scalar(message: bytes) -> float | None:
-    """Return the number that a tensor is, or None if it is a text or has a shape."""
+    """Return the number in a scalar tensor, or None if it is a text or has a shape."""
     kind, content, scalar = 0, b"", None
     for field in fields(message):
         if field.number == 1:
@@ -190,7 +191,7 @@ def _listed(field: Field) -> int:
 
 
 def hyperparameters(metadata: bytes) -> dict[str, Any]:
-    """Return the hyperparameters in the metadata of a session's start."""
+    """Return the hyperparameters in a session's start metadata."""
     found: dict[str, Any] = {}
     content = _inside(metadata, 1, 2, 3)
     for entry in fields(content):
@@ -206,19 +207,19 @@ def hyperparameters(metadata: bytes) -> dict[str, Any]:
 
 
 def _inside(message: bytes, *path: int) -> bytes:
-    """Return the message that lies in a message under these fields, one in another; empty if it is not there."""
+    """Return the message nested under these fields; empty if it is missing."""
     for number in path:
         message = next((field.data for field in fields(message) if field.number == number), b"")
     return message
 
 
 def _plain(field: Field) -> Any:
-    """Return a google.protobuf.Value: number, text or truth."""
+    """Return a google.protobuf.Value: a number, text or boolean."""
     return {2: field.real, 3: field.text, 4: bool(field.integer)}.get(field.number)
 
 
 def join(found: Sequence[Imported]) -> list[Imported]:
-    """Return one run for each folder, as TensorBoard sees them; a tag's second file is its second attempt."""
+    """Return one run for each folder, as TensorBoard shows them; a tag's second file is its second attempt."""
     folders: dict[str, list[Imported]] = defaultdict(list)
     for each in found:
         folders[os.path.dirname(each.path)].append(each)

@@ -1,7 +1,7 @@
-"""Weights & Biases' run files (`run-….wandb`): LevelDB's log format, in it protocol buffers, in them JSON.
+"""Weights & Biases run files (`run-….wandb`): LevelDB's log format with protocol buffers that contain JSON.
 
-What is read was logged (history), measured by W&B (system statistics) and configured. The file of a run that is still
-written, or was killed, is read up to its end; a damaged block costs that block alone.
+Reads logged values (history), system statistics and the configuration. The file of a live or killed run is read up to
+its end; a damaged block costs only that block.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ HEADER = 7
 """Bytes before each piece of a record: checksum, length, kind."""
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 MOST_RECORD = 64 * 2**20
-"""Bytes of the largest record that is put together."""
+"""Maximum bytes of a reassembled record."""
 HISTORY, CONFIG, STATISTICS, METRIC, RUN, EXIT = 2, 5, 7, 12, 17, 18
-"""Fields of a record that are read."""
+"""Record fields that are read."""
 MACHINE = (
     (re.compile(r"(?:system\.)?gpu\.(\d+)\.gpu"), r"gpu/\1/utilization_ratio", 0.01),
     (re.compile(r"(?:system\.)?gpu\.(\d+)\.memoryAllocatedBytes"), r"gpu/\1/memory_used_bytes", 1.0),
@@ -43,16 +43,16 @@ MACHINE = (
     (re.compile(r"(?:system\.)?cpu"), "cpu/usage_ratio", 0.01),
     (re.compile(r"(?:system\.)?memory(?:_percent)?"), "memory/used_ratio", 0.01),
 )
-"""System statistics whose meaning is certain, our name and the factor to its unit; others stay `system/…`."""
+"""System statistics with a known meaning: our name and the factor to its unit; others stay `system/…`."""
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a file is a run file of W&B."""
+    """Return whether a file is a W&B run file."""
     return head.data.startswith(MAGIC)
 
 
 def read(path: str) -> Imported:
-    """Return what a run logged, at the step that it defined for each metric, and what W&B measured beside."""
+    """Return logged values, at the step that the run defined for each metric, and W&B's system statistics."""
     points = Points()
     facts: dict[str, Any] = {"config": {}}
     axes: dict[str, str] = {}
@@ -81,7 +81,7 @@ def _take(field: Field, points: Points, facts: dict[str, Any], axes: dict[str, s
 
 
 def _records(path: str, note: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield whole records; pieces with a wrong checksum, and the rest of their block, are left out."""
+    """Yield whole records; pieces with a wrong checksum, and the rest of their block, are skipped."""
     begun = bytearray()
     joining = False
     for index, block in enumerate(chunks(path, note, BLOCK)):
@@ -135,7 +135,7 @@ def _items(message: bytes, number_of_items: int) -> dict[str, Any]:
 
 
 def _add_history(message: bytes, points: Points, axes: dict[str, str]) -> None:
-    """Keep one call of `wandb.log`."""
+    """Add one call of `wandb.log`."""
     row = _items(message, 1)
     number_ = next((part.data for part in fields(message) if part.number == 2), b"")
     counted = next((part.signed for part in fields(number_) if part.number == 1), None)
@@ -150,7 +150,7 @@ def _add_history(message: bytes, points: Points, axes: dict[str, str]) -> None:
 
 
 def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
-    """Return the metric that is the step of another: as defined for it, else for the longest `…*` that fits it."""
+    """Return the metric that is the step of another: as defined for it, else for the longest matching `…*`."""
     if name in axes:
         return axes[name]
     globs = [glob for glob in axes if glob.endswith("*") and name.startswith(glob[:-1])]
@@ -158,7 +158,7 @@ def axis_of(name: str, axes: Mapping[str, str]) -> str | None:
 
 
 def _add_axis(message: bytes, axes: dict[str, str]) -> None:
-    """Keep which metric a program defined as the step of others (`define_metric`)."""
+    """Add a metric that the program defined as the step of others (`define_metric`)."""
     parts = {field.number: field.text for field in fields(message) if field.number in {1, 2, 4}}
     name = parts.get(1) or parts.get(2)
     if name and parts.get(4):
@@ -166,7 +166,7 @@ def _add_axis(message: bytes, axes: dict[str, str]) -> None:
 
 
 def _add_statistics(message: bytes, points: Points) -> None:
-    """Keep one sample of the machine."""
+    """Add one sample of the machine."""
     stamp = next((field.data for field in fields(message) if field.number == 2), b"")
     parts = {field.number: field.signed for field in fields(stamp)}
     time = parts[1] + parts.get(2, 0) / 1e9 if 1 in parts else math.nan
@@ -183,7 +183,7 @@ def _machine(name: str) -> tuple[str, float]:
 
 
 def _add_run(message: bytes, facts: dict[str, Any]) -> None:
-    """Keep who the run is."""
+    """Add the run's identity."""
     names = {1: "run_id", 3: "project", 6: "group", 7: "job_type", 8: "name", 13: "host"}
     for field in fields(message):
         if field.number in names:

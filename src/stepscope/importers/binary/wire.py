@@ -1,4 +1,4 @@
-"""The wire format of protocol buffers: fields of a message, and the few values that we need of them."""
+"""The wire format of protocol buffers: the fields of a message, and the few value types that we need."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NO_BYTES = b""
 
 
 class Field(NamedTuple):
-    """One field of a message as it stands on the wire."""
+    """One field of a message on the wire."""
 
     number: int
     integer: int
-    """Value of a varint, without sign; 0 for any other kind."""
+    """Value of a varint, unsigned; 0 for any other kind."""
     data: bytes
-    """Bytes of any other kind: of a message, text or packed list; 4 or 8 of a fixed number."""
+    """Bytes of any other kind: a message, text or packed list; 4 or 8 of a fixed-width number."""
 
     @property
     def signed(self) -> int:
@@ -34,14 +34,14 @@ class Field(NamedTuple):
 
     @property
     def real(self) -> float:
-        """The fixed number as a float; 0.0 if it is none."""
+        """The fixed-width number as a float; 0.0 if it is not one."""
         if len(self.data) == 4:
             return float(_FLOAT.unpack(self.data)[0])
         return float(_DOUBLE.unpack(self.data)[0]) if len(self.data) == 8 else 0.0
 
 
 def fields(message: bytes) -> Iterator[Field]:
-    """Yield the fields of a message; raises ValueError where it is cut or no message."""
+    """Yield the fields of a message; raises ValueError if it is truncated or not a message."""
     at, end = 0, len(message)
     while at < end:
         key, at = varint(message, at)
@@ -63,7 +63,7 @@ def fields(message: bytes) -> Iterator[Field]:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number of up to 64 bits that begins at a place, and the place behind it."""
+    """Return the number of up to 64 bits at a position, and the position after it."""
     if at < len(message) and message[at] < 0x80:  # nearly all keys and lengths
         return message[at], at + 1
     value = shift = 0

@@ -1,7 +1,7 @@
-"""A program's own report, as home-made GRPO trainers print it: figures under their step, or a table by step.
+"""A program's own output, as home-made GRPO trainers print it: values listed under their step, or a table by step.
 
-`… (step 998) …` or `STEP 998` opens a step; `Total gradient norm: 20.18` below it is a figure of that step. A table is
-a line `Step | Pre | Post | …` and rows of numbers under it.
+`… (step 998) …` or `STEP 998` starts a step; `Total gradient norm: 20.18` below it is a value of that step. A table is
+a line `Step | Pre | Post | …` followed by rows of numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NAME = "console_log"
 OPENING = re.compile(r"\bstep[ :#=]{1,3}(\d{1,15})\b", re.IGNORECASE)
 ROW = re.compile(r"\s*\d{1,15}\s*(?:\|\s*[-+.\deE%]{1,30}\s*)+")
 MOST_CHARACTERS = 2000
-"""Characters of the longest line that is looked at."""
+"""Maximum characters of a line."""
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a text has figures under steps, or a table by step."""
+    """Return whether a text has values under steps, or a table by step."""
     texts = [without_prefix(line)[0] for line in head.text.splitlines() if len(line) < MOST_CHARACTERS]
     opened = any(map(OPENING.search, texts))
     return (opened and any(map(_is_figure, texts))) or any(map(_columns, texts))
@@ -46,7 +46,7 @@ def _columns(line: str) -> list[str]:
 
 
 def read(path: str) -> Imported:
-    """Return the tables' columns, and the figures that come up at several steps; those before any step are facts."""
+    """Return the tables' columns, and the values that occur at several steps; values before any step are facts."""
     points = Points()
     facts: dict[str, float] = {}
     below = Figures(points)

@@ -1,4 +1,4 @@
-"""Lines that are nothing but a name and a number: figures of the step that they stand below."""
+"""Lines that hold only a name and a number: values of the step above them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FIGURE = re.compile(
     r"\W{0,12}([A-Za-z][A-Za-z0-9 _/()-]{1,60}?)\s{0,20}[:=][:=\s]{0,20}"
     r"([-+]?[\d.]{1,30}(?:[eE][-+]?\d{1,3})?)(%?)(?:\s{0,4}\(.{0,80}\))?\s{0,20}"
 )
-"""A line that is nothing but a name and a number."""
+"""A line that holds only a name and a number."""
 LEAST_TIMES = 2
-"""Steps at which a figure comes up before it is a metric and not a setting."""
+"""Number of steps at which a value must occur to be a metric and not a setting."""
 
 
 class Place(NamedTuple):
-    """What a figure belongs to."""
+    """What a value belongs to."""
 
     step: int
     rank: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 def figure_in(line: str) -> tuple[str, float] | None:
-    """Return the name and the number that a line is, or None; a share in percent becomes a ratio."""
+    """Return the name and number in a line, or None; a percentage becomes a ratio."""
     found = FIGURE.fullmatch(line)
     value = parsed(found[2]) if found is not None else None
     if found is None or value is None:
@@ -38,22 +38,22 @@ def figure_in(line: str) -> tuple[str, float] | None:
 
 
 class Figures:
-    """Figures that wait until it is known whether they come up at several steps."""
+    """Values that are held back until it is known whether they occur at several steps."""
 
     def __init__(self, points: Points) -> None:
-        """Begin without any; `finish` when all lines are read."""
+        """Start empty; call `finish` when all lines are read."""
         self._points = points
         self._found: defaultdict[str, list[tuple[float, Place]]] = defaultdict(list)
 
     def add(self, line: str, place: Place) -> bool:
-        """Keep the figure that a line is; False if it is none."""
+        """Keep the value in a line; return False if there is none."""
         figure = figure_in(line)
         if figure is not None:
             self._found[figure[0]].append((figure[1], place))
         return figure is not None
 
     def finish(self) -> None:
-        """Make metrics of the figures of several steps; one of a single step is a summary, or chance."""
+        """Turn values of several steps into metrics; one of a single step is a summary, or chance."""
         for name, found in self._found.items():
             if name in self._points.columns:
                 self._points.leave_out("figures that the line of their step tells too", name, len(found))

@@ -1,4 +1,4 @@
-"""JSON rows: an object a line, or one list of objects; as trackers, trainers and Stepscope itself write them."""
+"""JSON rows: one object per line, or one list of objects; as trackers, trainers and Stepscope itself write them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 NAME = "jsonl"
 LINES_LOOKED_AT = 20
-"""Lines at the beginning of which one holds a number: a program's log in JSON is no record of a training."""
+"""Number of first lines of which one must hold a number: a program's log in JSON is not a training record."""
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a file begins with JSON objects that hold numbers, one a line, or with a list of objects."""
+    """Return whether a file starts with JSON objects that hold numbers, one per line, or with a list of objects."""
     first = head.first_lines(LINES_LOOKED_AT)
     if not first or first[0].lstrip().startswith("["):
         return bool(first) and head.text.lstrip("\ufeff \r\n\t[").startswith("{")
@@ -29,11 +29,11 @@ def recognises(head: Head) -> bool:
 
 
 def _passed(_name: str, _value: Any) -> None:
-    """Pass over what is no number: here one is looked for, nothing is read."""
+    """Ignore values that are not numbers: this only searches for one."""
 
 
 def read(path: str) -> Imported:
-    """Return the numbers of all rows; lines that are no JSON objects are counted in the notes."""
+    """Return the numbers of all rows; lines that are not JSON objects are counted in the notes."""
     points = Points()
     rows = Rows(points)
     for row in _rows(path, points):

@@ -1,4 +1,4 @@
-"""CSV with a header: Lightning's `metrics.csv`, TensorBoard's download, Stepscope's own export, and their like."""
+"""CSV with a header: Lightning's `metrics.csv`, TensorBoard's download, Stepscope's own export, and similar files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NAME = "csv"
 SEPARATORS = (",", "\t", ";")
 MOST_COLUMNS = 10_000
 COUNTED = {"epoch"}
-"""Columns that make a table a log of training, besides step and time."""
+"""Columns that mark a table as a training log, in addition to step and time."""
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a text begins with a header that names a step, time or epoch, and a row of numbers below it."""
+    """Return whether a text starts with a header that names a step, time or epoch, and a row of numbers."""
     first = head.first_lines(2)
     if len(first) < 2:
         return False
@@ -38,7 +38,7 @@ def recognises(head: Head) -> bool:
 
 
 def read(path: str) -> Imported:
-    """Return the columns; an empty cell is absent. A table of step and `value` alone is named after its file."""
+    """Return the columns; an empty cell is absent. A table with only step and `value` is named after its file."""
     points = Points()
     texts = lines(path, points.note)
     first = next((line for line in texts if line.strip()), "")
@@ -60,7 +60,7 @@ def read(path: str) -> Imported:
 
 
 def _alone(names: Sequence[str], path: str) -> dict[str, str]:
-    """Return the metric that a lone column `value` is: TensorBoard writes its tag into the file's name."""
+    """Return the metric of a lone column `value`: TensorBoard writes its tag into the file name."""
     if "name" in names or {plain(name) for name in names} - {*STEPS, *TIMES} != {"value"}:
         return {}
     stem = os.path.basename(path).split(".csv")[0]
@@ -93,6 +93,6 @@ def _rows(texts: Iterator[str], separator: str, points: Points) -> Iterator[list
 
 
 def _value(cell: str, separator: str) -> Any:
-    """Return a cell as a number if it is one; an empty cell as None. Where `;` separates, a comma is decimal."""
+    """Return a cell as a number if it is one; an empty cell as None. If `;` separates cells, a comma is decimal."""
     figure = parsed(cell.replace(",", ".") if separator == ";" else cell)
     return figure if figure is not None else cell.strip().removeprefix("'") or None

@@ -1,7 +1,7 @@
-"""What stands before the message of a log line: clock, date, level, logger, file, process and rank.
+"""The prefix of a log line: clock, date, level, logger, file, process and rank.
 
 `14:10:55 | INFO | Mean reward: 0.2`, `2024-05-01 14:10:55,123 - trainer - INFO - step 3`, `[rank1]: step 3`,
-`I0501 14:10:55.123456 140 train.py:88] step 3`, `(Worker pid=123) step 3`: none of it is a figure of the training.
+`I0501 14:10:55.123456 140 train.py:88] step 3`, `(Worker pid=123) step 3`: none of it is a value of the training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DATE = r"\d{4}[-/.]\d\d[-/.]\d\d"
 ZONE = r"(?:Z|\s?[-+]\d\d:?\d\d|\s?UTC)"
 LEVEL = r"(?:TRACE|DEBUG|INFO|NOTICE|SUCCESS|WARN|WARNING|ERROR|CRITICAL|FATAL)"
 _EDGE = r"(?:\s{0,8}(?:\||:|>>?|-(?=\s))\s{0,8}|\s{1,20}|$)"
-"""What stands between one part and the next."""
+"""Separator between two parts."""
 _STAMP = rf"(?:{DATE}[T ]{CLOCK}{ZONE}?|{DATE}(?=\s)|{CLOCK}{ZONE}?(?![\w.:/<]))"
 PARTS = re.compile(
     r"\s{0,20}(?:"
@@ -30,14 +30,14 @@ PARTS = re.compile(
     rf"|(?<=-\s)[A-Za-z_][\w.]{{0,60}}\s{{1,4}}-\s(?=\s{{0,4}}(?:{LEVEL}\b|\S))"
     r")"
 )
-"""One part, taken off as long as one is found."""
+"""One part; parts are removed as long as one matches."""
 TRAILING = re.compile(r"\s{2,200}[\w/-]{1,80}\.py:\d{1,6}\s*$")
 """The file and line that `rich` writes at the end."""
 MOST_PARTS = 8
 
 
 def without_prefix(line: str) -> tuple[str, int | None]:
-    """Return the message of a log line, and the rank that its prefix names; None if it names none."""
+    """Return the message of a log line, and the rank in its prefix; None if it names none."""
     at, rank = 0, None
     for _ in range(MOST_PARTS):
         found = PARTS.match(line, at)

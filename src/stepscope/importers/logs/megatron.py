@@ -21,9 +21,9 @@ EVALUATION = re.compile(r"\b(validation|test) loss at iteration\s{1,20}(\d{1,18}
 MEMORY = re.compile(r"\[Rank (\d{1,6})\] \(after (\d{1,18}) iterations\) memory \(M(?:i?)B\) \|")
 STAMP = re.compile(r"\[?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\]?")
 FIELD = re.compile(r"([^|:]{1,80}):\s{0,40}([-+.\w]{1,40})(?:/[-+.\w]{1,40})?\s{0,40}")
-"""A name and a value; on ROCm the mean so far stands behind it."""
+"""A name and a value; on ROCm the running mean follows it."""
 UNITS = {"(ms)": 1e-3, "(s)": 1.0, "(seconds)": 1.0}
-"""Units in names, and what makes seconds of them."""
+"""Units in names, and their factors to seconds."""
 MEBI = 2.0**20
 MEMORY_NAMES = {
     "allocated": "memory_allocated_bytes",
@@ -33,12 +33,12 @@ MEMORY_NAMES = {
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a text has a line of a Megatron iteration."""
+    """Return whether a text has a line of a Megatron iteration."""
     return b"iteration" in head.data and ITERATION.search(head.text) is not None
 
 
 def read(path: str) -> Imported:
-    """Return what the lines tell; an iteration that is not above the one before begins a new attempt."""
+    """Return the values of the lines; an iteration that is not above the previous one starts a new attempt."""
     points = Points()
     attempt, last, total = 0, -1, 0
     for line in lines(path, points.note):
@@ -57,13 +57,13 @@ def read(path: str) -> Imported:
 
 
 def _time(before: str) -> float:
-    """Return the time that a line begins with, or NaN."""
+    """Return the time at the start of a line, or NaN."""
     found = STAMP.search(before[-200:])
     return moment(found[1]) if found else math.nan
 
 
 def _add(points: Points, text: str, prefix: str, step: int, time: float, attempt: int) -> None:
-    """Keep the fields of a line; a unit in a field's name goes into its value."""
+    """Add the fields of a line; a unit in a field's name is applied to its value."""
     for field in text.split("|"):
         found = FIELD.fullmatch(field)
         value = parsed(found[2]) if found else None
@@ -79,7 +79,7 @@ def _add(points: Points, text: str, prefix: str, step: int, time: float, attempt
 
 
 def _add_memory(points: Points, text: str, rank: int, step: int, attempt: int) -> None:
-    """Keep a rank's report of its allocator, in bytes."""
+    """Add a rank's allocator report, in bytes."""
     for field in text.split("|"):
         found = FIELD.fullmatch(field)
         value = parsed(found[2]) if found else None

@@ -18,7 +18,7 @@ NAME = "megatron_golden"
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a JSON file holds values by step, from a first one at an interval."""
+    """Return whether a JSON file holds values by step, from a first step at an interval."""
     data = head.data
     return data.lstrip().startswith(b"{") and all(
         word in data for word in (b'"start_step"', b'"step_interval"', b'"values"')
@@ -41,7 +41,7 @@ def read(path: str) -> Imported:
 
 
 def _values(table: Any) -> Iterator[tuple[int, float | None]]:
-    """Yield steps and values; None for the text "nan", which stands where nothing was logged."""
+    """Yield steps and values; None for the text "nan", which marks steps that were not logged."""
     found = table.get("values") if isinstance(table, dict) else None
     if isinstance(found, list):
         first, interval = whole(table.get("start_step")) or 0, whole(table.get("step_interval")) or 1

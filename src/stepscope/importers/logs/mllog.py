@@ -1,4 +1,4 @@
-"""MLPerf's log lines: `:::MLLOG {"time_ms": …, "key": "eval_accuracy", "value": 0.92, "metadata": {"step": 384}}`."""
+"""MLPerf log lines: `:::MLLOG {"time_ms": …, "key": "eval_accuracy", "value": 0.92, "metadata": {"step": 384}}`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 NAME = "mllog"
 MARK = ":::MLLOG"
 TRACKED = {"tracked_stats", "eval_accuracy", "eval_error", "eval_loss", "train_loss", "throughput", "eval_result"}
-"""Keys that are measured again and again; any other point in time is a fact of the run."""
+"""Keys that are measured repeatedly; any other point in time is a fact of the run."""
 TOLERANCE = 0.25
-"""Share by which a program's throughput may differ from that of its blocks and still be the same quantity."""
+"""Maximum relative difference between a program's throughput and that of its blocks to count as the same quantity."""
 MOST_EVENTS = 5_000_000
-"""Lines that are kept."""
+"""Maximum lines kept."""
 
 
 class Event(NamedTuple):
@@ -39,17 +39,17 @@ class Event(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        """The step, if the line tells it."""
+        """The step, if the line has it."""
         return whole(self.about.get("step", self.about.get("step_num")))
 
     @property
     def samples(self) -> int | None:
-        """Samples seen so far, if the line tells them."""
+        """Samples seen so far, if the line has them."""
         return whole(self.about.get("samples_count"))
 
 
 class Block(NamedTuple):
-    """A stretch of training between two evaluations."""
+    """The training between two evaluations."""
 
     time: float
     """Its end, in seconds since 1970."""
@@ -60,12 +60,12 @@ class Block(NamedTuple):
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a text has a line of MLLOG."""
+    """Return whether a text has an MLLOG line."""
     return f"{MARK} {{".encode() in head.data
 
 
 def read(path: str) -> Imported:
-    """Return what the lines track, and step time and throughput by blocks where they are not tracked themselves."""
+    """Return the tracked values, and step time and throughput by block if they are not tracked themselves."""
     points = Points()
     events = list(_events(path, points))
     if not events:
@@ -103,19 +103,19 @@ def _events(path: str, points: Points) -> Iterator[Event]:
 
 
 def _facts(events: Sequence[Event]) -> dict[str, Any]:
-    """Return what the run says about itself: hyperparameters, submitter, machine."""
+    """Return the run's own description: hyperparameters, submitter, machine."""
     single = (event for event in events if event.key not in TRACKED)
     return {event.key: event.value for event in single if isinstance(event.value, (str, int, float, bool))}
 
 
 def _positive(value: Any) -> float:
-    """Return a batch size, or 0 if it is none."""
+    """Return a batch size, or 0 if it is invalid."""
     found = number(value)
     return found if found is not None and 1 <= found < 1e12 else 0.0
 
 
 def _counts_samples(events: Sequence[Event], batch: float) -> bool:
-    """Say whether the steps of a log are really samples: its last step is its last count of samples."""
+    """Return whether the steps of a log are really samples: its last step is its last count of samples."""
     steps = [event.step for event in events if event.step is not None]
     samples = [event.samples for event in events if event.samples is not None]
     return batch > 1 and bool(steps) and bool(samples) and max(steps) >= max(samples) > 0
@@ -126,16 +126,16 @@ def _by_batch(event: Event, batch: float) -> Event:
 
 
 def _step(event: Event, batch: float) -> int | None:
-    """Return the step of a line: as it says, else by the samples seen."""
+    """Return the step of a line: as given, else computed from the samples seen."""
     if event.step is not None:
         return event.step
     return int(event.samples / batch) if event.samples is not None and batch else None
 
 
 def _add(points: Points, place: Event, event: Event, batch: float, prefix: str = "") -> None:
-    """Keep the values of one line at the step of `place`; the learning rate stands in its metadata.
+    """Add the values of one line at the step of `place`; the learning rate is in its metadata.
 
-    A line without a step right before the end of a block sums up the block: its samples are the block's alone.
+    A line without a step right before the end of a block summarizes the block: its samples are the block's alone.
     """
     step = _step(place, batch)
     found = event.value if isinstance(event.value, dict) else {event.key: event.value}
@@ -155,7 +155,7 @@ def _intervals(events: Sequence[Event]) -> Iterator[tuple[str, float, Event]]:
 
 
 def _add_evaluations(points: Points, events: Sequence[Event], batch: float) -> None:
-    """Keep how long each evaluation took."""
+    """Add the duration of each evaluation."""
     for kind, seconds, event in _intervals(events):
         if kind == "eval":
             step = _step(event, batch)
@@ -173,9 +173,9 @@ def _blocks(events: Sequence[Event], batch: float) -> Iterator[Block]:
 
 
 def _add_blocks(points: Points, blocks: Sequence[Block], batch: float) -> None:
-    """Keep step time and throughput by blocks where no line tells them.
+    """Add step time and throughput by block if no line has them.
 
-    A tracked `throughput` is one of samples if it agrees with the blocks; some programs count tokens.
+    A tracked `throughput` counts samples if it agrees with the blocks; some programs count tokens.
     """
     if "step_seconds" not in canonical_names(points.columns).values():
         for block in blocks:
@@ -194,7 +194,7 @@ def _alike(one: float, other: float) -> bool:
 
 
 def _durations(events: Sequence[Event]) -> dict[str, Any]:
-    """Return how long initialisation and the run took, in seconds, and how the run ended."""
+    """Return how long initialization and the run took, in seconds, and how the run ended."""
     first, last = ({event.key: event for event in order} for order in (reversed(events), events))
     found: dict[str, Any] = {}
     for kind in ("init", "run"):

@@ -1,4 +1,4 @@
-"""The tables `epoch_<n>.csv` that a folder of resource logs has: one run, not one for each epoch."""
+"""The tables `epoch_<n>.csv` in a folder of resource logs: one run, not one per epoch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TABLE = re.compile(r"epoch_(?P<epoch>\d+)(?P<rest>.*)\.csv(\.gz)?")
-"""Name of such a file; what follows the number tells the nodes of a training apart."""
+"""Name of such a file; the text after the number distinguishes the nodes of a training."""
 _COLUMNS = ("step", "time", "value", "rank", "attempt")
 
 
 def unite(runs: Sequence[Imported]) -> list[Imported]:
-    """Return the runs of CSV files; tables of epochs in one folder are joined in the order of their numbers."""
+    """Return the runs of CSV files; epoch tables in one folder are joined in the order of their numbers."""
     tables: dict[tuple[str, str], list[tuple[int, Imported]]] = defaultdict(list)
     others = []
     for run in runs:

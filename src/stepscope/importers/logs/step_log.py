@@ -1,8 +1,8 @@
 """Log lines of home-made training loops: a step and named numbers, as `step:10/1845 loss:3.2 train_time:79ms`.
 
 Also `step 10 | loss: 3.2 | lr 1e-4 | dt: 80.1ms`, `[iter 10] loss=3.2, lr=1e-4` and a Trainer's printed
-`{'loss': 2.1, 'epoch': 0.1}`. Times become seconds and sizes bytes where the line says their unit. A line below that is
-nothing but a name and a number, as `14:10:55 | Mean reward: 0.2`, is a figure of that step.
+`{'loss': 2.1, 'epoch': 0.1}`. Times become seconds and sizes bytes if the line has their unit. A line below that holds
+only a name and a number, as `14:10:55 | Mean reward: 0.2`, is a value of that step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEP = re.compile(
     r"(\d{1,15})(?![.\w])(?:\s{0,8}/\s{0,8}(\d{1,15}))?",
     re.IGNORECASE,
 )
-"""A step, perhaps with the number of all steps."""
+"""A step, perhaps with the total number of steps."""
 PAIR = re.compile(
     r"(?<![\w.])['\"]?([A-Za-z][\w./-]{0,60}(?: [A-Za-z][\w./-]{0,40}){0,3})['\"]?\s{0,8}[:=]\s{0,12}['\"]?"
     rf"({NUMBER}|nan|[-+]?inf)\s?(ms|secs?|s|us|MiB|GiB|MB|GB|%)?(?![\w.])",
@@ -43,11 +43,11 @@ BARE = re.compile(
     rf"\s{{0,20}}([A-Za-z][\w./ -]{{0,40}}?)\s{{1,12}}({NUMBER}|nan|[-+]?inf)\s?(ms|s|MiB|GiB|MB|GB|%)?\s{{0,20}}",
     re.IGNORECASE,
 )
-"""A name and a number with nothing between: a whole field between bars, or one of a list of nothing else."""
+"""A name and a number with nothing between: a whole field between bars, or one of a list of such fields."""
 LIST = re.compile(r"[,;]\s{1,8}|(?<=[\d%])\s{1,8}(?=[A-Za-z])(?!(?:ms|s|[MG]i?B)\b)")
 COLOUR = re.compile(r"\x1b\[[\d;]{0,20}m")
 PRINTED = re.compile(r"\{'[\w/]{1,60}': .{0,2000}'epoch': ")
-"""A dictionary that Transformers' Trainer printed, perhaps behind a progress bar."""
+"""A dictionary printed by Transformers' Trainer, perhaps after a progress bar."""
 VERSION = re.compile(
     r"^Running (Python|PyTorch|Triton)(?: version)? (\S{1,60})(?:.{0,80} compiled for CUDA (\S{1,20}))?", re.IGNORECASE
 )
@@ -66,19 +66,19 @@ UNITS = {
     "gb": (2.0**30, "bytes"),
     "%": (0.01, "ratio"),
 }
-"""Units that a line may say: what makes the base unit of them, and how a name ends that is in it."""
+"""Units that a line may have: the factor to the base unit, and the suffix of a name in it."""
 MEMORY = {"peak_memory_allocated": "gpu/0/memory_peak_bytes", "reserved": "gpu/0/memory_reserved_bytes"}
 LEAST_LINES = 2
-"""Lines with a step and a number that make a log; one could be chance."""
+"""Minimum lines with a step and a number that make a log; a single one could be chance."""
 LINES_LOOKED_AT = 20_000
 MOST_CHARACTERS = 10_000
-"""Characters of the longest line that is looked at."""
+"""Maximum characters of a line."""
 CLOCK = "train_seconds"
-"""Time of the training alone, so far."""
+"""Training time so far."""
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a text has lines with a step and named numbers."""
+    """Return whether a text has lines with a step and named numbers."""
     found = 0
     for line in head.text.splitlines()[:LINES_LOOKED_AT]:
         if len(line) < 2000 and _row(without_prefix(line)[0]) is not None:
@@ -89,9 +89,9 @@ def recognises(head: Head) -> bool:
 
 
 def read(path: str) -> Imported:
-    """Return what the lines tell; a step below the one before begins a new attempt.
+    """Return the values of the lines; a step below the previous one starts a new attempt.
 
-    The time of a point is that of the training so far where its line tells it.
+    The time of a point is the training time so far, if its line has it.
     """
     points = Points()
     facts: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def read(path: str) -> Imported:
 
 
 def _row(line: str) -> tuple[int | None, int | None, list[tuple[str, float]]] | None:
-    """Return step, number of all steps and named numbers of a line; None if it is no row of a log."""
+    """Return step, total number of steps and named numbers of a line; None if it is not a log row."""
     line = COLOUR.sub("", line) if "\x1b" in line else line
     place = STEP.search(line)
     if place is None:
@@ -148,7 +148,7 @@ def _pairs(text: str) -> Iterator[tuple[str, float]]:
 
 
 def _bare(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield name, number and unit of fields with nothing between name and number: between bars, or all of a list."""
+    """Yield name, number and unit of fields with nothing between name and number: between bars, or in a list."""
     if "|" in text:
         found = [BARE.fullmatch(field) for field in text.split("|")]
     else:
@@ -158,7 +158,7 @@ def _bare(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _in_base(name: str, figure: str, unit: str) -> Iterator[tuple[str, float]]:
-    """Yield a number in its base unit, under a name that says so."""
+    """Yield a number in its base unit, under a name with that unit."""
     value = parsed(figure)
     if value is None:
         return
@@ -172,7 +172,7 @@ def _in_base(name: str, figure: str, unit: str) -> Iterator[tuple[str, float]]:
 
 
 def _add_below(points: Points, facts: dict[str, Any], below: Figures, line: str, place: Place) -> None:
-    """Keep what a line without a step tells: sizes of memory so far, versions, GPUs by nvidia-smi, or one figure."""
+    """Add the content of a line without a step: memory so far, versions, GPUs by nvidia-smi, or one value."""
     if "iB" in line and len(line) < 500:
         for name, value in _pairs(line):
             if name.endswith("_bytes"):
@@ -189,7 +189,7 @@ def _add_below(points: Points, facts: dict[str, Any], below: Figures, line: str,
 
 
 def _add_step_seconds(points: Points) -> None:
-    """Keep the step time where lines tell only the time trained so far; the steps' times sum to it."""
+    """Add the step time if lines have only the training time so far; the steps' times sum to it."""
     total = points.columns.get(CLOCK)
     if total is None or "step_seconds" in points.columns:
         return
@@ -198,7 +198,7 @@ def _add_step_seconds(points: Points) -> None:
 
 
 def _differences(total: Column) -> Iterator[tuple[int, float, float, int]]:
-    """Yield step, its end, seconds per step since the one before, and attempt; a step ends at its last reading."""
+    """Yield step, its end, seconds per step since the previous one, and attempt; a step ends at its last reading."""
     step, time = np.array(total.step, np.int64), np.array(total.value, np.float64)
     attempt = np.array(total.attempt, np.int32)
     last = np.ones(len(step), bool)

@@ -1,4 +1,4 @@
-"""Transformers' `trainer_state.json`: what a Trainer logged, in every checkpoint anew."""
+"""Transformers' `trainer_state.json`: the Trainer's log, repeated in every checkpoint."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ HISTORY = "log_history"
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a file is a trainer's state."""
+    """Return whether a file is a trainer's state."""
     return head.data.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{") and b'"log_history"' in head.data
 
 
 def read(path: str) -> Imported:
-    """Return what the Trainer logged; `facts` has the rest of its state. It records no times."""
+    """Return the Trainer's log; `facts` has the rest of its state. It has no times."""
     state = document(path)
     history = state.get(HISTORY) if isinstance(state, dict) else None
     if not isinstance(history, list):

@@ -1,4 +1,4 @@
-"""The columns of an nvidia-smi CSV log: by its header or, where it has none, by units, order and values."""
+"""The columns of an nvidia-smi CSV log: by its header or, without one, by units, order and values."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ METRICS = {
     "clocks.mem": "memory_clock_hertz",
     "clocks.current.memory": "memory_clock_hertz",
 }
-"""Queries and the metric that each is."""
+"""Queries and their metrics."""
 TEXTS = {"timestamp", "name", "gpu_name", "driver_version", "pstate", "count", "vbios_version", "compute_mode"}
 IDENTITIES = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
-"""Queries that tell one GPU from another, the plainest first."""
+"""Queries that identify a GPU, the simplest first."""
 UNITS = {"%": 0.01, "MiB": 2.0**20, "KiB": 2.0**10, "GiB": 2.0**30, "W": 1.0, "mW": 1e-3, "MHz": 1e6, "C": 1.0, "": 1.0}
 ABSENT = {
     "",
@@ -65,12 +65,12 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Column:
-    """What one column of a log is."""
+    """One column of a log."""
 
     query: str
-    """As nvidia-smi's help names it; empty where nobody can tell."""
+    """As nvidia-smi's help names it; empty if unknown."""
     unit: str = ""
-    """Unit of the cells that tell none."""
+    """Unit of the cells that have none."""
 
     @property
     def metric(self) -> str:
@@ -78,7 +78,7 @@ class Column:
         return METRICS.get(self.query, self.query.replace(".", "_"))
 
     def value(self, cell: str) -> float | None:
-        """Return a cell in its base unit; None if it is absent, or no measurement."""
+        """Return a cell in its base unit; None if it is absent or not a measurement."""
         found = (
             CELL.fullmatch(cell) if self.query and self.query not in TEXTS and self.query not in IDENTITIES else None
         )
@@ -89,7 +89,7 @@ class Column:
 
 
 def header(line: str) -> list[Column] | None:
-    """Return the columns that a line names, or None if it is no header of nvidia-smi."""
+    """Return the columns that a line names, or None if it is not an nvidia-smi header."""
     found = [HEADING.fullmatch(cell) for cell in line.removeprefix("\ufeff").split(",")]
     columns = [Column(each[1], (each[2] or "").strip()) for each in found if each is not None]
     if len(columns) < len(found) or not any(column.query in METRICS for column in columns):
@@ -128,7 +128,7 @@ def _unit(cells: Sequence[str]) -> str:
 
 
 def _figures(cells: Sequence[str]) -> NDArray[np.float64]:
-    """Return the numbers of a column; NaN where a cell is none."""
+    """Return the numbers of a column; NaN for a cell that is not one."""
     found = (CELL.fullmatch(cell) for cell in cells)
     figures = (parsed(each[1]) if each else None for each in found)
     return np.array([np.nan if figure is None else figure for figure in figures], np.float64)
@@ -144,7 +144,7 @@ def _constant(figures: NDArray[np.float64]) -> bool:
 
 
 def _powers(places: Sequence[int], figures: Sequence[NDArray[np.float64]]) -> list[tuple[int, str]]:
-    """Tell the draw from its limit: the limit stays."""
+    """Distinguish the draw from its limit: the limit is constant."""
     if len(places) >= 2 and _constant(figures[places[0]]) and not _constant(figures[places[1]]):
         places = [places[1], places[0]]
     return list(zip(places, ("power.draw", "power.limit"), strict=False))
@@ -153,7 +153,7 @@ def _powers(places: Sequence[int], figures: Sequence[NDArray[np.float64]]) -> li
 def _memories(
     places: Sequence[int], figures: Sequence[NDArray[np.float64]], busy: NDArray[np.float64] | None
 ) -> list[tuple[int, str]]:
-    """Tell used, free and total: the total stays, used and free sum to one value, and used rises with the work."""
+    """Distinguish used, free and total: the total is constant, used and free sum to it, and used rises with load."""
     if len(places) == 1:
         return [(places[0], "memory.used")]
     found = []
@@ -168,13 +168,13 @@ def _memories(
 
 
 def _sums(figures: Sequence[NDArray[np.float64]], places: Sequence[int]) -> bool:
-    """Say whether two columns sum to one value while each of them changes."""
+    """Return whether two columns sum to one value while each of them changes."""
     first, second = (figures[place] for place in places)
     return _constant(first + second) and not _constant(first)
 
 
 def _together(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Return how two columns change together; 0 if one does not change or is not known."""
+    """Return the correlation of two columns; 0 if one is constant or unknown."""
     known = np.isfinite(one) & np.isfinite(other)
     if known.sum() < 3 or _constant(one[known]) or _constant(other[known]):
         return 0.0
@@ -185,7 +185,7 @@ def _together(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
 def _fill_plain(
     queries: list[str], cells: Sequence[Sequence[str]], units: Sequence[str], figures: Sequence[NDArray[np.float64]]
 ) -> None:
-    """Tell the columns without a unit: time, identity, index and temperature."""
+    """Identify the columns without a unit: time, identity, index and temperature."""
     temperatures = iter(("temperature.gpu", "temperature.memory"))
     for index, column in enumerate(cells):
         if queries[index] or units[index] or not column:

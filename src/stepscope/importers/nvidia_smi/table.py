@@ -24,14 +24,14 @@ NAME = "nvidia_smi"
 STAMPED = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?\s*,")
 MEASURED = re.compile(r",\s*[-+.\d]+ (?:%|MiB|W|MHz)\s*(?:,|$)")
 SAMPLE_ROWS = 4096
-"""Rows without a header from which the meaning of the columns is told."""
+"""Number of rows without a header used to infer the columns."""
 TOLD = {"name", "gpu_name", "driver_version"}
 """Queries that are facts of the log."""
 ZONE_NOTE = "times have no zone: they are taken as UTC"
 
 
 def recognises(head: Head) -> bool:
-    """Say whether a text is one of the forms that nvidia-smi writes."""
+    """Return whether a text is one of the forms that nvidia-smi writes."""
     first = head.first_lines(4)
     return bool(first) and (_is_csv(first[0]) or nvidia_smi_text.recognises(first))
 
@@ -41,7 +41,7 @@ def _is_csv(line: str) -> bool:
 
 
 def read(path: str) -> Imported:
-    """Return the measurements of each GPU, in base units, by time; they belong to no step."""
+    """Return the measurements of each GPU, in base units, by time; they have no step."""
     points = Points()
     texts = (line for line in lines(path, points.note) if line.strip())
     first = next(texts, "")
@@ -60,7 +60,7 @@ def read(path: str) -> Imported:
 
 
 def _add_without_header(path: str, points: Points, facts: dict[str, Any]) -> None:
-    """Tell the columns by their units and values, then read the rows."""
+    """Infer the columns from their units and values, then read the rows."""
     texts = (line for line in lines(path, points.note) if line.strip())
     sample = list(islice(texts, SAMPLE_ROWS))
     columns = inferred([_cells(line) for line in sample])
@@ -76,7 +76,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _add_rows(points: Points, columns: Sequence[Column], texts: Iterator[str], facts: dict[str, Any]) -> None:
-    """Keep the rows; a GPU is told by its index, else by its identity, else by its place among equal times."""
+    """Add the rows; a GPU is identified by its index, else its identity, else its position among equal times."""
     queries = [column.query for column in columns]
     stamp = queries.index("timestamp") if "timestamp" in queries else None
     identity = next((queries.index(name) for name in IDENTITIES if name in queries), None)
@@ -100,7 +100,7 @@ def _add_rows(points: Points, columns: Sequence[Column], texts: Iterator[str], f
 def _add_cells(
     points: Points, columns: Sequence[Column], cells: Sequence[str], gpu: int, time: float, facts: dict[str, Any]
 ) -> None:
-    """Keep what one row says of one GPU."""
+    """Add one row of one GPU."""
     for column, cell in zip(columns, cells, strict=True):
         value = column.value(cell)
         if value is not None:
@@ -110,7 +110,7 @@ def _add_cells(
 
 
 def _gpu(query: str, cell: str, known: dict[str, int]) -> int:
-    """Return the index of a GPU: as written, or the order in which its identity came up."""
+    """Return the index of a GPU: as written, or by the order in which identities first appear."""
     if query == "index" and cell.isdecimal() and len(cell) < 6:
         return int(cell)
     return known.setdefault(cell, len(known))

@@ -1,4 +1,4 @@
-"""The forms of nvidia-smi that are made for eyes: `dmon`, a line a GPU and second, and the table that `-l` repeats."""
+"""The human-readable forms of nvidia-smi: `dmon`, one line per GPU and second, and the table that `-l` repeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DMON = {
 }
 """Columns of dmon: the metric and the factor to its unit."""
 HEADING = re.compile(r"#\s*(?:Date\s+Time\s+|Time\s+)?gpu\s(?!.*\bpid\b)")
-"""Of dmon; pmon has processes in its lines, which are no GPUs."""
+"""For dmon only; pmon lists processes, not GPUs."""
 DATE = re.compile(r"\w{3} (\w{3}\s+\d{1,2} \d\d:\d\d:\d\d \d{4})\s*")
 GPU = re.compile(r"\|\s{1,5}(\d{1,3})\s{1,6}(\S[^|]{0,60})\|")
 FAN = re.compile(r"\|\s{0,5}(\d{1,3})%\s")
@@ -43,12 +43,12 @@ BUSY = re.compile(r"\|\s{1,10}(\d{1,3})%\s")
 
 
 def recognises(first: Sequence[str]) -> bool:
-    """Say whether a text begins as dmon or the table does."""
+    """Return whether a text starts as dmon or the table does."""
     return HEADING.match(first[0]) is not None or any("| NVIDIA-SMI " in line for line in first)
 
 
 def add(points: Points, texts: Iterable[str]) -> None:
-    """Keep what the lines of either form tell."""
+    """Add the lines of either form."""
     columns: list[str] = []
     time, gpu = math.nan, None
     for line in texts:
@@ -66,7 +66,7 @@ def add(points: Points, texts: Iterable[str]) -> None:
 
 
 def _add_dmon(points: Points, columns: Sequence[str], cells: Sequence[str]) -> None:
-    """Keep one line of dmon; `-` is absent. A time without a date has none."""
+    """Add one line of dmon; `-` is absent. A time without a date is ignored."""
     row = dict(zip(columns, cells, strict=False))
     gpu = row.get("gpu", "")
     if not gpu.isdecimal() or len(gpu) > 5:
@@ -89,7 +89,7 @@ def _date(text: str) -> float:
 
 
 def _add_table(points: Points, line: str, gpu: int, time: float, memory: re.Match[str]) -> None:
-    """Keep the second line of a GPU in the table."""
+    """Add the second line of a GPU in the table."""
     found = {"memory_used_bytes": float(memory[1]) * 2.0**20, "memory_total_bytes": float(memory[2]) * 2.0**20}
     if (fan := FAN.match(line)) is not None:
         found["fan_ratio"] = float(fan[1]) / 100

@@ -1,4 +1,4 @@
-"""Read Chrome traces, as PyTorch's profiler (Kineto) and its kin on every vendor's device write them."""
+"""Read Chrome traces, as written by PyTorch's profiler (Kineto) and similar tools of every vendor."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _read(source: Source, limits: Limits, progress: Progress | None) -> Trace:
 
 
 def _trace(file: str, builder: Builder, facts: dict[str, Any]) -> Trace:
-    """Put the columns together, ordered by start, outer events before inner ones."""
+    """Assemble the columns, ordered by start, outer events before inner ones."""
     lanes = builder.lane_list()
     names = ["" if name is None else str(name)[:2000] for name in builder.names]
     kind = builder.kinds(lanes, names)
@@ -115,7 +115,7 @@ def _trace(file: str, builder: Builder, facts: dict[str, Any]) -> Trace:
 
 
 def _order(start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the order by start, then longest first; None if that is the order already."""
+    """Return the order by start, then longest first; None if it is already so."""
     same = start[1:] == start[:-1]
     if bool(np.all((start[1:] > start[:-1]) | (same & (end[1:] <= end[:-1])))):
         return None
@@ -133,7 +133,7 @@ def _moved(group: dict[str, Sparse], place: NDArray[Any]) -> dict[str, Sparse]:
 
 
 def _rank(info: dict[str, Any], facts: dict[str, Any], file: str) -> int | None:
-    """Return the rank that the trace says, else the one in its file name, else None."""
+    """Return the rank in the trace, else the one in its file name, else None."""
     for value in (info.get("rank"), facts.get("rank")):
         if isinstance(value, (int, str)) and (rank := whole(value)) >= 0:
             return rank
@@ -142,7 +142,7 @@ def _rank(info: dict[str, Any], facts: dict[str, Any], file: str) -> int | None:
 
 
 def _notes(builder: Builder) -> tuple[str, ...]:
-    """Say what was left out."""
+    """Describe what was left out."""
     unended = builder.unpaired + sum(map(len, builder.open.values()))
     longest = max(builder.shortest.values(), default=0)
     notes = [
@@ -156,7 +156,7 @@ def _notes(builder: Builder) -> tuple[str, ...]:
 
 
 def _memory_timeline(file: str, rows: Any) -> Trace:
-    """Return what the raw form of a memory timeline says: rows of time, action, bytes, category."""
+    """Return the raw form of a memory timeline: rows of time, action, bytes, category."""
     kept = [row for row in rows if isinstance(row, list) and len(row) >= 3 and all(isinstance(x, int) for x in row[:3])]
     if not kept:
         raise BadTrace("it is JSON, but neither a trace nor a memory timeline")

@@ -1,4 +1,4 @@
-"""Events into columns, batch by batch, within the limits."""
+"""Turn events into columns, batch by batch, within the limits."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     Columns = dict[str, NDArray[Any]]
 
 NANOSECONDS_FROM = 1e17
-"""A time larger than this is in nanoseconds: in microseconds it would be after the year 5000."""
+"""A larger time is in nanoseconds: in microseconds it would be after the year 5000."""
 LATEST = float(1 << 62)
-"""ns beyond which a time is not believed."""
+"""Maximum plausible time in ns."""
 LONGEST_TEXT = 2000
-"""Characters of a text that are kept."""
+"""Maximum characters of a text."""
 OTHER_NAME = "(other)"
 FLOWS = frozenset("Xstf")
-"""Phases that the loop over the rest has nothing to do with: whole events, and arrows between events."""
+"""Phases handled before the loop over the rest: whole events, and arrows between events."""
 DROPPED = ((PYTHON, OVERHEAD, OTHER), (OPERATOR,), (RUNTIME,))
-"""Kinds whose short events go if there are too many, in order."""
+"""Kinds whose short events are dropped if there are too many, in this order."""
 ROOM, FULL = 0.8, 0.95
-"""Shares of the limit: what thinning leaves, and what it must leave for reading to go on."""
+"""Shares of the limit: what thinning leaves, and what it must leave for reading to continue."""
 
 
 class Codes(dict[Any, int]):
-    """Numbers for things in order of first sight; past the limit all new things are one."""
+    """Number things in order of appearance; past the limit all new things share one number."""
 
     def __init__(self, most: int) -> None:
-        """Begin empty; give out at most so many numbers."""
+        """Start empty; assign at most this many numbers."""
         super().__init__()
         self.most = most
 
@@ -58,21 +58,21 @@ class Codes(dict[Any, int]):
 
 
 class Builder:
-    """Takes in events and keeps them as columns, within the limits."""
+    """Collects events as columns, within the limits."""
 
     def __init__(self, limits: Limits) -> None:
-        """Begin without an event."""
+        """Start without events."""
         self.limits = limits
         self.names, self.words = Codes(limits.texts), Codes(limits.texts)
         self.categories, self.lanes = Codes(10_000), Codes(1_000_000)
         self.table = Table(limits.events)
         self.scale = 0
-        """ns per unit of time in the trace: 1 or 1 000; 0 until the first event tells."""
+        """ns per unit of time in the trace: 1 or 1 000; 0 until the first event shows it."""
         self.labels: dict[tuple[str, Any, Any], str] = {}
-        """What processes and threads are called."""
+        """Names of processes and threads."""
         self.memory: list[tuple[int, ...]] = []
         self.open: dict[int, list[Event]] = {}
-        """Events that have begun but not ended (phase B without E), by lane."""
+        """Events that have started but not ended (phase B without E), by lane."""
         self.unpaired = self.untimed = self.dropped = self.cut = 0
         self.full = False
         """Whether nothing more fits."""
@@ -80,7 +80,7 @@ class Builder:
         """Events of a kind shorter than this, in ns, are left out."""
 
     def add(self, events: Sequence[Event]) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         whole = [event for event in events if event.ph == "X"]
         if len(whole) < len(events):
             whole += self._others(events)
@@ -90,7 +90,7 @@ class Builder:
             self._keep(whole)
 
     def _others(self, events: Sequence[Event]) -> list[Event]:
-        """Take in what is not a whole event; return the events that have become whole."""
+        """Handle events that are not whole; return those that have become whole."""
         ended, reports = [], []
         for event in events:
             if event.ph in FLOWS:
@@ -120,7 +120,7 @@ class Builder:
             self.labels[str(event.name), event.pid, thread] = text[:LONGEST_TEXT]
 
     def _remember(self, events: list[Event]) -> None:
-        """Keep reports of the allocator."""
+        """Keep allocator reports."""
         times, known = self._times([event.ts for event in events])
         for event, time in zip(compress(events, known), times[known].tolist(), strict=True):
             args = event.args or NOTHING
@@ -132,7 +132,7 @@ class Builder:
         return self.lanes[event.pid, event.tid, None, None]
 
     def _keep(self, events: list[Event]) -> None:
-        """Add events to the table; make room where there are too many."""
+        """Add events to the table; make room if there are too many."""
         given = (event.args or NOTHING for event in events)
         args = dict(zip(ARGUMENTS, zip(*map(msgspec.structs.astuple, given), strict=True), strict=True))
         start, timed = self._times([event.ts for event in events])
@@ -185,25 +185,25 @@ class Builder:
         return numbers, texts
 
     def _times(self, values: list[Any]) -> tuple[Numbers, NDArray[np.bool_]]:
-        """Return times in ns, exactly, and which of them are times at all."""
+        """Return times in ns, exactly, and which of them are valid."""
         if not self.scale and values:
             self.scale = scale_of(values)
         return nanoseconds(values, self.scale or 1000)
 
     def _short(self, columns: Columns) -> NDArray[np.bool_]:
-        """Say which events are too short to be kept any more."""
+        """Return which events are too short to be kept any more."""
         if not self.shortest:
             return np.zeros(len(columns["start"]), bool)
         least = np.array([self.shortest.get(kind, 0) for kind in range(len(KINDS))], np.int64)
         return np.asarray(columns["end"] - columns["start"] < least[self._known(columns["category"])], bool)
 
     def _known(self, category: NDArray[Any]) -> NDArray[np.int8]:
-        """Return the kinds of categories; those that only a lane can tell count as the device's."""
+        """Return the kinds of categories; those that only a lane can decide count as the device's."""
         table = [KIND_OF.get(str(text or "").strip().lower(), FIRST_DEVICE) for text in self.categories]
         return np.asarray(np.array([*table, FIRST_DEVICE], np.int8)[category], np.int8)
 
     def _thin(self) -> None:
-        """Let go of the shortest host events, of Python first and of the runtime last; at the limit, read no more."""
+        """Drop the shortest host events, of Python first and of the runtime last; at the limit, stop reading."""
         table = self.table
         surplus = len(table) - int(ROOM * self.limits.events)
         kind = self._known(table.view("category"))
@@ -223,7 +223,7 @@ class Builder:
         self.full = len(table) > FULL * self.limits.events
 
     def kinds(self, lanes: list[Lane], names: list[str]) -> NDArray[np.int8]:
-        """Return the kind of every event kept, in order (takes the categories away)."""
+        """Return the kind of every event kept, in order (consumes the categories)."""
         category = self.table.take("category")
         texts = [str(text or "") for text in self.categories]
         known = [ABSENT if (alone := certain(text)) is None else alone for text in texts]
@@ -238,7 +238,7 @@ class Builder:
         return kind
 
     def lane_list(self) -> list[Lane]:
-        """Return the lanes with what the trace calls them."""
+        """Return the lanes with their names in the trace."""
         found = []
         for pid, tid, device, stream in (key if isinstance(key, tuple) else (key,) * 4 for key in self.lanes):
             named = self.labels.get(("process_name", pid, None), "")
@@ -248,20 +248,20 @@ class Builder:
         return found
 
     def memory_table(self, origin: int) -> Memory:
-        """Return the reports of the allocator, in order of time."""
+        """Return the allocator reports, ordered by time."""
         table = np.array(sorted(self.memory, key=lambda row: row[0]), np.int64).reshape(-1, 7)
         time, size, address, allocated, reserved, device, lane = table.T
         return Memory(time - origin, size, address, allocated, reserved, device.astype(np.int32), lane.astype(np.int32))
 
 
 def scale_of(values: list[Any]) -> int:
-    """Return how many ns the unit of these times is: 1 if they are so large that they can only be ns, else 1 000."""
+    """Return the unit of these times in ns: 1 if they are so large that they can only be ns, else 1 000."""
     known = [float(value) for value in map(_decimal, values[:1000]) if value is not None]
     return 1 if known and float(np.median(known)) > NANOSECONDS_FROM else 1000
 
 
 def nanoseconds(values: list[Any], scale: int) -> tuple[Numbers, NDArray[np.bool_]]:
-    """Return times in ns, and which of them are times; what is none is 0."""
+    """Return times in ns, and which of them are valid; invalid ones are 0."""
     try:
         numbers = np.array(values)
     except (ValueError, OverflowError):
@@ -269,7 +269,7 @@ def nanoseconds(values: list[Any], scale: int) -> tuple[Numbers, NDArray[np.bool
     if numbers.dtype == np.int64 and np.abs(numbers).max(initial=0) < LATEST / scale:
         return numbers * scale, np.ones(len(numbers), bool)
     if numbers.dtype == np.float64 and bool((np.abs(numbers) < LATEST / scale).all()):
-        rest, units = np.modf(numbers)  # apart, for their product with 1 000 may need more digits than there are
+        rest, units = np.modf(numbers)  # separate, because their product with 1 000 may need more digits than there are
         return units.astype(np.int64) * scale + np.rint(rest * scale).astype(np.int64), np.ones(len(numbers), bool)
     exact = [_exact(value, scale) for value in values]
     return np.array([value or 0 for value in exact], np.int64), np.array([value is not None for value in exact], bool)
@@ -282,7 +282,7 @@ def _exact(value: Any, scale: int) -> int | None:
 
 
 def _decimal(value: Any) -> Decimal | None:
-    """Return a finite number, whatever it was written as; None if it is none."""
+    """Return a finite number, however it was written; None if it is invalid."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, float) and not math.isfinite(value):
@@ -295,7 +295,7 @@ def _decimal(value: Any) -> Decimal | None:
 
 
 def whole(value: Any) -> int:
-    """Return a whole number from what stands in a trace (hexadecimal text too); ABSENT if it is none."""
+    """Return an integer from a trace value (hexadecimal text too); ABSENT if it is invalid."""
     if isinstance(value, int):
         return value if -(1 << 63) <= value < 1 << 63 else ABSENT
     if isinstance(value, float):
@@ -309,7 +309,7 @@ def whole(value: Any) -> int:
 
 
 def whole_numbers(values: Sequence[Any]) -> Numbers:
-    """Return whole numbers from what stands in a trace."""
+    """Return integers from trace values."""
     try:
         numbers = np.array([ABSENT if value is None else value for value in values])
     except (ValueError, OverflowError):
@@ -320,13 +320,13 @@ def whole_numbers(values: Sequence[Any]) -> Numbers:
 
 
 def _narrow(values: Numbers) -> NDArray[Any]:
-    """Return the numbers in half the space where they fit."""
+    """Return the numbers in half the space if they fit."""
     small = bool((values >= -(1 << 31)).all()) and bool((values < 1 << 31).all())
     return values.astype(np.int32) if small else values
 
 
 def _either(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
-    """Return values, and where they are absent the others."""
+    """Return values, replaced by the others where they are absent."""
     if others.count(None) == len(others):
         return values
     return [other if value is None else value for value, other in zip(values, others, strict=True)]
@@ -354,7 +354,7 @@ def _text(value: Any, *, listed: bool) -> str:
 
 
 def _joined(begin: Event, end: Event) -> Event:
-    """Return one whole event from its beginning and its end."""
+    """Return one whole event from its start and its end."""
     first, last = _decimal(begin.ts), _decimal(end.ts)
     length = None if first is None or last is None else str(max(Decimal(0), last - first))
     return Event(

@@ -1,8 +1,8 @@
 """The events in a trace's JSON, batch by batch, without ever holding the whole text.
 
-A batch is decoded at once, straight into the fields that are wanted (msgspec). Its end is found by trial: a text cut
-between `},` and `{` decodes as an array only if the cut really was between two events. What that decoder refuses (NaN,
-broken UTF-8, control characters, odd types) is decoded event by event by the tolerant one of the standard library.
+A batch is decoded at once, directly into the needed fields (msgspec). Its end is found by trial: a text cut between
+`},` and `{` decodes as an array only if the cut really was between two events. Text that this decoder rejects (NaN,
+broken UTF-8, control characters, odd types) is decoded event by event with the tolerant one of the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Scalar = str | int | float | bool | None
-"""What a field of an event may be; anything else counts as absent."""
+"""Accepted types of an event's field; anything else counts as absent."""
 
 NUMBERS = {
     "bytes": "bytes",
@@ -39,7 +39,7 @@ NUMBERS = {
     "python_parent": "Python parent id",
     "python_module": "Python module id",
 }
-"""Numbers that few events have: field here, argument in the trace."""
+"""Numbers that few events have: our field, and the argument in the trace."""
 TEXTS = {
     "shapes": "Input Dims",
     "types": "Input type",
@@ -78,12 +78,12 @@ Args: Any = msgspec.defstruct(
     rename=ARGUMENTS,
     gc=False,
 )
-"""The arguments of an event that are wanted."""
+"""The needed arguments of an event."""
 NOTHING = Args()
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event as the trace has it."""
+    """One event as in the trace."""
 
     ph: str = ""
     cat: Scalar = None
@@ -96,16 +96,16 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(Event, gc=False):
-    """The same where a binary fraction would not hold the times: microseconds since 1970 with decimals."""
+    """The same for times that a binary fraction cannot hold: microseconds since 1970 with decimals."""
 
     ts: Decimal | None = None  # type: ignore[assignment]
 
 
 class Text:
-    """The part of a text that is being looked at: `data` from `at` on."""
+    """The part of a text being decoded: `data` from `at` on."""
 
     def __init__(self, pieces: Iterator[bytes], value_bytes: int) -> None:
-        """Begin before the first piece; one value may take `value_bytes`."""
+        """Start before the first piece; one value may take `value_bytes`."""
         self.pieces, self.value_bytes = pieces, value_bytes
         self.data, self.at, self.done = b"", 0, False
         self.exact = False
@@ -114,13 +114,13 @@ class Text:
 
     @property
     def string(self) -> str:
-        """The data with one character per byte: places are the same in both."""
+        """The data with one character per byte: positions are the same in both."""
         if self._string is None:
             self._string = self.data.decode("latin-1")
         return self._string
 
     def more(self) -> bool:
-        """Take in at least as much again as is left; say whether there was anything."""
+        """Read at least as much again as is left; return whether there was anything."""
         if self.done:
             return False
         rest = self.data[self.at :]
@@ -136,7 +136,7 @@ class Text:
         return len(self.data) > len(rest)
 
     def peek(self, ahead: int = 0) -> bytes:
-        """Pass what is blank and return the next character, or the one that follows `ahead` places on."""
+        """Skip whitespace and return the next character, or the one `ahead` positions later."""
         while True:
             found = SOLID.search(self.data, self.at + ahead)
             if found:
@@ -147,14 +147,14 @@ class Text:
                 return b""
 
     def take(self, wanted: bytes) -> None:
-        """Pass the next character, which has to be this one."""
+        """Consume the next character, which must be this one."""
         found = self.peek()
         if found != wanted:
             raise BadTrace(_unexpected(found, wanted))
         self.at += 1
 
     def value(self) -> Any:
-        """Decode and pass the next value, whatever it is."""
+        """Decode and consume the next value, whatever it is."""
         if not self.peek():
             raise BadTrace(CUT)
         while True:
@@ -168,7 +168,7 @@ class Text:
             except ValueError as error:  # a number of thousands of digits
                 raise BadTrace(f"it holds a value that cannot be read ({error})") from error
             else:
-                if end < len(self.data) or not self.more():  # a number may go on in the next piece
+                if end < len(self.data) or not self.more():  # a number may continue in the next piece
                     self.at = end
                     return value
 
@@ -181,13 +181,13 @@ LONG_TIME = re.compile(rb'"ts"\s*:\s*\d{14,}\.\d')
 """A time that binary fractions do not hold to the nanosecond."""
 CUT = "it is cut off before its end"
 TRIALS, BRACES = 3, 256
-"""How many cuts are tried, and how many opening braces are looked at to find them."""
+"""Maximum cuts tried, and maximum opening braces examined to find them."""
 FACT_BYTES = 1 << 20
-"""Facts beside the events that take more text are not kept."""
+"""Maximum text of a fact beside the events."""
 
 
 def batches(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
-    """Yield the events of a trace in order, and put into `facts` what stands beside them.
+    """Yield the events of a trace in order, and store the other members in `facts`.
 
     Raises:
         BadTrace: the text is not a trace.
@@ -204,7 +204,7 @@ def batches(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
 
 
 def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
-    """Go through the members of the outermost object."""
+    """Iterate over the members of the outermost object."""
     text.take(b"{")
     while text.peek() != b"}":
         key = text.value()
@@ -226,7 +226,7 @@ def _members(text: Text, facts: dict[str, Any]) -> Iterator[list[Event]]:
 
 
 def _array(text: Text, *, may_stay_open: bool = False) -> Iterator[list[Event]]:
-    """Yield the events of an array, and pass its end, which a trace that is one array may lack."""
+    """Yield the events of an array, and consume its end, which a trace that is one array may lack."""
     text.take(b"[")
     while text.peek() != b"]":
         text.exact = text.exact or LONG_TIME.search(text.data, text.at, text.at + 8192) is not None
@@ -243,7 +243,7 @@ def _array(text: Text, *, may_stay_open: bool = False) -> Iterator[list[Event]]:
 
 
 def _fast(text: Text) -> list[Event]:
-    """Decode as many events as are there whole, and pass them with their comma; none if the strict decoder refuses."""
+    """Decode as many whole events as there are, and consume them with their comma; none if the strict decoder fails."""
     end, trials = len(text.data), 0
     decoder = EXACT_BATCH if text.exact else BATCH
     for _ in range(BRACES):
@@ -257,16 +257,16 @@ def _fast(text: Text) -> list[Event]:
         try:
             events = decoder.decode(b"[%b]" % text.data[text.at : found.start() + 1])
         except msgspec.ValidationError:
-            break  # whole events, but not as they should be
+            break  # whole events, but malformed
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            continue  # not between two events, or not for this decoder: the next cut, in the end the other decoder
+            continue  # not between two events, or not for this decoder: try the next cut, and finally the other decoder
         text.at = end
         return list(events)
     return []
 
 
 def _slow(text: Text) -> list[Event]:
-    """Decode the events that are here one by one, and pass them with their commas."""
+    """Decode the events one by one, and consume them with their commas."""
     events: list[Event] = []
     last = len(text.data) if text.done else max(text.at + 1, len(text.data) - PIECE // 4)
     while text.at < last and text.peek() not in {b"]", b""}:
@@ -280,7 +280,7 @@ def _slow(text: Text) -> list[Event]:
 
 
 def event_of(value: Any) -> Event:
-    """Return an event from whatever stands in the array; one without a phase if that is no event."""
+    """Return an event from any element of the array; without a phase if it is not an event."""
     if not isinstance(value, dict):
         return Event()
     fields = {name: _scalar(value.get(name)) for name in ("cat", "name", "pid", "tid", "ts", "dur")}
@@ -298,11 +298,11 @@ def _argument(field: str, value: Any) -> Any:
 
 
 def _scalar(value: Any) -> Scalar:
-    """Return a plain value; text that was decoded byte by byte is put together again."""
+    """Return a plain value; text that was decoded byte by byte is reassembled."""
     if isinstance(value, str) and not value.isascii():
         try:
             return value.encode("latin-1").decode()
-        except UnicodeError:  # it was written with escapes, or is no UTF-8
+        except UnicodeError:  # it was written with escapes, or is not UTF-8
             return value.encode("utf-8", "replace").decode()
     if isinstance(value, str):
         return value

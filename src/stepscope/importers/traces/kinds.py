@@ -1,4 +1,4 @@
-"""What kind of event a trace means: by its category in the spellings of all versions and vendors, else by its lane."""
+"""The kind of a trace event: by its category in the spellings of all versions and vendors, else by its lane."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ CATEGORIES = {
 """Categories by kind, in lower case: PyTorch 1.8 to today, CUDA, ROCm, XPU, MTIA, Gaudi, Ascend, Musa."""
 
 MIXED = frozenset({"mtia_ccp_events", "mtia_ccp", "hpu_op", "gpu_op"})
-"""Categories of all that a device does, copies among its kernels: there the name tells."""
+"""Categories for everything a device does, copies among its kernels: here the name decides."""
 
 KIND_OF = {category: kind for kind, categories in CATEGORIES.items() for category in categories}
 
 HOST_PROCESS = re.compile(r"overlap analysis|^cann$|^python|/host:|\bcpu\b|^host", re.IGNORECASE)
-"""Processes whose events run on the host, or which only sum up others."""
+"""Processes whose events run on the host, or only summarize others."""
 DEVICE_PROCESS = re.compile(
     r"/device:|\bgpu\b|\bnpu\b|\btpu\b|\bxpu\b|\bhpu\b|ascend hardware|\bdevice \d", re.IGNORECASE
 )
@@ -79,7 +79,7 @@ def kind_of(category: str, lane: Lane, name: str) -> int:
     Args:
         category: as the trace spells it; empty if it has none.
         lane: where it happened.
-        name: its name; asked only where the category does not tell.
+        name: its name; used only if the category does not decide.
     """
     known = certain(category)
     if known is not None:
@@ -95,13 +95,13 @@ def kind_of(category: str, lane: Lane, name: str) -> int:
 
 
 def certain(category: str) -> int | None:
-    """Return the kind that a category alone tells; None where lane or name are asked too."""
+    """Return the kind that a category alone determines; None if lane or name matter."""
     word = category.strip().lower()
     return None if word in MIXED else KIND_OF.get(word)
 
 
 def on_device(lane: Lane) -> bool:
-    """Say whether a lane is a device's stream, by what the trace calls its process and its thread."""
+    """Return whether a lane is a device's stream, by the names of its process and thread."""
     if HOST_PROCESS.search(lane.process) and not DEVICE_PROCESS.search(lane.process):
         return False
     if DEVICE_PROCESS.search(lane.process):
@@ -110,5 +110,5 @@ def on_device(lane: Lane) -> bool:
 
 
 def is_host(category: str) -> bool:
-    """Say whether a category is known to belong to a thread of the host."""
+    """Return whether a category is known to belong to a thread of the host."""
     return KIND_OF.get(category.strip().lower(), KERNEL) <= OVERHEAD

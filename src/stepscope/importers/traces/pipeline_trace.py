@@ -20,21 +20,21 @@ MOST_BYTES, MOST_ROWS = 1 << 30, 5_000_000
 
 
 def read_operations(path: str) -> dict[str, NDArray[Any]] | None:
-    """Return the columns of a file of operations; None if it is no Parquet file, or one with other columns.
+    """Return the columns of a file of operations; None if it is not Parquet, or has other columns.
 
     Raises:
         StepscopeError: it is one, but too large or damaged.
     """
     if not path.endswith(".parquet") or not os.path.isfile(path):
         return None
-    import duckdb  # 30 ms: most files are none
+    import duckdb  # takes 30 ms: most files are not of this kind
 
     what = f"read {path}"
     if os.path.getsize(path) > MOST_BYTES:
         raise StepscopeError(what, f"it is larger than {MOST_BYTES >> 20} MiB", "cut it to some steps")
     with duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False}) as connection:
         try:
-            connection.execute("SET enable_progress_bar = false")  # it would be drawn on stdout after two seconds
+            connection.execute("SET enable_progress_bar = false")  # it would appear on stdout after two seconds
             known = connection.execute("SELECT name FROM parquet_schema(?)", [path]).fetchall()
             if not set(COLUMNS) <= {name for (name,) in known}:
                 return None

@@ -1,4 +1,4 @@
-"""Columns that are filled, thinned in place and handed over without a copy."""
+"""Columns that are filled, thinned in place and returned without a copy."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     """Rare columns by argument: rows, values."""
 
 SPARE = 1 << 20
-"""Rows beyond the limit that there is room for: one batch more than may be kept."""
+"""Room for rows beyond the limit: one batch more than may be kept."""
 
 
 class Table:
     """Columns of equal length, and rare columns beside them."""
 
     def __init__(self, most: int) -> None:
-        """Begin empty; about so many rows will be kept."""
+        """Start empty; about this many rows will be kept."""
         self.most = most
         self.columns: dict[str, Column] = {}
         self.count = 0
@@ -45,7 +45,7 @@ class Table:
         self.count += fresh
 
     def _room(self, key: str, dtype: Any, size: int) -> Column:
-        """Return a column with room for so many rows of a type. Room that is not used takes address space only."""
+        """Return a column with room for this many rows of a type. Unused room takes only address space."""
         held = self.columns.get(key)
         if held is not None and size <= len(held) and dtype.itemsize <= held.dtype.itemsize:
             return held
@@ -61,7 +61,7 @@ class Table:
         return self.columns[key][: self.count] if key in self.columns else np.zeros(0, np.int64)
 
     def keep(self, kept: NDArray[np.bool_]) -> None:
-        """Let go of rows."""
+        """Drop all other rows."""
         size = int(kept.sum())
         for column in self.columns.values():
             column[:size] = column[: self.count][kept]
@@ -72,13 +72,13 @@ class Table:
         self.count = size
 
     def take(self, key: str) -> Column:
-        """Hand over a column."""
+        """Return a column and release it."""
         column = self.columns.pop(key, np.zeros(0, np.int64))
         column.resize(self.count, refcheck=False)
         return column
 
     def sparse(self, group: dict[str, list[tuple[Column, Column]]]) -> dict[str, Sparse]:
-        """Hand over rare columns."""
+        """Return rare columns and release them."""
         found = {}
         while group:
             key, parts = group.popitem()

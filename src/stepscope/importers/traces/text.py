@@ -1,4 +1,4 @@
-"""The text of a trace, piece by piece: plain or compressed, alone or packed with others, within hard limits."""
+"""The text of a trace, piece by piece: plain or compressed, alone or in an archive, within hard limits."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Progress = Callable[[int, int], None]
-    """Called with the bytes of the file that were read so far, and its size."""
+    """Called with the bytes of the file read so far, and its size."""
 
 PIECE = 1 << 22
-"""Bytes of text that are handled at once."""
+"""Bytes of text handled at once."""
 PACKED_PIECE = 1 << 17
 GZIP, ZIP, ZSTD = b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd"
 RATIO_FROM = 64 << 20
-"""Bytes of text from which on the ratio of compression is judged."""
+"""Bytes of text from which the compression ratio is judged."""
 
 
 class BadTrace(ValueError):  # noqa: N818 - it is a bad trace
-    """A text that is not a trace, is cut off, or is larger than allowed; the message says which."""
+    """A text that is not a trace, is truncated, or is larger than allowed; the message says which."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How far reading one trace may go."""
+    """Limits for reading one trace."""
 
     text_bytes: int = 32 << 30
     """Bytes of text, after decompression."""
     ratio: float = 300.0
-    """Text to compressed bytes (traces reach 10 to 40; a bomb of zeros 1 000)."""
+    """Maximum ratio of text to compressed bytes (traces reach 10 to 40; a bomb of zeros 1 000)."""
     value_bytes: int = 64 << 20
-    """Bytes of one event, or of one fact beside the events."""
+    """Maximum bytes of one event, or of one fact beside the events."""
     seconds: float = 1800.0
-    """Wall time of reading one trace."""
+    """Maximum wall time of reading one trace."""
     events: int = 4_000_000
-    """Events that are kept; past that, short ones of the host are left out (27 bytes each, and what analyses need)."""
+    """Maximum events kept; past that, short ones of the host are left out (27 bytes each, plus what analyses need)."""
     texts: int = 500_000
-    """Different names that are kept; others are called `(other)`."""
+    """Maximum distinct names; others are called `(other)`."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _plain(head: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _inflated(head: bytes, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield (bytes read, text) of gzip members, one after the other; padding after the last is passed over."""
+    """Yield (bytes read, text) of gzip members, one after the other; padding after the last is skipped."""
     packed, fresh = head, len(head)
     while packed.startswith(GZIP):
         member = zlib.decompressobj(wbits=31)
