@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.docs.blocks import blocks, commands, page_program
 from tests.integration.processes import patient_site
@@ -84,6 +85,45 @@ def test_no_command_is_invented():
     text = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     named = re.findall(r"^#{2,3} `?stepscope ([\w-]+)", text, re.MULTILINE)
     assert [name for name in named if name not in command_names()] == []
+
+
+def test_pages_are_ordered_by_purpose():
+    """The navigation has four sections, one per purpose, each with the pages of its own folder."""
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"][1:]
+    folders = {
+        name: {Path(page).parent.name for entry in pages for page in entry.values()}
+        for section in sections
+        for name, pages in section.items()
+    }
+    assert folders == {"Start": {"start"}, "How to": {"howto"}, "Concepts": {"concepts"}, "Reference": {"reference"}}
+
+
+WORDS = [
+    "run",
+    "attempt",
+    "rank",
+    "step",
+    "phase",
+    "metric",
+    "event",
+    "alert",
+    "finding",
+    "verdict",
+    "watcher",
+    "ring",
+    "seal",
+    "baseline",
+    "gate",
+    "ledger",
+]
+
+
+def test_glossary_defines_each_word_once():
+    """The glossary has one meaning for each word that the other pages use."""
+    text = (ROOT / "docs" / "concepts" / "glossary.md").read_text(encoding="utf-8")
+    defined = re.findall(r"^\| \*\*([\w ]+)\*\* \| \S", text, re.MULTILINE)
+    assert len(defined) == len(set(defined))
+    assert set(WORDS) <= set(defined)
 
 
 def test_block_lines_are_the_pages():
