@@ -1,7 +1,8 @@
 """Count the promises that tests prove: `python tools/promises.py [--check IDS]`.
 
-A test that proves a promise carries `@pytest.mark.promise("S0-003")`. The ids come from
-`../shared/reference/promises.md` where that file is; without it only what the tests name is listed.
+A test that proves a promise carries `@pytest.mark.promise("S0-003")`. It counts if it passed in the last `make test`
+(one that was skipped or expected to fail does not) and if it can fail: it, or a function of the tests that it calls,
+asserts something. The ids come from `../shared/reference/promises.md`; without it only marked ids are listed.
 IDS is a list such as `S0.1,S0-074-S0-076,X-01` (a section, a range, one id);
 with it the exit code is 1 while one is open.
 """
@@ -15,12 +16,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 from sources import ROOT, Finding, Module, folder_modules, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+REPORT = Path(".pytest_cache") / "report.xml"
+"""JUnit report of the last `make test`, relative to the repository."""
+RAISING = {"raises", "warns", "fail", "deprecated_call"}
+"""Functions of pytest that fail a test."""
 ONE = r"(?:S\d-\d{3}|X-\d{2})"
 PROMISE = re.compile(rf"^- \[.\] ({ONE}) (.*)$")
 SECTION = re.compile(r"^### (S\d+\.\d+)\b")
@@ -68,17 +74,79 @@ def marks(module: Module, root: Path) -> Iterator[tuple[str, str, Finding | None
     return visit(module.tree, str(where))
 
 
-def proofs(root: Path) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the tests of each promise id, and what is wrong with markers."""
+def passed_tests(report: Path) -> set[str]:
+    """Return the tests with a case that passed, as `path::name` without parameters.
+
+    Raises:
+        FileNotFoundError: there is no report.
+    """
+    passed = set()
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own pytest wrote it
+        if not any(case.find(outcome) is not None for outcome in ("failure", "error", "skipped")):
+            module, name = case.get("classname", ""), case.get("name", "").partition("[")[0]
+            passed.add(f"{module}.{name}")
+    return passed
+
+
+def asserting_names(modules: list[Module]) -> set[str]:
+    """Return the names of the functions that assert something, directly or through another function."""
+    bodies: dict[str, list[ast.AST]] = {}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                bodies.setdefault(node.name, []).append(node)
+    known: set[str] = set()
+    while True:
+        more = {name for name, found in bodies.items() if any(can_fail(body, known) for body in found)}
+        if more == known:
+            return known
+        known = more
+
+
+def can_fail(body: ast.AST, asserting: set[str]) -> bool:
+    """Return whether code asserts something or calls one of the functions that do."""
+    for node in ast.walk(body):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else name_of(node.func)
+            checked = any(word.arg == "check" and getattr(word.value, "value", False) is True for word in node.keywords)
+            if called in asserting or called in RAISING or checked:
+                return True
+    return False
+
+
+def failing_tests(modules: list[Module]) -> set[str]:
+    """Return the tests that can fail, as `module.name`."""
+    asserting = asserting_names(modules)
+    found = set()
+    for module in modules:
+        for node in module.tree.body:
+            parts = node.body if isinstance(node, ast.ClassDef) else [node]
+            prefix = f"{module.name}.{node.name}" if isinstance(node, ast.ClassDef) else module.name
+            for part in parts:
+                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef) and can_fail(part, asserting):
+                    found.add(f"{prefix}.{part.name}")
+    return found
+
+
+def proofs(root: Path, report: Path) -> tuple[dict[str, list[str]], dict[str, list[str]], list[str]]:
+    """Return the tests of each promise that count, those that do not, and the problems with markers."""
+    modules = folder_modules(root, "tests")
+    counted = passed_tests(report) & failing_tests(modules)
     proved: dict[str, list[str]] = {}
+    unproved: dict[str, list[str]] = {}
     problems = []
-    for module in folder_modules(root, "tests"):
+    for module in modules:
         for promise, test, finding in marks(module, root):
+            name = ".".join([module.name, *test.split("::")[1:]])
+            counts = any(other == name or other.startswith(f"{name}.") for other in counted)
+            tests = (proved if counts else unproved).setdefault(promise, []) if finding is None else []
             if finding:
                 problems.append(finding.show(root))
-            elif test not in proved.setdefault(promise, []):
-                proved[promise].append(test)
-    return proved, problems
+            elif test not in tests:
+                tests.append(test)
+    return proved, unproved, problems
 
 
 def unknown(proved: dict[str, list[str]], promises: list[Promise]) -> list[str]:
@@ -104,13 +172,15 @@ def wanted(spec: str, promises: list[Promise]) -> list[str]:
     return found
 
 
-def show(promises: list[Promise], proved: dict[str, list[str]]) -> None:
+def show(promises: list[Promise], proved: dict[str, list[str]], unproved: dict[str, list[str]]) -> None:
     """Print which promises are proved and by which test, which are open, and how many of each."""
     for promise in promises:
         tests = proved.get(promise.id)
         print(f"{'proved' if tests else 'open  '} {promise.id}  {promise.text}")
         for test in tests or []:
             print(f"         {test}")
+        for test in unproved.get(promise.id, []):
+            print(f"         {test}: does not count, for it did not pass or asserts nothing")
     if promises:
         count = sum(promise.id in proved for promise in promises)
         print(f"{count} of {len(promises)} promises proved, {len(promises) - count} open")
@@ -126,12 +196,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--check", metavar="IDS", help="fail while one of these is open: sections, ranges, ids")
     parser.add_argument("--root", type=Path, default=ROOT, help="the repository")
     parser.add_argument("--list", type=Path, help="the list of promises (default: ../shared/reference/promises.md)")
+    parser.add_argument("--report", type=Path, help=f"JUnit report of a test run (default: {REPORT})")
     options = parser.parse_args(argv)
+    report = options.report or options.root / REPORT
+    if not report.exists():
+        print(f"cannot count promises: {report} is missing; run `make test`, which writes it", file=sys.stderr)
+        return 1
     promises = read_promises(options.list or options.root.parent / "shared" / "reference" / "promises.md")
-    proved, problems = proofs(options.root)
-    problems += unknown(proved, promises)
+    proved, unproved, problems = proofs(options.root, report)
+    problems += unknown(proved | unproved, promises)
     if options.check is None:
-        show(promises, proved)
+        show(promises, proved, unproved)
     else:
         missing = [name for name in wanted(options.check, promises) if name not in proved] if promises else []
         problems += [f"open: {promise.id}  {promise.text}" for promise in promises if promise.id in missing]
