@@ -120,3 +120,12 @@ def test_the_lightning_page_has_the_thresholds_of_its_alerts():
     text = page("lightning.md")
     assert f"{resource_alerts.HOT:.0f} °C" in text
     assert f"{resource_alerts.HYSTERESIS * 100:.0f} %" in text
+
+
+def test_every_rule_names_a_test_that_exists():
+    """Each row of docs/concepts/rules.md names test files of this repository, and each of them has tests."""
+    rows = re.findall(r"^\| [^|]+\. \| (.+) \|$", page("rules.md"), re.MULTILINE)
+    assert len(rows) > 40
+    for path in (path for row in rows for path in re.findall(r"`(tests/[\w/]+\.py)`", row)):
+        assert "def test_" in (ROOT / path).read_text(encoding="utf-8"), path
+    assert all("`tests/" in row for row in rows)
