@@ -70,7 +70,7 @@ def test_not_finite(value):
         [{"loss": 1.0, "val_loss": 1.0, "grad_norm": 1.0}, {"loss": value, "val_loss": 1.0, "grad_norm": 1.0}]
     )
     assert [(change.key, change.severity, change.step) for change in told] == [("loss", "critical", 1)]
-    assert told[0].text.startswith("loss is ")
+    assert told[0].text.startswith("loss has been ")
     assert told[0].text.endswith(" since step 1")
 
 
@@ -163,7 +163,7 @@ def test_gradient_not_finite():
     assert fired(rig.values("grad_norm", 1.0, math.inf, 1.0, math.nan, math.inf, 1.0)) == []
     told = rig.values("grad_norm", *[math.inf] * 6)
     assert fired(told) == ["gradient_not_finite"]
-    assert "is inf for five points" in told[0].text
+    assert "has been inf for five points" in told[0].text
 
 
 def test_gradient_vanishing():

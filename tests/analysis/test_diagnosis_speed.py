@@ -272,10 +272,10 @@ def test_why_data_is_late_is_told_from_what_the_workers_say() -> None:
 @pytest.mark.parametrize(
     ("workers", "used", "ranks", "said"),
     [
-        (2, 1.9, 1, "more workers do not help, as its share of the processors (2) is in use"),
-        (1, 1.9, 1, "take 2, as many as this machine feeds"),
-        (2, 0.2, 1, "take 8, as many as this machine feeds"),
-        (2, 0.9, 2, "more workers do not help, as its share of the processors (1) is in use"),
+        (2, 1.9, 1, "more workers do not help, because its share of the CPUs (2) is fully used"),
+        (1, 1.9, 1, "use 2, the most this machine can feed"),
+        (2, 0.2, 1, "use 8, the most this machine can feed"),
+        (2, 0.9, 2, "more workers do not help, because its share of the CPUs (1) is fully used"),
     ],
     ids=["all in use", "one left", "they wait", "two ranks"],
 )

@@ -85,7 +85,7 @@ def test_what_is_no_waiting_for_data_need_not_be_computing():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("_MultiProcessing", "workers do not keep up"), ("_SingleProcess", "itself")]
+    ("name", "said"), [("_MultiProcessing", "workers cannot keep up"), ("_SingleProcess", "its own batches")]
 )
 def test_advice_on_loading_knows_who_loads(name, said):
     """Nobody who has workers is told to have some."""

@@ -26,7 +26,7 @@ def test_fields_are_filled_in_and_a_missing_one_never_shows() -> None:
     assert remedy("input_bound", "unheard of") == REMEDIES["input_bound"]
     assert "the batch of step 7 " in remedy("loss_spike", step=7)
     assert "the batch of that step " in remedy("loss_spike")
-    assert "look at rank 3:" in remedy("straggler", rank=3)
+    assert "check rank 3:" in remedy("straggler", rank=3)
     assert remedy("nothing of that kind") == ""
 
 

@@ -1,7 +1,7 @@
-"""The table of settings: every key with its kind, default, unit and meaning; its other spellings; what implies what.
+"""The table of settings: every key with its kind, default, unit and meaning; its aliases; implied defaults.
 
-Parts that are not built yet have their keys here as *planned*: they are checked and stored, and said to be
-without effect. The issue that builds a part registers its section: `Schema.register`.
+Keys of parts that are not built yet are *planned*: they are checked and stored, and reported to have no effect.
+The change that builds a part registers its section with `Schema.register`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from stepscope.core.kinds import Kind
 
 SECTIONS: Mapping[str, str] = {
-    "recorder": "what the training process records, and the memory it takes for that",
-    "samplers": "what is sampled on the machine around the training",
-    "watcher": "the process beside the training",
+    "recorder": "what the training process records, and how much memory it uses for it",
+    "samplers": "what is sampled on the machine",
+    "watcher": "the watcher process that runs next to the training",
     "store": "the runs on disk",
-    "alerting": "when to call for help, and whom",
-    "exporters": "where else the numbers go",
-    "web": "the page",
+    "alerting": "which alerts fire, and who is notified",
+    "exporters": "other tools that receive the metrics",
+    "web": "the web page",
     "callbacks": "options of the Lightning callbacks",
     "ledger": "what a run costs: prices and energy",
-    "targets": "figures to measure a run against: metric name and number",
+    "targets": "target values to compare a run with: metric name and number",
 }
 """Every section, in the order of the documentation."""
 

@@ -1,6 +1,6 @@
 """The settings of Stepscope: the keys of each section, their compatible spellings, and implied defaults.
 
-`default_schema` puts them together. A part that gets built moves its keys from `PLANNED` to its own section.
+`default_schema` combines them. When a part is built, its keys move from `PLANNED` to its own section.
 """
 
 # ruff: noqa: FBT003 - a table, where true and false are defaults
@@ -29,13 +29,13 @@ from stepscope.core.schema import SECTIONS, Implication, Key, Schema
 from stepscope.core.spellings import ALIASES
 
 BUILT = (
-    Key("recorder.enabled", SWITCH, True, "", "record at all; false makes every call a no-op"),
+    Key("recorder.enabled", SWITCH, True, "", "record anything; false turns every call into a no-op"),
     Key(
         "recorder.ring_bytes",
         SIZE,
         4 * MIB,
         "bytes",
-        "shared memory of each rank for rows on their way to disk",
+        "shared memory per rank for rows on their way to disk",
         minimum=MIB // 4,
         maximum=64 * MIB,
     ),
@@ -44,7 +44,7 @@ BUILT = (
         SIZE,
         128 * MIB,
         "bytes",
-        "room of each rank for a burst that fills its ring, used while needed; 0: none",
+        "extra space per rank for bursts that fill the ring, used only when needed; 0: none",
         minimum=0,
         maximum=1024 * MIB,
     ),
@@ -53,23 +53,23 @@ BUILT = (
         SWITCH,
         True,
         "",
-        "keep the ring in shared memory; false: in a reserved file on local disk",
+        "keep the ring in shared memory; false: in a preallocated file on local disk",
     ),
     Key(
         "recorder.high_frequency",
         SWITCH,
         False,
         "",
-        "for loops of more than 100 steps a second: a larger ring, drained more often",
+        "for loops with more than 100 steps per second: a larger ring, drained more often",
     ),
-    Key("recorder.distributed", SWITCH, True, "", "record every rank; false: rank 0 alone"),
-    Key("recorder.track_rank_0_only", SWITCH, False, "", "leave all ranks but 0 inert"),
+    Key("recorder.distributed", SWITCH, True, "", "record every rank; false: only rank 0"),
+    Key("recorder.track_rank_0_only", SWITCH, False, "", "record nothing on ranks other than 0"),
     Key(
         "recorder.max_names",
         INTEGER,
         200_000,
         "names",
-        "distinct metric names of one rank; rows with more are refused and counted",
+        "distinct metric names per rank; rows with further names are refused and counted",
         minimum=1,
     ),
     Key(
@@ -77,7 +77,7 @@ BUILT = (
         INTEGER,
         1000,
         "events/s",
-        "texts and mappings logged as events; the excess is dropped and counted",
+        "texts and mappings logged as events; any above this rate are dropped and counted",
         minimum=0,
     ),
     Key(
@@ -85,14 +85,14 @@ BUILT = (
         SWITCH,
         True,
         "",
-        "take scalars that live on a device, without waiting for it; false: they are skipped and counted",
+        "record scalars that live on a device, without waiting for the device; false: skip and count them",
     ),
     Key(
         "recorder.overhead_budget",
         FRACTION,
         0.01,
         "fraction",
-        "of a step that hooks into a framework may cost; beyond it only every n-th step is measured",
+        "share of a step that framework hooks may cost; above it, only every n-th step is measured",
         minimum=0.0,
         maximum=1.0,
     ),
@@ -101,7 +101,7 @@ BUILT = (
         DURATION,
         0.1,
         "seconds",
-        "between two drains of the rings to disk",
+        "interval at which rows are moved from the rings to disk",
         minimum=0.005,
         maximum=0.1,
     ),
@@ -110,7 +110,7 @@ BUILT = (
         DURATION,
         1.0,
         "seconds",
-        "between two fdatasync calls: what a power loss can cost",
+        "interval of fdatasync calls: the most that a power loss can cost",
         minimum=0.0,
         maximum=3600.0,
     ),
@@ -119,7 +119,7 @@ BUILT = (
         DURATION,
         2.0,
         "seconds",
-        "between two heartbeats; readers call a run lost after 30 s without one",
+        "interval of heartbeats; a run without one for 30 s counts as lost",
         minimum=0.1,
         maximum=10.0,
     ),
@@ -128,32 +128,30 @@ BUILT = (
         SWITCH,
         True,
         "",
-        "tell values that a metric of your own has never had: the rule `anomaly`",
+        "detect values that one of your metrics has never had: the rule `anomaly`",
     ),
     Key(
         "watcher.analysis.trend",
         SWITCH,
         True,
         "",
-        "tell where trends lead: the rules `loss_plateau`, `memory_leak`, `gpu_memory_leak` and `disk_filling`",
+        "detect trends: the rules `loss_plateau`, `memory_leak`, `gpu_memory_leak` and `disk_filling`",
     ),
     Key(
         "watcher.analysis.regression",
         SWITCH,
         True,
         "",
-        "tell when training has become slower than it was: the rule `training_speed`",
+        "detect when training becomes slower: the rule `training_speed`",
     ),
-    Key("watcher.batch", SWITCH, True, "", "rows always travel in batches; false makes the batches smaller"),
-    Key(
-        "watcher.stacks", SWITCH, True, "", "take the stacks of a training that stands still (one handler of a signal)"
-    ),
+    Key("watcher.batch", SWITCH, True, "", "move rows in large batches; false: smaller batches, more often"),
+    Key("watcher.stacks", SWITCH, True, "", "collect stacks of a training that hangs (installs one signal handler)"),
     Key(
         "watcher.stall_after",
         DURATION,
         10.0,
         "seconds",
-        "without a step, at least, before a training counts as stalled; 5 median steps or 2 longest pauses if more",
+        "shortest time without a step that counts as a stall; 5 median steps or 2 longest pauses if those are longer",
         minimum=1.0,
     ),
     Key(
@@ -161,7 +159,7 @@ BUILT = (
         DURATION,
         300.0,
         "seconds",
-        "of a stall after which it counts as a hang, whatever else moves",
+        "length of a stall that counts as a hang, even if the process is still active",
         minimum=5.0,
     ),
     Key("store.dir", PATH, "stepscope-runs", "", "folder that holds the runs"),
@@ -182,18 +180,31 @@ BUILT = (
         "age of the tail at which it is sealed into Parquet",
         minimum=1.0,
     ),
-    Key("store.max_size_gb", GIBIBYTES, 0.0, "GiB", "size of all runs beyond which the oldest go; 0: no limit"),
-    Key("store.max_age_days", FLOAT, 0.0, "days", "age beyond which a run goes; 0: no limit", minimum=0.0),
-    Key("store.max_runs", INTEGER, 0, "runs", "number of runs beyond which the oldest go; 0: no limit", minimum=0),
-    Key("store.auto_cleanup", SWITCH, False, "", "apply these limits when a run ends; false: only by `stepscope gc`"),
+    Key(
+        "store.max_size_gb",
+        GIBIBYTES,
+        0.0,
+        "GiB",
+        "total size of all runs above which the oldest are deleted; 0: no limit",
+    ),
+    Key("store.max_age_days", FLOAT, 0.0, "days", "age above which a run is deleted; 0: no limit", minimum=0.0),
+    Key(
+        "store.max_runs",
+        INTEGER,
+        0,
+        "runs",
+        "number of runs above which the oldest are deleted; 0: no limit",
+        minimum=0,
+    ),
+    Key("store.auto_cleanup", SWITCH, False, "", "apply these limits when a run ends; false: only with `stepscope gc`"),
 )
 
 SAMPLERS = (
     Key("samplers.enabled", SWITCH, True, "", "sample the machine"),
-    Key("samplers.interval", DURATION, 1.0, "seconds", "between two samples", minimum=0.1, maximum=3600.0),
+    Key("samplers.interval", DURATION, 1.0, "seconds", "sampling interval", minimum=0.1, maximum=3600.0),
     Key("samplers.gpu", SWITCH, True, "", "sample GPUs"),
-    Key("samplers.all_gpus", SWITCH, False, "", "also those that CUDA_VISIBLE_DEVICES hides from the training"),
-    Key("samplers.cpu", SWITCH, True, "", "sample processors, memory, temperature and power"),
+    Key("samplers.all_gpus", SWITCH, False, "", "also sample GPUs that CUDA_VISIBLE_DEVICES hides from the training"),
+    Key("samplers.cpu", SWITCH, True, "", "sample CPUs, memory, temperature and power"),
     Key("samplers.io", SWITCH, True, "", "sample disks and network"),
     Key("samplers.processes", SWITCH, True, "", "sample the training's processes and their workers"),
     Key(
@@ -201,7 +212,7 @@ SAMPLERS = (
         FRACTION,
         0.005,
         "fraction",
-        "of one processor that one source may take; beyond it is asked more rarely",
+        "share of one CPU that a source may use; above it, the source is sampled less often",
         minimum=0.0,
         maximum=1.0,
     ),
@@ -211,12 +222,12 @@ SAMPLERS = (
             DURATION,
             0.0,
             "seconds",
-            f"between two samples of {what}; 0: as samplers.interval",
+            f"sampling interval of {what}; 0: samplers.interval",
             maximum=3600.0,
         )
         for group, what in (
             ("gpu", "GPUs"),
-            ("cpu", "processors, memory, temperature and power"),
+            ("cpu", "CPUs, memory, temperature and power"),
             ("io", "disks and network"),
             ("processes", "the training's processes"),
         )
@@ -227,7 +238,7 @@ SAMPLERS = (
             DURATION,
             0.0,
             "seconds",
-            f"between two samples while the phase {phase} lasts; 0: as otherwise",
+            f"sampling interval during the phase {phase}; 0: no change",
             maximum=3600.0,
         )
         for phase in ("evaluation", "checkpoint", "compile")
@@ -235,21 +246,27 @@ SAMPLERS = (
 )
 
 PROMETHEUS = (
-    Key("exporters.prometheus.enabled", SWITCH, False, "", "serve metrics to Prometheus while the run goes on"),
-    Key("exporters.prometheus.host", TEXT, "127.0.0.1", "", "address to listen on; another one needs a token"),
+    Key("exporters.prometheus.enabled", SWITCH, False, "", "serve metrics to Prometheus during the run"),
+    Key(
+        "exporters.prometheus.host",
+        TEXT,
+        "127.0.0.1",
+        "",
+        "address to listen on; any address but loopback requires a token",
+    ),
     Key(
         "exporters.prometheus.token",
         SWITCH,
         False,
         "",
-        "ask for the token on this machine too: without it all its users can read the metrics",
+        "require the token on this machine too; otherwise all its users can read the metrics",
     ),
     Key(
         "exporters.prometheus.port",
         INTEGER,
         8000,
         "",
-        "port to listen on; the next free one if it is taken, any for 0",
+        "port to listen on; the next free port if it is in use; 0: any free port",
         minimum=0,
         maximum=65535,
     ),
@@ -258,38 +275,64 @@ PROMETHEUS = (
         TEXT,
         "",
         "",
-        "folder for the file that tells Prometheus the port (file_sd); empty: the run's folder",
+        "folder for the file_sd file that gives Prometheus the port; empty: the run's folder",
     ),
     Key(
         "exporters.prometheus.max_series",
         INTEGER,
         2000,
         "series",
-        "served at most; the excess is dropped and counted",
+        "most series to serve; further series are dropped and counted",
         minimum=1,
     ),
 )
 
 TENSORBOARD = (
-    Key("exporters.tensorboard.enabled", SWITCH, False, "", "write TensorBoard event files while the run goes on"),
-    Key("exporters.tensorboard.dir", TEXT, "", "", "folder of the event files, one a run in it; empty: tensorboard"),
-    Key("exporters.grafana.enabled", SWITCH, False, "", "write a Grafana dashboard of the run when it begins"),
+    Key("exporters.tensorboard.enabled", SWITCH, False, "", "write TensorBoard event files during the run"),
+    Key(
+        "exporters.tensorboard.dir",
+        TEXT,
+        "",
+        "",
+        "folder of the event files, with a subfolder per run; empty: tensorboard",
+    ),
+    Key("exporters.grafana.enabled", SWITCH, False, "", "write a Grafana dashboard when the run starts"),
     Key("exporters.grafana.path", TEXT, "", "", "file of the dashboard; empty: grafana.json in the run's folder"),
 )
 
 LEDGER = (
-    Key("ledger.price", TEXT, "", "", "of one GPU and hour: 2.5, 2.5 EUR, H100 or aws/H100; empty: no money is told"),
-    Key("ledger.prices", TEXT, "", "", "file with prices and regions; empty: the one that comes with Stepscope"),
-    Key("ledger.region", TEXT, "world", "", "where the electricity comes from: a country of the file, for its CO₂"),
+    Key("ledger.price", TEXT, "", "", "price per GPU hour: 2.5, 2.5 EUR, H100 or aws/H100; empty: costs are hidden"),
+    Key("ledger.prices", TEXT, "", "", "file with prices and regions; empty: the file included in Stepscope"),
+    Key(
+        "ledger.region",
+        TEXT,
+        "world",
+        "",
+        "source of the electricity: a country from the prices file, for its CO₂ intensity",
+    ),
 )
 
 WATCH = (
-    Key("recorder.watch.gradients", SWITCH, True, "", "record the norm of the gradients of a watched model"),
-    Key("recorder.watch.parameters", SWITCH, False, "", "histograms of parameters and gradients every 1 000 steps"),
-    Key("recorder.watch.layers", TEXTS, (), "", "parts of the names of layers whose gradients are tracked one by one"),
-    Key("recorder.watch.modules", TEXTS, (), "", "parts of the names of modules whose activations are measured"),
-    Key("recorder.watch.memory", SWITCH, True, "", "record memory of the process and of torch's allocator"),
-    Key("recorder.watch.flops", SWITCH, False, "", "count the FLOPs of one step, and record the MFU of the others"),
+    Key("recorder.watch.gradients", SWITCH, True, "", "record the gradient norm of a watched model"),
+    Key(
+        "recorder.watch.parameters",
+        SWITCH,
+        False,
+        "",
+        "record histograms of parameters and gradients every 1 000 steps",
+    ),
+    Key(
+        "recorder.watch.layers",
+        TEXTS,
+        (),
+        "",
+        "layers whose gradients are tracked separately: substrings of their names",
+    ),
+    Key("recorder.watch.modules", TEXTS, (), "", "modules whose activations are measured: substrings of their names"),
+    Key("recorder.watch.memory", SWITCH, True, "", "record memory of the process and of the torch allocator"),
+    Key(
+        "recorder.watch.flops", SWITCH, False, "", "count the FLOPs of one step, and record the MFU of the other steps"
+    ),
 )
 
 
@@ -302,23 +345,25 @@ ALERTING = (
         LIST,
         (),
         "",
-        "whom to tell: apprise URLs, web addresses, or mappings (url, name, secret, severity, quiet_hours)",
+        "where to send alerts: apprise URLs, web addresses, or mappings (url, name, secret, severity, quiet_hours)",
         secret=True,
     ),
     Key("alerting.email", SWITCH, True, "", "send to the mail channels"),
     Key("alerting.slack", SWITCH, True, "", "send to the Slack channels"),
-    Key("alerting.resolved", SWITCH, True, "", "tell when an alert is over, too"),
-    Key("alerting.quiet_hours", TEXT, "", "", "in which only critical alerts are told: 22:00-07:00 Europe/Berlin"),
-    Key("alerting.page_url", TEXT, "", "", "address of the page, for the link in messages; no other link is in them"),
+    Key("alerting.resolved", SWITCH, True, "", "also notify when an alert is resolved"),
+    Key(
+        "alerting.quiet_hours", TEXT, "", "", "hours in which only critical alerts are sent: 22:00-07:00 Europe/Berlin"
+    ),
+    Key("alerting.page_url", TEXT, "", "", "URL of the web page for the link in messages, which contain no other link"),
     Key(
         "alerting.private_addresses",
         SWITCH,
         False,
         "",
-        "let any name lead to private networks; servers that alerting.channels names may always",
+        "allow any host name to resolve to a private network; servers listed in alerting.channels always may",
     ),
-    Key("alerting.commands", LIST, (), "", "programs that rules may start by name: mappings (name, command, seconds)"),
-    Key("alerting.gpu_underutilization", SWITCH, True, "", "alert when GPUs idle"),
+    Key("alerting.commands", LIST, (), "", "programs that rules may run by name: mappings (name, command, seconds)"),
+    Key("alerting.gpu_underutilization", SWITCH, True, "", "alert when GPUs are idle"),
     Key("alerting.memory_pressure", SWITCH, True, "", "alert when memory runs out"),
     Key("alerting.io_bottleneck", SWITCH, True, "", "alert when the training waits for disks"),
     *(one.key for one in thresholds.TABLE),
@@ -326,11 +371,11 @@ ALERTING = (
 
 
 WEB = (
-    Key("web.enabled", SWITCH, False, "", "serve the page while the run goes on, as `init(dashboard=True)` does"),
-    Key("web.host", TEXT, "127.0.0.1", "", "address to listen on; the page asks for its token on any"),
-    Key("web.port", INTEGER, 8080, "", "port to listen on; 0: any free one", minimum=0, maximum=65535),
-    Key("web.refresh_interval", DURATION, 0.5, "seconds", "between two updates of the page", minimum=0.1),
-    Key("web.metrics", TEXTS, (), "", "metrics shown first; all are recorded"),
+    Key("web.enabled", SWITCH, False, "", "serve the web page during the run, like `init(dashboard=True)`"),
+    Key("web.host", TEXT, "127.0.0.1", "", "address to listen on; the page always requires its token"),
+    Key("web.port", INTEGER, 8080, "", "port to listen on; 0: any free port", minimum=0, maximum=65535),
+    Key("web.refresh_interval", DURATION, 0.5, "seconds", "refresh interval of the page", minimum=0.1),
+    Key("web.metrics", TEXTS, (), "", "metrics to show first; all metrics are recorded"),
 )
 
 
@@ -340,24 +385,26 @@ def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -
 
 
 PLANNED = (
-    planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, a file per epoch"),
+    planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, one file per epoch"),
     planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
-    planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
-    planned("callbacks.throughput_monitor.log_interval", INTEGER, 1, "between two console lines", "epochs"),
+    planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false turns the callback into a no-op"),
+    planned("callbacks.throughput_monitor.log_interval", INTEGER, 1, "interval of console lines", "epochs"),
     planned("callbacks.throughput_monitor.track_memory", SWITCH, True, "report memory"),
     planned("callbacks.throughput_monitor.track_timing", SWITCH, True, "report batch times"),
-    planned("callbacks.profiler.enabled", SWITCH, False, "profiling costs time: off unless asked for"),
+    planned(
+        "callbacks.profiler.enabled", SWITCH, False, "run the profiler; off by default because it slows training down"
+    ),
     planned("callbacks.profiler.profile_epochs", INTEGERS, (1, 5, 10), "epochs to profile"),
-    planned("callbacks.profiler.profile_steps", INTEGER, 100, "profiled in each of these epochs", "steps"),
-    planned("callbacks.profiler.warmup_steps", INTEGER, 5, "before profiling starts", "steps"),
-    planned("callbacks.profiler.activities", TEXTS, ("cpu", "cuda"), "what to profile; absent devices are skipped"),
+    planned("callbacks.profiler.profile_steps", INTEGER, 100, "steps to profile in each of these epochs", "steps"),
+    planned("callbacks.profiler.warmup_steps", INTEGER, 5, "steps before profiling starts", "steps"),
+    planned("callbacks.profiler.activities", TEXTS, ("cpu", "cuda"), "devices to profile; missing devices are skipped"),
     planned("callbacks.profiler.record_shapes", SWITCH, True, "record the shapes of tensors"),
-    planned("callbacks.profiler.with_stack", SWITCH, False, "record stacks: slower, more detail"),
+    planned("callbacks.profiler.with_stack", SWITCH, False, "record stacks: slower, but more detail"),
     planned("callbacks.profiler.output_dir", PATH, "profiler_traces", "folder of the traces"),
     planned("callbacks.profiler.export_chrome_trace", SWITCH, True, "write Chrome traces"),
-    planned("callbacks.profiler.log_top_k_ops", INTEGER, 15, "slowest to print", "operations"),
-    planned("callbacks.resource_monitor.enabled", SWITCH, True, "false makes the callback a no-op"),
-    planned("callbacks.resource_monitor.log_interval", INTEGER, 10, "between two console lines", "batches"),
+    planned("callbacks.profiler.log_top_k_ops", INTEGER, 15, "slowest operations to print", "operations"),
+    planned("callbacks.resource_monitor.enabled", SWITCH, True, "false turns the callback into a no-op"),
+    planned("callbacks.resource_monitor.log_interval", INTEGER, 10, "interval of console lines", "batches"),
 )
 
 IMPLICATIONS = (
@@ -388,7 +435,7 @@ IMPLICATIONS = (
 
 
 def default_schema() -> Schema:
-    """Return a new schema with everything this version knows."""
+    """Return a new schema with all settings of this version."""
     schema = Schema()
     built = ("recorder", "samplers", "watcher", "store", "alerting", "ledger", "web")
     for section in built:

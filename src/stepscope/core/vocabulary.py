@@ -1,6 +1,6 @@
 """The metric vocabulary: canonical names with unit, kind and help, and the spellings people use.
 
-Recording keeps the user's own spelling; aliases serve reading (`series("lr")` finds `learning_rate`) and exports.
+Recording keeps the user's own spelling; aliases are for reading (`series("lr")` finds `learning_rate`) and exports.
 Values are kept in base units. A `*` in a name stands for one instance, such as the index of a GPU.
 """
 
@@ -17,13 +17,13 @@ GIB = 2.0**30
 
 
 class Metric(NamedTuple):
-    """What is known about a metric."""
+    """Metadata of a metric."""
 
     name: str
     unit: str
     """Base unit of the recorded value; empty for a pure number."""
     kind: str
-    """gauge (a value at a moment), counter (a total that only grows) or duration (a part of a step's time)."""
+    """gauge (a current value), counter (a total that only grows) or duration (part of a step's time)."""
     help: str
 
 
@@ -44,31 +44,43 @@ DURATION = "duration"
 
 METRICS: tuple[Metric, ...] = (
     Metric("loss", "", GAUGE, "Training loss."),
-    Metric("accuracy", "ratio", GAUGE, "Share of right answers, 0 to 1."),
+    Metric("accuracy", "ratio", GAUGE, "Share of correct answers, 0 to 1."),
     Metric("learning_rate", "", GAUGE, "Learning rate of the optimizer."),
-    Metric("grad_norm", "", GAUGE, "Norm of the gradient, before clipping."),
-    Metric("grad_norm_clipped", "", GAUGE, "Norm of the gradient after clipping, as the optimizer sees it."),
-    Metric("grad_norm/*", "", GAUGE, "Norm of the gradient of a tracked layer, before clipping."),
-    Metric("grad_norm_local", "", GAUGE, "Norm of this rank's shards of the gradient."),
-    Metric("grad_norm_interval", "steps", GAUGE, "Steps between two gradient norms."),
+    Metric("grad_norm", "", GAUGE, "Gradient norm before clipping."),
+    Metric("grad_norm_clipped", "", GAUGE, "Gradient norm after clipping, as the optimizer sees it."),
+    Metric("grad_norm/*", "", GAUGE, "Gradient norm of a tracked layer, before clipping."),
+    Metric("grad_norm_local", "", GAUGE, "Norm of this rank's gradient shards."),
+    Metric("grad_norm_interval", "steps", GAUGE, "Steps between two measured gradient norms."),
     Metric("grad_zero_ratio/*", "ratio", GAUGE, "Share of a tracked layer's gradient that is exactly zero."),
-    Metric("update_ratio", "ratio", GAUGE, "Norm of what a step changes, by that of the weights; over a sample."),
+    Metric(
+        "update_ratio",
+        "ratio",
+        GAUGE,
+        "Norm of a step's weight update divided by the norm of the weights, over a sample of them.",
+    ),
     Metric("activation_zero_ratio/*", "ratio", GAUGE, "Share of a module's output that is exactly zero."),
-    Metric("activation_saturated_ratio/*", "ratio", GAUGE, "Share of a bounded module's output that is at its bounds."),
-    Metric("attention_entropy/*", "nats", GAUGE, "Mean entropy of the attention of a module."),
-    Metric("epoch", "", GAUGE, "Epoch, with its fraction."),
+    Metric("activation_saturated_ratio/*", "ratio", GAUGE, "Share of a bounded module's output at its bounds."),
+    Metric("attention_entropy/*", "nats", GAUGE, "Mean attention entropy of a module."),
+    Metric("epoch", "", GAUGE, "Epoch, including the fraction."),
     Metric("perplexity", "", GAUGE, "exp of the loss per token."),
-    Metric("step_seconds", "seconds", DURATION, "Duration of a step: from the end of the one before to its own end."),
+    Metric(
+        "step_seconds", "seconds", DURATION, "Duration of a step, from the end of the previous step to its own end."
+    ),
     Metric("steps_total", "steps", COUNTER, "Steps done."),
-    Metric("samples", "samples", GAUGE, "Samples of a step, as given to step(samples=)."),
-    Metric("tokens", "tokens", GAUGE, "Tokens of a step."),
+    Metric("samples", "samples", GAUGE, "Samples in a step, as passed to step(samples=)."),
+    Metric("tokens", "tokens", GAUGE, "Tokens in a step."),
     Metric("batch_size", "samples", GAUGE, "Samples per batch."),
-    Metric("samples_per_second", "samples/second", GAUGE, "Samples by the time they took."),
-    Metric("tokens_per_second", "tokens/second", GAUGE, "Tokens by the time they took."),
-    Metric("steps_per_second", "steps/second", GAUGE, "Steps by the time they took."),
-    Metric("microbatches_per_second", "batches/second", GAUGE, "Batches by their time, where several make a step."),
-    Metric("padding_ratio", "ratio", GAUGE, "Share of the token places of a step that hold padding."),
-    Metric("mfu_ratio", "ratio", GAUGE, "FLOPs of a step by its time and the peak of the device."),
+    Metric("samples_per_second", "samples/second", GAUGE, "Samples divided by the time they took."),
+    Metric("tokens_per_second", "tokens/second", GAUGE, "Tokens divided by the time they took."),
+    Metric("steps_per_second", "steps/second", GAUGE, "Steps divided by the time they took."),
+    Metric("microbatches_per_second", "batches/second", GAUGE, "Batches divided by their time, if a step has several."),
+    Metric("padding_ratio", "ratio", GAUGE, "Share of a step's tokens that are padding."),
+    Metric(
+        "mfu_ratio",
+        "ratio",
+        GAUGE,
+        "Model FLOPs utilization: FLOPs of a step divided by its time and the device's peak.",
+    ),
     Metric("phase/data", "seconds", DURATION, "Waiting for the next batch."),
     Metric("phase/copy", "seconds", DURATION, "Moving the batch to the device."),
     Metric("phase/forward", "seconds", DURATION, "Forward pass."),
@@ -78,52 +90,71 @@ METRICS: tuple[Metric, ...] = (
     Metric("phase/checkpoint", "seconds", DURATION, "Saving a checkpoint."),
     Metric("phase/evaluation", "seconds", DURATION, "Evaluating the model."),
     Metric("phase/compile", "seconds", DURATION, "Compiling the model."),
-    Metric("phase/logging", "seconds", DURATION, "Logging, printing and plotting of the program."),
-    Metric("phase/gc", "seconds", DURATION, "Collecting garbage, where the oldest generation is collected."),
-    Metric("phase/other", "seconds", DURATION, "The rest of the step: the phases sum to it."),
-    Metric("data/load_seconds", "seconds", GAUGE, "Loading the items of a batch, inside the worker of a loader."),
-    Metric("data/transform_seconds", "seconds", GAUGE, "Transforming them: a part of loading, where it can be told."),
-    Metric("data/collate_seconds", "seconds", GAUGE, "Putting them together, inside the worker."),
-    Metric("communication/reduce_seconds", "seconds", GAUGE, "DDP reducing the gradients of a step, by its own clock."),
-    Metric("communication/exposed_seconds", "seconds", GAUGE, "The part of it that the backward pass does not hide."),
-    Metric("evaluation/loss", "", GAUGE, "Mean of the losses of one evaluation."),
-    Metric("device/copy_seconds", "seconds", GAUGE, "Copies of a step, by the device's clock."),
-    Metric("device/forward_seconds", "seconds", GAUGE, "Forward passes of a step, by the device's clock."),
-    Metric("device/backward_seconds", "seconds", GAUGE, "Backward passes of a step, by the device's clock."),
-    Metric("device/optimizer_seconds", "seconds", GAUGE, "Optimizer steps of a step, by the device's clock."),
-    Metric("memory/peak_bytes", "bytes", GAUGE, "Most memory the process had in use at once."),
+    Metric("phase/logging", "seconds", DURATION, "Logging, printing and plotting in the program."),
+    Metric("phase/gc", "seconds", DURATION, "Garbage collection of the oldest generation."),
+    Metric("phase/other", "seconds", DURATION, "The rest of the step; all phases add up to the step."),
+    Metric("data/load_seconds", "seconds", GAUGE, "Loading the items of a batch, inside a loader worker."),
+    Metric(
+        "data/transform_seconds", "seconds", GAUGE, "Transforming the items: part of loading, if it can be measured."
+    ),
+    Metric("data/collate_seconds", "seconds", GAUGE, "Collating the items into a batch, inside a loader worker."),
+    Metric(
+        "communication/reduce_seconds", "seconds", GAUGE, "Gradient reduction of a step by DDP, measured by DDP itself."
+    ),
+    Metric(
+        "communication/exposed_seconds",
+        "seconds",
+        GAUGE,
+        "Gradient reduction that does not overlap with the backward pass.",
+    ),
+    Metric("evaluation/loss", "", GAUGE, "Mean loss of one evaluation."),
+    Metric("device/copy_seconds", "seconds", GAUGE, "Copies of a step, measured on the device."),
+    Metric("device/forward_seconds", "seconds", GAUGE, "Forward passes of a step, measured on the device."),
+    Metric("device/backward_seconds", "seconds", GAUGE, "Backward passes of a step, measured on the device."),
+    Metric("device/optimizer_seconds", "seconds", GAUGE, "Optimizer updates of a step, measured on the device."),
+    Metric("memory/peak_bytes", "bytes", GAUGE, "Peak memory of the process."),
     Metric("memory/resident_bytes", "bytes", GAUGE, "Resident memory of the training process at the end of a step."),
-    Metric("memory/used_bytes", "bytes", GAUGE, "Memory of the machine in use."),
-    Metric("memory/available_bytes", "bytes", GAUGE, "Memory of the machine that can still be given out."),
-    Metric("memory/used_ratio", "ratio", GAUGE, "Memory of the machine in use, as a share of all of it."),
+    Metric("memory/used_bytes", "bytes", GAUGE, "Memory in use on the machine."),
+    Metric("memory/available_bytes", "bytes", GAUGE, "Memory still available on the machine."),
+    Metric("memory/used_ratio", "ratio", GAUGE, "Share of the machine's memory in use."),
     Metric("process/*/memory_bytes", "bytes", GAUGE, "Resident memory of the training process of a rank."),
-    Metric("cpu/usage_ratio", "ratio", GAUGE, "Processor time in use, as a share of all processors."),
+    Metric("cpu/usage_ratio", "ratio", GAUGE, "CPU time in use, as a share of all CPUs."),
     Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
     Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
     Metric("network/received_bytes_per_second", "bytes/second", GAUGE, "Bytes received per second."),
     Metric("network/sent_bytes_per_second", "bytes/second", GAUGE, "Bytes sent per second."),
     Metric("gpu/*/utilization_ratio", "ratio", GAUGE, "Share of time in which the GPU ran a kernel."),
-    Metric("gpu/*/memory_used_bytes", "bytes", GAUGE, "Memory of the GPU in use."),
-    Metric("gpu/*/memory_total_bytes", "bytes", GAUGE, "Memory of the GPU."),
-    Metric("gpu/*/memory_allocated_bytes", "bytes", GAUGE, "Memory that the framework's allocator has given out."),
-    Metric("gpu/*/memory_reserved_bytes", "bytes", GAUGE, "Memory that the framework's allocator holds."),
-    Metric("gpu/*/memory_peak_bytes", "bytes", GAUGE, "Most memory that the allocator had given out at once."),
+    Metric("gpu/*/memory_used_bytes", "bytes", GAUGE, "GPU memory in use."),
+    Metric("gpu/*/memory_total_bytes", "bytes", GAUGE, "Total GPU memory."),
+    Metric("gpu/*/memory_allocated_bytes", "bytes", GAUGE, "GPU memory allocated to tensors by the framework."),
+    Metric("gpu/*/memory_reserved_bytes", "bytes", GAUGE, "GPU memory reserved by the framework's allocator."),
+    Metric("gpu/*/memory_peak_bytes", "bytes", GAUGE, "Peak GPU memory allocated to tensors."),
     Metric("gpu/*/memory_fragmentation_ratio", "ratio", GAUGE, "Share of the reserved memory in free, split blocks."),
-    Metric("gpu/*/memory_largest_free_bytes", "bytes", GAUGE, "Largest free block that the allocator holds."),
-    Metric("gpu/*/temperature_celsius", "celsius", GAUGE, "Temperature of the GPU."),
-    Metric("gpu/*/power_watts", "watts", GAUGE, "Power that the GPU draws."),
+    Metric("gpu/*/memory_largest_free_bytes", "bytes", GAUGE, "Largest free block of the framework's allocator."),
+    Metric("gpu/*/temperature_celsius", "celsius", GAUGE, "GPU temperature."),
+    Metric("gpu/*/power_watts", "watts", GAUGE, "GPU power draw."),
     Metric("gpu/*/fan_ratio", "ratio", GAUGE, "Fan speed as a share of its maximum."),
     Metric("stepscope/rows_total", "rows", COUNTER, "Rows that the recorder wrote."),
     Metric("stepscope/bytes_total", "bytes", COUNTER, "Bytes that the recorder wrote to its ring."),
-    Metric("stepscope/drops_total", "rows", COUNTER, "Rows that were lost: overwritten before they were drained."),
-    Metric("stepscope/refused_total", "values", COUNTER, "Values that were refused: no number, no name."),
-    Metric("stepscope/log_seconds", "seconds", GAUGE, "Time of one log call on the training thread, mean of a sample."),
-    Metric("stepscope/drain_lag_seconds", "seconds", GAUGE, "Age of the oldest row that was not drained yet."),
-    Metric("stepscope/ring_fill_ratio", "ratio", GAUGE, "Share of the ring that waits to be drained."),
-    Metric("stepscope/tail_bytes", "bytes", GAUGE, "Bytes of the run that are not sealed yet."),
     Metric(
-        "stepscope/watcher_cpu_ratio", "ratio", GAUGE, "Processor time of the watcher, as a share of one processor."
+        "stepscope/drops_total", "rows", COUNTER, "Rows lost because they were overwritten before they were drained."
     ),
+    Metric(
+        "stepscope/refused_total",
+        "values",
+        COUNTER,
+        "Values refused because the value is not a number or the name is invalid.",
+    ),
+    Metric(
+        "stepscope/log_seconds",
+        "seconds",
+        GAUGE,
+        "Time of one log call on the training thread, mean over a sample of calls.",
+    ),
+    Metric("stepscope/drain_lag_seconds", "seconds", GAUGE, "Age of the oldest row that is not drained yet."),
+    Metric("stepscope/ring_fill_ratio", "ratio", GAUGE, "Share of the ring that is waiting to be drained."),
+    Metric("stepscope/tail_bytes", "bytes", GAUGE, "Bytes of the run that are not sealed yet."),
+    Metric("stepscope/watcher_cpu_ratio", "ratio", GAUGE, "CPU time of the watcher, as a share of one CPU."),
     Metric("stepscope/watcher_memory_bytes", "bytes", GAUGE, "Resident memory of the watcher."),
 )
 

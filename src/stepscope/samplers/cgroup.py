@@ -301,14 +301,14 @@ def _count_or_none(path: str) -> int | None:
 
 
 METRICS: tuple[Metric, ...] = (
-    Metric("cgroup/memory_limit_bytes", "bytes", GAUGE, "Memory that the control group may use at most."),
-    Metric("cgroup/memory_current_bytes", "bytes", GAUGE, "Memory of the control group, with its page cache."),
-    Metric("cgroup/memory_used_bytes", "bytes", GAUGE, "Memory of the control group without cache that is idle."),
-    Metric("cgroup/cpu_limit", "processors", GAUGE, "Processors that the control group may use at most."),
-    Metric("cgroup/cpu_ratio", "ratio", GAUGE, "Processor time of the control group, as a share of one processor."),
-    Metric("cgroup/throttled_ratio", "ratio", GAUGE, "Share of scheduling periods in which the quota ran out."),
-    Metric("cgroup/throttled_seconds_total", "seconds", COUNTER, "Time that threads waited for the next quota."),
-    Metric("cgroup/oom_kills_total", "processes", COUNTER, "Processes of the group killed for want of memory."),
+    Metric("cgroup/memory_limit_bytes", "bytes", GAUGE, "Memory limit of the cgroup."),
+    Metric("cgroup/memory_current_bytes", "bytes", GAUGE, "Memory of the cgroup, including page cache."),
+    Metric("cgroup/memory_used_bytes", "bytes", GAUGE, "Memory of the cgroup, without inactive page cache."),
+    Metric("cgroup/cpu_limit", "processors", GAUGE, "CPU limit of the cgroup."),
+    Metric("cgroup/cpu_ratio", "ratio", GAUGE, "CPU time of the cgroup, as a share of one CPU."),
+    Metric("cgroup/throttled_ratio", "ratio", GAUGE, "Share of scheduling periods in which the CPU quota ran out."),
+    Metric("cgroup/throttled_seconds_total", "seconds", COUNTER, "Time that threads were throttled."),
+    Metric("cgroup/oom_kills_total", "processes", COUNTER, "Processes of the cgroup killed because memory ran out."),
 )
 
 

@@ -20,18 +20,17 @@ METRICS: tuple[Metric, ...] = (
         "cpu/usage_ratio",
         "ratio",
         GAUGE,
-        "Processor time in use, as a share of what may be used: the control group's quota where one binds, "
-        "else all processors.",
+        "CPU time in use, as a share of the cgroup's quota if there is one, otherwise of all CPUs.",
     ),
-    Metric("cpu/machine_usage_ratio", "ratio", GAUGE, "Processor time in use, as a share of all of the machine's."),
-    Metric("cpu/*/usage_ratio", "ratio", GAUGE, "Time in which this processor of the machine was in use."),
-    Metric("cpu/iowait_ratio", "ratio", GAUGE, "Share of the machine's processor time idle with a disk request open."),
-    Metric("cpu/steal_ratio", "ratio", GAUGE, "Share of the machine's processor time that went to other guests."),
-    Metric("cpu/count", "processors", GAUGE, "Processors of the machine in service."),
-    Metric("cpu/load_1m", "", GAUGE, "Tasks that run or wait for a processor or disk, mean of a minute."),
-    Metric("cpu/load_5m", "", GAUGE, "Tasks that run or wait for a processor or disk, mean of five minutes."),
-    Metric("cpu/load_15m", "", GAUGE, "Tasks that run or wait for a processor or disk, mean of 15 minutes."),
-    Metric("cpu/frequency_hertz", "hertz", GAUGE, "Clock of the processors, mean of up to 16 of them."),
+    Metric("cpu/machine_usage_ratio", "ratio", GAUGE, "CPU time in use, as a share of all CPUs of the machine."),
+    Metric("cpu/*/usage_ratio", "ratio", GAUGE, "Share of time in which this CPU was in use."),
+    Metric("cpu/iowait_ratio", "ratio", GAUGE, "Share of the machine's CPU time spent waiting for disks."),
+    Metric("cpu/steal_ratio", "ratio", GAUGE, "Share of the machine's CPU time taken by other virtual machines."),
+    Metric("cpu/count", "processors", GAUGE, "CPUs of the machine that are online."),
+    Metric("cpu/load_1m", "", GAUGE, "Tasks that run or wait for a CPU or disk, mean over 1 minute."),
+    Metric("cpu/load_5m", "", GAUGE, "Tasks that run or wait for a CPU or disk, mean over 5 minutes."),
+    Metric("cpu/load_15m", "", GAUGE, "Tasks that run or wait for a CPU or disk, mean over 15 minutes."),
+    Metric("cpu/frequency_hertz", "hertz", GAUGE, "CPU clock, mean over up to 16 CPUs."),
 )
 
 

@@ -19,11 +19,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
     Metric("disk/reads_per_second", "requests/second", GAUGE, "Read requests to disks per second."),
     Metric("disk/writes_per_second", "requests/second", GAUGE, "Write requests to disks per second."),
-    Metric("disk/read_request_bytes", "bytes", GAUGE, "Mean size of a read request; small ones mean scattered access."),
-    Metric("disk/read_wait_seconds", "seconds", GAUGE, "Mean time from a read request to its answer."),
-    Metric("disk/busy_ratio", "ratio", GAUGE, "Share of time with a request open, of the busiest disk."),
-    Metric("disk/free_bytes", "bytes", GAUGE, "Space that is left on the file system of the run."),
-    Metric("disk/used_ratio", "ratio", GAUGE, "Share of the run's file system that is used."),
+    Metric(
+        "disk/read_request_bytes", "bytes", GAUGE, "Mean size of a read request; small requests mean random access."
+    ),
+    Metric("disk/read_wait_seconds", "seconds", GAUGE, "Mean latency of a read request."),
+    Metric("disk/busy_ratio", "ratio", GAUGE, "Share of time in which the busiest disk had a request in flight."),
+    Metric("disk/free_bytes", "bytes", GAUGE, "Free space on the run's file system."),
+    Metric("disk/used_ratio", "ratio", GAUGE, "Share of the run's file system in use."),
 )
 
 

@@ -10,27 +10,26 @@ from stepscope.samplers.kernel import KernelFile, value_of
 from stepscope.samplers.sampler import Sampler
 
 METRICS: tuple[Metric, ...] = (
-    Metric("memory/total_bytes", "bytes", GAUGE, "Memory of the machine."),
-    Metric("memory/used_bytes", "bytes", GAUGE, "Memory of the machine in use."),
-    Metric("memory/available_bytes", "bytes", GAUGE, "Memory of the machine that can still be given out."),
-    Metric("memory/shared_bytes", "bytes", GAUGE, "Memory of the machine in shared segments and tmpfs, as /dev/shm."),
+    Metric("memory/total_bytes", "bytes", GAUGE, "Total memory of the machine."),
+    Metric("memory/used_bytes", "bytes", GAUGE, "Memory in use on the machine."),
+    Metric("memory/available_bytes", "bytes", GAUGE, "Memory still available on the machine."),
+    Metric("memory/shared_bytes", "bytes", GAUGE, "Memory in shared segments and tmpfs such as /dev/shm."),
     Metric(
         "memory/used_ratio",
         "ratio",
         GAUGE,
-        "Memory in use, as a share of what may be used: the control group's limit where one binds, else all of it.",
+        "Memory in use, as a share of the cgroup's limit if there is one, otherwise of all memory.",
     ),
-    Metric("memory/machine_used_ratio", "ratio", GAUGE, "Memory of the machine in use, as a share of all of it."),
+    Metric("memory/machine_used_ratio", "ratio", GAUGE, "Share of the machine's memory in use."),
     Metric(
         "memory/headroom_bytes",
         "bytes",
         GAUGE,
-        "Memory that can still be taken before the kernel kills: of the control group's limit or the machine's, "
-        "whichever is less.",
+        "Memory left before the kernel kills a process: up to the limit of the cgroup or of the machine.",
     ),
-    Metric("swap/total_bytes", "bytes", GAUGE, "Swap space of the machine."),
-    Metric("swap/used_bytes", "bytes", GAUGE, "Swap space of the machine in use."),
-    Metric("swap/used_ratio", "ratio", GAUGE, "Swap space of the machine in use, as a share of all of it."),
+    Metric("swap/total_bytes", "bytes", GAUGE, "Total swap space."),
+    Metric("swap/used_bytes", "bytes", GAUGE, "Swap space in use."),
+    Metric("swap/used_ratio", "ratio", GAUGE, "Share of the machine's swap space in use."),
 )
 
 

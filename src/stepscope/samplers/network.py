@@ -20,8 +20,10 @@ ETHERNET = re.compile(r"eth\d+")
 METRICS: tuple[Metric, ...] = (
     Metric("network/received_bytes_per_second", "bytes/second", GAUGE, "Bytes received per second."),
     Metric("network/sent_bytes_per_second", "bytes/second", GAUGE, "Bytes sent per second."),
-    Metric("network/errors_per_second", "packets/second", GAUGE, "Packets broken on receiving or sending per second."),
-    Metric("network/drops_per_second", "packets/second", GAUGE, "Packets dropped for want of room per second."),
+    Metric("network/errors_per_second", "packets/second", GAUGE, "Packets with receive or send errors per second."),
+    Metric(
+        "network/drops_per_second", "packets/second", GAUGE, "Packets dropped per second because buffers were full."
+    ),
     Metric(
         "network/infiniband_received_bytes_per_second",
         "bytes/second",

@@ -13,7 +13,7 @@ from stepscope.samplers.sampler import Sampler
 INTEL = "0x8086"
 
 METRICS: tuple[Metric, ...] = (
-    Metric("gpu/intel/*/clock_hertz", "hertz", GAUGE, "Clock of the Intel GPU, by the number of its card."),
+    Metric("gpu/intel/*/clock_hertz", "hertz", GAUGE, "Clock of an Intel GPU, by card number."),
 )
 
 

@@ -21,12 +21,12 @@ PART = re.compile(r"core \d+|tccd\d+")
 KELVIN = 273
 
 METRICS: tuple[Metric, ...] = (
-    Metric("power/cpu_watts", "watts", GAUGE, "Power that the processors draw, all packages together."),
-    Metric("power/cpu_joules_total", "joules", COUNTER, "Energy of the processors since the watcher began."),
-    Metric("power/dram_watts", "watts", GAUGE, "Power that the memory modules draw, where they are counted apart."),
-    Metric("power/machine_watts", "watts", GAUGE, "Power that the whole machine draws, where it has a counter."),
-    Metric("power/*/watts", "watts", GAUGE, "Power at one meter of the machine, by chip and label."),
-    Metric("temperature/cpu_celsius", "celsius", GAUGE, "Temperature of the hottest processor."),
+    Metric("power/cpu_watts", "watts", GAUGE, "Power draw of all CPU packages."),
+    Metric("power/cpu_joules_total", "joules", COUNTER, "Energy used by the CPUs since the watcher started."),
+    Metric("power/dram_watts", "watts", GAUGE, "Power draw of the memory modules, if measured separately."),
+    Metric("power/machine_watts", "watts", GAUGE, "Power draw of the whole machine, if it has a sensor."),
+    Metric("power/*/watts", "watts", GAUGE, "Power at one sensor of the machine, by chip and label."),
+    Metric("temperature/cpu_celsius", "celsius", GAUGE, "Temperature of the hottest CPU."),
     Metric("temperature/*/celsius", "celsius", GAUGE, "Temperature at one sensor of the machine, by chip and label."),
 )
 

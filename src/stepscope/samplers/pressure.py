@@ -1,4 +1,4 @@
-"""Pressure: the share of time in which tasks waited for processors, memory or disks (kernel PSI)."""
+"""Pressure stall information: the share of time in which tasks waited for CPUs, memory or disks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.samplers.sampler import Sampler
 # "full" CPU pressure is undefined for a whole machine: the kernel writes 0 there, which would be a lie.
 KINDS = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
 WHO = {"some": "at least one task", "full": "every task"}
-WHAT = {"cpu": "a processor", "memory": "memory", "io": "a disk"}
+WHAT = {"cpu": "a CPU", "memory": "memory", "io": "a disk"}
 
 METRICS: tuple[Metric, ...] = tuple(
     metric

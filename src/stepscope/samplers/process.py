@@ -28,45 +28,55 @@ HIDDEN = {"stat": "*", "io": "read_bytes_per_second", "smaps_rollup": "pss_bytes
 """The value that is missing if a file may not be read."""
 
 METRICS: tuple[Metric, ...] = (
-    Metric("process/*/cpu_ratio", "ratio", GAUGE, "Processor time of the rank's process, as a share of one processor."),
+    Metric("process/*/cpu_ratio", "ratio", GAUGE, "CPU time of the rank's process, as a share of one CPU."),
     Metric("process/*/memory_bytes", "bytes", GAUGE, "Resident memory of the rank's process."),
     Metric(
         "process/*/pss_bytes",
         "bytes",
         GAUGE,
-        "Memory of the rank's process, shared pages divided among their users; once a minute, below 2 GiB only.",
+        "Memory of the rank's process, with shared pages divided among their users; once a minute, below 2 GiB.",
     ),
     Metric("process/*/threads", "threads", GAUGE, "Threads of the rank's process."),
     Metric("process/*/open_files", "files", GAUGE, "Open files, sockets and pipes of the rank's process."),
-    Metric("process/*/read_bytes_per_second", "bytes/second", GAUGE, "Bytes that the rank's process read from disks."),
-    Metric("process/*/write_bytes_per_second", "bytes/second", GAUGE, "Bytes that the rank's process wrote to disks."),
-    Metric("process/*/children", "processes", GAUGE, "Processes that the rank's process has started and that run."),
-    Metric("process/*/workers", "processes", GAUGE, "Data loader workers and other processes of multiprocessing."),
+    Metric(
+        "process/*/read_bytes_per_second",
+        "bytes/second",
+        GAUGE,
+        "Bytes per second that the rank's process read from disks.",
+    ),
+    Metric(
+        "process/*/write_bytes_per_second",
+        "bytes/second",
+        GAUGE,
+        "Bytes per second that the rank's process wrote to disks.",
+    ),
+    Metric("process/*/children", "processes", GAUGE, "Running child processes of the rank's process."),
+    Metric("process/*/workers", "processes", GAUGE, "Data loader workers and other multiprocessing processes."),
     Metric(
         "process/*/tree_cpu_ratio",
         "ratio",
         GAUGE,
-        "Processor time of the rank with all it started, as a share of one processor.",
+        "CPU time of the rank and all its child processes, as a share of one CPU.",
     ),
     Metric(
         "process/*/tree_memory_bytes",
         "bytes",
         GAUGE,
-        "Resident memory of the rank with all it started; shared pages count once for each.",
+        "Resident memory of the rank and all its child processes; shared pages count once per process.",
     ),
     Metric(
         "process/*/tree_read_bytes_per_second",
         "bytes/second",
         GAUGE,
-        "Bytes that the rank and all it started read from disks.",
+        "Bytes per second that the rank and all its child processes read from disks.",
     ),
     Metric(
         "process/*/tree_requested_bytes_per_second",
         "bytes/second",
         GAUGE,
-        "Bytes that the rank and all it started got from read calls: from disks, the page cache, pipes and sockets.",
+        "Bytes per second that the rank and all its child processes read, from disks, page cache, pipes and sockets.",
     ),
-    Metric("process/*/worker/*/cpu_ratio", "ratio", GAUGE, "Processor time of a worker, as a share of one processor."),
+    Metric("process/*/worker/*/cpu_ratio", "ratio", GAUGE, "CPU time of a worker, as a share of one CPU."),
     Metric("process/*/worker/*/memory_bytes", "bytes", GAUGE, "Resident memory of a worker."),
 )
 

@@ -1,6 +1,6 @@
-"""The rules that come with Stepscope: sober thresholds, and the remedy that one needs at three in the morning.
+"""The built-in alert rules.
 
-What to do is told in the words of the diagnosis (`core/remedies.py`): `KINDS` says which finding a rule is about.
+Their remedies are those of the diagnosis (`core/remedies.py`): `KINDS` maps each rule to its finding.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ KINDS: dict[str, str] = {
     "hang": "hang",
     "stall": "hang",
 }
-"""The finding, or the cause of one, whose remedy a rule tells; the others have their own in `ALARMS`."""
+"""The finding, or the cause of a finding, whose remedy a rule prints; the other rules have theirs in `ALARMS`."""
 
 LOSSES = ("loss", "*/loss")
 ALL_LOSSES = ("loss", "*/loss", "*_loss", "*/*_loss")
 HOUR = 3600.0
 SLOW_FOR = 30.0
-"""Seconds for which steps must be slow: on a shared machine a moment of it says nothing."""
+"""Seconds for which steps must be slow; on a shared machine a shorter slowdown means nothing."""
 LEAST_WAIT = 0.003
-"""Seconds of a step that waiting for data must take to be worth a word: the diagnosis has the same floor."""
+"""Seconds per step below which waiting for data is not reported; the diagnosis has the same floor."""
 
 
 def rules(limits: Mapping[str, float] | None = None) -> list[Rule]:
@@ -92,7 +92,7 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             metric=LOSSES,
             over="mean",
             cooldown=0.0,
-            help="The loss rises at once above what its own noise explains; known with the same or the next point.",
+            help="The loss jumps above its own noise; detected at the same or the next point.",
         ),
         Rule(
             "loss_divergence",
@@ -101,7 +101,7 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             severity=CRITICAL,
             cooldown=HOUR,
-            help="The loss has risen by half or more, undoes what was learned, and does not come back.",
+            help="The loss has risen by half or more, loses earlier progress, and does not recover.",
         ),
         Rule(
             "not_finite",
@@ -110,7 +110,7 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             severity=CRITICAL,
             cooldown=HOUR,
-            message="{metric} is {shown} since step {step}",
+            message="{metric} has been {shown} since step {step}",
             help="A loss is NaN or infinite.",
         ),
         Rule(
@@ -120,7 +120,7 @@ def _loss(given: Mapping[str, float]) -> list[Rule]:
             over="mean",
             options={"rise": given["loss_increase"]},
             cooldown=HOUR,
-            help="The loss has risen above what it had reached, by the given share and beyond its noise, and stays.",
+            help="The loss has risen above its best level, by the threshold and beyond its noise, and stays there.",
         ),
         Rule(
             "loss_plateau",
@@ -145,7 +145,7 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             lasting=Window(3, POINTS),
             clear=f"median(grad_norm, 20) < {exploded:g} or median(grad_norm, 20) < 2 * baseline(grad_norm, 200, 5)",
             cooldown=600.0,
-            message=f"the gradient norm is {{shown}} for three points: above {exploded:g} and four times what it was",
+            message=f"the gradient norm is {{shown}} for three points: above {exploded:g} and four times its baseline",
             help="The gradient norm is above the threshold and four times its baseline, for three points.",
         ),
         Rule(
@@ -155,8 +155,8 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             lasting=Window(5, POINTS),
             severity=CRITICAL,
             cooldown=HOUR,
-            message="the gradient norm is {shown} for five points, at step {step}",
-            help="The gradient norm is NaN or infinite for five points: longer than a loss scaler needs.",
+            message="the gradient norm has been {shown} for five points, at step {step}",
+            help="The gradient norm is NaN or infinite for five points, longer than a loss scaler needs to recover.",
         ),
         Rule(
             "gradient_vanishing",
@@ -179,7 +179,7 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             lasting=Window(10, POINTS),
             cooldown=HOUR,
             message="the learning rate is {shown}",
-            help="The learning rate is above any that trains.",
+            help="The learning rate is too high to train.",
         ),
         Rule(
             "learning_rate_too_low",
@@ -187,7 +187,7 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             over="max",
             cooldown=HOUR,
             message=f"the learning rate has been below {low:g} for 100 points: {{shown}}",
-            help="The learning rate is too low to change anything, for 100 points.",
+            help="The learning rate has been too low to have an effect for 100 points.",
         ),
         Rule(
             "learning_rate_frozen",
@@ -196,8 +196,8 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             over="max",
             severity=INFO,
             cooldown=HOUR,
-            message="the learning rate stands at {shown}, below a hundredth of its highest, for 1 000 points",
-            help="The learning rate no longer moves and is below a hundredth of its highest value.",
+            message="the learning rate has been constant at {shown}, below 1 % of its highest value, for 1 000 points",
+            help="The learning rate no longer changes and is below 1 % of its highest value.",
         ),
     ]
 
@@ -212,7 +212,7 @@ def _own_metrics() -> list[Rule]:
             severity=INFO,
             options={"score": 2.0},
             cooldown=HOUR,
-            help="A metric of the program's own, such as a reward, has a value or a level that it has not had before.",
+            help="A metric that you log, such as a reward, has a value or level that it has never had before.",
         ),
     ]
 
@@ -229,7 +229,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             cooldown=1800.0,
             message="a step takes {shown} (median of 20): training has lost "
             f"{given['training_speed']:.0%} of its speed or more",
-            help="Steps take longer than before by the given loss of speed, for half a minute.",
+            help="Speed has dropped by the threshold for half a minute.",
         ),
         Rule(
             "data_starvation",
@@ -239,8 +239,8 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             clear=f"mean(phase/data, 100) / mean(step_seconds, 100) < {0.8 * given['data_wait']:g}",
             lasting=Window(100, STEPS),
             cooldown=HOUR,
-            message="the training waits for data {value:.0%} of the time",
-            help="Waiting for the next batch takes the given share of the step, and 3 ms or more, over 100 steps.",
+            message="training waits for data {value:.0%} of the time",
+            help="Waiting for data takes more than the threshold share of a step, and at least 3 ms, over 100 steps.",
         ),
         Rule(
             "straggler",
@@ -249,7 +249,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             options={"share": given["straggler"]},
             lasting=Window(2, POINTS),
             cooldown=HOUR,
-            help="One rank works longer in a step than the others, who wait for it.",
+            help="One rank needs longer per step than the others, which wait for it.",
         ),
     ]
 
@@ -266,7 +266,7 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.1,
             cooldown=HOUR,
             message=f"GPU {{instance}} was busy {{shown}} of the last {idle / 60:g} min",
-            help="A GPU is used less than the given share for minutes.",
+            help="GPU utilization has been below the threshold for minutes.",
         ),
         Rule(
             "gpu_memory",
@@ -275,7 +275,7 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.02,
             cooldown=HOUR,
             message="GPU {instance} has {value:.0%} of its memory in use",
-            help="Memory of a card in use, as a share of its capacity.",
+            help="The share of GPU memory in use is above the threshold.",
         ),
         Rule(
             "gpu_temperature",
@@ -284,14 +284,14 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.05,
             cooldown=HOUR,
             message="GPU {instance} is at {shown}",
-            help="A GPU is hot for a minute.",
+            help="A GPU has been above the threshold temperature for a minute.",
         ),
         Rule(
             "gpu_throttled",
             when=throttled,
             cooldown=HOUR,
-            message="GPU {instance} runs with lowered clocks most of the time: heat or power",
-            help="A GPU lowers its clocks for heat or power in more than half of the samples of a minute.",
+            message="GPU {instance} runs at reduced clocks most of the time because of heat or power",
+            help="A GPU has reduced its clocks because of heat or power in more than half of a minute's samples.",
         ),
     ]
 
@@ -306,8 +306,8 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.05,
             severity=INFO,
             cooldown=HOUR,
-            message="the processors are {shown} busy",
-            help="All processors are busy for minutes.",
+            message="the CPUs are {shown} busy",
+            help="All CPUs have been busy for minutes.",
         ),
         Rule(
             "memory_pressure",
@@ -317,7 +317,7 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             cooldown=1800.0,
             escalate=Escalation(1800.0),
             message="{shown} of the memory (of the container's limit, if there is one) is in use",
-            help="Memory of the machine or of the container in use.",
+            help="The share of memory in use, of the machine or the container, is above the threshold.",
         ),
         Rule(
             "io_wait",
@@ -325,8 +325,8 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             lasting=span,
             hysteresis=0.2,
             cooldown=HOUR,
-            message="the processors wait for disks {shown} of the time",
-            help="Processors wait for disks.",
+            message="the CPUs wait for disks {shown} of the time",
+            help="The CPUs spend more than the threshold share of their time waiting for disks.",
         ),
         Rule(
             "io_pressure",
@@ -335,7 +335,7 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
             hysteresis=0.2,
             cooldown=HOUR,
             message="everything on the machine waited for disks {shown} of the last minute",
-            help="All tasks at once wait for disks (the kernel's pressure figures).",
+            help="All tasks wait for disks at the same time (pressure stall information of the kernel).",
         ),
         Rule(
             "disk_usage",
@@ -357,21 +357,21 @@ def _memory() -> list[Rule]:
             detect="leak",
             metric=("process/*/tree_memory_bytes",),
             cooldown=2 * HOUR,
-            help="Memory of a rank's processes grows without end; tells the time that is left, critical below 2 hours.",
+            help="Memory of a rank's processes keeps growing; reports the time left, critical below 2 hours.",
         ),
         Rule(
             "gpu_memory_leak",
             detect="gpu_leak",
             metric=("gpu/*/memory_allocated_bytes",),
             cooldown=2 * HOUR,
-            help="Memory that the framework has allocated on a GPU grows without end; tells the time until it is full.",
+            help="Memory that the framework has allocated on a GPU keeps growing; reports the time until it is full.",
         ),
         Rule(
             "disk_filling",
             detect="disk_full",
             metric=("disk/free_bytes",),
             cooldown=HOUR,
-            help="The file system of the run will be full within 2 hours at the present rate.",
+            help="The file system of the run will be full within 2 hours at the current rate.",
         ),
     ]
 
@@ -386,7 +386,7 @@ def _ends() -> list[Rule]:
             severity=CRITICAL,
             cooldown=0.0,
             message="rank {rank} has ended, {end}",
-            help="A rank died; the message has the cause: exception, signal, out of memory.",
+            help="A rank died; the message has the cause: exception, signal or out of memory.",
         ),
         Rule(
             "preempted",
@@ -404,14 +404,14 @@ def _ends() -> list[Rule]:
             severity=CRITICAL,
             cooldown=0.0,
             message="rank {rank} hangs: {why}",
-            help="No step ends any more and nothing moves.",
+            help="No step ends any more and the process makes no progress.",
         ),
         Rule(
             "stall",
             event=("stalled",),
             until=("recovered", "ended", "running"),
             cooldown=600.0,
-            message="rank {rank} stands still: {why}",
+            message="rank {rank} is stalled: {why}",
             help="No step has ended for much longer than usual.",
         ),
     ]
@@ -436,7 +436,7 @@ def _faults() -> list[Rule]:
             severity=CRITICAL,
             cooldown=600.0,
             message="GPU {gpu} reports Xid {xid}: {meaning}",
-            help="The driver reports an error of a GPU.",
+            help="The driver reports a GPU error (Xid).",
         ),
         Rule(
             "gpu_ecc",
@@ -445,15 +445,15 @@ def _faults() -> list[Rule]:
             severity=CRITICAL,
             cooldown=600.0,
             message="GPU {gpu} has {errors} uncorrected memory errors",
-            help="Memory of a GPU has errors that could not be corrected.",
+            help="GPU memory has uncorrectable errors.",
         ),
         Rule(
             "oom_kill",
             event=("cgroup_oom_kill",),
             severity=CRITICAL,
             cooldown=60.0,
-            message="the kernel killed {count} processes for memory",
-            help="The kernel killed a process of the container: often a worker.",
+            message="the kernel killed {count} processes because memory ran out",
+            help="The kernel killed a process of the container, often a worker, because memory ran out.",
         ),
     ]
 
@@ -467,7 +467,7 @@ def _own() -> list[Rule]:
             same=("sampler",),
             cooldown=600.0,
             message="{sampler} cannot be sampled: {error}",
-            help="A source of the machine fails.",
+            help="A source of machine metrics fails.",
         ),
         Rule(
             "gpu_driver_hung",
@@ -475,7 +475,7 @@ def _own() -> list[Rule]:
             until=("gpu_driver_back",),
             severity=CRITICAL,
             cooldown=0.0,
-            message="the GPU driver does not answer for {waited_seconds:.0f} s",
+            message="the GPU driver has not answered for {waited_seconds:.0f} s",
             help="The GPU driver does not answer.",
         ),
         Rule(
@@ -483,7 +483,7 @@ def _own() -> list[Rule]:
             when="rate(value, 30s) > 0",
             metric=("stepscope/drops_total", "stepscope/drops_total/*"),
             cooldown=1800.0,
-            message="rows are lost: they come faster than the disk takes them",
+            message="rows are lost: they arrive faster than they can be written to disk",
             help="Rows were overwritten before they were written to disk.",
         ),
     ]

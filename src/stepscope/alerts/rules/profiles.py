@@ -31,9 +31,9 @@ class Profile:
 
 
 PROFILES: dict[str, Profile] = {
-    "default": Profile("sober thresholds: what should wake somebody"),
+    "default": Profile("moderate thresholds: alerts worth waking up for"),
     "strict": Profile(
-        "earlier warnings, for a run that must not be lost",
+        "earlier warnings, for a run that you cannot afford to lose",
         {
             "loss_increase": 0.05,
             "training_speed": 0.25,
@@ -49,27 +49,30 @@ PROFILES: dict[str, Profile] = {
             "gpu_temperature": 75.0,
         },
     ),
-    "quiet": Profile("only what ends or ruins a run", only=(CRITICAL, "memory_leak", "disk_filling", "disk_usage")),
+    "quiet": Profile(
+        "only alerts about failures that end or ruin a run",
+        only=(CRITICAL, "memory_leak", "disk_filling", "disk_usage"),
+    ),
     "performance-monitoring": Profile(
-        "the guide to performance monitoring, basic example: loss 10 %, GPU memory 90 %, CPU 95 %, speed 50 %",
+        "loss 10 %, GPU memory 90 %, CPU 95 %, speed 50 %",
         {"loss_increase": 0.1, "gpu_memory": 0.9, "cpu_usage": 0.95, "training_speed": 0.5},
     ),
     "performance-monitoring-advanced": Profile(
-        "the same guide, advanced example: loss 5 %, GPU memory 85 %, CPU 90 %, speed 70 %",
+        "stricter: loss 5 %, GPU memory 85 %, CPU 90 %, speed 70 %",
         {"loss_increase": 0.05, "gpu_memory": 0.85, "cpu_usage": 0.9, "training_speed": 0.7},
     ),
     "training-monitor": Profile(
-        "the training monitor's configuration: CPU 85 %, memory 80 %, gradient norm 10, learning rate 1e-8",
+        "thresholds of `TrainingMonitor`: CPU 85 %, memory 80 %, gradient norm 10, learning rate 1e-8",
         {"cpu_usage": 0.85, "memory_usage": 0.8, "grad_norm_exploded": 10.0, "learning_rate_too_low": 1e-8},
         plain=True,
     ),
     "gpu-monitor": Profile(
-        "the GPU monitor's advice: 80 °C, memory 90 %, gradient norm 10, loss not decreasing",
+        "thresholds of `GPUMonitor`: 80 °C, memory 90 %, gradient norm 10, loss not decreasing",
         {"gpu_temperature": 80.0, "gpu_memory": 0.9, "memory_usage": 0.9, "grad_norm_exploded": 10.0},
         plain=True,
     ),
     "resource-monitor": Profile(
-        "the resource callback's options: GPU below 50 %, memory 90 %, I/O wait 30 %, 80 °C",
+        "thresholds of `ResourceMonitorCallback`: GPU below 50 %, memory 90 %, I/O wait 30 %, 80 °C",
         {"gpu_utilization": 0.5, "memory_usage": 0.9, "io_wait": 0.3, "gpu_temperature": 80.0},
     ),
 }

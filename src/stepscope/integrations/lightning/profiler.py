@@ -42,19 +42,19 @@ class ProfilerCallback(MonitorCallback):
         """Prepare; nothing starts before the fit.
 
         Args:
-            enabled: whether it does anything.
-            profile_epochs: which epochs, from 0.
-            profile_steps: batches to record in each; fewer if the epoch ends before.
-            warmup_steps: batches before that in which the profiler runs and is not believed.
-            activities: of "cpu" and "cuda"; what the machine does not have is passed over.
+            enabled: true turns the profiler on.
+            profile_epochs: epochs to profile, from 0.
+            profile_steps: batches to record in each epoch; fewer if the epoch is shorter.
+            warmup_steps: batches before recording in which the profiler runs but its results are discarded.
+            activities: devices to profile, "cpu" and "cuda"; missing devices are skipped.
             record_shapes: record the shapes of tensors.
-            with_stack: record where in the source each operation was called; slower.
+            with_stack: record the source location of each operation; slower.
             output_dir: folder of the traces.
-            export_chrome_trace: write them.
-            log_top_k_ops: operations that are listed.
-            profile_memory: record what operations take of memory.
-            max_trace_bytes: a larger trace is compressed, or left out.
-            project: of the run that is begun if there is none.
+            export_chrome_trace: write the traces.
+            log_top_k_ops: slowest operations to print, by own time.
+            profile_memory: record allocations of operations.
+            max_trace_bytes: size limit in bytes; a larger trace is compressed, or dropped.
+            project: project of a new run, if there is no current run.
         """
         super().__init__(enabled=enabled, project=project)
         self.profile_epochs = [int(epoch) for epoch in profile_epochs]

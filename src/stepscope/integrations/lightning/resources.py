@@ -62,21 +62,21 @@ class ResourceMonitorCallback(MonitorCallback):
         """Prepare; nothing starts before the fit.
 
         Args:
-            enabled: whether it does anything.
-            log_interval: batches between two reports on the console; one that has no newer sample is left out.
-            gpu_monitoring: look at GPUs.
-            cpu_monitoring: look at processors, memory and this process.
-            io_monitoring: look at disks and network.
-            alert_gpu_underutilization: whether a rule is wanted for a GPU below its threshold.
-            alert_memory_pressure: whether one is wanted for memory above its threshold.
-            alert_io_bottleneck: whether one is wanted for waiting on disks.
-            gpu_util_threshold: share of time: 0.5, 50 or "50%".
-            memory_threshold: share of memory, likewise.
-            io_wait_threshold: share of time, likewise.
-            alert_batches: how many batches in a row are an extended period.
-            export_timeseries: write `epoch_<n>.csv` files.
-            timeseries_path: folder of those.
-            project: of the run that is begun if there is none.
+            enabled: false turns the callback off.
+            log_interval: batches between reports on the console; a report without a new sample is skipped.
+            gpu_monitoring: sample GPUs.
+            cpu_monitoring: sample CPUs, memory and this process.
+            io_monitoring: sample disks and network.
+            alert_gpu_underutilization: alert on a GPU below its threshold.
+            alert_memory_pressure: alert on memory above its threshold.
+            alert_io_bottleneck: alert on waiting for disks above its threshold.
+            gpu_util_threshold: GPU utilization: 0.5, 50 or "50%".
+            memory_threshold: share of memory in use.
+            io_wait_threshold: share of time spent waiting for disks.
+            alert_batches: batches in a row beyond a threshold before an alert.
+            export_timeseries: write one CSV file per epoch.
+            timeseries_path: folder of the CSV files.
+            project: project of a new run, if there is no current run.
             make_machine: returns the machine to look at.
         """
         super().__init__(enabled=enabled, project=project)

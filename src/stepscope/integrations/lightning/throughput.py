@@ -1,4 +1,4 @@
-"""Throughput of a Lightning training: samples and batches per second, data waits, memory; every epoch."""
+"""Throughput of a Lightning training, per epoch: samples and batches per second, waiting for data, memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from stepscope.integrations.lightning.recording import Recording
 
 DEFINITIONS = {
-    "samples_per_second": "samples of this rank's batches / seconds from the begin of the epoch to the end of its last "
-    "batch, evaluation and checkpoints left out",
+    "samples_per_second": "samples of this rank / seconds from the start of the epoch to the end of its last batch, "
+    "without evaluation and checkpoints",
     "batches_per_second": "batches / the same seconds",
-    "batch_load_time_ms": "how long the loop waited for each batch, whoever loads it",
-    "batch_transform_time_ms": "time of the dataset's transforms, in whichever process they run, and in the hooks "
-    "on_before_batch_transfer and on_after_batch_transfer, for each batch",
-    "memory_dataset_mb": "MiB of arrays, tensors and texts that the training dataset holds in this process",
-    "memory_cache_mb": "MiB of those that it calls a cache",
-    "memory_peak_mb": "MiB: most that the allocator gave out on the device, on a CPU most resident memory",
-    "throughput_efficiency": "throughput / throughput if no batch were waited for: 1 - time waiting for data / time",
+    "batch_load_time_ms": "time that the loop waited for each batch, with or without workers",
+    "batch_transform_time_ms": "time of the dataset's transforms for each batch, in any process, plus the hooks "
+    "on_before_batch_transfer and on_after_batch_transfer",
+    "memory_dataset_mb": "MiB of arrays, tensors and texts in the training dataset of this process",
+    "memory_cache_mb": "MiB of those in attributes with 'cache' in their name",
+    "memory_peak_mb": "MiB: peak of the allocator on a GPU, otherwise peak resident memory of the process",
+    "throughput_efficiency": "throughput / throughput without waiting for data: 1 - time waiting for data / time",
 }
-"""What each figure means; recorded in the run as an event."""
+"""Definition of each value; recorded in the run as an event."""
 
 
 class ThroughputMonitorCallback(MonitorCallback):
@@ -46,11 +46,11 @@ class ThroughputMonitorCallback(MonitorCallback):
         """Prepare; nothing starts before the fit.
 
         Args:
-            enabled: whether it does anything.
-            log_interval: epochs between two reports.
-            track_memory: also measure memory of dataset, cache and process.
-            track_timing: also measure the waits for batches, and transforms.
-            project: of the run that is begun if there is none.
+            enabled: false turns the callback off.
+            log_interval: epochs between reports.
+            track_memory: measure memory of dataset, cache and process (`memory_…`).
+            track_timing: measure waiting for batches, and transforms (`batch_…_time_ms`).
+            project: project of a new run, if there is no current run.
         """
         super().__init__(enabled=enabled, project=project)
         self.log_interval = max(1, int(log_interval))
