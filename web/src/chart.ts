@@ -5,7 +5,7 @@ import "uplot/dist/uPlot.min.css";
 
 import { linearTicks, logTicks, multiples, sharer } from "./axis.ts";
 import { h, show } from "./dom.ts";
-import { clock, moment, ticks } from "./format.ts";
+import { duration, moment, ticks } from "./format.ts";
 import { type Drawn, type Frame, type Limit, type MarkLine, paint } from "./strokes.ts";
 import { colour } from "./theme.ts";
 
@@ -234,8 +234,8 @@ function wall(at: number, increment: number): string {
 
 function since(seconds: number, increment: number): string {
   if (Math.abs(seconds) < 1e-9) return "0";
-  if (increment < 1) return `${seconds.toFixed(Math.max(0, Math.ceil(-Math.log10(increment))))}s`;
-  if (increment >= 3600 && Math.abs(seconds) < 86400) return `${Math.round(seconds / 3600)}h`;
-  if (increment >= 60 && Math.abs(seconds) < 3600) return `${Math.round(seconds / 60)}m`;
-  return clock(seconds);
+  if (increment < 1) return `${seconds.toFixed(Math.max(0, Math.ceil(-Math.log10(increment))))}\u202fs`;
+  if (increment >= 3600 && Math.abs(seconds) < 86400) return `${Math.round(seconds / 3600)}\u202fh`;
+  if (increment >= 60 && Math.abs(seconds) < 3600) return `${Math.round(seconds / 60)}\u202fmin`;
+  return duration(seconds);
 }

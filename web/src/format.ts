@@ -1,213 +1,239 @@
-/** Numbers, durations and moments for people. Absent is "–", never 0. */
+/**
+ * Numbers and times for people, by the same rules as `stepscope/core/numbers.py`: both pass `tests/golden/numbers.json`.
+ * Spaces inside a number are narrow and do not break.
+ */
 
-export const ABSENT = "–";
-const THIN = "\u202f";
+export const ABSENT = "-";
+const SPACE = "\u202f";
+const [DAY, HOUR, MINUTE] = [86400, 3600, 60];
+const SPANS = [
+  [DAY, "d", HOUR, "h"],
+  [HOUR, "h", MINUTE, "min"],
+  [MINUTE, "min", 1, "s"],
+] as const;
+const FRACTIONS = [
+  [1, "s"],
+  [1e-3, "ms"],
+  [1e-6, "µs"],
+  [1e-9, "ns"],
+] as const;
+const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+const PREFIXES = [
+  [1e12, "T"],
+  [1e9, "G"],
+  [1e6, "M"],
+  [1e3, "k"],
+] as const;
+/** Counts below this are written out; from the second on there is no prefix. */
+const [UNSCALED, LARGEST] = [9999.5, 999.5e12];
+const SYMBOLS: Record<string, string> = { celsius: "°C", watts: "W", joules: "J", hertz: "Hz", percent: "%" };
+const BASE_UNITS: Record<string, readonly [number, string]> = {
+  MiB: [2 ** 20, "bytes"],
+  GiB: [2 ** 30, "bytes"],
+  milliseconds: [1e-3, "seconds"],
+  "MiB/second": [2 ** 20, "bytes/second"],
+};
+/** Factors from which a change is no longer a percentage, and from which it is only "over". */
+const [MANY_TIMES, MOST_TIMES] = [10, 100_000];
 
-/** Return a number with about `digits` significant digits, without noise. */
-export function number(value: number | null | undefined, digits = 4): string {
-  if (value === null || value === undefined) return ABSENT;
-  if (Number.isNaN(value)) return "NaN";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
-  if (value === 0) return "0";
-  const size = Math.abs(value);
-  if (size >= 1e15 || size < 1e-4) return signed(exponent(value, digits));
-  if (Number.isInteger(value) && size < 1e7) return signed(grouped(String(value)));
-  if (size >= 1e5) return signed(grouped(String(Math.round(value))));
-  const text = value.toPrecision(digits);
-  return signed(text.includes("e") ? grouped(String(Math.round(value))) : trimmed(text));
+type Maybe = number | null | undefined;
+
+function isNumber(amount: Maybe): amount is number {
+  return amount !== null && amount !== undefined && Number.isFinite(amount);
 }
 
-function exponent(value: number, digits: number): string {
-  const [mantissa = "0", power = "0"] = value.toExponential(Math.max(0, digits - 2)).split("e");
-  return `${trimmed(mantissa)}e${power.replace("+", "")}`;
+/** Return a number with so many significant digits; powers of ten below 0.001 and from a million on. */
+export function number(amount: Maybe, digits = 4): string {
+  if (amount === null || amount === undefined) return ABSENT;
+  if (!Number.isFinite(amount)) return Number.isNaN(amount) ? "NaN" : amount > 0 ? "inf" : "-inf";
+  const size = Math.abs(amount);
+  if (size === 0) return "0";
+  if (size < 1e-3 || size >= 999_999.5) {
+    return power(amount);
+  }
+  if (size >= 10 ** (digits - 1) - 0.05) return amount.toFixed(0);
+  return trimmed(amount.toFixed(digits - 1 - Math.floor(Math.log10(size))));
 }
 
 function trimmed(text: string): string {
   return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
 }
 
-function signed(text: string): string {
-  return text.replace(/^-/, "−");
+/** Return a value in the unit that suits it: 21.9 GiB, 34 ms, 91.6 %, 12.3k samples/s. */
+export function value(amount: Maybe, unit = ""): string {
+  if (!isNumber(amount)) return number(amount);
+  const [factor, base] = BASE_UNITS[unit] ?? [1, unit];
+  const scaled = amount * factor;
+  const [kind = "", per] = base.split("/");
+  const rate = per === undefined ? "" : `/${per === "second" ? "s" : per}`;
+  if (kind === "seconds") return duration(scaled) + rate;
+  if (kind === "bytes") return bytes(scaled) + rate;
+  if (kind === "ratio") return `${number(scaled * 100, 3)}${SPACE}%${rate}`;
+  if (kind === "percent") return `${number(scaled, 3)}${SPACE}%${rate}`;
+  if (!kind) return number(scaled) + rate;
+  const [figure, prefix] = withPrefix(scaled);
+  const symbol = SYMBOLS[kind];
+  return symbol ? `${figure}${SPACE}${prefix}${symbol}${rate}` : `${figure}${prefix}${SPACE}${kind}${rate}`;
 }
 
-function grouped(text: string): string {
-  return text.length < 6 ? text : text.replace(/\B(?=(\d{3})+$)/g, THIN);
+/** Return a value without the name of its unit, where a title shows it: 12.3k of samples per second. */
+export function short(amount: Maybe, unit = ""): string {
+  if (!isNumber(amount)) return number(amount);
+  if (!unit || unit in BASE_UNITS || /^(seconds|bytes|ratio|percent)(\/|$)/.test(unit)) return value(amount, unit);
+  return withPrefix(amount).join("");
 }
 
-const LETTERS = [
-  [1e12, "T"],
-  [1e9, "G"],
-  [1e6, "M"],
-  [1e3, "k"],
-] as const;
-
-/** Return a large count in short: 12.4k, 3.1M; beyond thousands of T as a power of 10, as 2.5e19. */
-export function count(value: number | null | undefined): string {
-  if (value === null || value === undefined || !Number.isFinite(value)) return number(value);
-  const short = Number(value.toPrecision(3));
-  const size = Math.abs(short);
-  const [factor, letter] = LETTERS.find(([limit]) => size >= limit) ?? [1, ""];
-  if (size < 1e4 || size >= 1e15) return number(size < 1e4 ? value : short, 3);
-  return signed(`${trimmed((short / factor).toPrecision(3))}${letter}`);
+/** Return the figure of a count and its SI prefix, which is empty below 10 000 and beyond the largest prefix. */
+function withPrefix(amount: number): [string, string] {
+  const size = Math.abs(amount);
+  if (size < UNSCALED || size >= LARGEST) return [number(amount, 3), ""];
+  const [factor, prefix] = PREFIXES.find(([limit]) => size >= limit * 0.9995) ?? [1, ""];
+  return [number(amount / factor, 3), prefix];
 }
 
-/** A sentence begins with a capital; the server's words are parts of sentences. */
+/** Return a duration: 34 ms, 2.5 s, 1 h 12 min, 3 d 4 h. */
+export function duration(seconds: Maybe): string {
+  if (!isNumber(seconds)) return number(seconds);
+  const size = Math.abs(seconds);
+  if (size < MINUTE - 0.05) {
+    const [scale, label] = FRACTIONS.find(([limit]) => size >= limit * 0.9995) ?? (size ? [1e-9, "ns"] : [1, "s"]);
+    return `${number(seconds / scale, 3)}${SPACE}${label}`;
+  }
+  const sign = seconds < 0 ? "-" : "";
+  const whole = Math.round(size);
+  if (whole >= 1000 * DAY) return `${sign}${number(whole / DAY, 3)}${SPACE}d`;
+  const [scale, label, lower, rest] = SPANS.find(([limit]) => whole >= limit) ?? SPANS[2];
+  const remainder = Math.floor((whole % scale) / lower);
+  const first = `${sign}${Math.floor(whole / scale)}${SPACE}${label}`;
+  return remainder ? `${first}${SPACE}${remainder}${SPACE}${rest}` : first;
+}
+
+/** Return how long ago something was, in one unit: now, 5 min, 3 h, 12 d. */
+export function age(seconds: number): string {
+  const [scale, label] = SPANS.find(([limit]) => seconds >= limit) ?? [1, "s"];
+  return seconds < 5 ? "now" : `${Math.floor(seconds / scale)}${SPACE}${label}`;
+}
+
+/** Return how long ago something was as part of a sentence: now, 5 min ago. */
+export function ago(seconds: number): string {
+  return seconds < 5 ? "now" : `${age(seconds)} ago`;
+}
+
+/** Return a size in powers of 1024: 512 B, 21.9 GiB. */
+export function bytes(amount: Maybe): string {
+  if (!isNumber(amount)) return number(amount);
+  const power = sizePower(amount);
+  return `${number(amount / 1024 ** power, 3)}${SPACE}${SIZES[power] ?? ""}`;
+}
+
+function sizePower(amount: number): number {
+  const power = SIZES.findLastIndex((_, at) => Math.abs(amount) >= 1024 ** at * 0.9995);
+  return Math.max(0, power);
+}
+
+/** Return a share in whole percent: 42 %, <1 %. */
+export function share(ratio: Maybe): string {
+  if (!isNumber(ratio)) return number(ratio);
+  return ratio > 0 && ratio < 0.005 ? `<1${SPACE}%` : `${(ratio * 100).toFixed(0)}${SPACE}%`;
+}
+
+/** Return a relative change, new / old - 1: +3.21 %, and from a factor of 10 on "60 times more" or "less". */
+export function change(ratio: Maybe): string {
+  if (!isNumber(ratio)) return number(ratio);
+  const factor = ratio + 1;
+  if (factor >= MANY_TIMES) return `${times(factor)} more`;
+  if (factor > 0 && factor <= 1 / MANY_TIMES) return `${times(1 / factor)} less`;
+  if (ratio <= -MANY_TIMES) return "changed sign";
+  const size = Math.abs(ratio) * 100;
+  if (size < 0.005) return `0${SPACE}%`;
+  return `${ratio > 0 ? "+" : ""}${(ratio * 100).toFixed(size < 10 ? 2 : size < 100 ? 1 : 0)}${SPACE}%`;
+}
+
+function times(factor: number): string {
+  return factor >= MOST_TIMES ? `over ${count(MOST_TIMES)} times` : `${count(Math.round(factor))} times`;
+}
+
+/** Return a whole number in groups of three digits: 12 345. */
+export function count(amount: Maybe): string {
+  if (!isNumber(amount)) return number(amount);
+  return Math.round(amount)
+    .toFixed(0)
+    .replace(/\B(?=(\d{3})+$)/g, SPACE);
+}
+
+/** Return an amount of money: two decimals, or enough digits to show that it is not zero. */
+export function amount(money: Maybe): string {
+  if (!isNumber(money)) return number(money);
+  const size = Math.abs(money);
+  if (size >= 100_000) return number(money);
+  if (size >= 0.1 || size === 0) return money.toFixed(2);
+  return size >= 1e-4 ? String(Number(money.toPrecision(2))) : "<0.0001";
+}
+
+/** Return a text with a capital first letter; texts of the server are parts of sentences. */
 export function capital(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
-const BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-
-/** Return bytes in the power of 1024 that reads best. */
-export function bytes(value: number): string {
-  let place = 0;
-  let size = value;
-  while (Math.abs(size) >= 1000 && place < BYTES.length - 1) {
-    size /= 1024;
-    place += 1;
-  }
-  return `${number(size, 3)}${THIN}${BYTES[place] ?? ""}`;
-}
-
-/** Return a measured duration: 12 µs, 3.4 ms, 1.25 s, 4m 10s. */
-export function duration(seconds: number | null | undefined): string {
-  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return number(seconds);
-  const size = Math.abs(seconds);
-  if (size >= 60) return clock(seconds);
-  if (size >= 1) return `${number(seconds, 3)}${THIN}s`;
-  if (size >= 1e-3) return `${number(seconds * 1e3, 3)}${THIN}ms`;
-  if (size >= 1e-6) return `${number(seconds * 1e6, 3)}${THIN}µs`;
-  return size === 0 ? `0${THIN}s` : `${number(seconds * 1e9, 3)}${THIN}ns`;
-}
-
-/** Return an amount of money: two digits after the point, or enough to show that it is not nothing. */
-export function amount(value: number | null | undefined): string {
-  if (value === null || value === undefined || !Number.isFinite(value)) return number(value);
-  const size = Math.abs(value);
-  if (size >= 1e5) return number(Math.round(value));
-  if (size >= 0.1 || size === 0) return signed(value.toFixed(2));
-  return size >= 1e-4 ? signed(value.toPrecision(2)) : "<0.0001";
-}
-
-/** Return a span of time in its two largest units: 3d 4h, 2h 05m, 4m 10s, 12s. */
-export function clock(seconds: number | null | undefined): string {
-  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return ABSENT;
-  const sign = seconds < 0 ? "−" : "";
-  const whole = Math.round(Math.abs(seconds));
-  const [days, hours, minutes, rest] = [
-    Math.floor(whole / 86400),
-    Math.floor(whole / 3600) % 24,
-    Math.floor(whole / 60) % 60,
-    whole % 60,
-  ];
-  if (days >= 1000) return `${sign}${count(days)}d`;
-  if (days) return `${sign}${days}d ${hours}h`;
-  if (hours) return `${sign}${hours}h ${two(minutes)}m`;
-  if (minutes) return `${sign}${minutes}m ${two(rest)}s`;
-  return `${sign}${rest}s`;
-}
-
-function two(value: number): string {
-  return String(value).padStart(2, "0");
-}
-
-/** Return how long ago a moment was, in one unit. */
-export function ago(seconds: number): string {
-  if (seconds < 1.5) return "now";
-  if (seconds < 90) return `${Math.round(seconds)} s ago`;
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min ago`;
-  if (seconds < 129600) return `${Math.round(seconds / 3600)} h ago`;
-  if (seconds < 60 * 86400) return `${Math.round(seconds / 86400)} days ago`;
-  return seconds < 700 * 86400
-    ? `${Math.round(seconds / 2629800)} months ago`
-    : `${Math.round(seconds / 31557600)} years ago`;
-}
-
-/** Return a moment (seconds since 1970) in the reader's own time: 14:03:12, with the day if it is not today. */
-export function moment(time: number | null | undefined, now: number = Date.now() / 1000): string {
-  if (time === null || time === undefined || !Number.isFinite(time)) return ABSENT;
+/** Return a time (Unix seconds) in the reader's time zone: 14:03:12, with the date if it is not today. */
+export function moment(time: Maybe, now: number = Date.now() / 1000): string {
+  if (!isNumber(time)) return ABSENT;
   const date = new Date(time * 1000);
   const today = new Date(now * 1000);
-  const hours = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  if (date.toDateString() === today.toDateString()) return hours;
-  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${hours}`;
+  const clock = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  if (date.toDateString() === today.toDateString()) return clock;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
 }
 
-const SUFFIXES: Record<string, string> = {
-  celsius: "°C",
-  watts: "W",
-  joules: "J",
-  hertz: "Hz",
-  steps: "steps",
-  samples: "samples",
-  tokens: "tokens",
-  nats: "nats",
-  "samples/second": "samples/s",
-  "tokens/second": "tokens/s",
-  "steps/second": "steps/s",
-  "batches/second": "batches/s",
-};
-
-/** Return a value of a metric in the way its unit is read. */
-export function value(amount: number | null | undefined, unit = ""): string {
-  if (amount === null || amount === undefined || !Number.isFinite(amount)) return number(amount);
-  if (unit === "bytes") return bytes(amount);
-  if (unit === "bytes/second") return `${bytes(amount)}/s`;
-  if (unit === "seconds") return duration(amount);
-  if (unit === "ratio") return `${number(amount * 100, 3)}${THIN}%`;
-  if (unit === "percent") return `${number(amount, 3)}${THIN}%`;
-  if (unit === "hertz" && Math.abs(amount) >= 1e6) return `${number(amount / 1e6, 4)}${THIN}MHz`;
-  const suffix = SUFFIXES[unit] ?? unit;
-  const text = brief(amount, unit);
-  return suffix ? `${text}${THIN}${suffix}` : text;
+function two(amount: number): string {
+  return String(amount).padStart(2, "0");
 }
 
-/** Return a value without the name of its unit, where the chart it stands in says that already. */
-export function brief(amount: number | null, unit = ""): string {
-  if (amount === null || !Number.isFinite(amount)) return number(amount);
-  if (/^(bytes|bytes\/second|seconds|ratio|percent)$/.test(unit)) return value(amount, unit);
-  return unit.includes("second") || Math.abs(amount) >= 1e7 ? count(amount) : number(amount);
-}
-
-/** Return the labels of an axis: as many decimals as its step needs, one unit for all; on a log axis each as it reads best. */
+/** Return the labels of an axis: as many decimals as its steps need, one unit for all; on a log axis each on its own. */
 export function ticks(values: number[], unit = "", log = false): string[] {
   if (log) return logTicks(values, unit);
   const step = values.length > 1 ? Math.abs((values[1] ?? 0) - (values[0] ?? 0)) : 0;
   const largest = Math.max(...values.map(Math.abs), 0);
+  const [factor, label] = tickUnit(largest, unit);
+  return values.map((one) => (one === 0 && !unit ? "0" : `${decimal(one / factor, step / factor)}${label}`));
+}
+
+/** Return the factor and the label that all ticks of an axis share. */
+function tickUnit(largest: number, unit: string): readonly [number, string] {
   if (unit === "bytes" || unit === "bytes/second") {
-    let place = 0;
-    for (let size = largest; size >= 1000 && place < BYTES.length - 1; size /= 1024) place += 1;
-    const factor = 1024 ** place;
-    const each = unit === "bytes" ? "" : "/s";
-    return values.map((one) => `${plain(one / factor, step / factor)}${THIN}${BYTES[place] ?? ""}${each}`);
+    const power = sizePower(largest);
+    return [1024 ** power, `${SPACE}${SIZES[power] ?? ""}${unit === "bytes" ? "" : "/s"}`];
   }
   if (unit === "seconds") {
-    const [factor, letter] = largest >= 1 || largest === 0 ? [1, "s"] : largest >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
-    return values.map((one) => `${plain(one * factor, step * factor)}${THIN}${letter}`);
+    const [scale, label] = largest ? (FRACTIONS.find(([limit]) => largest >= limit) ?? [1e-9, "ns"]) : [1, "s"];
+    return [scale, `${SPACE}${label}`];
   }
-  if (unit === "ratio") return values.map((one) => `${plain(one * 100, step * 100)}${THIN}%`);
-  const [factor, letter] =
-    largest >= 1e15
-      ? ([1, ""] as const)
-      : (LETTERS.find(([limit]) => largest >= 1e4 && largest >= limit) ?? ([1, ""] as const));
-  return values.map((one) => (one === 0 ? "0" : `${plain(one / factor, step / factor)}${letter}`));
+  if (unit === "ratio") return [0.01, `${SPACE}%`];
+  if (unit === "percent") return [1, `${SPACE}%`];
+  if (largest < 1e4 || largest >= LARGEST) return [1, ""];
+  return PREFIXES.find(([limit]) => largest >= limit) ?? [1, ""];
 }
 
-/** Each value as its unit reads best; without one all as powers of 10 where some are so large that they have no other name. */
+/** Each value as its unit suits it; all as powers of 10 if some have no prefix. */
 function logTicks(values: number[], unit: string): string[] {
-  if (["bytes", "bytes/second", "seconds", "ratio"].includes(unit)) return values.map((one) => value(one, unit));
-  const vast = values.some((one) => one >= 1e15);
-  return values.map((one) => (vast && one >= 1e4 ? exponent(one, 3) : count(one)));
+  if (/^(bytes|bytes\/second|seconds|ratio|percent)$/.test(unit)) return values.map((one) => value(one, unit));
+  const vast = values.some((one) => one >= LARGEST);
+  return values.map((one) => (vast && one >= 1e4 ? power(one) : withPrefix(one).join("")));
 }
 
-function plain(amount: number, step: number): string {
+function power(amount: number): string {
+  const [mantissa = "0", exponent = "0"] = amount.toExponential(2).split("e");
+  return `${trimmed(mantissa)}e${exponent.replace("+", "")}`;
+}
+
+/** Return a tick with as many decimals as its axis needs. */
+function decimal(amount: number, step: number): string {
   if (amount === 0) return "0";
   const size = Math.abs(amount);
-  if (size < 1e-3 || size >= 1e7 || step === 0) return number(amount, 3);
-  return signed(amount.toFixed(decimals(step)));
+  return size < 1e-3 || size >= 1e7 || step === 0 ? number(amount, 3) : amount.toFixed(decimals(step));
 }
 
-/** Return how many decimals tell the ticks of an axis apart, exactly where few are enough. */
+/** Return how many decimals distinguish the ticks of an axis. */
 function decimals(step: number): number {
   const least = Math.min(8, Math.max(0, Math.ceil(-Math.log10(step) - 1e-9)));
   for (let many = least; many <= Math.min(8, least + 2); many += 1) {

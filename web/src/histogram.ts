@@ -3,7 +3,7 @@
 import { type Histograms, json, reason } from "./api.ts";
 import type { ChartLink } from "./chart_link.ts";
 import { h, setText, show } from "./dom.ts";
-import { moment, number } from "./format.ts";
+import { count, moment, number } from "./format.ts";
 import { colour, onTheme } from "./theme.ts";
 import { hideTip, showTip } from "./tooltip.ts";
 import { nextFrame, watchSight, watchSize } from "./viewport.ts";
@@ -163,7 +163,7 @@ export class HistogramPanel {
   /** By its step; by the clock where nobody gave steps. */
   private where(row: Rows[number]): string {
     const stepless = this.rows.length > 1 && this.rows.every((one) => one.step === this.rows[0]?.step);
-    return stepless ? moment(row.time) : `step ${number(row.step)}`;
+    return stepless ? moment(row.time) : `step ${count(row.step)}`;
   }
 
   private hover(event: MouseEvent): void {
@@ -179,7 +179,7 @@ export class HistogramPanel {
     const value = shown.high - ((event.clientY - rect.top - TOP) / (HEIGHT - TOP - BOTTOM)) * (shown.high - shown.low);
     const bin = row.edges.findIndex((edge, at) => value >= edge && value < (row.edges[at + 1] ?? -Infinity));
     const total = row.counts.reduce((sum, many) => sum + many, 0);
-    const text = bin < 0 ? "none here" : `${number(row.counts[bin] ?? 0)} of ${number(total)}`;
+    const text = bin < 0 ? "none here" : `${count(row.counts[bin] ?? 0)} of ${count(total)}`;
     const label = bin < 0 ? "" : `${number(row.edges[bin], 3)} … ${number(row.edges[bin + 1], 3)}`;
     showTip(event.clientX, event.clientY, this.where(row), [{ colour: colour("line-0"), label, text }], []);
   }

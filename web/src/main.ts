@@ -4,7 +4,7 @@ import "./style.css";
 import { json, reason, type Server, type Status } from "./api.ts";
 import { zoomOf, zoomText } from "./chart_link.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
-import { ago, number } from "./format.ts";
+import { ago, count } from "./format.ts";
 import { helpDialog } from "./help.ts";
 import { type Place, parse, Router } from "./router.ts";
 import { RunModel } from "./run.ts";
@@ -290,7 +290,7 @@ class Shell implements Page {
       const done =
         status?.progress === null || status?.progress === undefined
           ? status?.step
-            ? `step ${number(status.step)}`
+            ? `step ${count(status.step)}`
             : ""
           : `${Math.floor(status.progress * 100)} %`;
       const word = !status ? "" : status.state !== "running" ? status.state : tone === "stale" ? "stale" : done;

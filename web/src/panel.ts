@@ -8,7 +8,7 @@ import type { CurveBuffer } from "./curve_buffer.ts";
 import { acrossOf, metricLines } from "./curve_lines.ts";
 import type { Curve, Curves } from "./curves.ts";
 import { fill, h, setText, show } from "./dom.ts";
-import { clock, moment, number, value } from "./format.ts";
+import { count, duration, moment, value } from "./format.ts";
 import type { Live } from "./live.ts";
 import { Readings } from "./readings.ts";
 import type { Drawn, Limit, MarkLine } from "./strokes.ts";
@@ -394,7 +394,7 @@ export class Panel {
     const { unit } = this.spec;
     const said: string[] = [];
     const bad = this.lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0);
-    if (bad) said.push(`${number(bad)} NaN or ∞`);
+    if (bad) said.push(`${count(bad)} NaN or infinite`);
     if (shown?.above) said.push(`${shown.above} above, to ${value(shown.most, unit)}`);
     if (shown?.below) said.push(`${shown.below} below, to ${value(shown.least, unit)}`);
     if (shown && this.current.log && this.lines.some((line) => line.min.some((low) => low <= 0)))
@@ -452,7 +452,7 @@ export class Panel {
     const { unit } = this.spec;
     const note =
       high > low && !line.bare
-        ? `${value(low, unit)} … ${value(high, unit)}${many > 1 ? `, ${number(many)} points` : ""}`
+        ? `${value(low, unit)} … ${value(high, unit)}${many > 1 ? `, ${count(many)} points` : ""}`
         : undefined;
     const ink = typeof line.colour === "number" ? lineColour(line.colour) : colour(line.colour);
     return {
@@ -470,10 +470,10 @@ export class Panel {
       const main = this.lines[0];
       const step = main ? (main.x[nearest(main.x, x)] ?? x) : x;
       const time = clock_?.timeAt(step) ?? null;
-      return `step ${number(Math.round(step))}${time === null ? "" : ` · ${moment(time)}`}`;
+      return `step ${count(Math.round(step))}${time === null ? "" : ` · ${moment(time)}`}`;
     }
     const step = clock_?.stepAt(x) ?? null;
-    return `${this.current.axis === "wall" ? moment(x) : clock(x - this.origin())}${step === null ? "" : ` · step ${number(Math.round(step))}`}`;
+    return `${this.current.axis === "wall" ? moment(x) : duration(x - this.origin())}${step === null ? "" : ` · step ${count(Math.round(step))}`}`;
   }
 
   private leave(): void {

@@ -2,7 +2,7 @@
 
 import { type Line, valueAt } from "./chart_line.ts";
 import { fill, h, setText } from "./dom.ts";
-import { brief } from "./format.ts";
+import { short } from "./format.ts";
 import { colour, lineColour } from "./theme.ts";
 
 /** A row of values; `named` says whose each is. */
@@ -35,7 +35,7 @@ export class Readings {
     }
     main.forEach((line, place) => {
       const text = this.texts[place];
-      if (text) setText(text, brief(valueAt(line, x, end), unit));
+      if (text) setText(text, short(valueAt(line, x, end), unit));
     });
   }
 }

@@ -2,7 +2,7 @@
 
 import type { PhaseShare } from "./api.ts";
 import { type Child, h, s } from "./dom.ts";
-import { duration, number } from "./format.ts";
+import { duration, share, value } from "./format.ts";
 
 const STATE: Record<string, { tone: string; icon: string }> = {
   running: { tone: "go", icon: "M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11z" },
@@ -103,7 +103,7 @@ export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend 
     .filter((one) => one.share > 0.0005)
     .sort((one, other) => order(one.phase) - order(other.phase));
   const paint = (phase: string): Record<string, string> => ({ background: `var(--${phaseColour(phase)})` });
-  const said = shown.map((one) => `${one.phase} ${number(one.share * 100, 2)} %`).join(", ");
+  const said = shown.map((one) => `${one.phase} ${share(one.share)}`).join(", ");
   const bar = h(
     "div",
     { class: "phases", attrs: { role: "img", "aria-label": `A step: ${said}` } },
@@ -112,7 +112,7 @@ export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend 
         "div",
         {
           class: "phase",
-          title: `${one.phase}: ${duration(one.mean)} per step, ${number(one.share * 100, 3)} %`,
+          title: `${one.phase}: ${duration(one.mean)} per step, ${value(one.share, "ratio")}`,
           style: { "flex-grow": String(one.share), ...paint(one.phase) },
         },
         one.share > 0.09 ? h("span", {}, one.phase) : null,
@@ -127,7 +127,7 @@ export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend 
       h("i", { class: "swatch", style: paint(one.phase) }),
       h("span", { class: "phase-name" }, one.phase),
       h("span", { class: "num" }, duration(one.mean)),
-      h("span", { class: "num soft" }, `${number(one.share * 100, 2)} %`),
+      h("span", { class: "num soft" }, share(one.share)),
     ),
   );
   return h("div", { class: "phases-box" }, bar, h("ul", { class: "phase-keys" }, keys));

@@ -4,7 +4,7 @@ import { test } from "node:test";
 import type { Alert, Metric, Metrics, Row, RunEvent } from "../src/api.ts";
 import { byUrgency, isOpen, matching, stateWord } from "../src/views/alert_order.ts";
 import { shade } from "../src/views/colour_scale.ts";
-import { change, quantity, tone } from "../src/views/difference.ts";
+import { quantity, tone } from "../src/views/difference.ts";
 import { fileName } from "../src/views/file_name.ts";
 import { shares } from "../src/views/ledger_classes.ts";
 import { labels } from "../src/views/line_labels.ts";
@@ -56,14 +56,6 @@ test("alerts are found by all words, in labels too", () => {
   const some = [alert({ rule: "gpu-hot", labels: { gpu: "2" } }), alert({ rule: "loss-nan" })];
   assert.equal(matching(some, "HOT 2").length, 1);
   assert.equal(matching(some, "").length, 2);
-});
-
-test("a difference is a signed percentage, or a factor where it is large", () => {
-  assert.equal(change(0.031), "+3.1\u202f%");
-  assert.equal(change(-0.2), "−20.0\u202f%");
-  assert.equal(change(0), "0\u202f%");
-  assert.equal(change(24), "25×");
-  assert.equal(change(null), "–");
 });
 
 test("verdicts have a tone", () => {

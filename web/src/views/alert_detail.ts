@@ -4,7 +4,7 @@ import type { Alert } from "../api.ts";
 import { ChartLink } from "../chart_link.ts";
 import { Curves } from "../curves.ts";
 import { fill, h } from "../dom.ts";
-import { ABSENT, duration, moment, number, value } from "../format.ts";
+import { ABSENT, count, duration, moment, value } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { RunModel } from "../run.ts";
 import { coded, empty, severityMark } from "../widgets.ts";
@@ -138,7 +138,7 @@ export class Detail {
       ["since", moment(alert.since, now)],
       ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "it lasts"],
       ["lasted", alert.since === null ? ABSENT : duration(Math.max(0, end - alert.since))],
-      ["step", alert.step === null ? ABSENT : number(alert.step)],
+      ["step", alert.step === null ? ABSENT : count(alert.step)],
       ["rank", alert.rank === null ? "all, or the machine" : String(alert.rank)],
       ...Object.entries(evidence)
         .filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")

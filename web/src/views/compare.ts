@@ -8,7 +8,7 @@ import { ChartLink, zoomOf, zoomText } from "../chart_link.ts";
 import type { CurveBuffer } from "../curve_buffer.ts";
 import { Curves } from "../curves.ts";
 import { type Child, fill, h, setText, show } from "../dom.ts";
-import { clock, moment, number } from "../format.ts";
+import { count, duration, moment } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { Place } from "../router.ts";
 import { search } from "../search.ts";
@@ -246,7 +246,7 @@ class CompareView implements Mounted {
     const { range } = this.link;
     show(this.zoom, range !== null);
     const [from, to] = (range ?? []).map((x) =>
-      axis === "step" ? number(Math.round(x)) : axis === "wall" ? moment(x) : clock(x),
+      axis === "step" ? count(Math.round(x)) : axis === "wall" ? moment(x) : duration(x),
     );
     setText(this.zoom, `${axis === "step" ? "Step " : ""}${from} – ${to}  ✕`);
   }

@@ -2,9 +2,9 @@
 
 import type { ComparedRun, Comparison, Quantity } from "../api.ts";
 import { fill, h } from "../dom.ts";
-import { ABSENT, clock, value } from "../format.ts";
+import { ABSENT, change, duration, value } from "../format.ts";
 import { phaseBar, phaseColour, stateMark } from "../widgets.ts";
-import { change, quantity, tone } from "./difference.ts";
+import { quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 
 /** Add the end of their ids to the names of runs that are called the same. */
@@ -50,7 +50,7 @@ export function runMark(run: ComparedRun, place: number, href: string, orders: M
     swatch(place),
     h("a", { class: "compare-name", title: name, attrs: { href } }, name),
     stateMark(run.state),
-    h("span", { class: "soft num" }, clock(run.duration)),
+    h("span", { class: "soft num" }, duration(run.duration)),
     base,
     remove,
   );

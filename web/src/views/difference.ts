@@ -1,15 +1,4 @@
-/** How far one number is from another, in words. */
-
-import { ABSENT, number } from "../format.ts";
-
-/** Return a difference as a signed percentage, or as a factor where that reads better. */
-export function change(ratio: number | null): string {
-  if (ratio === null || !Number.isFinite(ratio)) return ABSENT;
-  if (Math.abs(ratio) >= 10) return `${number(ratio + 1, 2)}×`;
-  const percent = ratio * 100;
-  const text = Math.abs(percent).toFixed(Math.abs(percent) < 100 ? 1 : 0);
-  return Number(text) === 0 ? "0\u202f%" : `${percent > 0 ? "+" : "−"}${text}\u202f%`;
-}
+/** Words of a comparison. */
 
 /** Return the class of a verdict: good, bad, or neither. */
 export function tone(verdict: string): string {
@@ -17,7 +6,7 @@ export function tone(verdict: string): string {
   return /^(worse|slower|regress)/.test(verdict) ? "bad" : "even";
 }
 
-/** Return a quantity in words: "loss@1999" is the loss at step 1999, "loss@500s" that after 500 seconds, "loss@50%" that half way. */
+/** Return a quantity in words: "loss@1999" is "loss at step 1999", "loss@50%" is "loss at 50 % of the run". */
 export function quantity(name: string): string {
   return name
     .replace(/@(\d+)$/, " at step $1")

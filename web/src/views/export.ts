@@ -4,7 +4,7 @@ import "./export.css";
 import { json, type Metric, type Recipe, reason } from "../api.ts";
 import { zoomOf } from "../chart_link.ts";
 import { fill, h, setText } from "../dom.ts";
-import { count } from "../format.ts";
+import { short, value } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
@@ -157,8 +157,8 @@ class ExportView implements Mounted {
     setText(
       this.said,
       chosen.length
-        ? `${chosen.length} of ${this.metrics.length} metrics, ${count(points)} points`
-        : `all ${this.metrics.length} metrics, ${count(points)} points; tick some to take only those`,
+        ? `${chosen.length} of ${this.metrics.length} metrics, ${value(points, "points")}`
+        : `all ${this.metrics.length} metrics, ${value(points, "points")}; tick some to take only those`,
     );
     const kept = this.list.scrollTop;
     fill(
@@ -190,7 +190,7 @@ class ExportView implements Mounted {
         { title: metric.help || metric.name },
         box,
         h("span", { class: "export-name" }, metric.name),
-        h("span", { class: "soft num" }, count(metric.count)),
+        h("span", { class: "soft num" }, short(metric.count, "points")),
       ),
     );
   }

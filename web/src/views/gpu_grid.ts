@@ -2,7 +2,7 @@
 
 import type { Machine } from "../api.ts";
 import { fill, h, setAttr, setText, show } from "../dom.ts";
-import { ABSENT, bytes, number, value } from "../format.ts";
+import { ABSENT, bytes, share, value } from "../format.ts";
 import { throttled } from "./throttling.ts";
 
 type Metrics = Record<string, number | null>;
@@ -53,7 +53,7 @@ class Tile {
     const [used, total] = [metrics.memory_used_bytes ?? null, metrics.memory_total_bytes ?? null];
     const heat = metrics.temperature_celsius ?? null;
     const limit = metrics.power_limit_watts ?? null;
-    setText(this.use, use === null ? ABSENT : `${number(use * 100, 2)}\u202f%`);
+    setText(this.use, use === null ? ABSENT : share(use));
     width(this.useBar, use, use !== null && use < IDLE ? "idle" : "");
     setText(this.memory, used === null ? ABSENT : total === null ? bytes(used) : `${bytes(used)} of ${bytes(total)}`);
     width(
@@ -68,10 +68,7 @@ class Tile {
       this.power,
       watts === null ? ABSENT : `${Math.round(watts)}${limit === null ? "" : ` / ${Math.round(limit)}`}\u202fW`,
     );
-    setText(
-      this.clock,
-      metrics.sm_clock_hertz == null ? ABSENT : `${number((metrics.sm_clock_hertz ?? 0) / 1e9, 3)}\u202fGHz`,
-    );
+    setText(this.clock, value(metrics.sm_clock_hertz, "hertz"));
     const why = throttled(metrics);
     setText(this.warning, why);
     show(this.warning, why !== "");

@@ -4,7 +4,7 @@ import "./ledger.css";
 import { json, type Ledger, type Status } from "../api.ts";
 import { CachedAnswer } from "../cached_answer.ts";
 import { type Child, fill, h } from "../dom.ts";
-import { amount, capital, clock, duration, number, value } from "../format.ts";
+import { ABSENT, amount, capital, count, duration, number, value } from "../format.ts";
 import { redraw } from "../redraw.ts";
 import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../widgets.ts";
@@ -87,7 +87,8 @@ function numbers(found: Ledger): [string, string, string, string][] {
   ];
   const summed = found.imported && !found.imported.timed ? "added up, as its log tells no time; " : "";
   const unknown = (found.seconds.unknown ?? 0) / (found.paid_seconds || 1);
-  const dark = unknown < 0.001 ? "of the time was productive" : `at least; its log does not tell of ${share(unknown)}`;
+  const dark =
+    unknown < 0.001 ? "of the time was productive" : `at least; its log does not tell of ${value(unknown, "ratio")}`;
   const rows: [string, string, string, string][] = [
     ["Wall clock", duration(found.wall_seconds), summed + ways.join(", "), "From the first start to the last end"],
     [
@@ -98,7 +99,7 @@ function numbers(found: Ledger): [string, string, string, string][] {
     ],
     [
       "Money",
-      money ? `${amount(money.total)} ${money.currency}` : "–",
+      money ? `${amount(money.total)} ${money.currency}` : ABSENT,
       money
         ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} an hour, ${money.source}`
         : "no price is set: ledger.price in stepscope.yaml",
@@ -106,7 +107,7 @@ function numbers(found: Ledger): [string, string, string, string][] {
     ],
     [
       "Energy",
-      energy ? `${number(energy.kwh, 3)} kWh` : "–",
+      energy ? `${number(energy.kwh, 3)} kWh` : ABSENT,
       energy ? energyNote(energy) : "no meter: neither GPUs nor processors told their power",
       definitions.joules ?? "",
     ],
@@ -114,8 +115,8 @@ function numbers(found: Ledger): [string, string, string, string][] {
   if (forecast)
     rows.push([
       "Ends in",
-      clock(forecast.seconds),
-      `${clock(forecast.low)} to ${clock(forecast.high)}${forecast.money === null ? "" : `; ${amount(forecast.money)} more to spend`}`,
+      duration(forecast.seconds),
+      `${duration(forecast.low)} to ${duration(forecast.high)}${forecast.money === null ? "" : `; ${amount(forecast.money)} more to spend`}`,
       forecast.text,
     ]);
   return rows;
@@ -123,7 +124,7 @@ function numbers(found: Ledger): [string, string, string, string][] {
 
 function energyNote(energy: NonNullable<Ledger["energy"]>): string {
   const co2 = energy.co2_kg === null ? "" : `${number(energy.co2_kg, 3)} kg CO₂ (${energy.region}), `;
-  const seen = energy.covered_ratio > 0.98 ? "" : `, seen ${share(energy.covered_ratio)} of the time`;
+  const seen = energy.covered_ratio > 0.98 ? "" : `, seen ${value(energy.covered_ratio, "ratio")} of the time`;
   return `${co2}by ${energy.sources.join(", ")}${seen}`;
 }
 
@@ -131,7 +132,7 @@ function classes(found: Ledger): Child {
   const rows = shares(found.seconds, found.wall_seconds);
   if (!rows.length) return empty("No time yet", "The run has been seen for less than a moment.");
   const { money, energy } = found;
-  const said = rows.map((one) => `${spoken(one.name)} ${share(one.share)}`).join(", ");
+  const said = rows.map((one) => `${spoken(one.name)} ${value(one.share, "ratio")}`).join(", ");
   const bar = h(
     "div",
     { class: "phases", attrs: { role: "img", "aria-label": `All time: ${said}` } },
@@ -140,7 +141,7 @@ function classes(found: Ledger): Child {
         "div",
         {
           class: "phase",
-          title: `${spoken(one.name)}: ${duration(one.seconds)}, ${share(one.share)}`,
+          title: `${spoken(one.name)}: ${duration(one.seconds)}, ${value(one.share, "ratio")}`,
           style: { "flex-grow": String(one.share), background: classColour(one.name) },
         },
         one.share > 0.09 ? h("span", {}, spoken(one.name)) : null,
@@ -159,14 +160,14 @@ function classes(found: Ledger): Child {
         ),
     },
     { title: "Time", class: "num", cell: (one) => duration(one.seconds) },
-    { title: "Share", class: "num", cell: (one) => share(one.share) },
+    { title: "Share", class: "num", cell: (one) => value(one.share, "ratio") },
     ...(money ? [{ title: money.currency, class: "num", cell: (one: Share) => amount(money.classes[one.name]) }] : []),
     ...(energy
       ? [
           {
             title: "kWh",
             class: "num ledger-energy",
-            cell: (one: Share) => small((energy.joules[one.name] ?? 0) / JOULES_PER_KWH),
+            cell: (one: Share) => number((energy.joules[one.name] ?? 0) / JOULES_PER_KWH, 3),
           },
         ]
       : []),
@@ -207,7 +208,7 @@ function wasted(found: Ledger): Child {
               { class: "num soft" },
               [
                 duration(one.seconds),
-                share(one.share ?? 0),
+                value(one.share ?? 0, "ratio"),
                 ...(money ? [`${amount(money.classes[one.class])} ${money.currency}`] : []),
               ].join(" · "),
             ),
@@ -238,7 +239,7 @@ function advice(found: Ledger): Child {
               "p",
               { class: "next" },
               coded(capital(one.remedy)),
-              one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "",
+              one.gain_ratio ? ` (at most ${value(one.gain_ratio, "ratio")})` : "",
             ),
           ),
         ),
@@ -274,16 +275,8 @@ function attempts(found: Ledger): Child {
   );
 }
 
-function share(ratio: number): string {
-  return `${(ratio * 100).toFixed(1)} %`;
-}
-
-function small(value: number): string {
-  return value > 0 && value < 1e-4 ? "<0.0001" : number(value, 3);
-}
-
-function many(count: number, what: string): string {
-  return `${number(count)} ${what}${count === 1 ? "" : "s"}`;
+function many(number: number, what: string): string {
+  return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
 }
 
 export const ledger: View = {

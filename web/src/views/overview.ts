@@ -6,7 +6,7 @@ import { CachedAnswer } from "../cached_answer.ts";
 import type { Axis } from "../chart.ts";
 import { zoomText } from "../chart_link.ts";
 import { type Child, fill, h, setText, show } from "../dom.ts";
-import { ABSENT, ago, clock, count, duration, moment, number, value } from "../format.ts";
+import { ABSENT, ago, count, duration, moment, number, value } from "../format.ts";
 import { markersOf } from "../markers.ts";
 import { axisOf } from "../metric_axis.ts";
 import { Panel } from "../panel.ts";
@@ -234,7 +234,7 @@ class OverviewView implements Mounted {
   /** A moment by how long after the begin of the run it was. */
   private when(time: number | null): string {
     const begun = this.run.head.value?.run.created;
-    return time === null ? "" : begun ? `+${clock(time - begun)}` : moment(time);
+    return time === null ? "" : begun ? `+${duration(time - begun)}` : moment(time);
   }
 
   private drawProgress(status: Status): void {
@@ -246,16 +246,16 @@ class OverviewView implements Mounted {
         "span",
         {},
         h("span", { class: "soft" }, status.step === null ? "no step yet" : "step "),
-        status.step === null ? null : h("b", { class: "num" }, number(status.step)),
+        status.step === null ? null : h("b", { class: "num" }, count(status.step)),
         h("span", { class: "soft" }, total),
       ),
     ];
     if (status.epoch !== null && status.epoch !== undefined)
       parts.push(h("span", { class: "soft num" }, `epoch ${number(status.epoch, 3)}`));
-    if (status.rate !== null) parts.push(h("span", { class: "soft num" }, `${count(status.rate)} steps/s`));
+    if (status.rate !== null) parts.push(h("span", { class: "soft num" }, value(status.rate, "steps/second")));
     const left =
       status.state === "running" && status.left
-        ? `${clock(status.left)} left, until ${moment(this.run.live.now() + status.left)}`
+        ? `${duration(status.left)} left, until ${moment(this.run.live.now() + status.left)}`
         : status.progress !== null
           ? `${Math.floor(status.progress * 100)} %`
           : "";
@@ -338,8 +338,8 @@ class OverviewView implements Mounted {
                   { title: "Rank", cell: (rank) => `${rank.rank}${rank.attempt ? ` · attempt ${rank.attempt}` : ""}` },
                   { title: "State", cell: (rank) => h("span", { title: rank.cause }, stateMark(rank.state)) },
                   { title: "Node", cell: (rank) => rank.node },
-                  { title: "Step", class: "num", cell: (rank) => number(rank.step) },
-                  { title: "Rows lost", class: "num", cell: (rank) => number(rank.lost) },
+                  { title: "Step", class: "num", cell: (rank) => count(rank.step) },
+                  { title: "Rows lost", class: "num", cell: (rank) => count(rank.lost) },
                 ],
                 head.ranks,
               ),

@@ -2,7 +2,7 @@
 
 import type { Row } from "../api.ts";
 import { type Child, h } from "../dom.ts";
-import { ABSENT, ago, clock, count, moment, number } from "../format.ts";
+import { ABSENT, ago, count, duration, moment, number, share, short } from "../format.ts";
 import { icon, severityMark, sparkline, stateMark } from "../widgets.ts";
 
 export interface Context {
@@ -116,7 +116,7 @@ export const COLUMNS: readonly Column[] = [
         share === null
           ? null
           : row.state === "running" && row.card?.left
-            ? `${clock(row.card.left)} left`
+            ? `${duration(row.card.left)} left`
             : `${Math.floor(share * 100)} %`,
       );
     },
@@ -128,7 +128,7 @@ export const COLUMNS: readonly Column[] = [
     class: "num mid",
     down: true,
     sort: (row) => row.card?.rate ?? null,
-    cell: (row) => late(row, (card) => (card.rate === null ? ABSENT : `${count(card.rate)}/s`)),
+    cell: (row) => late(row, (card) => (card.rate === null ? ABSENT : `${short(card.rate, "steps/second")}/s`)),
   },
   {
     key: "loss",
@@ -169,7 +169,7 @@ export const COLUMNS: readonly Column[] = [
           ? ABSENT
           : [
               h("span", { class: "meter" }, h("i", { style: { width: `${Math.round(card.gpu * 100)}%` } })),
-              `${number(card.gpu * 100, 2)} %`,
+              share(card.gpu),
             ],
       ),
   },
@@ -180,7 +180,7 @@ export const COLUMNS: readonly Column[] = [
     class: "num far",
     down: true,
     sort: (row) => row.duration,
-    cell: (row) => clock(row.duration),
+    cell: (row) => duration(row.duration),
   },
   {
     key: "cost",

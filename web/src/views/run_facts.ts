@@ -2,7 +2,7 @@
 
 import type { Head } from "../api.ts";
 import { type Child, h } from "../dom.ts";
-import { moment, value } from "../format.ts";
+import { ABSENT, moment, value } from "../format.ts";
 import { card } from "../widgets.ts";
 
 const MOST = 200;
@@ -65,7 +65,7 @@ export function machineFacts(head: Head): Child {
     "dl",
     { class: "facts" },
     rows
-      .filter(([, text]) => text && text !== "–")
+      .filter(([, text]) => text && text !== ABSENT)
       .flatMap(([name, text, code]) => [h("dt", {}, name), h("dd", { class: code ? "code" : "" }, text)]),
   );
 }

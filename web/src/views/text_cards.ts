@@ -2,7 +2,7 @@
 
 import type { RunEvent } from "../api.ts";
 import { h } from "../dom.ts";
-import { moment, number } from "../format.ts";
+import { count, moment } from "../format.ts";
 
 export interface Text {
   step: number | null;
@@ -33,7 +33,7 @@ export function textCard(name: string, texts: readonly Text[]): HTMLElement {
       "header",
       { class: "chart-head" },
       h("h3", { class: "chart-title", title: name }, name),
-      h("span", { class: "soft end" }, texts.length > 1 ? `${number(texts.length)} texts` : "text"),
+      h("span", { class: "soft end" }, texts.length > 1 ? `${count(texts.length)} texts` : "text"),
     ),
     h(
       "ol",
@@ -45,7 +45,7 @@ export function textCard(name: string, texts: readonly Text[]): HTMLElement {
           h(
             "span",
             { class: "soft num", title: moment(one.time) },
-            one.step === null ? moment(one.time) : `step ${number(one.step)}`,
+            one.step === null ? moment(one.time) : `step ${count(one.step)}`,
           ),
           h("span", {}, one.text),
         ),

@@ -4,7 +4,7 @@ import "./training.css";
 import { json, type Metric } from "../api.ts";
 import { ChartControls, optionsOf } from "../chart_controls.ts";
 import { fill, h, setText, show } from "../dom.ts";
-import { clock, moment, number } from "../format.ts";
+import { count, duration, moment } from "../format.ts";
 import { HistogramPanel } from "../histogram.ts";
 import { epochMarkers, markersOf } from "../markers.ts";
 import { axisOf } from "../metric_axis.ts";
@@ -382,7 +382,7 @@ class TrainingView implements Mounted {
     const wall = this.chartOptions().axis === "wall";
     const origin = this.run.curves.origin ?? 0;
     const [from, to] = range.map((x) =>
-      unit === "step" ? number(Math.round(x)) : wall ? moment(x) : clock(x - origin),
+      unit === "step" ? count(Math.round(x)) : wall ? moment(x) : duration(x - origin),
     );
     setText(this.zoom, `${unit === "step" ? "Step " : ""}${from} – ${to}  ✕`);
   }

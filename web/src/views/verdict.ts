@@ -3,7 +3,7 @@
 import type { Diagnosis, Finding, Status } from "../api.ts";
 import type { Range } from "../chart_link.ts";
 import { type Child, h } from "../dom.ts";
-import { capital, clock, number } from "../format.ts";
+import { capital, count, duration, share } from "../format.ts";
 import { coded, severityMark, stateMark, toneOf } from "../widgets.ts";
 
 const GRAVE: Record<string, string> = { critical: "critical", error: "critical", warning: "warning" };
@@ -72,8 +72,8 @@ function said(status: Status): string {
 function main(one: Finding, link: (range: Range) => string): Child {
   const facts = [
     one.expected_gain ?? "",
-    one.cost_seconds ? `has cost ${clock(one.cost_seconds)}` : "",
-    one.confidence ? `confidence ${number(one.confidence * 100, 2)} %` : "",
+    one.cost_seconds ? `has cost ${duration(one.cost_seconds)}` : "",
+    one.confidence ? `confidence ${share(one.confidence)}` : "",
   ].filter(Boolean);
   return [
     h("h2", {}, coded(capital(one.text))),
@@ -113,7 +113,5 @@ function rangeOf(one: Finding): Range | null {
 
 function evidence(one: Finding, link: (range: Range) => string): Child {
   const range = rangeOf(one);
-  return range
-    ? h("a", { attrs: { href: link(range) } }, `show steps ${number(range[0])} to ${number(range[1])}`)
-    : null;
+  return range ? h("a", { attrs: { href: link(range) } }, `show steps ${count(range[0])} to ${count(range[1])}`) : null;
 }
