@@ -101,7 +101,7 @@ def test_compare_without_runs_says_what_to_do(page, apart):
     """The page of a comparison that has not been chosen yet says so."""
     page.watched.origin = apart.origin
     visit(page, apart, "compare")
-    text = page.get_by_text("Choose two runs or more")
+    text = page.get_by_text("Choose two or more runs")
     text.wait_for()
     assert text.is_visible()
 
@@ -112,7 +112,7 @@ def test_a_run_that_is_not_there_is_no_lost_connection(page, apart):
     page.watched.allow("404")
     page.goto("about:blank")
     page.goto(apart.page("#/run/demo%2Fnone/overview"))
-    page.get_by_text("There is no such run").wait_for()
+    page.get_by_text("No such run").wait_for()
     assert "connected" not in page.locator("header").first.inner_text()
     page.get_by_role("link", name="All runs").click()
     page.get_by_text("early", exact=True).first.wait_for()

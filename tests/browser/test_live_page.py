@@ -59,7 +59,7 @@ def test_a_server_that_is_gone_is_said_so_and_found_again(follower, live, tmp_pa
     follower.watched.allow("ERR_CONNECTION_REFUSED", "Failed to load resource", "ERR_")
     visit(follower, live, "training", live.key("live"))
     live.stop()
-    follower.get_by_text("does not answer").first.wait_for()
+    follower.get_by_text("does not respond").first.wait_for()
     assert follower.locator(".chart[data-state=drawn]").count() > 0
 
 

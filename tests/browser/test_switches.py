@@ -12,7 +12,7 @@ from bench.served import Server
 from tests.browser.pages import chart, settle, visit
 
 STEPS = 1000
-SWITCHES = ("Log", "Clip outliers", "Events", "Machine too", "Time", "Clock", "Smooth")
+SWITCHES = ("Log", "Clip outliers", "Events", "Machine metrics", "Time", "Clock", "Smooth")
 SLOWER = 20
 """How many times what opening the page takes a switch may take; one that hangs takes hundreds."""
 TICKS = 40

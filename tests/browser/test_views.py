@@ -116,7 +116,7 @@ def test_alerts_are_listed_with_their_evidence(page, server, keys):
 def test_no_alert_is_said_so(page, server, keys):
     """A run without alerts says that all is quiet."""
     visit(page, server, "alerts", keys[HEALTHY])
-    assert "No alert so far" in page.locator("main").inner_text()
+    assert "No alerts so far" in page.locator("main").inner_text()
 
 
 def test_compare_lays_runs_over_each_other(page, server, keys):

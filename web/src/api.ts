@@ -35,9 +35,9 @@ async function failure(answer: Response): Promise<ApiError> {
   }
   try {
     const body = (await answer.json()) as { error?: { text?: string; id?: string } };
-    return new ApiError(answer.status, body.error?.text ?? `the server answered ${answer.status}`);
+    return new ApiError(answer.status, body.error?.text ?? `the server returned ${answer.status}`);
   } catch {
-    return new ApiError(answer.status, `the server answered ${answer.status}`);
+    return new ApiError(answer.status, `the server returned ${answer.status}`);
   }
 }
 

@@ -1,13 +1,13 @@
-/** Where the ticks of an axis are, and how far it reaches. Pure functions; however odd the values, never more ticks than asked for. */
+/** Limits and ticks of an axis. Pure functions that never return more ticks than requested, for any values. */
 
-/** Farther than this no axis reaches: its height must be a number, too. */
+/** Largest value of an axis: its height must be finite as well. */
 const FARTHEST = Number.MAX_VALUE / 4;
-/** Least height of an axis: absolute, and as a share of what it shows (what moves by less is noise, and no label could tell it apart). */
+/** Smallest height of an axis, absolute and relative to its values: below it labels would be equal. */
 const [LEAST, FINEST] = [1e-300, 1e-6];
 
 export type Reach = readonly [number, number];
 
-/** Return limits of a linear axis: some air, and 0 in sight where it is near. */
+/** Return limits of a linear axis with some margin; they include 0 if it is near. */
 export function padded(least: number, most: number): [number, number] {
   if (least === most) {
     const air = Math.abs(least) * 0.1 || 1;
@@ -32,14 +32,14 @@ export function paddedLog(least: number, most: number): [number, number] {
   return [Math.max(Number.MIN_VALUE, 10 ** (low - air)), Math.min(Number.MAX_VALUE, 10 ** (high + air))];
 }
 
-/** Return what turns a value into its share of the axis: 0 at its low end, 1 at its high end. */
+/** Return a function from a value to its position on the axis: 0 at the low end, 1 at the high end. */
 export function sharer([low, high]: Reach, log: boolean): (value: number) => number {
   const [from, to] = log ? [Math.log10(low), Math.log10(high)] : [low, high];
   const height = to - from || 1;
   return log ? (value) => (value > 0 ? (Math.log10(value) - from) / height : -1) : (value) => (value - from) / height;
 }
 
-/** Return at most `most` round values inside a linear axis; of bytes, round in powers of 2. */
+/** Return at most `most` round values inside a linear axis; `binary` rounds to powers of 2. */
 export function linearTicks([low, high]: Reach, most: number, binary = false): number[] {
   const rough = (high - low) / Math.max(1, most);
   if (!(rough > 0) || !Number.isFinite(rough)) return [];
@@ -48,7 +48,7 @@ export function linearTicks([low, high]: Reach, most: number, binary = false): n
   const first = Math.ceil(low / step);
   const found: number[] = [];
   for (let place = 0; place <= most; place += 1) {
-    // through text, which is exact: 3 * 0.1 is not 0.3
+    // exact through text: 3 * 0.1 is not 0.3
     const at = Number(`${(first + place) * digit}e${power}`) + 0;
     if (at > high || !Number.isFinite(at)) break;
     if (at >= low && at !== found[found.length - 1]) found.push(at);
@@ -56,14 +56,14 @@ export function linearTicks([low, high]: Reach, most: number, binary = false): n
   return found;
 }
 
-/** Return the next larger of 1, 2, 5, 10, 20, ... as digit and power of 10. */
+/** Return the next larger number of 1, 2, 5, 10, 20, ... as digit and power of 10. */
 function round(rough: number): { digit: number; power: number } {
   const power = Math.floor(Math.log10(rough));
   const digit = [1, 2, 5].find((one) => one * Number(`1e${power}`) >= rough * (1 - 1e-9));
   return digit ? { digit, power } : { digit: 1, power: power + 1 };
 }
 
-/** Return at most `most` round values inside a logarithmic axis: powers of 10, with what is between where there is room. */
+/** Return at most `most` round values inside a log axis: powers of 10, and values between them if there is room. */
 export function logTicks([low, high]: Reach, most: number, binary = false): number[] {
   const [from, to] = [Math.log10(low), Math.log10(high)];
   const decades = to - from;
@@ -80,7 +80,7 @@ export function logTicks([low, high]: Reach, most: number, binary = false): numb
   return [];
 }
 
-/** Return the multiples of an increment, counted from an origin, that are in sight; never more than a hundred. */
+/** Return the visible multiples of an increment, counted from an origin; at most a hundred. */
 export function multiples([low, high]: Reach, increment: number, origin = 0): number[] {
   const first = Math.ceil((low - origin) / increment - 1e-9);
   const found: number[] = [];

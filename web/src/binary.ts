@@ -1,4 +1,4 @@
-/** The server's binary messages: `SSB1`, the length of a JSON header, the header, columns. */
+/** Binary messages of the server: `SSB1`, the length of a JSON header, the header, columns. */
 
 export interface Message {
   header: Record<string, unknown>;
@@ -36,16 +36,16 @@ export interface Columns {
 const MAGIC = 0x31425353; // "SSB1" read as a little-endian number
 const text = new TextDecoder();
 
-/** Split an answer into its messages. */
+/** Split a response into its messages. */
 export function decode(buffer: ArrayBuffer): Message[] {
   const found: Message[] = [];
   const view = new DataView(buffer);
   let at = 0;
   while (at + 8 <= buffer.byteLength) {
-    if (view.getUint32(at, true) !== MAGIC) throw new Error("the server sent something that is no message of ours");
+    if (view.getUint32(at, true) !== MAGIC) throw new Error("the server sent an unknown message");
     const size = view.getUint32(at + 4, true);
     const start = at + 8 + size;
-    if (start > buffer.byteLength) throw new Error("the server's message is cut off");
+    if (start > buffer.byteLength) throw new Error("the server's message is incomplete");
     const header = JSON.parse(text.decode(new Uint8Array(buffer, at + 8, size))) as Record<string, unknown>;
     found.push({ header, buffer, start });
     at = start + payload(header);
@@ -53,7 +53,7 @@ export function decode(buffer: ArrayBuffer): Message[] {
   return found;
 }
 
-/** Return the bytes of a message's columns: curves say where they lie, live frames have a fixed width. */
+/** Return the length of a message's columns in bytes: curves give their positions, live frames have a fixed width. */
 function payload(header: Record<string, unknown>): number {
   if (Array.isArray(header.curves)) {
     return (header.curves as CurveHead[]).reduce((most, curve) => Math.max(most, curve.at + width(curve)), 0);

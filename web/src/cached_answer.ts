@@ -1,12 +1,12 @@
-/** A fact from the server that is asked for when needed, and again when it may have changed. */
+/** A response of the server that is loaded on demand, and again when it may have changed. */
 
 import { reason } from "./api.ts";
 
-/** Holds the newest answer; old ones stay in sight while a new one is on its way. */
+/** Holds the newest response; the old value stays while a new one is loading. */
 export class CachedAnswer<T> {
   value: T | null = null;
   error = "";
-  /** How long the last answer took, in ms. */
+  /** Duration of the last request in milliseconds. */
   took = 0;
   private listeners = new Set<() => void>();
   private asked = false;
@@ -15,7 +15,7 @@ export class CachedAnswer<T> {
 
   constructor(private readonly load: () => Promise<T>) {}
 
-  /** Listen; called at once if there is a value or an error. The first listener makes it load. Returns how to stop. */
+  /** Add a listener, which is called at once if there is a value or an error. Returns a function that removes it. */
   listen(listener: () => void): () => void {
     this.listeners.add(listener);
     if (this.value !== null || this.error) listener();
@@ -23,7 +23,7 @@ export class CachedAnswer<T> {
     return () => this.listeners.delete(listener);
   }
 
-  /** Load again, if anybody has ever asked; at most one request is on its way. */
+  /** Load again, if it was ever requested; at most one request runs at a time. */
   refresh(): void {
     if (!this.asked && !this.listeners.size) return;
     this.asked = true;

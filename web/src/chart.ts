@@ -1,4 +1,4 @@
-/** A plot: axes, cursor and selection by uPlot, lines by `paint.ts`. Knows nothing of metrics or servers. */
+/** A plot: uPlot draws axes, cursor and selection, `strokes.ts` draws lines. Independent of metrics and servers. */
 
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
@@ -23,18 +23,18 @@ export interface Form {
   axis: Axis;
   log: boolean;
   unit: string;
-  /** Where time 0 is, for the axis "time". */
+  /** Unix time of 0 on the axis "time". */
   origin: number;
   width: number;
   height: number;
 }
 
 export interface Handlers {
-  /** The pointer is over x (or has left: null); `left` and `top` in CSS pixels of the page. */
+  /** The pointer is over x, or has left (null); `left` and `top` are CSS pixels of the page. */
   hover(x: number | null, left: number, top: number): void;
-  /** A range was drawn with the pointer. */
+  /** A range was selected with the pointer. */
   select(from: number, to: number): void;
-  /** A double click: show everything. */
+  /** A double click: reset the zoom. */
   reset(): void;
   drawn(): void;
 }
@@ -46,14 +46,14 @@ const SPANS = [
 const FINE = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5];
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
 export const LEFT = 58;
-/** CSS pixels: between two ticks of the axis of values, and above and below it. */
+/** CSS pixels between two ticks of the value axis, and above and below it. */
 const [SPACE, AROUND] = [28, 34];
 
-/** One uPlot instance; made anew when its form (axis, scale, colours) changes. */
+/** One uPlot instance; it is made again when axis, scale or colors change. */
 export class Chart {
   readonly plot: uPlot;
   private model: Model;
-  /** The pointer is over this chart; on the others a line of our own shows where. */
+  /** Whether the pointer is over this chart; other charts show its position with a line. */
   private pointed = false;
   private readonly other = h("div", { class: "cursor" });
 
@@ -90,7 +90,7 @@ export class Chart {
     if (Math.abs(width - this.plot.width) > 0.5) this.plot.setSize({ width, height: this.form.height });
   }
 
-  /** Show where x is, as long as the pointer is elsewhere; null shows nothing. */
+  /** Show a line at x while the pointer is over another chart; null hides it. */
   point(x: number | null): void {
     const left = x === null || this.pointed ? -1 : this.plot.valToPos(x, "x");
     const inside = left >= 0 && left <= this.plot.over.clientWidth;
@@ -132,7 +132,7 @@ export class Chart {
       },
       scales: {
         x: { time: form.axis === "wall", range: () => [this.model.x[0], this.model.x[1]] },
-        // a share of the height: which values the ticks stand for is our own affair, as uPlot counts without end on some axes
+        // a share of the height: we compute the ticks ourselves because uPlot loops forever on some axes
         y: { range: () => [0, 1] },
       },
       axes: [
@@ -157,7 +157,7 @@ export class Chart {
     };
   }
 
-  /** The values that have a tick on the axis of values. */
+  /** Values with a tick on the value axis. */
   private upward(): number[] {
     const { height, log, unit } = this.form;
     const most = Math.max(2, Math.floor((height - AROUND) / SPACE));
@@ -218,14 +218,14 @@ export class Chart {
 
 const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
-/** Return a midnight of the reader's own zone, in seconds since 1970. */
+/** Return a midnight in the reader's time zone as Unix seconds. */
 function zone(at: number): number {
   return new Date(at * 1000).getTimezoneOffset() * 60 || 0;
 }
 
 function wall(at: number, increment: number): string {
   const text = moment(at, at);
-  // the first tick of a day says which day it is
+  // the first tick of a day shows the date
   if (increment >= 86400 || text === "00:00:00")
     return new Date(at * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
   if (increment < 1) return text + (((at % 1) + 1) % 1).toFixed(3).slice(1);

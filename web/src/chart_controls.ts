@@ -1,4 +1,4 @@
-/** The switches that say how charts look: axis, smoothing, logarithm, outliers. The address holds what they say. */
+/** Switches for the charts of a view: axis, smoothing, log axis, outliers. The address holds their state. */
 
 import type { Axis } from "./chart.ts";
 import { h, setText } from "./dom.ts";
@@ -7,10 +7,10 @@ import type { ChartOptions } from "./panel.ts";
 import type { Router } from "./router.ts";
 import { segmented, toggle } from "./widgets.ts";
 
-/** Points to smooth over, by the place of the slider. */
+/** Points to smooth over, by position of the slider. */
 const SMOOTH = [0, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000, 100000];
 
-/** Read how charts shall look from an address; `clip` is what holds where the address says nothing. */
+/** Read the options of charts from an address; `clip` is the default of that option. */
 export function optionsOf(params: URLSearchParams, clip = false): ChartOptions {
   const x = params.get("x");
   const axis: Axis = x === "time" || x === "wall" ? x : "step";
@@ -33,7 +33,7 @@ export class ChartControls {
   private readonly slider: HTMLInputElement;
   private readonly sliderText = h("span", { class: "num soft smooth-read" });
 
-  /** `clip` is what holds where the address says nothing; `turned` are further parameters that an axis takes away. */
+  /** `clip` is the default of that option; `turned` are further parameters that a change of the axis removes. */
   constructor(
     router: Router,
     private readonly usual: { clip: boolean } = { clip: false },
@@ -54,7 +54,7 @@ export class ChartControls {
       "Clip outliers",
       usual.clip,
       (on) => router.param({ clip: on === usual.clip ? null : on ? "1" : "0" }),
-      "Leave out what is far from nearly all of the rest; each chart says what it leaves out",
+      "Clip values far from almost all others; each chart shows how many it clips",
     );
     this.slider = h("input", {
       attrs: { type: "range", min: 0, max: SMOOTH.length - 1, step: 1, "aria-label": "Smoothing" },
@@ -74,7 +74,7 @@ export class ChartControls {
     ];
   }
 
-  /** Show what an address says, and return it. */
+  /** Show the options of an address, and return them. */
   set(params: URLSearchParams): ChartOptions {
     const options = optionsOf(params, this.usual.clip);
     this.axis.set(options.axis);

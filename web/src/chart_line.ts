@@ -1,12 +1,12 @@
-/** One line of a chart: buckets of points, and what is worked out from them. Pure functions over arrays. */
+/** One line of a chart: buckets of points, and figures computed from them. Pure functions over arrays. */
 
 /** Buckets in order of x. A bucket of one point has min = mean = max. */
 export interface Line {
   key: string;
   label: string;
-  /** The run it is of, where lines of several runs are in one chart. */
+  /** The run of the line, in a chart of several runs. */
   group?: string | undefined;
-  /** Place in the palette of lines; or the name of a colour of the style. */
+  /** Index in the palette of lines, or the name of a color of the style. */
   colour: number | string;
   x: Float64Array;
   mean: Float64Array;
@@ -15,18 +15,18 @@ export interface Line {
   /** The last value of each bucket. */
   last: Float64Array;
   count: Float64Array;
-  /** Where points were not finite, and how many there were. */
+  /** Positions of points that are not finite, and their number. */
   bad?: Float64Array | undefined;
   badCount?: number | undefined;
-  /** Places at which the line begins anew (another attempt): no stroke leads there. */
+  /** Indexes at which the line starts again (another attempt): no stroke leads there. */
   breaks?: number[] | undefined;
-  /** Drawn behind the others, thin. */
+  /** Drawn thin, behind the other lines. */
   faint?: boolean | undefined;
-  /** No band of min and max. */
+  /** Without the band of minimum and maximum. */
   bare?: boolean | undefined;
 }
 
-/** Return the place of the last x that is not beyond `at`; -1 before the first. */
+/** Return the index of the last x that is not greater than `at`; -1 before the first. */
 export function placeOf(x: Float64Array, at: number): number {
   let low = 0;
   let high = x.length;
@@ -38,7 +38,7 @@ export function placeOf(x: Float64Array, at: number): number {
   return low - 1;
 }
 
-/** Return the place of the nearest x; -1 of an empty line. */
+/** Return the index of the nearest x; -1 for an empty line. */
 export function nearest(x: Float64Array, at: number): number {
   const place = placeOf(x, at);
   if (place < 0) return x.length ? 0 : -1;
@@ -46,15 +46,15 @@ export function nearest(x: Float64Array, at: number): number {
   return at - (x[place] ?? 0) <= (x[place + 1] ?? 0) - at ? place : place + 1;
 }
 
-/** Return the value of a line at x; where there is no x, the last one in view, which ends at `end`. */
+/** Return the value of a line at x; without x, the last value up to `end`. */
 export function valueAt(line: Line, x: number | null, end: number): number | null {
   return (x === null ? line.last[Math.max(0, placeOf(line.x, end))] : line.mean[nearest(line.x, x)]) ?? null;
 }
 
 /**
- * Smooth by an exponential mean over about `points` recorded points, from its first value without bias.
+ * Return the exponential moving average over about `points` recorded points, without bias at the start.
  *
- * A bucket counts as many points as it holds, so the curve is the same at every zoom.
+ * A bucket counts as many points as it contains, so the curve is the same at every zoom.
  */
 export function smooth(line: Line, points: number): Float64Array {
   const result = new Float64Array(line.mean.length);
@@ -78,18 +78,18 @@ export function smooth(line: Line, points: number): Float64Array {
 export interface Extent {
   min: number;
   max: number;
-  /** Buckets beyond, where outliers are clipped. */
+  /** Clipped buckets above and below. */
   above: number;
   below: number;
-  /** The most and the least there is. */
+  /** Largest and smallest value. */
   most: number;
   least: number;
 }
 
 const SPREAD = 6;
-/** How many times its own middle a run must reach to count as diverged, and how many heights of the others beyond them. */
+/** A run has diverged if it exceeds its own median by this factor, and the other runs by this many of their heights. */
 const [WILD, FAR] = [10, 5];
-/** Buckets from which outliers are told. */
+/** Smallest number of buckets for finding outliers. */
 const ENOUGH = 20;
 
 interface Values {
@@ -98,7 +98,7 @@ interface Values {
   means: number[];
 }
 
-/** Return the range of values of lines inside [from, to]; clipped to where nearly all of it is, if asked. `positive`: for a log axis. */
+/** Return the range of values inside [from, to]; `clip` leaves outliers out, `positive` is for a log axis. */
 export function extent(lines: Line[], from: number, to: number, clip: boolean, positive: boolean): Extent | null {
   const groups = [...new Set(lines.map((line) => line.group))];
   const all = groups
@@ -156,20 +156,20 @@ function valuesOf(lines: Line[], from: number, to: number, positive: boolean): V
 interface Reach {
   low: number;
   high: number;
-  /** It goes far beyond its own middle, as a run that diverges does. */
+  /** Whether it goes far beyond its own median, as a diverging run does. */
   wild: boolean;
 }
 
 /**
- * Return where nearly all values of one run are: within a few spreads of the middle 90 % of the means, as a loss falls and that is no outlier.
+ * Return the range of almost all values of one run: a few spreads around the middle 90 % of the means.
  *
- * On a log axis everything is in powers of 10, so that what is far is told by its order of magnitude.
+ * A falling loss is no outlier. On a log axis distances are orders of magnitude.
  */
 function usual({ lows, highs, means }: Values, log: boolean): Reach {
   const sorted = (log ? Float64Array.from(means, Math.log10) : Float64Array.from(means)).sort();
   const at = (share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
   const spread = Math.max(at(0.95) - at(0.05), 1e-12 * Math.max(Math.abs(at(0.5)), 1e-300));
-  // a bucket of noise reaches beyond its mean: as far as most do is usual
+  // a noisy bucket reaches beyond its mean: the usual reach is no outlier
   const heights = Float64Array.from(highs, (high, place) =>
     log ? Math.log10(high / (lows[place] ?? high)) : high - (lows[place] ?? high),
   ).sort();
@@ -187,7 +187,7 @@ function usual({ lows, highs, means }: Values, log: boolean): Reach {
   return { low, high, wild };
 }
 
-/** Return the range of several runs: one that diverges far from the others does not flatten them. */
+/** Return the range of several runs; a diverged run does not flatten the others. */
 function together(all: Reach[]): [number, number] {
   const union = (some: Reach[]): [number, number] => [
     Math.min(...some.map(({ low }) => low)),
@@ -205,10 +205,10 @@ function together(all: Reach[]): [number, number] {
   return union(cut);
 }
 
-/** Mean distance of a rank from the mean of all, as a share of the curve's height, from which it is worth a line. */
+/** A rank gets its own line if its mean distance from the mean of all exceeds this share of the curve's height. */
 const NOTABLE = 0.01;
 
-/** Fold the lines of many ranks into the band they lie in, and the one that is farthest from the middle. */
+/** Fold the lines of many ranks into a band, and the line that is farthest from the mean. */
 export function fold(lines: Line[]): { band: Line; farthest: Line | null } | null {
   const base = lines.reduce<Line | null>((best, line) => (!best || line.x.length > best.x.length ? line : best), null);
   if (!base) return null;

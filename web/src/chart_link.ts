@@ -1,13 +1,13 @@
-/** What charts of one page share: the moment under the cursor, the range that all show, and the whole there is. */
+/** State that the charts of a page share: the cursor, the visible range, and the whole range. */
 
 export type Unit = "step" | "time";
 export type Range = readonly [number, number];
 
-/** Cursor and range of a group of charts. `x` is in the unit of the group's axis: steps, or seconds since 1970. */
+/** Cursor and range of a group of charts. `x` is in the unit of their axis: steps or Unix seconds. */
 export class ChartLink {
-  /** What x counts. */
+  /** Unit of x. */
   unit: Unit = "step";
-  /** Turns an x of one unit into the same moment in the other; null where nobody knows. */
+  /** Converts x from one unit to the other; null where that is unknown. */
   convert: (x: number, from: Unit) => number | null = () => null;
   cursor: number | null = null;
   range: Range | null = null;
@@ -16,16 +16,16 @@ export class ChartLink {
   private cursorListeners = new Set<(x: number | null) => void>();
   private rangeListeners = new Set<(range: Range | null) => void>();
   private planned = false;
-  /** What to show as soon as somebody knows where it is in the unit of the axis. */
+  /** Range to show as soon as it can be converted to the unit of the axis. */
   private wish: Zoom | null = null;
 
-  /** Call back when the cursor moves; returns how to stop. */
+  /** Add a listener to the cursor; returns a function that removes it. */
   onCursor(listener: (x: number | null) => void): () => void {
     this.cursorListeners.add(listener);
     return () => this.cursorListeners.delete(listener);
   }
 
-  /** Call back when what is in view changes; returns how to stop. */
+  /** Add a listener to the visible range; returns a function that removes it. */
   onRange(listener: (range: Range | null) => void): () => void {
     this.rangeListeners.add(listener);
     return () => this.rangeListeners.delete(listener);
@@ -37,7 +37,7 @@ export class ChartLink {
     for (const listener of this.cursorListeners) listener(x);
   }
 
-  /** Zoom; null shows everything. */
+  /** Set the visible range; null shows everything. */
   setRange(range: Range | null): void {
     this.wish = null;
     if (same(range, this.range)) return;
@@ -45,12 +45,12 @@ export class ChartLink {
     for (const listener of this.rangeListeners) listener(range);
   }
 
-  /** What all charts show now. */
+  /** Return the range that all charts show. */
   view(): Range | null {
     return this.range ?? this.whole;
   }
 
-  /** A chart has data from `first` to `last`: the whole is at least that. */
+  /** Extend the whole range to include data from `first` to `last`. */
   cover(first: number, last: number): void {
     if (!(first <= last)) return;
     const [from, to] = this.whole ?? [first, last];
@@ -64,7 +64,7 @@ export class ChartLink {
     });
   }
 
-  /** Count in another unit; the range in view stays the same moments, as soon as the clock of the run is known. */
+  /** Change the unit; the visible range is converted as soon as the clock of the run is known. */
   setUnit(unit: Unit): void {
     if (unit === this.unit) return;
     const wish = this.wish ?? (this.range && { unit: this.unit, range: this.range });
@@ -81,23 +81,23 @@ export class ChartLink {
     return this.wish !== null;
   }
 
-  /** The clock of the run may be known now: show the range that waits for it. */
+  /** Show the range that waits for the clock of the run, if the clock is known now. */
   settle(): void {
     const range = this.wish && this.turned(this.wish);
     if (range) this.setRange(range);
   }
 
-  /** Return a range in the unit of the axis; null where nobody knows. */
+  /** Return a range in the unit of the axis; null if that is unknown. */
   private turned({ unit, range }: Zoom): Range | null {
     if (unit === this.unit) return range;
     const [one, other] = range.map((x) => this.convert(x, unit));
-    // a later attempt may have gone back, so that the end of a period is at an earlier step than its begin
+    // a later attempt may go back, so that a period can end at an earlier step than it began
     return typeof one === "number" && typeof other === "number" && one !== other
       ? [Math.min(one, other), Math.max(one, other)]
       : null;
   }
 
-  /** Zoom by a factor around the cursor or the middle, and move by a share of the width. */
+  /** Zoom by a factor around the cursor or the center, and move by a share of the width. */
   scale(factor: number, shift: number): void {
     const now = this.view();
     if (!now || !this.whole) return;
@@ -118,10 +118,10 @@ export interface Zoom {
   range: Range;
 }
 
-/** Beyond these a step is no whole number any more, and a time no date. */
+/** Largest step that is exact, and largest time that is a date. */
 const FARTHEST: Record<Unit, number> = { step: 2 ** 53, time: 8.64e12 };
 
-/** Read the parameter `zoom` of an address, such as `step:100:900`; null if there is none. Times are seconds since 1970. */
+/** Read the parameter `zoom` of an address, such as `step:100:900`; null if it is missing. Times are Unix seconds. */
 export function zoomOf(params: URLSearchParams): Zoom | null {
   const [unit, from, to] = (params.get("zoom") ?? "").split(":");
   const range = [Number(from), Number(to)] as const;
@@ -134,7 +134,7 @@ export function zoomOf(params: URLSearchParams): Zoom | null {
   return { unit, range };
 }
 
-/** Return the value of the parameter `zoom`; null where everything is in view. */
+/** Return the value of the parameter `zoom`; null if everything is visible. */
 export function zoomText(unit: Unit, range: Range | null): string | null {
   const short = (x: number): string =>
     String(unit === "step" ? Math.round(x * 100) / 100 : Math.round(x * 1000) / 1000);

@@ -1,21 +1,21 @@
-/** One curve as the page holds it: fetched, grown by live rows, thinned out when it gets long. */
+/** One curve in memory: fetched, extended by live rows, thinned out when it gets long. */
 
 import type { Columns, CurveHead } from "./binary.ts";
 
 const NAMES = ["step", "time", "mean", "min", "max", "last", "minStep", "maxStep", "count", "bad"] as const;
 
-/** A growing curve, never longer than asked: its room is made once and kept. `columns()` are views of what is filled. */
+/** A growing curve of bounded length; its memory is allocated once, and `columns()` returns views of it. */
 export class CurveBuffer {
   readonly name: string;
   readonly rank: number;
   readonly attempt: number;
   readonly run: string;
-  /** Recorded points it stands for. */
+  /** Number of recorded points that it represents. */
   points: number;
   length: number;
   private seq: number;
   private store: Columns;
-  /** Points of a usual bucket: new rows fill up the last one until it has as many. */
+  /** Points of a full bucket: new rows go into the last bucket until it is full. */
   private grain: number;
 
   constructor(head: Pick<CurveHead, "run" | "name" | "rank" | "attempt" | "points" | "seq">, columns: Columns) {
@@ -32,14 +32,14 @@ export class CurveBuffer {
     this.grain = this.length > 1 ? Math.floor(this.points / this.length) : 1;
   }
 
-  /** Return what is held, without a copy. */
+  /** Return all columns without a copy. */
   columns(): Columns {
     const result = {} as Columns;
     for (const name of NAMES) result[name] = this.store[name].subarray(0, this.length);
     return result;
   }
 
-  /** Return one column of what is held, without a copy. */
+  /** Return one column without a copy. */
   column(name: keyof Columns): Float64Array {
     return this.store[name].subarray(0, this.length);
   }
@@ -49,7 +49,7 @@ export class CurveBuffer {
     return this.length > 0 && Number.isFinite(this.store.step[0]);
   }
 
-  /** Append a row of a live frame; false if it is held already. Beyond `most` buckets neighbours are merged. */
+  /** Append a row of a live frame; returns false for a duplicate. Beyond `most` buckets neighbors are merged. */
   append(from: Columns, place: number, seq: number, most = Infinity): boolean {
     if (seq <= this.seq) return false;
     const many = from.count[place] ?? 1;
@@ -63,7 +63,7 @@ export class CurveBuffer {
     return true;
   }
 
-  /** Tell whether so many points still belong into the last bucket; never where x goes back. */
+  /** Return whether so many points fit into the last bucket; never where x goes back. */
   private fits(many: number): boolean {
     const { count, time } = this.store;
     const last = this.length - 1;
@@ -80,7 +80,7 @@ export class CurveBuffer {
     this.store = fresh;
   }
 
-  /** Merge neighbours, in place, until at most `most` are left: no extreme and no bad point is lost. */
+  /** Merge neighbors in place until at most `most` are left; extremes and non-finite points are kept. */
   thin(most: number): void {
     while (this.length > Math.max(1, most)) {
       const size = Math.ceil(this.length / 2);
@@ -92,7 +92,7 @@ export class CurveBuffer {
   }
 }
 
-/** Put two buckets, the later one second, into one; the same twice is that one. */
+/** Merge two buckets, the later one second; merging a bucket with itself returns it. */
 function merge(from: Columns, one: number, other: number, to: Columns, place: number): void {
   const get = (column: Float64Array, at: number): number => column[at] ?? NaN;
   const [left, right] = [one, other].map((at) => Math.max(0, get(from.count, at) - get(from.bad, at))) as [

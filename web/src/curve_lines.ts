@@ -1,4 +1,4 @@
-/** From curves of the server to lines of a chart. */
+/** Turn curves of the server into lines of a chart. */
 
 import type { Axis } from "./chart.ts";
 import { fold, type Line } from "./chart_line.ts";
@@ -11,13 +11,13 @@ export interface Naming {
   bare: boolean;
 }
 
-/** Where a line has its points. */
+/** Returns the x of each point of a curve. */
 export type Across = (held: CurveBuffer) => Float64Array;
 
 /**
- * Return the x of curves: their steps, or their times; samples that belong to no step get one by the clock of their run.
+ * Return the x of curves: steps or times; samples without a step get one from the clock of their run.
  *
- * On the axis "time" each of several runs begins at its own 0.
+ * On the axis "time" each run starts at 0.
  */
 export function acrossOf(curves: Curves, axis: Axis): Across {
   if (axis === "time" && curves.starts) {
@@ -33,7 +33,7 @@ export function acrossOf(curves: Curves, axis: Axis): Across {
   };
 }
 
-/** Return the lines of one curve: more than one where x goes back, as after a resume from an older checkpoint. */
+/** Return the lines of one curve: several if x goes back, as after a resume from an older checkpoint. */
 export function linesOf(held: CurveBuffer, across: Across, naming: Naming): Line[] {
   const columns = held.columns();
   const x = across(held);
@@ -74,7 +74,7 @@ export function linesOf(held: CurveBuffer, across: Across, naming: Naming): Line
   return found;
 }
 
-/** Return the lines of one metric; attempts before the last are faint, many ranks become a band if asked. */
+/** Return the lines of one metric; earlier attempts are faint, and `band` folds many ranks into a band. */
 export function metricLines(curve: Curve, zoomed: boolean, across: Across, naming: Naming, band: boolean): Line[] {
   const held = zoomed && curve.zoomed?.length ? curve.zoomed : curve.whole;
   const found: Line[] = [];

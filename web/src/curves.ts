@@ -1,4 +1,4 @@
-/** The curves of one run (or of several, to compare): fetched for what is in view, kept fresh by the live rows. */
+/** The curves of one run, or of several to compare: fetched for the visible charts, extended by live rows. */
 
 import { ApiError, messages, reason } from "./api.ts";
 import { curvesOf, type Frame } from "./binary.ts";
@@ -9,9 +9,9 @@ import { RunClock } from "./run_clock.ts";
 
 export interface Curve {
   state: "loading" | "ready" | "absent" | "error";
-  /** Everything there is of the metric, all ranks and attempts; coarse. */
+  /** The whole metric in coarse buckets, all ranks and attempts. */
   whole: CurveBuffer[];
-  /** The same of the range in view only, finer; null while it is not there (draw `whole` meanwhile). */
+  /** The visible range in finer buckets; null while it is loading (draw `whole` until then). */
   zoomed: CurveBuffer[] | null;
   text: string;
 }
@@ -20,14 +20,14 @@ interface Wanted {
   listeners: Set<() => void>;
   curve: Curve;
   points: number;
-  /** Which range `zoomed` is of. */
+  /** Range of `zoomed`. */
   zoom: string;
-  /** When folded curves were fetched: they cannot grow by live rows. */
+  /** Time at which folded curves were fetched: live rows cannot extend them. */
   fetched: number;
 }
 
 export interface Options {
-  /** One curve per attempt over all ranks, made by the server: for more ranks than one wants to fetch. */
+  /** One curve per attempt over all ranks, computed by the server: for more ranks than are worth fetching. */
   fold?: boolean;
   ranks?: number[] | undefined;
   attempts?: number[] | undefined;
@@ -37,28 +37,28 @@ const BATCH = 32;
 const FOLD_MS = 2000;
 const MARGIN = 0.05;
 
-/** Fetches many curves in few requests, only for charts that are in view. */
+/** Fetches many curves in few requests, only for visible charts. */
 export class Curves {
   axis: Unit = "step";
   range: Range | null = null;
   options: Options = {};
-  /** When the run began, seconds since 1970: 0 of the axis "time". */
+  /** Start of the run in Unix seconds: 0 on the axis "time". */
   origin: number | null = null;
-  /** When each of several runs began; if set, times of ranges count from each run's own begin. */
+  /** Start of each of several runs; if set, times of ranges count from the start of each run. */
   starts: ReadonlyMap<string, number> | null = null;
   private wanted = new Map<string, Wanted>();
   private queue = new Set<string>();
   private planned = 0;
   private stops: (() => void)[] = [];
   private abort = new AbortController();
-  /** Of the zoom that is being fetched: another one makes it pointless. */
+  /** Cancels the request of the current zoom when the zoom changes. */
   private zoomAbort = new AbortController();
 
   constructor(
     readonly runs: string[],
     live: Live | null = null,
     private readonly most = 64,
-    /** Where answers come from; a report holds them itself. */
+    /** Source of the responses; a report contains them. */
     private readonly from: typeof messages = messages,
   ) {
     if (!live) return;
@@ -70,7 +70,7 @@ export class Curves {
     );
   }
 
-  /** Hold a metric while a chart of it is in view; `changed` is called after every change. Returns how to stop. */
+  /** Fetch a metric while a chart shows it, and call `changed` after every change. Returns a function to stop. */
   watch(name: string, points: number, changed: () => void): () => void {
     let wanted = this.wanted.get(name);
     if (!wanted) {
@@ -92,19 +92,19 @@ export class Curves {
     };
   }
 
-  /** Return what is held of a metric. */
+  /** Return the curve of a metric, as far as it is loaded. */
   get(name: string): Curve | null {
     return this.wanted.get(name)?.curve ?? null;
   }
 
-  /** Show the range that a link shows, now and whenever it changes. Returns how to stop. */
+  /** Follow the visible range of a link. Returns a function that stops it. */
   follow(link: ChartLink): () => void {
     const zoom = (): void => this.setRange(link.unit, link.range);
     zoom();
     return link.onRange(zoom);
   }
 
-  /** Zoom all: what is in view is fetched anew in fine, the coarse curves stay. */
+  /** Zoom all curves: visible ones are fetched again in fine buckets, the coarse curves stay. */
   setRange(axis: Unit, range: Range | null): void {
     if (axis === this.axis && range === this.range) return;
     this.axis = axis;
@@ -117,14 +117,14 @@ export class Curves {
     }
   }
 
-  /** Choose ranks, attempts, folding; everything is fetched anew. */
+  /** Choose ranks, attempts and folding; everything is fetched again. */
   setOptions(options: Options): void {
     if (JSON.stringify(options) === JSON.stringify(this.options)) return;
     this.options = options;
     this.refresh();
   }
 
-  /** Fetch again what is in view, and forget the rest. */
+  /** Fetch the visible curves again, and drop the others. */
   refresh(): void {
     for (const [name, wanted] of this.wanted) {
       if (!wanted.listeners.size) this.wanted.delete(name);
@@ -143,7 +143,7 @@ export class Curves {
     for (const stop of this.stops) stop();
   }
 
-  /** Return what turns steps of a run into times and back, by the curves that tell most about both; of several runs, name one. */
+  /** Return the clock of a run, which converts steps to times and back; of several runs, name one. */
   clock(run?: string): RunClock | null {
     const many = this.runs.length > 1;
     if (many && run === undefined) return null;
@@ -224,7 +224,7 @@ export class Curves {
     }
   }
 
-  /** Which runs to ask for, and which range; a range since each run's own begin is another one for each. */
+  /** Return the requests: runs and ranges; a range relative to the start of each run differs for each run. */
   private questions(zoom: Range | null): { run: string[]; axis?: Unit; from?: number; to?: number }[] {
     if (!zoom) return [{ run: this.runs }];
     const margin = (zoom[1] - zoom[0]) * MARGIN;
@@ -241,7 +241,7 @@ export class Curves {
   }
 
   private fill(names: string[], found: CurveBuffer[], zoom: string | null): void {
-    if (zoom !== null && zoom !== this.zoomKey()) return; // another zoom has begun since
+    if (zoom !== null && zoom !== this.zoomKey()) return; // the zoom has changed since
     for (const name of names) {
       const wanted = this.wanted.get(name);
       if (!wanted) continue;

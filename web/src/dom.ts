@@ -1,13 +1,13 @@
-/** Elements made in code. Text only ever becomes a text node: nothing here parses markup. */
+/** Create elements in code. Text always becomes a text node: nothing here parses markup. */
 
 export type Child = Node | string | number | null | undefined | false | Child[];
 
 export interface Props {
   class?: string | undefined;
   title?: string | undefined;
-  /** Attributes by name; false, null and undefined leave one out, true sets it empty. */
+  /** Attributes by name; false, null and undefined omit an attribute, true sets it to "". */
   attrs?: Record<string, string | number | boolean | null | undefined>;
-  /** CSS properties, set through the object model, which the page's policy allows. */
+  /** CSS properties, set through the object model, which the content security policy allows. */
   style?: Record<string, string>;
   on?: { [K in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[K]) => void };
 }
@@ -30,7 +30,7 @@ function furnish<E extends HTMLElement | SVGElement>(element: E, props: Props, c
   return element;
 }
 
-/** Append children: nodes as they are, text as text. */
+/** Append children: nodes, and text as text nodes. */
 export function add(parent: Node, children: Child[]): void {
   for (const child of children) {
     if (Array.isArray(child)) add(parent, child);
@@ -59,13 +59,13 @@ export function s<K extends keyof SVGElementTagNameMap>(
   return furnish(document.createElementNS(SVG, tag), props, children);
 }
 
-/** Replace what an element holds. */
+/** Replace the children of an element. */
 export function fill(parent: Element, ...children: Child[]): void {
   parent.replaceChildren();
   add(parent, children);
 }
 
-/** Set an element's text if it differs: no work and no flicker where nothing changed. */
+/** Set an element's text if it differs, which avoids flicker. */
 export function setText(element: Element, text: string): void {
   const shown = visible(text);
   if (element.textContent !== shown) element.textContent = shown;
@@ -81,11 +81,11 @@ export function setAttr(element: Element, name: string, value: string): void {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
 
-// Control characters, separators and everything that turns the direction of text: they would hide or reorder what is read.
+// Control characters, separators and direction marks, which could hide or reorder text.
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it looks for
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]/g;
 
-/** Return a text with characters that cannot be seen made visible, and never endless. */
+/** Return a text of bounded length with its invisible characters made visible. */
 export function visible(text: string): string {
   const cut = text.length > 2000 ? `${text.slice(0, 2000)}…` : text;
   return cut.replace(UNSEEN, (found) => {
@@ -95,7 +95,7 @@ export function visible(text: string): string {
   });
 }
 
-/** Make the search for an element that must be there read well. */
+/** Return a value that must exist. */
 export function must<T>(value: T | null | undefined, what: string): T {
   if (value === null || value === undefined) throw new Error(`the page has no ${what}`);
   return value;

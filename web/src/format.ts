@@ -1,5 +1,6 @@
 /**
- * Numbers and times for people, by the same rules as `stepscope/core/numbers.py`: both pass `tests/golden/numbers.json`.
+ * Numbers and times for people, by the same rules as `stepscope/core/numbers.py`.
+ * Both pass `tests/golden/numbers.json`.
  * Spaces inside a number are narrow and do not break.
  */
 
@@ -189,7 +190,7 @@ function two(amount: number): string {
   return String(amount).padStart(2, "0");
 }
 
-/** Return the labels of an axis: as many decimals as its steps need, one unit for all; on a log axis each on its own. */
+/** Return the labels of an axis: as many decimals as its steps need, one unit for all except on a log axis. */
 export function ticks(values: number[], unit = "", log = false): string[] {
   if (log) return logTicks(values, unit);
   const step = values.length > 1 ? Math.abs((values[1] ?? 0) - (values[0] ?? 0)) : 0;

@@ -1,20 +1,20 @@
-/** The keys, behind `?`. */
+/** The list of keys, shown by `?`. */
 
 import { h } from "./dom.ts";
 
 const KEYS: [string[], string][] = [
   [["/"], "search"],
   [["1", "…", "6"], "go to a tab"],
-  [["[", "]"], "tab before, tab after"],
+  [["[", "]"], "previous tab, next tab"],
   [["u"], "up to all runs"],
-  [["↑", "↓", "Enter"], "choose a run in the list, open it"],
-  [["p", "c"], "pin the chosen run, tick it to compare"],
-  [["Tab"], "from chart to chart; in a chart:"],
-  [["←", "→"], "the point before, the point after"],
-  [["Shift", "← →"], "move the range in view"],
+  [["↑", "↓", "Enter"], "select a run in the list, open it"],
+  [["p", "c"], "pin the selected run, select it to compare"],
+  [["Tab"], "next chart; in a chart:"],
+  [["←", "→"], "previous point, next point"],
+  [["Shift", "← →"], "move the visible range"],
   [["+", "−", "0"], "zoom in, zoom out, show everything"],
   [["t"], "light or dark"],
-  [["Esc"], "leave a field or a chart"],
+  [["Esc"], "leave a field or chart"],
 ];
 
 /** Return the dialog that lists the keys. */
@@ -38,7 +38,7 @@ export function helpDialog(): HTMLDialogElement {
     h(
       "p",
       { class: "soft help-more" },
-      "Drag in a chart to zoom all, double-click to show everything. The address holds what you see: share it.",
+      "Drag in a chart to zoom all charts, double-click to reset. The address holds the current view: share it.",
     ),
     h("button", { class: "button", attrs: { type: "button", autofocus: true }, on: { click: close } }, "Close"),
   );

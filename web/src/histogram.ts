@@ -1,4 +1,4 @@
-/** Histograms over time as a picture: each column a histogram, darker where more values were. */
+/** Histograms over time as a picture: one column per histogram, darker for more values. */
 
 import { type Histograms, json, reason } from "./api.ts";
 import type { ChartLink } from "./chart_link.ts";
@@ -63,7 +63,7 @@ export class HistogramPanel {
     );
   }
 
-  /** Ask again: there are new ones. */
+  /** Load again because there are new histograms. */
   refresh(): void {
     this.loaded = false;
     if (this.inView) void this.load();
@@ -86,7 +86,7 @@ export class HistogramPanel {
         (row) => row.edges.length === row.counts.length + 1 && row.counts.length > 0,
       );
       this.element.setAttribute("data-state", this.rows.length ? "drawn" : "empty");
-      setText(this.cover, this.rows.length ? "" : "no histogram yet");
+      setText(this.cover, this.rows.length ? "" : "no histograms yet");
     } catch (error) {
       this.element.setAttribute("data-state", "error");
       setText(this.cover, reason(error));
@@ -160,7 +160,7 @@ export class HistogramPanel {
     if (shown.rows.length > 1) context.fillText(ends[1] ?? "", LEFT + wide, HEIGHT - BOTTOM + 6);
   }
 
-  /** By its step; by the clock where nobody gave steps. */
+  /** Return the step of a histogram, or its time if it has no step. */
   private where(row: Rows[number]): string {
     const stepless = this.rows.length > 1 && this.rows.every((one) => one.step === this.rows[0]?.step);
     return stepless ? moment(row.time) : `step ${count(row.step)}`;
@@ -179,7 +179,7 @@ export class HistogramPanel {
     const value = shown.high - ((event.clientY - rect.top - TOP) / (HEIGHT - TOP - BOTTOM)) * (shown.high - shown.low);
     const bin = row.edges.findIndex((edge, at) => value >= edge && value < (row.edges[at + 1] ?? -Infinity));
     const total = row.counts.reduce((sum, many) => sum + many, 0);
-    const text = bin < 0 ? "none here" : `${count(row.counts[bin] ?? 0)} of ${count(total)}`;
+    const text = bin < 0 ? "no values here" : `${count(row.counts[bin] ?? 0)} of ${count(total)}`;
     const label = bin < 0 ? "" : `${number(row.edges[bin], 3)} … ${number(row.edges[bin + 1], 3)}`;
     showTip(event.clientX, event.clientY, this.where(row), [{ colour: colour("line-0"), label, text }], []);
   }

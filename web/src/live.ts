@@ -1,16 +1,16 @@
-/** One poll per page tells everything new of the run: rows of all curves, and its status. */
+/** The live poll of a page: new rows of all curves, and the status of the run. */
 
 import { ApiError, ask, type Hello, reason, type Status } from "./api.ts";
 import { decode, type Frame, frameOf } from "./binary.ts";
 
 export interface LiveListener {
-  /** The status, at least whenever something changed. */
+  /** The status, at least after every change. */
   status?(status: Status): void;
-  /** New rows; `curves` names the curve of each id. */
+  /** New rows; `curves` maps their numbers to curves. */
   frame?(frame: Frame, curves: ReadonlyMap<number, CurveId>): void;
-  /** What was held is too old: fetch it again. */
+  /** The data of the page is too old: fetch it again. */
   reset?(): void;
-  /** The server does not answer (again); the reason, or "" when it does. */
+  /** The connection failed, with the reason, or works again (""). */
   trouble?(text: string): void;
 }
 
@@ -23,16 +23,16 @@ export interface CurveId {
 const SLOW = 5000;
 const IDLE = 4;
 
-/** Follows one run. Paused while the page is hidden; slower when a run that has ended stays quiet. */
+/** Follows one run; pauses while the page is hidden, and slows down after the run has ended. */
 export class Live {
   status: Status | null = null;
-  /** When the last answer came, by this page's clock in ms. */
+  /** Time of the last response in milliseconds of this page's clock. */
   answered = 0;
-  /** Server's clock minus ours, in seconds. */
+  /** The server's clock minus this page's clock, in seconds. */
   skew = 0;
-  /** Why the server does not answer; "" if it does. */
+  /** Reason of the failed connection; "" if it works. */
   failed = "";
-  /** It does answer: that there is no such run. */
+  /** The server responds that the run does not exist. */
   absent = false;
   private cursor: string | number | null = null;
   private curves = new Map<number, CurveId>();
@@ -52,13 +52,13 @@ export class Live {
     this.plan(0);
   }
 
-  /** Listen; returns how to stop. */
+  /** Add a listener; returns a function that removes it. */
   listen(listener: LiveListener): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
   }
 
-  /** Seconds since 1970 by the server's clock. */
+  /** Return the server's time in Unix seconds. */
   now(): number {
     return Date.now() / 1000 + this.skew;
   }

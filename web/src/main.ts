@@ -128,10 +128,7 @@ class Shell implements Page {
     fill(this.main, root);
     scrollTo(0, 0);
     if (!view)
-      fill(
-        root,
-        empty("There is no such page", "The address leads nowhere.", h("a", { attrs: { href: "#/" } }, "All runs")),
-      );
+      fill(root, empty("No such page", "This address does not exist.", h("a", { attrs: { href: "#/" } }, "All runs")));
     else {
       this.mounted = view.mount(root, this);
       this.mounted.update?.(place, place);
@@ -153,14 +150,14 @@ class Shell implements Page {
       run.head.listen(() => this.beat()),
       run.link.onRange((range) => {
         if (run.link.waits) return;
-        // a zoom is a step in the history; the same zoom counted in another unit is not
+        // a zoom is an entry of the history; the same zoom in another unit is not
         const before = zoomOf(this.router.place.params);
         this.router.param({ zoom: zoomText(run.link.unit, range) }, !before || before.unit === run.link.unit);
       }),
     );
   }
 
-  /** The address says what is in view; in whichever unit the view counts. */
+  /** Apply the zoom of the address, converted to the unit of the view. */
   private zoom(place: Place): void {
     const run = this.run;
     if (!run || run.key !== place.run) return;
@@ -199,16 +196,16 @@ class Shell implements Page {
     this.badged = `${firing} ${worst}`;
   }
 
-  /** What the badge of the alerts showed when it was drawn. */
+  /** Alerts in the badge when it was last drawn. */
   private badged = "";
 
-  /** How many alerts are firing, and how grave the worst of them is. */
+  /** Return the number of firing alerts and their highest severity. */
   private firing(): { firing: number; worst: string } {
     const status = this.run?.live.status;
     return { firing: status?.firing ?? 0, worst: status?.worst ?? "info" };
   }
 
-  /** Once a second, and whenever something is heard: what the bar, the title and the icon say. */
+  /** Update bar, title and icon, every second and after every response. */
   private beat(): void {
     const status = this.run?.live.status ?? null;
     const { firing, worst } = this.firing();
@@ -234,7 +231,7 @@ class Shell implements Page {
     this.drawTitle(status, tone);
   }
 
-  /** A run of which nothing is known: say why instead of showing empty parts. */
+  /** Show why there is no data, instead of empty views. */
   private drawFailure(text: string): void {
     const first = this.main.querySelector<HTMLElement>(":scope > .view");
     if (first) show(first, text === "");
@@ -242,7 +239,7 @@ class Shell implements Page {
     if (!text) shown?.remove();
     else if (shown?.dataset.text !== text) {
       shown?.remove();
-      const title = this.run?.live.absent ? "There is no such run" : undefined;
+      const title = this.run?.live.absent ? "No such run" : undefined;
       this.main.append(
         h(
           "div",
@@ -274,7 +271,7 @@ class Shell implements Page {
     if (run.live.failed) return run.live.absent ? ["", ""] : ["lost", status ? "no connection" : "not connected"];
     if (!status) return ["", "connecting"];
     const quiet = status.heard === null ? null : run.live.now() - status.heard;
-    // how long ago data came is news only while more should come
+    // the age of the data matters only while more should come
     if (status.state !== "running")
       return ["over", quiet === null ? "" : `${status.state === "lost" ? "last heard" : "ended"} ${ago(quiet)}`];
     if (quiet !== null && quiet > STALE) return ["stale", `last data ${ago(quiet)}`];
@@ -349,7 +346,7 @@ async function begin(): Promise<void> {
   startTheme();
   const root = must(document.getElementById("page"), "root");
   const { run: key } = parse(location.hash);
-  // the run's own questions need not wait for the server to introduce itself
+  // the requests of the run do not wait for /api/server
   const run = key ? new RunModel(key, REFRESH) : null;
   try {
     new Shell(root, await json("/api/server"), run);

@@ -18,7 +18,7 @@ const KINDS: Record<string, Marker["kind"]> = {
   clock_jump: "event",
 };
 
-/** Return the marks of events; kinds that say nothing about the course are left out, alerts only where they begin. */
+/** Return the marks of events: kinds that matter for a chart, and alerts only where they start to fire. */
 export function markersOf(events: readonly RunEvent[]): Marker[] {
   return events.flatMap((event) => {
     const kind = KINDS[event.kind];
@@ -30,7 +30,7 @@ export function markersOf(events: readonly RunEvent[]): Marker[] {
 
 const MOST = 30;
 
-/** Return where epochs begin in each attempt, by the metric `epoch`; every second, fifth, tenth ... where there are many. */
+/** Return the starts of epochs in each attempt, from the metric `epoch`; only every 2nd, 5th, 10th ... of many. */
 export function epochMarkers(curves: readonly CurveBuffer[]): Marker[] {
   const told = new Map<number, CurveBuffer>();
   for (const one of curves) if (one.length > 1 && !told.has(one.attempt)) told.set(one.attempt, one);

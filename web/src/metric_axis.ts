@@ -1,8 +1,8 @@
-/** What the kind of a metric says about its axis. */
+/** The axis of a metric, from its kind. */
 
 import type { Metric } from "./api.ts";
 
-/** Durations begin at 0; shares of a machine go from 0 to 1: small moves near the top are no mountains. */
+/** Durations start at 0, shares of a machine range from 0 to 1, so that small moves look small. */
 export function axisOf(metric: Metric): { zero?: boolean; most?: number } {
   if (metric.kind === "duration") return { zero: true };
   return metric.source === "machine" && metric.unit === "ratio" ? { zero: true, most: 1 } : {};

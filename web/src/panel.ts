@@ -1,4 +1,4 @@
-/** A chart of metrics: fetches what is in view, follows live rows, cursor and zoom, says what it leaves out. */
+/** A chart of metrics: fetches the visible range, follows live rows, cursor and zoom, and notes what it leaves out. */
 
 import { padded, paddedLog } from "./axis.ts";
 import { type Axis, Chart, type Model } from "./chart.ts";
@@ -40,13 +40,13 @@ export interface Spec {
   limits?: Limit[];
   markers?: Marker[];
   bare?: boolean;
-  /** The head shows the value of every line, not of the first only; "named" with whose it is. */
+  /** The title shows the values of all lines, not only of the first; "named" adds their names. */
   every?: "named" | "plain";
-  /** The axis begins at 0. */
+  /** The axis starts at 0. */
   zero?: boolean;
-  /** The axis reaches at least so far. */
+  /** The axis ends at this value or above. */
   most?: number;
-  /** Buttons and the like at the right of its head. */
+  /** Controls on the right of the title. */
   extra?: HTMLElement[];
   /** The title is a button that calls this. */
   enlarge?: () => void;
@@ -55,7 +55,7 @@ export interface Spec {
 export interface ChartOptions {
   axis: Axis;
   log: boolean;
-  /** Points over which to smooth; 0 for not at all. */
+  /** Points to smooth over; 0 for none. */
   smooth: number;
   clip: boolean;
   ranks: "band" | "each";
@@ -65,10 +65,10 @@ type State = "loading" | "drawn" | "empty" | "error";
 
 const HEIGHT = 176;
 const PIXELS_PER_POINT = 1.5;
-/** Least height of an axis of bytes, as a share of what it shows. */
+/** Smallest height of an axis of bytes, relative to its values. */
 const STEADY = 0.02;
 
-/** See the contract of `Spec`; `element` is what goes into the page. */
+/** One chart as `Spec` describes it; `element` goes into the page. */
 export class Panel {
   readonly element: HTMLElement;
   private current: ChartOptions = { axis: "step", log: false, smooth: 0, clip: false, ranks: "band" };
@@ -161,13 +161,13 @@ export class Panel {
   /** Return the chart as a picture, with its title. */
   async png(): Promise<Blob> {
     const from = this.plot.querySelector("canvas");
-    if (!from) throw new Error("cannot draw the picture: the chart is not in sight; scroll to it");
+    if (!from) throw new Error("cannot save the picture: the chart is off screen; scroll to it");
     const ratio = devicePixelRatio;
     const to = document.createElement("canvas");
     const head = Math.round(30 * ratio);
     [to.width, to.height] = [from.width, from.height + head];
     const context = to.getContext("2d");
-    if (!context) throw new Error("cannot draw the picture: the browser gives no canvas; try another one");
+    if (!context) throw new Error("cannot save the picture: the browser has no canvas; try another browser");
     context.fillStyle = colour("surface");
     context.fillRect(0, 0, to.width, to.height);
     context.fillStyle = colour("text");
@@ -177,7 +177,7 @@ export class Panel {
     return new Promise((done, failed) =>
       to.toBlob(
         (blob) =>
-          blob ? done(blob) : failed(new Error("cannot draw the picture: it is too large; make the window smaller")),
+          blob ? done(blob) : failed(new Error("cannot save the picture: it is too large; make the window smaller")),
         "image/png",
       ),
     );
@@ -246,7 +246,7 @@ export class Panel {
 
   private zoomed(): void {
     const view = this.source.link.view();
-    // the others have only caught up with what this one shows already
+    // other charts have only caught up with this one
     if (!view || !this.model || this.model.x[0] !== view[0] || this.model.x[1] !== view[1]) this.plan();
   }
 
@@ -337,7 +337,7 @@ export class Panel {
       .filter((at) => at <= shown.max * 4 && at >= shown.min / 4);
     const [least, most] = [Math.min(shown.min, ...limits), Math.max(shown.max, ...limits)];
     const [low, high] = padded(this.spec.zero ? Math.min(0, least) : least, most);
-    // memory that moves by a few bytes is not a mountain
+    // a change of a few bytes should look small
     const steady = this.spec.unit === "bytes" ? Math.max(0, (Math.abs(most) * STEADY - (high - low)) / 2) : 0;
     return [
       Math.max(low - steady, low >= 0 ? 0 : -Infinity),
@@ -366,7 +366,7 @@ export class Panel {
       this.setState(
         "empty",
         curves.some((curve) => curve.whole.length) && this.current.axis === "step"
-          ? "belongs to no step: choose time as the axis"
+          ? "has no steps: select time as the axis"
           : "no points yet",
       );
   }
@@ -389,7 +389,7 @@ export class Panel {
     else if (this.cover.textContent !== text || state === "loading") fill(this.cover, text);
   }
 
-  /** Say what the chart does not show. */
+  /** Note what the chart does not show. */
   private explain(shown: Extent | null): void {
     const { unit } = this.spec;
     const said: string[] = [];
@@ -400,7 +400,7 @@ export class Panel {
     if (shown && this.current.log && this.lines.some((line) => line.min.some((low) => low <= 0)))
       said.push("≤ 0 not shown");
     const late = this.spec.names.map((name) => this.source.curves.get(name)?.text ?? "").find(Boolean);
-    if (late) said.push(`not fresh: ${late}`);
+    if (late) said.push(`out of date: ${late}`);
     const text = said.join(" · ");
     setText(this.notes, text);
     this.notes.title = shown?.above || shown?.below ? `Outliers are clipped: ${text}` : text;
@@ -418,7 +418,7 @@ export class Panel {
     setText(this.read, main ? value(valueAt(main, x, end), this.spec.unit) : "");
   }
 
-  /** The line whose value the head shows: the band of the ranks, else the first. */
+  /** Return the line whose value the title shows: the band of the ranks, else the first line. */
   private main(): Line | undefined {
     return (
       this.lines.find((line) => line.key === "ranks" && !line.faint) ??
@@ -465,15 +465,16 @@ export class Panel {
   }
 
   private where(x: number): string {
-    const clock_ = this.source.curves.clock();
+    const clock = this.source.curves.clock();
     if (this.current.axis === "step") {
       const main = this.lines[0];
       const step = main ? (main.x[nearest(main.x, x)] ?? x) : x;
-      const time = clock_?.timeAt(step) ?? null;
+      const time = clock?.timeAt(step) ?? null;
       return `step ${count(Math.round(step))}${time === null ? "" : ` · ${moment(time)}`}`;
     }
-    const step = clock_?.stepAt(x) ?? null;
-    return `${this.current.axis === "wall" ? moment(x) : duration(x - this.origin())}${step === null ? "" : ` · step ${count(Math.round(step))}`}`;
+    const step = clock?.stepAt(x) ?? null;
+    const time = this.current.axis === "wall" ? moment(x) : duration(x - this.origin());
+    return step === null ? time : `${time} · step ${count(Math.round(step))}`;
   }
 
   private leave(): void {

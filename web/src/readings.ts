@@ -1,11 +1,11 @@
-/** The value of every line of a chart, with its colour: what the head of a chart of several runs shows. */
+/** The values of all lines of a chart with their colors, for the title of a chart of several runs. */
 
 import { type Line, valueAt } from "./chart_line.ts";
 import { fill, h, setText } from "./dom.ts";
 import { short } from "./format.ts";
 import { colour, lineColour } from "./theme.ts";
 
-/** A row of values; `named` says whose each is. */
+/** A row of values; `named` adds the names of the lines. */
 export class Readings {
   readonly element = h("div", { class: "chart-values num" });
   private shown = "";

@@ -1,10 +1,10 @@
-/** Draw a part again only if what it shows has changed: nothing flickers, and what is selected stays so. */
+/** Draw a part again only if its data has changed, which avoids flicker and keeps the selection. */
 
 import { type Child, fill } from "./dom.ts";
 
 const drawn = new WeakMap<Element, string>();
 
-/** Fill an element from facts, unless it shows the same already. */
+/** Fill an element unless it shows the same facts already. */
 export function redraw(element: Element, facts: unknown, make: () => Child): void {
   const key = JSON.stringify(facts) ?? "";
   if (drawn.get(element) === key) return;

@@ -1,4 +1,4 @@
-/** The charts of a report: one file, opened without a server. Its numbers lie in the file, compressed. */
+/** The charts of a report: one file without a server, which contains its compressed data. */
 
 import "./style.css";
 
@@ -25,7 +25,7 @@ interface Embedded {
   markers: Marker[];
 }
 
-/** Return the text of an element that holds data. */
+/** Return the text of a data element. */
 function held(id: string): string {
   const found = document.getElementById(id);
   return (found instanceof HTMLTemplateElement ? found.content.textContent : found?.textContent) ?? "";
@@ -37,7 +37,7 @@ async function unpacked(text: string): Promise<Message[]> {
   return decode(await new Response(stream).arrayBuffer());
 }
 
-/** Make a source of curves that answers from what the file holds. */
+/** Make a source of curves from the data in the file. */
 function source(facts: Embedded, messages: Message[]): { curves: Curves; link: ChartLink } {
   const answer = (): Promise<Message[]> => Promise.resolve(messages);
   const curves = new Curves(facts.runs, null, 64, answer);
@@ -78,7 +78,7 @@ async function main(): Promise<void> {
   for (const figure of document.querySelectorAll<HTMLElement>("figure.slot")) {
     const slot = JSON.parse(figure.dataset.slot ?? "{}") as Slot;
     const panel = panelOf(slot, facts, slot.axis === "step" ? training : machine);
-    // a run that diverges must not flatten the others
+    // a diverged run must not flatten the others
     panel.setOptions({ axis: slot.axis, clip: facts.runs.length > 1 && slot.axis === "step" });
     if (slot.axis === "step") panels.push(panel);
     figure.append(panel.element);
@@ -89,7 +89,7 @@ async function main(): Promise<void> {
 
 const SMOOTH = 15;
 
-/** Offer what the page's own charts offer: the axis, a logarithmic scale, smoothing, outliers. */
+/** Add the controls of the page: axis, log scale, smoothing, outliers. */
 function controls(panels: Panel[], clipped: boolean): void {
   const setOptions = (change: Partial<ChartOptions>): void => {
     for (const panel of panels) panel.setOptions(change);

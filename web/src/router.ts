@@ -1,14 +1,14 @@
-/** The address holds the whole state, after the `#`: `#/run/<id>/training?q=loss&x=time`. A link shows what you see. */
+/** The address holds all state after the `#`, as in `#/run/<id>/training?q=loss&x=time`: any view can be shared. */
 
 export interface Place {
   /** "runs", or the name of a view of a run: "overview", "training", ... */
   view: string;
-  /** The run's key; empty where the view is of all runs. */
+  /** Key of the run; empty for views of all runs. */
   run: string;
   params: URLSearchParams;
 }
 
-/** Read a place from the part of an address after `#`. */
+/** Parse the part of an address after `#`. */
 export function parse(hash: string): Place {
   const text = hash.replace(/^#?\/?/, "");
   const [path = "", query = ""] = split(text, "?");
@@ -44,7 +44,7 @@ function decode(word: string): string {
 
 export type Listener = (place: Place, before: Place) => void;
 
-/** Follows the address and changes it. */
+/** Watches and changes the address. */
 export class Router {
   place: Place = parse(location.hash);
   private listeners = new Set<Listener>();
@@ -53,7 +53,7 @@ export class Router {
     addEventListener("hashchange", () => this.arrive(parse(location.hash)));
   }
 
-  /** Call back after every change; returns how to stop. */
+  /** Add a listener to changes; returns a function that removes it. */
   listen(listener: Listener): () => void {
     this.listeners.add(listener);
     return () => this.listeners.delete(listener);
@@ -64,7 +64,7 @@ export class Router {
     this.set(place, false);
   }
 
-  /** Set parameters of the place where we are; null or "" removes one. By default no new entry of the history. */
+  /** Set parameters of the current place; null or "" removes one. By default without a new entry of the history. */
   param(changes: Record<string, string | number | boolean | null>, push = false): void {
     const params = new URLSearchParams(this.place.params);
     for (const [name, value] of Object.entries(changes)) {
@@ -74,12 +74,12 @@ export class Router {
     if (params.toString() !== this.place.params.toString()) this.set({ params }, !push);
   }
 
-  /** Set all parameters of the place where we are, without a new entry of the history. */
+  /** Set all parameters of the current place, without a new entry of the history. */
   replace(params: URLSearchParams): void {
     this.set({ params }, true);
   }
 
-  /** Return the address of another place, for links: what is not given stays, parameters do not. */
+  /** Return the address of another place for links; view and run default to the current ones, parameters do not. */
   link(place: Partial<Place>): string {
     return address({
       view: place.view ?? this.place.view,
@@ -92,7 +92,7 @@ export class Router {
     const place = { ...this.place, ...change };
     const hash = address(place);
     if (hash === address(this.place)) return;
-    // pushState and replaceState fire no event: we tell the listeners ourselves
+    // pushState and replaceState fire no event, so the listeners are called here
     if (replace) history.replaceState(null, "", hash);
     else history.pushState(null, "", hash);
     this.arrive(place);

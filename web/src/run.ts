@@ -1,4 +1,4 @@
-/** The run that the page shows: what all its views share. */
+/** The run of the page, shared by all its views. */
 
 import { type Alert, type Head, json, type Metrics, type RunEvent, type Status } from "./api.ts";
 import { CachedAnswer } from "./cached_answer.ts";
@@ -6,7 +6,7 @@ import { ChartLink } from "./chart_link.ts";
 import { Curves } from "./curves.ts";
 import { Live } from "./live.ts";
 
-/** How often the head is asked for where it is looked at, and elsewhere; and never more often than so many times what it takes. */
+/** Milliseconds between two requests of the head if a view shows it, if not, and as a multiple of their duration. */
 const [HEAD_MS, IDLE_HEAD_MS, HEAD_SHARE] = [3000, 30000, 10];
 
 /** One run with its live connection. */
@@ -18,7 +18,7 @@ export class RunModel {
   readonly names: CachedAnswer<Metrics>;
   readonly events: CachedAnswer<{ total: number; events: RunEvent[] }>;
   readonly alerts: CachedAnswer<{ alerts: Alert[] }>;
-  /** Whether somebody looks at the head: all of it, not only the run's name. */
+  /** Whether a view shows the whole head, not only the run's name. */
   attentive = false;
   private seen: Status | null = null;
   private headAt = 0;
@@ -44,7 +44,7 @@ export class RunModel {
     this.names.listen(() => this.keepClock());
   }
 
-  /** Hold one curve of the training always: it tells which step was when. */
+  /** Keep one curve of the training loaded: it gives the time of each step. */
   private keepClock(): void {
     const metrics = this.names.value?.metrics ?? [];
     const own = metrics.filter((metric) => metric.source === "training" || metric.source === "phase");
@@ -54,7 +54,7 @@ export class RunModel {
     this.curves.watch(best.name, 400, () => this.link.settle());
   }
 
-  /** Ask again for what the status says has changed; the head, which costs more, every few seconds. */
+  /** Load again what has changed by the status; the head, which is expensive, every few seconds. */
   private follow(status: Status): void {
     const before = this.seen;
     this.seen = status;

@@ -1,4 +1,4 @@
-/** Which step was when, over all attempts of a run: what turns one axis into the other. */
+/** The time of each step over all attempts of a run, to convert between the axes. */
 
 import { placeOf } from "./chart_line.ts";
 
@@ -7,7 +7,7 @@ export interface Times {
   time: Float64Array;
 }
 
-/** Steps and times of each attempt, in order. A later attempt may go back to steps that an earlier one has done. */
+/** Steps and times of each attempt, in order. A later attempt may repeat steps of an earlier one. */
 export class RunClock {
   private readonly attempts: Times[];
 
@@ -17,13 +17,13 @@ export class RunClock {
       .sort((one, other) => (one.time[0] ?? 0) - (other.time[0] ?? 0));
   }
 
-  /** Return the step of a moment; between two attempts it is the last one of the earlier. */
+  /** Return the step at a time; between two attempts, the last step of the earlier. */
   stepAt(time: number): number | null {
     const own = this.attempts.findLast((one) => (one.time[0] ?? 0) <= time) ?? this.attempts[0];
     return own ? across(own.time, own.step, time) : null;
   }
 
-  /** Return the moment of a step: that of the last attempt which came to it. */
+  /** Return the time of a step in the last attempt that reached it. */
   timeAt(step: number): number | null {
     const own = this.attempts.findLast(
       (one) => (one.step[0] ?? 0) <= step && step <= (one.step[one.step.length - 1] ?? 0),
@@ -33,7 +33,7 @@ export class RunClock {
   }
 }
 
-/** Turn a place on one axis into the same moment on the other. */
+/** Convert a position on one axis to the other. */
 function across(from: Float64Array, to: Float64Array, at: number): number | null {
   if (!from.length) return null;
   const place = placeOf(from, at);

@@ -1,11 +1,11 @@
-/** The search field of a view: `/` goes there, what is typed goes into the address. */
+/** The search field of a view; `/` focuses it, and the address holds the query. */
 
 import { h, show } from "./dom.ts";
 import { type Matcher, matcher } from "./text_match.ts";
 
 export interface Search {
   element: HTMLElement;
-  /** Show a query that came from elsewhere, such as the address. */
+  /** Show a query from elsewhere, such as the address. */
   set(query: string): void;
   matcher(): Matcher;
 }

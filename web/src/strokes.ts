@@ -1,4 +1,4 @@
-/** Strokes and fills of a chart, on the canvas that uPlot has laid its axes on. */
+/** Lines, bands and marks of a chart, drawn on uPlot's canvas. */
 
 import { sharer } from "./axis.ts";
 import type { Line } from "./chart_line.ts";
@@ -42,7 +42,7 @@ export function scaleX(frame: Frame): Scale {
 export function scaleY(frame: Frame): Scale {
   const bottom = frame.top + frame.height;
   const share = sharer(frame.y, frame.log);
-  // far beyond its edges a canvas draws nothing right
+  // far beyond its edges a canvas draws wrong lines
   return (value) => bottom - Math.max(-10, Math.min(10, share(value))) * frame.height;
 }
 
@@ -50,7 +50,7 @@ function ink(line: Line): string {
   return typeof line.colour === "number" ? lineColour(line.colour) : colour(line.colour);
 }
 
-/** Return the first and one past the last bucket to draw, with one beyond each edge. */
+/** Return the first bucket to draw and one past the last, with one bucket beyond each edge. */
 function inSight(line: Line, frame: Frame): [number, number] {
   const { x } = line;
   let first = 0;
@@ -174,7 +174,7 @@ function stroke(
   }
 }
 
-/** Few enough that each point can be seen as one. */
+/** Return whether there are few enough points to draw each of them. */
 function sparse(first: number, end: number, frame: Frame): boolean {
   return (end - first) * 14 * frame.ratio < frame.width;
 }
@@ -188,7 +188,7 @@ function dots(line: Line, values: Float64Array, first: number, end: number, px: 
   return found;
 }
 
-/** Mark where values were not finite: they have no height. */
+/** Mark the positions of values that are not finite. */
 function paintBad(context: CanvasRenderingContext2D, frame: Frame, line: Line): void {
   if (!line.bad?.length) return;
   const px = scaleX(frame);
@@ -215,7 +215,7 @@ function paintBad(context: CanvasRenderingContext2D, frame: Frame, line: Line): 
   }
 }
 
-/** Mark buckets that reach beyond the plot: a caret at its edge. */
+/** Mark buckets beyond the plot with a caret at its edge. */
 function paintBeyond(context: CanvasRenderingContext2D, frame: Frame, drawn: Drawn[]): void {
   const px = scaleX(frame);
   const [low, high] = frame.y;
@@ -292,7 +292,7 @@ function paintMarks(context: CanvasRenderingContext2D, frame: Frame, marks: Mark
         : [4 * frame.ratio, 3 * frame.ratio],
     );
     context.globalAlpha = 0.5;
-    // too many to be lines: a tick at the bottom each
+    // too many for lines: one tick each at the bottom
     const from = !strong && shown.length > CROWD ? frame.top + frame.height - 5 * frame.ratio : frame.top;
     context.beginPath();
     context.moveTo(x, from);

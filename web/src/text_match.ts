@@ -1,18 +1,18 @@
-/** Find by typing: words in any order, letters with gaps, or a regular expression, with or without slashes around it. */
+/** Search by words in any order, by letters with gaps, or by a regular expression, with or without slashes. */
 
 export interface Matcher {
-  /** How well a text fits; negative if not at all. The higher the better. */
+  /** Score of a text: higher is better, negative is no match. */
   score(text: string): number;
-  /** Why the pattern is none; "" if it is fine. */
+  /** Error of an invalid pattern; "" if it is valid. */
   problem: string;
 }
 
 const EVERYTHING: Matcher = { score: () => 0, problem: "" };
 const LONGEST = 200;
-/** What names of metrics hardly have and regular expressions do; a dot or a hyphen is in many names. */
+/** Characters of regular expressions that names of metrics rarely have; many names have a dot or a hyphen. */
 const SPECIAL = /[\\^$*+?()[\]{}|]/;
 
-/** Return what finds a query. */
+/** Return the matcher of a query. */
 export function matcher(query: string): Matcher {
   const text = query.trim().slice(0, LONGEST);
   if (!text) return EVERYTHING;
@@ -23,7 +23,7 @@ export function matcher(query: string): Matcher {
   return {
     problem: "",
     score: (candidate) => {
-      // a pattern that is not whole yet, or only looks like one, is found by its letters
+      // an incomplete pattern, or text that only looks like one, is matched by its letters
       if (typed && !typed.problem && typed.score(candidate) >= 0) return 1;
       const lower = candidate.toLowerCase();
       let sum = 0;
@@ -46,7 +46,7 @@ function byPattern(source: string): Matcher {
   }
 }
 
-/** Score letters in order with gaps: a piece in one is best, at the begin of a word better, tight better than wide. */
+/** Score letters in order with gaps: contiguous is best, then the start of a word, then few gaps. */
 export function fuzzy(text: string, word: string): number {
   const at = text.indexOf(word);
   if (at >= 0) return 1000 - Math.min(at, 400) + (at === 0 || /[\W_]/.test(text[at - 1] ?? "") ? 500 : 0);

@@ -1,4 +1,4 @@
-/** Light and dark: by the system, or as chosen and kept on this machine. Charts read their colours from the style. */
+/** Light and dark: from the system, or as chosen and stored in this browser. Charts use the colors of the style. */
 
 export type Choice = "auto" | "light" | "dark";
 
@@ -15,17 +15,17 @@ function kept(): Choice {
   }
 }
 
-/** Return what was chosen. */
+/** Return the chosen theme. */
 export function choice(): Choice {
   return kept();
 }
 
-/** Tell whether the page is dark now. */
+/** Return whether the page is dark. */
 export function isDark(): boolean {
   return document.documentElement.dataset.theme === "dark";
 }
 
-/** Choose a theme and keep it. */
+/** Choose a theme and store it. */
 export function choose(word: Choice): void {
   try {
     if (word === "auto") localStorage.removeItem(KEY);
@@ -43,13 +43,13 @@ function apply(word: Choice): void {
   for (const listener of listeners) listener();
 }
 
-/** Apply the kept theme and follow the system. */
+/** Apply the stored theme and follow the system. */
 export function start(): void {
   apply(kept());
   system.addEventListener("change", () => apply(kept()));
 }
 
-/** Call back whenever the colours change; returns how to stop. */
+/** Add a listener to changes of the colors; returns a function that removes it. */
 export function onTheme(listener: () => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
@@ -57,7 +57,7 @@ export function onTheme(listener: () => void): () => void {
 
 const colours = new Map<string, string>();
 
-/** Return a colour of the style by the name of its variable, without the dashes. */
+/** Return a color of the style by the name of its variable, without the dashes. */
 export function colour(name: string): string {
   let found = colours.get(name);
   if (found === undefined) {
@@ -67,11 +67,11 @@ export function colour(name: string): string {
   return found;
 }
 
-/** Lines told apart by people with any colour vision: eight colours, then the same with another dash. */
+/** Eight line colors that work with any color vision, then the same colors with another dash. */
 export const LINE_COLOURS = 8;
 const DASHES: number[][] = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
 
-/** Return the colour of the n-th line. */
+/** Return the color of the n-th line. */
 export function lineColour(place: number): string {
   return colour(`line-${place % LINE_COLOURS}`);
 }

@@ -1,4 +1,4 @@
-/** The box beside the pointer that names every line under it; one for the whole page. */
+/** The tooltip at the pointer that lists the lines under it; one for the whole page. */
 
 import { fill, h, show } from "./dom.ts";
 
@@ -13,7 +13,7 @@ const box = h("div", { class: "tip", attrs: { role: "status", "aria-hidden": "tr
 box.hidden = true;
 const MOST = 14;
 
-/** Show the box beside a point of the page. */
+/** Show the tooltip next to a point of the page. */
 export function showTip(left: number, top: number, title: string, rows: TipRow[], notes: string[]): void {
   if (!box.isConnected) document.body.append(box);
   const more = rows.length - MOST;
@@ -42,7 +42,7 @@ export function showTip(left: number, top: number, title: string, rows: TipRow[]
   box.style.transform = `translate(${Math.round(x)}px, ${Math.round(y)}px)`;
 }
 
-/** Take the box away. */
+/** Hide the tooltip. */
 export function hideTip(): void {
   show(box, false);
 }

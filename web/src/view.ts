@@ -1,4 +1,4 @@
-/** What a view is given, and what it gives back. */
+/** The interface between the page and its views. */
 
 import type { Server } from "./api.ts";
 import type { Place, Router } from "./router.ts";
@@ -7,16 +7,16 @@ import type { RunModel } from "./run.ts";
 export interface Page {
   router: Router;
   server: Server;
-  /** The run in view; null for views of all runs. */
+  /** The current run; null for views of all runs. */
   run: RunModel | null;
-  /** Say something to people who do not see the page, and show it for a moment. */
+  /** Announce a text to screen readers, and show it briefly. */
   announce(text: string): void;
 }
 
 export interface Mounted {
   /** The address has changed, the view and the run have not. */
   update?(place: Place, before: Place): void;
-  /** The view is left: stop listening. */
+  /** The view is closed: remove all listeners. */
   stop?(): void;
 }
 
@@ -25,13 +25,13 @@ export interface View {
   name: string;
   title: string;
   of: "run" | "runs";
-  /** Leave it out where the server cannot serve it. */
+  /** Whether the server lacks the data of this view. */
   hidden?(server: Server): boolean;
   mount(root: HTMLElement, page: Page): Mounted;
 }
 
 /** Return the run of a page that must have one. */
 export function runOf(page: Page): RunModel {
-  if (!page.run) throw new Error("this view is of a run");
+  if (!page.run) throw new Error("this view needs a run");
   return page.run;
 }

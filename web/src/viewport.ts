@@ -1,4 +1,4 @@
-/** Which elements are in sight, and how large they are: one observer for all. */
+/** Visibility and size of elements, with one observer for all. */
 
 type Seen = (inView: boolean) => void;
 
@@ -16,14 +16,14 @@ const size = new ResizeObserver((entries) => {
   for (const entry of entries) sized.get(entry.target)?.(entry.contentRect.width, entry.contentRect.height);
 });
 
-/** Call back when an element comes into sight or leaves it; returns how to stop. */
+/** Add a listener to the visibility of an element; returns a function that removes it. */
 export function watchSight(element: Element, listener: Seen): () => void {
   seen.set(element, listener);
   sight.observe(element);
   return () => sight.unobserve(element);
 }
 
-/** Call back when an element's size changes; returns how to stop. */
+/** Add a listener to the size of an element; returns a function that removes it. */
 export function watchSize(element: Element, listener: (width: number, height: number) => void): () => void {
   sized.set(element, listener);
   size.observe(element);
@@ -33,7 +33,7 @@ export function watchSize(element: Element, listener: (width: number, height: nu
 const due = new Set<() => void>();
 let planned = false;
 
-/** Draw in the next frame; the same call asked for twice is done once. */
+/** Call a function in the next frame; the same function is called once. */
 export function nextFrame(draw: () => void): void {
   due.add(draw);
   if (planned) return;

@@ -1,4 +1,4 @@
-/** Parts that several views are made of. */
+/** Widgets that several views share. */
 
 import type { PhaseShare } from "./api.ts";
 import { type Child, h, s } from "./dom.ts";
@@ -17,7 +17,7 @@ const STATE: Record<string, { tone: string; icon: string }> = {
   stalled: { tone: "warn", icon: "M8 3v6M8 12v.2" },
 };
 
-/** Draw a small icon from a path on 16 by 16. */
+/** Return an icon from a path in a square of 16 units. */
 export function icon(path: string, tone = "", filled = false): SVGSVGElement {
   return s(
     "svg",
@@ -26,13 +26,13 @@ export function icon(path: string, tone = "", filled = false): SVGSVGElement {
   );
 }
 
-/** Show a state as icon and word: never by colour alone. What finished has a cause where something was wrong then. */
+/** Return a state as icon and word, never by color alone. A finished run has a cause if something was wrong. */
 export function stateMark(state: string, cause = ""): HTMLElement {
   const known = STATE[state === "finished" && cause ? "failed" : state] ?? { tone: "soft", icon: "M3 8h10" };
   return h("span", { class: `mark ${known.tone}` }, icon(known.icon, "", state === "running"), h("span", {}, state));
 }
 
-/** Return the tone of a state: go, good, warn, bad or soft. */
+/** Return the style of a state: go, good, warn, bad or soft. */
 export function toneOf(state: string, cause = ""): string {
   return state === "finished" && cause ? "bad" : (STATE[state]?.tone ?? "soft");
 }
@@ -43,7 +43,7 @@ const SEVERITY: Record<string, { tone: string; icon: string }> = {
   critical: { tone: "bad", icon: "M5.2 2h5.6L14 5.2v5.6L10.8 14H5.2L2 10.8V5.2zM8 5v3.5M8 11v.1" },
 };
 
-/** Show how grave something is, as icon and word. */
+/** Return a severity as icon and word. */
 export function severityMark(severity: string): HTMLElement {
   const known = SEVERITY[severity] ?? INFO;
   return h("span", { class: `mark ${known.tone}` }, icon(known.icon), h("span", {}, severity));
@@ -51,7 +51,7 @@ export function severityMark(severity: string): HTMLElement {
 
 const [SPARK_WIDTH, SPARK_HEIGHT] = [96, 22];
 
-/** Draw a small line; gaps are values that are not finite. */
+/** Return a sparkline with gaps where values are not finite. */
 export function sparkline(values: readonly (number | null)[]): SVGSVGElement {
   const finite = values.filter((one): one is number => one !== null && Number.isFinite(one));
   const picture = s("svg", {
@@ -89,12 +89,12 @@ const PHASES = [
   "gc",
 ];
 
-/** Return the name of the colour of a phase; the same everywhere. */
+/** Return the name of a phase's color, which is the same everywhere. */
 export function phaseColour(phase: string): string {
   return PHASES.includes(phase) ? `phase-${phase}` : phase === "other" ? "phase-other" : "phase-own";
 }
 
-/** Draw a step as a bar of its phases, with the share of each; `legend` names them below. */
+/** Return a step as a bar of its phases; `legend` adds their names and shares below. */
 export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend = true): HTMLElement {
   const order = (phase: string): number =>
     phase === "other" ? 99 : PHASES.includes(phase) ? PHASES.indexOf(phase) : 50;
@@ -133,7 +133,7 @@ export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend 
   return h("div", { class: "phases-box" }, bar, h("ul", { class: "phase-keys" }, keys));
 }
 
-/** Return a sentence with what stands between backquotes set as code. */
+/** Return a sentence with the parts between backquotes as code. */
 export function coded(text: string): Child {
   return text
     .split("`")
@@ -142,18 +142,13 @@ export function coded(text: string): Child {
     );
 }
 
-/** Say that there is nothing, why, and what to do. */
+/** Return a message that there is no data, why, and what to do. */
 export function empty(title: string, text: string, ...children: Child[]): HTMLElement {
   return h("div", { class: "nothing" }, h("h2", {}, title), h("p", { class: "soft" }, text), ...children);
 }
 
-/** Say that something went wrong, in the server's words, with a way to try again. */
-export function failure(
-  text: string,
-  retry?: () => void,
-  title = "That did not work",
-  ...children: Child[]
-): HTMLElement {
+/** Return an error message with a button to try again. */
+export function failure(text: string, retry?: () => void, title = "Request failed", ...children: Child[]): HTMLElement {
   return h(
     "div",
     { class: "nothing", attrs: { role: "alert" } },
@@ -164,7 +159,7 @@ export function failure(
   );
 }
 
-/** Hold the place of lines that are being loaded. */
+/** Return placeholders for lines that are loading. */
 export function skeleton(lines: number): HTMLElement {
   return h(
     "div",
@@ -185,11 +180,11 @@ export function field(label: string, control: HTMLElement): HTMLElement {
 
 export interface Control {
   element: HTMLElement;
-  /** Show a value as chosen, without calling back; of a switch "1" or "". */
+  /** Select a value without calling back; a switch takes "1" or "". */
   set(value: string): void;
 }
 
-/** A choice of one out of few: pairs of value and text. */
+/** A choice of one option; options are pairs of value and text. */
 export function segmented(
   label: string,
   options: readonly (readonly [string, string])[],

@@ -57,7 +57,7 @@ function fine(found: number[], reach: Reach, log: boolean, what: string): void {
   );
 }
 
-test("every pair of values has an axis, linear and logarithmic, with few ticks inside it", () => {
+test("every pair of values gets a linear and a log axis with few ticks inside it", () => {
   for (const one of [...ODD, ...ODD.map((odd) => -odd)]) {
     for (const other of [...ODD, ...ODD.map((odd) => -odd)]) {
       const [least, most] = [Math.min(one, other), Math.max(one, other)];

@@ -35,7 +35,7 @@ test("raw points and buckets are read from one message", () => {
   assert.deepEqual([found[1]?.columns.count[0], found[1]?.columns.bad[0]], [7, 1]);
 });
 
-test("live frames follow each other, with an odd number of rows too", () => {
+test("several live frames are read, also with an odd number of rows", () => {
   const row = (value: number): number[] => [1, 2, value, value, value, value, 1, 1, 77];
   const status = { state: "running" };
   const first = message({ frame: 1, cursor: 4, new: [[0, "loss", 0, 0]], n: 1, status }, row(0.5), [0, 1, 0]);
@@ -55,9 +55,9 @@ test("live frames follow each other, with an odd number of rows too", () => {
   assert.equal(frames[1]?.seq[0], 77);
 });
 
-test("what is no message, or is cut off, is refused", () => {
-  assert.throws(() => decode(new TextEncoder().encode("<!doctype html>....").buffer as ArrayBuffer), /no message/);
+test("unknown and incomplete messages are refused", () => {
+  assert.throws(() => decode(new TextEncoder().encode("<!doctype html>....").buffer as ArrayBuffer), /unknown message/);
   const bytes = message({ curves: [] }, []);
   new DataView(bytes.buffer).setUint32(4, 1e9, true);
-  assert.throws(() => decode(bytes.buffer as ArrayBuffer), /cut off/);
+  assert.throws(() => decode(bytes.buffer as ArrayBuffer), /incomplete/);
 });

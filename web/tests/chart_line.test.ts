@@ -19,7 +19,7 @@ function line(values: number[], counts?: number[]): Line {
   };
 }
 
-test("a place is found by halving, at both ends too", () => {
+test("the index of an x is found, also at both ends", () => {
   const x = Float64Array.of(1, 2, 4);
   assert.deepEqual(
     [0, 1, 3, 4, 9].map((at) => placeOf(x, at)),
@@ -39,7 +39,7 @@ test("smoothing is the same whether points come alone or in buckets", () => {
   assert.ok(Math.abs((single[3] ?? 0) - (buckets[1] ?? 9)) < 1e-12);
 });
 
-test("smoothing begins at the first value and steps over what is not finite", () => {
+test("smoothing starts at the first value and skips values that are not finite", () => {
   const smoothed = smooth(line([3, NaN, 3]), 100);
   assert.equal(smoothed[0], 3);
   assert.ok(Math.abs((smoothed[2] ?? 0) - 3) < 1e-12);
@@ -47,7 +47,7 @@ test("smoothing begins at the first value and steps over what is not finite", ()
   assert.ok(Number.isNaN(smooth(line([NaN]), 5)[0]));
 });
 
-test("the range of values takes every extreme, and clipping says what it leaves out", () => {
+test("the range of values includes every extreme, and clipping reports what it leaves out", () => {
   const spiky = line([...Array.from({ length: 100 }, (_, place) => 1 + (place % 7) / 100), 1000]);
   assert.equal(extent([spiky], 0, 100, false, false)?.max, 1000);
   const clipped = extent([spiky], 0, 100, true, false);
@@ -62,18 +62,18 @@ test("a falling loss is no outlier", () => {
   assert.deepEqual([clipped?.above, clipped?.below], [0, 0]);
 });
 
-test("a log axis takes only what is above 0", () => {
+test("a log axis only includes values above 0", () => {
   assert.equal(extent([line([-1, 0])], 0, 1, false, true), null);
   assert.equal(extent([line([-1, 4])], 0, 1, false, true)?.min, 4);
 });
 
-test("an axis has air, and 0 in sight where it is near", () => {
+test("an axis has a margin, and includes 0 if it is near", () => {
   assert.equal(padded(0.1, 1)[0], 0);
   assert.ok(padded(100, 101)[0] > 99);
   assert.deepEqual(padded(0, 0), [0, 1]);
 });
 
-test("ranks fold into a band that holds every value, and the rank that is off is named", () => {
+test("ranks fold into a band with every value, and the outlying rank is named", () => {
   const [one, two, odd] = [line([1, 2, 3]), line([1, 2, 3]), { ...line([5, 6, 7]), label: "rank 2" }];
   const folded = fold([one, two, odd]);
   assert.deepEqual([...(folded?.band.min ?? [])], [1, 2, 3]);
@@ -83,7 +83,7 @@ test("ranks fold into a band that holds every value, and the rank that is off is
   assert.equal(fold([]), null);
 });
 
-test("a run that diverges does not flatten the others, and the chart says what it leaves out", () => {
+test("a diverged run does not flatten the others, and the chart reports what it leaves out", () => {
   const healthy = {
     ...line(Array.from({ length: 300 }, (_, place) => 8 * Math.exp(-place / 60) + 2)),
     group: "healthy",
@@ -103,7 +103,7 @@ test("a run that diverges does not flatten the others, and the chart says what i
   assert.equal(extent([healthy, diverged], 0, 299, false, false)?.max, found?.most);
 });
 
-test("a run that learns is not cut because another one does not", () => {
+test("a run that learns is not clipped because another run does not", () => {
   const learns = { ...line(Array.from({ length: 100 }, (_, place) => 0.1 + 0.85 * (place / 100))), group: "a" };
   const stuck = { ...line(Array.from({ length: 100 }, (_, place) => 0.1 + 0.001 * (place % 2))), group: "b" };
   assert.deepEqual([extent([learns, stuck], 0, 99, true, false)?.above], [0]);
@@ -133,7 +133,7 @@ const three: Line = {
   count: Float64Array.of(1, 1, 1),
 };
 
-test("the head of a chart shows the value under the cursor, else the last in view", () => {
+test("a chart shows the value under the cursor, else the last visible value", () => {
   assert.equal(valueAt(three, 11, Infinity), 3);
   assert.equal(valueAt(three, null, Infinity), 1);
   assert.equal(valueAt(three, null, 25), 2);

@@ -22,14 +22,14 @@ function columns(values: number[], counts = values.map(() => 1)): Columns {
 
 const head = { run: "r", name: "loss", rank: 0, attempt: 0, seq: 10 };
 
-test("a row that is held already is not taken twice", () => {
+test("a duplicate row is not added", () => {
   const held = new CurveBuffer({ ...head, points: 2 }, columns([1, 2]));
   assert.equal(held.append(columns([9]), 0, 10), false);
   assert.equal(held.append(columns([9]), 0, 11), true);
   assert.deepEqual([...held.columns().mean], [1, 2, 9]);
 });
 
-test("thinning keeps every extreme, every point and every bad one", () => {
+test("thinning keeps every extreme, every point and every non-finite value", () => {
   const values = Array.from({ length: 1000 }, (_, place) =>
     place === 137 ? 1e6 : place === 500 ? NaN : Math.sin(place),
   );
@@ -60,7 +60,7 @@ test("new rows fill up buckets as large as the fetched ones", () => {
   assert.equal(held.columns().mean[4], 4.5);
 });
 
-test("a live curve takes no more room than it was given, and still knows every extreme", () => {
+test("a live curve has bounded memory and keeps every extreme", () => {
   const held = new CurveBuffer({ ...head, points: 2 }, columns([1, 2]));
   for (let place = 0; place < 5000; place += 1) {
     held.append(columns([place === 77 ? 1e6 : Math.sin(place)]), 0, 11 + place, 90);

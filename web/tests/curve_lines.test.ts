@@ -24,7 +24,7 @@ function held(run: string, step: number[], time: number[]): CurveBuffer {
   return new CurveBuffer({ run, name: "loss", rank: 0, attempt: 0, points: step.length, seq: 0 }, columns);
 }
 
-test("by elapsed time each run begins at its own start, by the clock where it was", () => {
+test("by elapsed time each run starts at 0, by clock time at its start", () => {
   const curves = new Curves(["a", "b"]);
   curves.starts = new Map([
     ["a", 1000],
@@ -43,7 +43,7 @@ test("by elapsed time each run begins at its own start, by the clock where it wa
   assert.deepEqual([...acrossOf(curves, "step")(other)], [0, 1]);
 });
 
-test("a zoom by elapsed time asks each run for its own period", async () => {
+test("a zoom by elapsed time requests a different period of each run", async () => {
   const asked: Record<string, unknown>[] = [];
   Object.assign(globalThis, { window: globalThis });
   const curves = new Curves(["a", "b"], null, 64, (_, query) => {
@@ -68,7 +68,7 @@ test("a zoom by elapsed time asks each run for its own period", async () => {
   curves.stop();
 });
 
-test("a zoom keeps its moments where the second attempt went back", () => {
+test("a zoom keeps its times if the second attempt went back", () => {
   const link = new ChartLink();
   link.unit = "time";
   link.convert = (x) => ({ 1090: 90, 1210: 70 })[x] ?? null;

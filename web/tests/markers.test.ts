@@ -23,7 +23,7 @@ function epochs(values: number[], attempt = 0): CurveBuffer {
   return new CurveBuffer({ run: "r", name: "epoch", rank: 0, attempt, points: values.length, seq: 0 }, columns);
 }
 
-test("an epoch is marked where it begins", () => {
+test("an epoch is marked at its start", () => {
   const found = epochMarkers([epochs([0, 0.5, 1, 1.5, 2.1])]);
   assert.deepEqual(
     found.map((mark) => [mark.step, mark.text]),
@@ -49,7 +49,7 @@ test("many epochs are marked in round steps, at most thirty", () => {
   assert.equal(found[0]?.text, "epoch 20");
 });
 
-test("an alert is marked where it fires, and what belongs nowhere is left out", () => {
+test("an alert is marked where it fires, and other kinds are left out", () => {
   const event = { time: 1, kind: "alert", rank: 0, attempt: 0, step: 5, text: "hot", data: { state: "firing" } };
   const found = markersOf([event, { ...event, data: { state: "resolved" } }, { ...event, kind: "definitions" }]);
   assert.deepEqual(found, [{ step: 5, time: 1, text: "hot", kind: "alert" }]);

@@ -9,7 +9,7 @@ const clock = new RunClock([
   { step: Float64Array.of(0, 100), time: Float64Array.of(1000, 1100) },
 ]);
 
-test("a moment has the step of the attempt that it lies in", () => {
+test("a time has the step of the attempt that contains it", () => {
   assert.deepEqual(
     [1000, 1050, 1200, 1250].map((time) => clock.stepAt(time)),
     [0, 50, 60, 110],
@@ -18,7 +18,7 @@ test("a moment has the step of the attempt that it lies in", () => {
   assert.deepEqual([clock.stepAt(900), clock.stepAt(2000)], [0, 160]);
 });
 
-test("a step has the moment of the last attempt that came to it", () => {
+test("a step has the time of the last attempt that reached it", () => {
   assert.deepEqual(
     [20, 80, 160].map((step) => clock.timeAt(step)),
     [1020, 1220, 1300],
@@ -26,7 +26,7 @@ test("a step has the moment of the last attempt that came to it", () => {
   assert.deepEqual([clock.timeAt(-5), clock.timeAt(999)], [1000, 1300]);
 });
 
-test("without steps nothing is known", () => {
+test("without steps there is no conversion", () => {
   assert.equal(new RunClock([]).stepAt(5), null);
   assert.equal(new RunClock([{ step: new Float64Array(0), time: new Float64Array(0) }]).timeAt(5), null);
 });

@@ -34,7 +34,7 @@ function alert(facts: Partial<Alert>): Alert {
   };
 }
 
-test("the worst alert that nobody has taken comes first", () => {
+test("the worst alert that is not acknowledged comes first", () => {
   const found = byUrgency([
     alert({ alert: "taken", severity: "critical", state: "acknowledged" }),
     alert({ alert: "old", severity: "critical", since: 1 }),
@@ -58,13 +58,13 @@ test("alerts are found by all words, in labels too", () => {
   assert.equal(matching(some, "").length, 2);
 });
 
-test("verdicts have a tone", () => {
+test("verdicts have a style", () => {
   assert.equal(tone("better"), "good");
   assert.equal(tone("worse"), "bad");
   assert.equal(tone("no difference"), "even");
 });
 
-test("the scale of colours is dark at 0, bright at 1, and bounded", () => {
+test("the color scale is dark at 0, bright at 1, and bounded", () => {
   assert.deepEqual(shade(0), shade(-5));
   assert.deepEqual(shade(1), shade(7));
   assert.ok(shade(1).reduce((sum, one) => sum + one) > shade(0).reduce((sum, one) => sum + one));
@@ -76,7 +76,7 @@ test("a picture's file name has no path in it", () => {
   assert.equal(fileName("…"), "chart");
 });
 
-test("lines of a chart are called by what tells them apart", () => {
+test("lines of a chart are labeled by their differences", () => {
   assert.deepEqual([...labels(["gpu/0/power_watts", "gpu/1/power_watts"]).values()], ["GPU 0", "GPU 1"]);
   assert.deepEqual(
     [...labels(["disk/read_bytes_per_second", "disk/write_bytes_per_second"]).values()],
@@ -85,7 +85,7 @@ test("lines of a chart are called by what tells them apart", () => {
   assert.deepEqual([...labels(["cpu/usage_ratio"]).values()], ["usage ratio"]);
 });
 
-test("metrics that several runs share come before those of one, the important first", () => {
+test("metrics of several runs come before metrics of one run, important metrics first", () => {
   const names = (list: [string, boolean][]): Metrics => ({
     ranks: [0],
     attempts: [0],
@@ -117,12 +117,12 @@ test("metrics that several runs share come before those of one, the important fi
   );
 });
 
-test("a GPU that is held back says why", () => {
-  assert.equal(throttled({ throttle_hw_thermal: 1, throttle_power_cap: 0, power_watts: 5 }), "held back: hw thermal");
+test("a throttled GPU shows why", () => {
+  assert.equal(throttled({ throttle_hw_thermal: 1, throttle_power_cap: 0, power_watts: 5 }), "throttled: hw thermal");
   assert.equal(throttled({ power_watts: 5 }), "");
 });
 
-test("a class without time is not listed, and the shares are of the wall clock", () => {
+test("a class without time is not listed, and shares are of the wall-clock time", () => {
   assert.deepEqual(shares({ productive: 3, data: 0, redone: 1 }, 4), [
     { name: "productive", seconds: 3, share: 0.75 },
     { name: "redone", seconds: 1, share: 0.25 },
@@ -130,7 +130,7 @@ test("a class without time is not listed, and the shares are of the wall clock",
   assert.deepEqual(shares({ productive: 0 }, 0), []);
 });
 
-test("what says how good a run is is told from what says how fast, and counters come last", () => {
+test("quality metrics come before speed metrics, and counters come last", () => {
   const metric = (name: string, more: Partial<Metric> = {}): Metric => ({
     name,
     unit: "",
@@ -164,7 +164,7 @@ test("what says how good a run is is told from what says how fast, and counters 
   );
 });
 
-test("a quantity at a step or after a time is said in words", () => {
+test("a quantity at a step or after a time is put in words", () => {
   assert.equal(quantity("eval/loss@1999"), "eval/loss at step 1999");
   assert.equal(quantity("loss@2.5s").replace("\u202f", " "), "loss after 2.5 s");
   assert.equal(quantity("loss@50%").replace("\u202f", " "), "loss at 50 % of the run");
@@ -172,7 +172,7 @@ test("a quantity at a step or after a time is said in words", () => {
   assert.equal(quantity("user@host"), "user@host");
 });
 
-test("texts are told by name, the newest first, and what is no text as it was written", () => {
+test("texts are listed by name, the newest first, and other values as JSON", () => {
   const event = (step: number, values: unknown): RunEvent => ({
     time: step,
     kind: "log",
@@ -191,7 +191,7 @@ test("texts are told by name, the newest first, and what is no text as it was wr
   assert.equal(found.get("more")?.[0]?.text, '{"a":1}');
 });
 
-test("a column that no run fills goes, but not while one is being read", () => {
+test("an empty column is hidden, but not while a run is loading", () => {
   const row = (card: Partial<Row["card"]> | null): Row => ({ state: "finished", card }) as unknown as Row;
   const bare = { rate: 1, loss: null, gpu: null, cost: null, alert: null };
   assert.deepEqual(emptyColumns([row(bare), row(bare)]), ["loss", "spark", "gpu", "cost", "alert"]);
@@ -199,7 +199,7 @@ test("a column that no run fills goes, but not while one is being read", () => {
   assert.deepEqual(emptyColumns([row(bare), row(null)]), []);
 });
 
-test("an alert that still fires when its run ends is told as such", () => {
+test("an alert that fires at the end of its run is shown as such", () => {
   assert.equal(stateWord(alert({ state: "firing" }), true), "firing");
   assert.equal(stateWord(alert({ state: "firing" }), false), "at the end");
   assert.equal(stateWord(alert({ state: "resolved" }), false), "resolved");

@@ -1,4 +1,4 @@
-/** One alert in full: what was measured against which limit, the chart with the moment marked, and what to do. */
+/** One alert in detail: measured value and limit, a chart with its time marked, and what to do. */
 
 import type { Alert } from "../api.ts";
 import { ChartLink } from "../chart_link.ts";
@@ -18,14 +18,14 @@ const SILENCES: [string, number][] = [
   ["1 day", 86400],
 ];
 
-/** Return a number of the evidence, if it is one. */
+/** Return a value of the evidence if it is a number. */
 function numeric(found: unknown): number | null {
   return typeof found === "number" && Number.isFinite(found) ? found : null;
 }
 
 /** Shows the chosen alert. */
 export class Detail {
-  readonly element = h("section", { class: "card alert-detail", attrs: { "aria-label": "The alert in full" } });
+  readonly element = h("section", { class: "card alert-detail", attrs: { "aria-label": "Alert details" } });
   private panel: Panel | null = null;
   private curves: Curves | null = null;
   private drawn = "";
@@ -37,12 +37,12 @@ export class Detail {
     private readonly order: Order,
   ) {}
 
-  /** Draw again if the run has begun or ended since. */
+  /** Draw again if the run has started or ended since. */
   follow(): void {
     if (this.drawn) this.show(this.alert);
   }
 
-  /** Draw again what was drawn without knowing the run's metrics. */
+  /** Draw again after the run's metrics are loaded. */
   again(): void {
     if (this.drawn && !this.panel) {
       this.drawn = "";
@@ -57,7 +57,7 @@ export class Detail {
     this.drawn = key;
     this.stop();
     if (!alert) {
-      fill(this.element, empty("Nothing to show", "Choose an alert to see its evidence."));
+      fill(this.element, empty("No alert selected", "Select an alert to see its evidence."));
       return;
     }
     fill(
@@ -83,7 +83,7 @@ export class Detail {
     this.panel = this.curves = null;
   }
 
-  /** Tell whether the run is over: then nobody takes orders, and nothing lasts longer than it did. */
+  /** Return whether the run has ended: then no watcher takes requests, and no alert lasts longer. */
   private ended(): boolean {
     const status = this.run.live.status;
     return status !== null && status.state !== "running";
@@ -136,10 +136,10 @@ export class Detail {
     const unit = this.run.names.value?.metrics.find((metric) => metric.name === evidence.metric)?.unit ?? "";
     const rows: [string, string][] = [
       ["since", moment(alert.since, now)],
-      ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "it lasts"],
+      ["until", alert.until !== null ? moment(alert.until, now) : this.ended() ? "the end of the run" : "now"],
       ["lasted", alert.since === null ? ABSENT : duration(Math.max(0, end - alert.since))],
       ["step", alert.step === null ? ABSENT : count(alert.step)],
-      ["rank", alert.rank === null ? "all, or the machine" : String(alert.rank)],
+      ["rank", alert.rank === null ? "all ranks, or the machine" : String(alert.rank)],
       ...Object.entries(evidence)
         .filter(([key, found]) => found !== null && found !== "" && key !== "step" && key !== "rank")
         .map(([key, found]): [string, string] => [
@@ -160,13 +160,13 @@ export class Detail {
     );
   }
 
-  /** The states it went through. */
+  /** Return the history of its states. */
   private course(alert: Alert, now: number): HTMLElement | null {
     const { transitions } = alert as Alert & { transitions?: { time: number | null; state: string; text: string }[] };
     if (!transitions?.length) return null;
     return h(
       "ol",
-      { class: "alert-course", attrs: { "aria-label": "What happened to it" } },
+      { class: "alert-course", attrs: { "aria-label": "History of this alert" } },
       transitions.map(({ time, state, text }) =>
         h(
           "li",

@@ -1,21 +1,21 @@
-/** Which alerts come first, and which match what was typed. */
+/** The order of alerts, and the search in them. */
 
 import type { Alert } from "../api.ts";
 
 const OPEN = new Set(["pending", "firing", "acknowledged", "silenced"]);
 const ORDER = ["critical", "warning"];
 
-/** Tell whether an alert still asks for somebody. */
+/** Return whether an alert is not resolved. */
 export function isOpen(alert: Alert): boolean {
   return OPEN.has(alert.state);
 }
 
-/** Return the state of an alert in words: what still fires when a run ends is not news any more. */
+/** Return the state of an alert in words; an alert that fires when its run ends is no longer firing. */
 export function stateWord(alert: Pick<Alert, "state">, running: boolean): string {
   return alert.state === "firing" && !running ? "at the end" : alert.state;
 }
 
-/** Return what is active, the worst first: firing before what somebody has taken, then the newest. */
+/** Return alerts by urgency: firing before acknowledged, then by severity, then the newest. */
 export function byUrgency(alerts: Alert[]): Alert[] {
   const taken = (alert: Alert): number => (alert.state === "firing" ? 0 : 1);
   const rank = (alert: Alert): number => (ORDER.indexOf(alert.severity) + ORDER.length + 1) % (ORDER.length + 1);
@@ -24,7 +24,7 @@ export function byUrgency(alerts: Alert[]): Alert[] {
   );
 }
 
-/** Return the alerts whose rule, text or labels hold all words. */
+/** Return the alerts whose rule, text or labels contain all words. */
 export function matching(alerts: Alert[], words: string): Alert[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return alerts.filter((alert) => {

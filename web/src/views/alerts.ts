@@ -1,4 +1,4 @@
-/** Alerts of a run: what fires, what has fired, the moment in its chart, and what can be done about it. */
+/** Alerts of a run: active and past alerts, each with its chart, remedy and actions. */
 
 import "./alerts.css";
 import { type Alert, changeAlert, reason } from "../api.ts";
@@ -112,10 +112,10 @@ class AlertsView implements Mounted {
   }
 
   private nothing(history: boolean): HTMLElement {
-    if (this.page.router.place.params.get("q")) return empty("No alert matches", "Try fewer words.");
+    if (this.page.router.place.params.get("q")) return empty("No matching alert", "Try fewer words.");
     return history
-      ? empty("No alert so far", "Rules watch this run while it is recorded; what they find is kept here.")
-      : empty("All quiet", "Nothing fires now. What fired before is in the history.");
+      ? empty("No alerts so far", "Rules are checked while the run is recorded; alerts appear here.")
+      : empty("No active alerts", "Past alerts are in the history.");
   }
 
   private row(alert: Alert, chosen: boolean): HTMLElement {

@@ -1,4 +1,4 @@
-/** Every view of the page, in the order of its tabs. */
+/** All views of the page, in the order of their tabs. */
 
 import type { View } from "../view.ts";
 import { alerts } from "./alerts.ts";

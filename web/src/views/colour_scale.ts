@@ -1,11 +1,11 @@
-/** A scale of colours from idle to busy. */
+/** A color scale from idle to busy. */
 
-// Viridis, which grows evenly in brightness and reads with any colour vision.
+// Viridis: even in brightness, and readable with any color vision.
 const SCALE = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"].map(
   (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)) as [number, number, number],
 );
 
-/** Return the colour of a share from 0 to 1. */
+/** Return the color of a share from 0 to 1. */
 export function shade(share: number): [number, number, number] {
   const at = Math.max(0, Math.min(1, share)) * (SCALE.length - 1);
   const [low, part] = [Math.floor(at), at - Math.floor(at)];

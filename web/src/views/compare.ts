@@ -1,4 +1,4 @@
-/** Two to twenty runs side by side: charts laid over each other, what differs in their configuration, and by how much. */
+/** Compare two to twenty runs: common charts, differences of their numbers and of their configuration. */
 
 import "./compare.css";
 import { type Comparison, json, type Metrics, reason } from "../api.ts";
@@ -49,7 +49,7 @@ class CompareView implements Mounted {
     root: HTMLElement,
     private readonly page: Page,
   ) {
-    // one run that diverges must not flatten the others: outliers are clipped unless one asks for them
+    // a diverged run must not flatten the others: outliers are clipped by default
     this.controls = new ChartControls(page.router, { clip: true }, { zoom: null });
     this.picker = new Picker(page.server.limits.runs, (keys) => this.choose(keys));
     fill(
@@ -101,7 +101,7 @@ class CompareView implements Mounted {
     fill(this.charts);
     fill(this.tools);
     if (this.keys.length < 2) {
-      fill(this.facts, empty("Choose two runs or more", "The first is what the others are compared with."));
+      fill(this.facts, empty("Choose two or more runs", "The others are compared with the first."));
       return;
     }
     fill(this.facts, skeleton(4));
@@ -170,12 +170,12 @@ class CompareView implements Mounted {
       this.begin(options.axis, params);
       this.drawCharts(found, this.comparison, this.curves);
     } else this.zoomTo(params);
-    // what one run waits for is the very thing to see: times are clipped only if one asks for it
+    // slow steps of one run are what to look for: times are not clipped by default
     for (const [panel, { time }] of this.panels)
       panel.setOptions({ ...options, clip: options.clip && (!time || params.has("clip")) });
   }
 
-  /** Lay out the charts: first how good the runs are, then how fast. */
+  /** Lay out the charts: quality first, then speed. */
   private drawCharts(found: Shared[], comparison: Comparison, curves: Curves): void {
     for (const panel of this.panels.keys()) panel.stop();
     const called = new Map(comparison.runs.map((run, place) => [run.key, { name: run.name || run.id, place }]));
@@ -199,7 +199,9 @@ class CompareView implements Mounted {
     );
     setText(
       this.many,
-      `${found.length} metrics${found.length > MOST_CHARTS ? `, the first ${MOST_CHARTS} are drawn: type to find the others` : ""}`,
+      found.length > MOST_CHARTS
+        ? `${found.length} metrics, the first ${MOST_CHARTS} are shown: search for the others`
+        : `${found.length} metrics`,
     );
     const part = (title: string, time: boolean, ...more: Child[]): Child => {
       const own = [...this.panels].filter(([, metric]) => metric.time === time).map(([panel]) => panel.element);
@@ -212,11 +214,11 @@ class CompareView implements Mounted {
       this.charts,
       this.panels.size
         ? [part("Quality", false), part("Time", true, phases)]
-        : empty("No metric matches", "Try fewer words."),
+        : empty("No matching metric", "Try fewer words."),
     );
   }
 
-  /** Begin an axis: what a range means is another thing on each. Time counts from each run's own begin. */
+  /** Set up an axis; ranges differ between axes. Time counts from the start of each run. */
   private begin(axis: Axis, params: URLSearchParams): void {
     const link = new ChartLink();
     link.unit = axis === "step" ? "step" : "time";
@@ -235,7 +237,7 @@ class CompareView implements Mounted {
     this.drawZoom(axis);
   }
 
-  /** The address says what is in view. */
+  /** Apply the zoom of the address. */
   private zoomTo(params: URLSearchParams): void {
     const zoom = zoomOf(params);
     if (zoomText(this.link.unit, this.link.range) !== params.get("zoom"))

@@ -1,4 +1,4 @@
-/** The tables of a comparison: summary numbers with their difference, phases of the step, configuration. */
+/** The tables of a comparison: numbers with their differences, phases of a step, configuration. */
 
 import type { ComparedRun, Comparison, Quantity } from "../api.ts";
 import { fill, h } from "../dom.ts";
@@ -7,7 +7,7 @@ import { phaseBar, phaseColour, stateMark } from "../widgets.ts";
 import { quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 
-/** Add the end of their ids to the names of runs that are called the same. */
+/** Add the end of the id to the names of runs with the same name. */
 export function tellApart(runs: ComparedRun[]): void {
   const same = (name: string) => runs.filter((run) => run.name === name).length > 1;
   const shared = new Set(runs.map((run) => run.name).filter(same));
@@ -19,7 +19,7 @@ export interface MarkOrders {
   remove(): void;
 }
 
-/** Return a run's mark: its colour, its name as a link, its state, and what can be done with it. */
+/** Return the label of a run: color, name as a link, state, and buttons. */
 export function runMark(run: ComparedRun, place: number, href: string, orders: MarkOrders): HTMLElement {
   const name = run.name || run.id;
   const base =
@@ -29,7 +29,7 @@ export function runMark(run: ComparedRun, place: number, href: string, orders: M
           "button",
           {
             class: "compare-order",
-            title: `Compare the others with ${name}`,
+            title: `Compare the other runs with ${name}`,
             attrs: { type: "button" },
             on: { click: orders.base },
           },
@@ -39,7 +39,7 @@ export function runMark(run: ComparedRun, place: number, href: string, orders: M
     "button",
     {
       class: "compare-order",
-      attrs: { type: "button", "aria-label": `Leave out ${name}` },
+      attrs: { type: "button", "aria-label": `Remove ${name}` },
       on: { click: orders.remove },
     },
     "×",
@@ -79,7 +79,7 @@ function head(comparison: Comparison, first: string): HTMLElement {
 
 const FEW = 8;
 
-/** Return the table of numbers; each cell says how far the run is from the first, and whether that is more than noise. */
+/** Return the table of numbers; each cell shows the difference to the first run, and whether it exceeds the noise. */
 export function numbersTable(comparison: Comparison): HTMLElement | null {
   const { numbers } = comparison;
   if (!numbers.length) return null;
@@ -115,7 +115,7 @@ export function numbersTable(comparison: Comparison): HTMLElement | null {
   );
 }
 
-/** Whose value a cell holds: shown where the table is too narrow for columns. */
+/** Return the run of a cell, shown if the table is too narrow for columns. */
 function whose(run: ComparedRun, place: number): HTMLElement {
   return h("div", { class: "compare-whose soft cut" }, swatch(place), " ", run.name || run.id);
 }
@@ -154,7 +154,7 @@ function range(difference: { low: number | null; high: number | null }): HTMLEle
   );
 }
 
-/** Return the step of each run as a bar of its phases, all on one scale: a shorter bar is a faster step. */
+/** Return the mean step of each run as a bar of its phases, all on one scale. */
 export function phasesTable(comparison: Comparison): HTMLElement | null {
   const totals = comparison.phases.map((phases) => phases.reduce((sum, phase) => sum + (phase.mean ?? 0), 0));
   const most = Math.max(...totals, 0);
@@ -166,7 +166,7 @@ export function phasesTable(comparison: Comparison): HTMLElement | null {
   return h(
     "section",
     { class: "card" },
-    h("h2", { class: "card-title" }, "The mean step by its phases"),
+    h("h2", { class: "card-title" }, "Mean step by phase"),
     h("ul", { class: "compare-keys soft" }, keys),
     h(
       "div",
@@ -183,7 +183,7 @@ export function phasesTable(comparison: Comparison): HTMLElement | null {
             { class: "compare-phase-bar" },
             total > 0
               ? h("div", { style: { width: `${(total / most) * 100}%` } }, phaseBar(phases, false))
-              : h("span", { class: "soft" }, "no phase was recorded"),
+              : h("span", { class: "soft" }, "no phases recorded"),
           ),
           h("div", { class: "num" }, total > 0 ? value(total, "seconds") : ABSENT),
         );
@@ -192,7 +192,7 @@ export function phasesTable(comparison: Comparison): HTMLElement | null {
   );
 }
 
-/** Return the configuration: what differs, and on demand the rest. */
+/** Return the settings that differ, and on demand the others. */
 export function configTable(comparison: Comparison): HTMLElement | null {
   if (!comparison.config.length) return null;
   const different = comparison.config.filter((row) => !row.same);
@@ -223,9 +223,7 @@ export function configTable(comparison: Comparison): HTMLElement | null {
       "p",
       { class: "soft" },
       different.length ? `${different.length} of ${comparison.config.length} keys differ.` : "All keys are the same.",
-      different.length && same
-        ? h("label", { class: "compare-all" }, box, ` show the ${same} that are the same`)
-        : null,
+      different.length && same ? h("label", { class: "compare-all" }, box, ` show the ${same} equal keys`) : null,
     ),
     h("div", { class: "scroll" }, h("table", { class: "compare-config" }, head(comparison, "key"), body)),
   );

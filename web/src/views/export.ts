@@ -1,4 +1,4 @@
-/** Take the numbers away: as files, as pictures, or as the Python, SQL and shell lines that give the same ones. */
+/** Export the data as files, as pictures, or as Python, SQL and shell code that reads the same numbers. */
 
 import "./export.css";
 import { json, type Metric, type Recipe, reason } from "../api.ts";
@@ -27,7 +27,7 @@ const RECIPES: [keyof Recipe, string][] = [
 const MOST_SHOWN = 300;
 const MOST_PICTURES = 6;
 
-/** Hand a file to the reader. */
+/** Save a file in the browser. */
 function save(blob: Blob, name: string): void {
   const href = URL.createObjectURL(blob);
   h("a", { attrs: { href, download: name } }).click();
@@ -70,7 +70,7 @@ class ExportView implements Mounted {
             "div",
             { class: "toolbar" },
             h("div", { class: "search" }, this.search),
-            pick("All of these", () => this.matching().map((metric) => metric.name)),
+            pick("All of them", () => this.matching().map((metric) => metric.name)),
             pick("Clear", () => []),
           ),
           this.said,
@@ -79,14 +79,9 @@ class ExportView implements Mounted {
         h(
           "div",
           { class: "export-ways" },
-          h("section", { class: "card" }, h("h2", { class: "card-title" }, "As a file"), this.files),
-          h(
-            "section",
-            { class: "card" },
-            h("h2", { class: "card-title" }, "By your own code: the same numbers"),
-            this.recipe,
-          ),
-          h("section", { class: "card" }, h("h2", { class: "card-title" }, "As a picture"), this.pictures),
+          h("section", { class: "card" }, h("h2", { class: "card-title" }, "Files"), this.files),
+          h("section", { class: "card" }, h("h2", { class: "card-title" }, "Code for the same numbers"), this.recipe),
+          h("section", { class: "card" }, h("h2", { class: "card-title" }, "Pictures"), this.pictures),
         ),
       ),
     );
@@ -139,7 +134,7 @@ class ExportView implements Mounted {
   private draw(): void {
     if (!this.metrics) return;
     if (!this.metrics.length) {
-      fill(this.list, empty("Nothing to export yet", "The run has not recorded a metric."));
+      fill(this.list, empty("Nothing to export yet", "The run has no metrics."));
       return;
     }
     const [chosen, found] = [this.chosen(), this.matching()];
@@ -158,16 +153,16 @@ class ExportView implements Mounted {
       this.said,
       chosen.length
         ? `${chosen.length} of ${this.metrics.length} metrics, ${value(points, "points")}`
-        : `all ${this.metrics.length} metrics, ${value(points, "points")}; tick some to take only those`,
+        : `all ${this.metrics.length} metrics, ${value(points, "points")}; select some to export only those`,
     );
     const kept = this.list.scrollTop;
     fill(
       this.list,
       found.slice(0, MOST_SHOWN).map((metric) => this.line(metric, chosen)),
       found.length > MOST_SHOWN
-        ? h("li", { class: "soft" }, `and ${found.length - MOST_SHOWN} more: type to find them`)
+        ? h("li", { class: "soft" }, `and ${found.length - MOST_SHOWN} more: search for them`)
         : null,
-      found.length ? null : h("li", { class: "soft" }, "No metric matches."),
+      found.length ? null : h("li", { class: "soft" }, "No matching metric."),
     );
     this.list.scrollTop = kept;
     this.drawFiles(chosen);
@@ -250,9 +245,9 @@ class ExportView implements Mounted {
   private async copy(text: string, label: string): Promise<void> {
     try {
       await navigator.clipboard.writeText(text);
-      this.page.announce(`${label} is copied`);
+      this.page.announce(`${label} code copied`);
     } catch {
-      this.page.announce("the browser does not let the page copy: mark the text instead");
+      this.page.announce("the browser does not allow copying: select the text instead");
     }
   }
 
@@ -268,7 +263,7 @@ class ExportView implements Mounted {
           help: facts.get(name)?.help ?? "",
         }),
     );
-    // samples of the machine belong to no step
+    // machine metrics have no step
     const axis = names.some((name) => facts.get(name)?.source === "machine") ? "time" : "step";
     for (const panel of this.panels) panel.setOptions({ axis });
     fill(

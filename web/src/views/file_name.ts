@@ -1,4 +1,4 @@
-/** Return a file name that any system takes. */
+/** Return a file name that is valid on every system. */
 export function fileName(text: string): string {
   return (
     text

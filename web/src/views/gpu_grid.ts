@@ -1,4 +1,4 @@
-/** Every GPU as a tile: how busy, how full, how hot, and whether it is held back. */
+/** One tile per GPU: utilization, memory, temperature, power and throttling. */
 
 import type { Machine } from "../api.ts";
 import { fill, h, setAttr, setText, show } from "../dom.ts";
@@ -80,7 +80,7 @@ function width(bar: HTMLElement, share: number | null, kind: string): void {
   setAttr(bar, "class", kind);
 }
 
-/** All tiles; drawn once, then only their numbers change. */
+/** All tiles; they are created once, then only their numbers change. */
 export class GpuGrid {
   readonly element = h("div", { class: "gpu-grid" });
   private tiles = new Map<string, Tile>();
@@ -106,7 +106,7 @@ export class GpuGrid {
     }
   }
 
-  /** Take the newest values, by the names of their metrics. */
+  /** Update the tiles from the newest values by metric name. */
   follow(fresh: ReadonlyMap<string, number>): void {
     for (const tile of this.tiles.values()) {
       const start = `gpu/${tile.index}/`;

@@ -1,4 +1,4 @@
-/** Many processors over time as one picture: a row each, brighter is busier. Linked with the charts around it. */
+/** Utilization of many CPUs over time as one picture: one row per CPU, brighter is busier. Linked with the charts. */
 
 import { type Axis, LEFT } from "../chart.ts";
 import { nearest } from "../chart_line.ts";
@@ -12,7 +12,7 @@ import { shade } from "./colour_scale.ts";
 
 const ROW = 9;
 const POINTS = 400;
-/** Return the number of a processor, from the name of its metric. */
+/** Return the number of a CPU from the name of its metric. */
 function number(name: string): number {
   return Number(name.split("/")[1] ?? 0);
 }
@@ -45,7 +45,7 @@ export class Heatmap {
     names: string[],
   ) {
     this.names = [...names].sort((one, other) => number(one) - number(other));
-    this.canvas.setAttribute("aria-label", `${title}, ${names.length} processors over time`);
+    this.canvas.setAttribute("aria-label", `${title}, ${names.length} CPUs over time`);
     const ends = (share: number): string => `rgb(${shade(share).join(",")})`;
     const scale = h(
       "span",

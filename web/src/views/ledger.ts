@@ -1,4 +1,4 @@
-/** The ledger of a run: what its time, money and energy went to, what was wasted, and what would save it. */
+/** The ledger of a run: where time, money and energy went, what was wasted, and what would save some. */
 
 import "./ledger.css";
 import { json, type Ledger, type Status } from "../api.ts";
@@ -10,7 +10,7 @@ import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../widgets.ts";
 import { classColour, type Share, shares, spoken } from "./ledger_classes.ts";
 
-/** How often it is asked for while the run goes on; and never more often than so many times what it takes. */
+/** Milliseconds between two requests while the run is running, and as a multiple of their duration. */
 const [ASK_MS, ASK_SHARE] = [5000, 10];
 const JOULES_PER_KWH = 3.6e6;
 const MOST = 12;
@@ -44,7 +44,7 @@ class LedgerView implements Mounted {
     for (const stop of this.stops) stop();
   }
 
-  /** Ask again while it runs, and once more when it has ended. */
+  /** Load again while the run is running, and once after its end. */
   private follow(status: Status): void {
     const [before, now] = [this.state, performance.now()];
     this.state = status.state;
@@ -77,7 +77,7 @@ class LedgerView implements Mounted {
   }
 }
 
-/** The figures on top: label, text, note and what it means. */
+/** Return the figures at the top: label, text, note and definition. */
 function numbers(found: Ledger): [string, string, string, string][] {
   const { money, energy, forecast, definitions } = found;
   const ways = [
@@ -85,30 +85,33 @@ function numbers(found: Ledger): [string, string, string, string][] {
     many(found.ranks, "rank"),
     many(found.devices, found.device === "gpu" ? "GPU" : "machine"),
   ];
-  const summed = found.imported && !found.imported.timed ? "added up, as its log tells no time; " : "";
+  const summed =
+    found.imported && !found.imported.timed ? "sum of step times, because the log has no timestamps; " : "";
   const unknown = (found.seconds.unknown ?? 0) / (found.paid_seconds || 1);
   const dark =
-    unknown < 0.001 ? "of the time was productive" : `at least; its log does not tell of ${value(unknown, "ratio")}`;
+    unknown < 0.001
+      ? "of the time was productive"
+      : `or more; ${value(unknown, "ratio")} of the time is not in the log`;
   const rows: [string, string, string, string][] = [
     ["Wall clock", duration(found.wall_seconds), summed + ways.join(", "), "From the first start to the last end"],
     [
       "Goodput",
       value(found.goodput_ratio, "ratio"),
-      found.goodput_ratio === null ? "no step is known" : dark,
+      found.goodput_ratio === null ? "no steps recorded" : dark,
       definitions.goodput_ratio ?? "",
     ],
     [
       "Money",
       money ? `${amount(money.total)} ${money.currency}` : ABSENT,
       money
-        ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} an hour, ${money.source}`
-        : "no price is set: ledger.price in stepscope.yaml",
+        ? `${amount(money.wasted)} of it wasted; ${number(money.per_device_hour)} per hour, ${money.source}`
+        : "no price: set ledger.price in stepscope.yaml",
       definitions.money ?? "",
     ],
     [
       "Energy",
       energy ? `${number(energy.kwh, 3)} kWh` : ABSENT,
-      energy ? energyNote(energy) : "no meter: neither GPUs nor processors told their power",
+      energy ? energyNote(energy) : "no power readings from GPUs or CPUs",
       definitions.joules ?? "",
     ],
   ];
@@ -116,7 +119,8 @@ function numbers(found: Ledger): [string, string, string, string][] {
     rows.push([
       "Ends in",
       duration(forecast.seconds),
-      `${duration(forecast.low)} to ${duration(forecast.high)}${forecast.money === null ? "" : `; ${amount(forecast.money)} more to spend`}`,
+      `${duration(forecast.low)} to ${duration(forecast.high)}` +
+        (forecast.money === null ? "" : `; ${amount(forecast.money)} more to spend`),
       forecast.text,
     ]);
   return rows;
@@ -124,13 +128,13 @@ function numbers(found: Ledger): [string, string, string, string][] {
 
 function energyNote(energy: NonNullable<Ledger["energy"]>): string {
   const co2 = energy.co2_kg === null ? "" : `${number(energy.co2_kg, 3)} kg CO₂ (${energy.region}), `;
-  const seen = energy.covered_ratio > 0.98 ? "" : `, seen ${value(energy.covered_ratio, "ratio")} of the time`;
+  const seen = energy.covered_ratio > 0.98 ? "" : `, measured ${value(energy.covered_ratio, "ratio")} of the time`;
   return `${co2}by ${energy.sources.join(", ")}${seen}`;
 }
 
 function classes(found: Ledger): Child {
   const rows = shares(found.seconds, found.wall_seconds);
-  if (!rows.length) return empty("No time yet", "The run has been seen for less than a moment.");
+  if (!rows.length) return empty("No data yet", "The run has just started.");
   const { money, energy } = found;
   const said = rows.map((one) => `${spoken(one.name)} ${value(one.share, "ratio")}`).join(", ");
   const bar = h(
@@ -171,7 +175,7 @@ function classes(found: Ledger): Child {
           },
         ]
       : []),
-    { title: "What is in it", class: "ledger-meaning soft", cell: (one) => found.classes[one.name] ?? "" },
+    { title: "Contents", class: "ledger-meaning soft", cell: (one) => found.classes[one.name] ?? "" },
   ];
   return [bar, h("div", { class: "scroll" }, table(columns, rows))];
 }
@@ -181,17 +185,17 @@ function wasted(found: Ledger): Child {
   const { money } = found;
   if (!rows.length)
     return card(
-      "Wasted most on",
+      "Most time wasted on",
       h(
         "p",
         { class: "soft" },
         found.steps
-          ? "Nothing that takes 1 % of the time."
-          : "Nobody can say: no step is known. Use run.step(), or stepscope run.",
+          ? "Nothing takes 1 % of the time or more."
+          : "Unknown: no steps recorded. Use run.step(), or stepscope run.",
       ),
     );
   return card(
-    "Wasted most on",
+    "Most time wasted on",
     h(
       "ul",
       { class: "ledger-list" },

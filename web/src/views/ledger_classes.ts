@@ -1,4 +1,4 @@
-/** The classes of the ledger: their order, words and colours. */
+/** The classes of the ledger: order, names and colors. */
 
 const COLOURS: Record<string, string> = {
   productive: "--phase-optimizer",
@@ -19,21 +19,21 @@ const COLOURS: Record<string, string> = {
 export interface Share {
   name: string;
   seconds: number;
-  /** Of the wall clock, 0 to 1. */
+  /** Share of the wall-clock time, 0 to 1. */
   share: number;
 }
 
-/** Return the colour of a class; a phase has the one that it has everywhere. */
+/** Return the color of a class; a phase has its usual color. */
 export function classColour(name: string): string {
   return `var(${COLOURS[name] ?? "--phase-own"})`;
 }
 
-/** Return a class as people say it. */
+/** Return the display name of a class. */
 export function spoken(name: string): string {
   return name === "redone" ? "redone work" : name;
 }
 
-/** Return the classes that have any time, in the server's order, with their share of the wall clock. */
+/** Return the classes with any time, in the server's order, with their share of the wall-clock time. */
 export function shares(seconds: Readonly<Record<string, number>>, wall: number): Share[] {
   return Object.entries(seconds)
     .filter(([, spent]) => spent > 0 && wall > 0)

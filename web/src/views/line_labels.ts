@@ -2,7 +2,7 @@
 
 const KINDS: Record<string, string> = { gpu: "GPU", process: "rank" };
 
-/** Return what tells the lines of one chart apart: the words in which their names differ. */
+/** Return short labels for the lines of one chart: the words in which their names differ. */
 export function labels(names: string[]): Map<string, string> {
   const split = names.map((name) => name.split("/"));
   const found = new Map<string, string>();
@@ -23,7 +23,7 @@ export function labels(names: string[]): Map<string, string> {
   return found;
 }
 
-/** Return how many words at the end all have in common; each keeps one of its own. */
+/** Return the number of words that all names share at the end; each name keeps at least one word. */
 function common(all: string[][]): number {
   const shortest = Math.min(...all.map((words) => words.length));
   let count = 0;

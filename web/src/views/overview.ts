@@ -1,4 +1,4 @@
-/** A run at a glance: what is the matter with it, how far it is, where a step's time goes, what happened. */
+/** A run at a glance: verdict, progress, where the time of a step goes, and recent events. */
 
 import "./overview.css";
 import { type Alert, type Diagnosis, type Head, json, type Status } from "../api.ts";
@@ -21,7 +21,7 @@ import { toneOfVerdict, verdict } from "./verdict.ts";
 
 const DIAGNOSE_MS = 10000;
 const MOST_CHARTS = 6;
-/** Numbers that the progress says already. */
+/** Numbers that the progress bar shows already. */
 const SAID = new Set(["step", "epoch", "rate"]);
 
 class OverviewView implements Mounted {
@@ -73,11 +73,16 @@ class OverviewView implements Mounted {
       ),
       this.alerts,
     );
-    this.changeCard = card("What changed lately", this.changes);
+    this.changeCard = card("Recent events", this.changes);
     const phases = h(
       "section",
       { class: "card phases-card" },
-      h("div", { class: "card-head" }, h("h2", { class: "card-title" }, "Where a step's time goes"), this.phaseNote),
+      h(
+        "div",
+        { class: "card-head" },
+        h("h2", { class: "card-title" }, "Where the time of a step goes"),
+        this.phaseNote,
+      ),
       this.phases,
     );
     const state = h("section", { class: "card stack" }, this.progress, this.numbers);
@@ -169,7 +174,7 @@ class OverviewView implements Mounted {
     redraw(this.low, [head.run, head.ranks, head.problems], () => this.facts(head));
   }
 
-  /** Ask again while it runs, but not more often than it takes; and once more when it has ended. */
+  /** Load again while the run is running, with pauses as long as the request, and once after its end. */
   private diagnose(state: string): void {
     const now = performance.now();
     if (!this.diagnosis?.value || (state !== "running" && state === this.diagnosedState)) return;
@@ -181,16 +186,12 @@ class OverviewView implements Mounted {
 
   private drawPhases(head: Head): void {
     const { time } = head;
-    setText(
-      this.phaseNote,
-      time
-        ? `${duration(time.step.mean)} mean · p50 ${duration(time.step.p50)} · p95 ${duration(time.step.p95)} · max ${duration(time.step.max)}`
-        : "",
-    );
+    const figures = time ? (["mean", "p50", "p95", "max"] as const).filter((key) => time.step[key] !== null) : [];
+    setText(this.phaseNote, figures.map((key) => `${key} ${duration(time?.step[key])}`).join(" · "));
     redraw(this.phases, time?.phases ?? null, () =>
       time?.phases.length
         ? phaseBar(time.phases)
-        : h("p", { class: "soft" }, "No step has been timed: use run.step() and run.phase(), or stepscope run."),
+        : h("p", { class: "soft" }, "No steps recorded: use run.step() and run.phase(), or stepscope run."),
     );
   }
 
@@ -212,7 +213,7 @@ class OverviewView implements Mounted {
     this.drawChanges(head, found);
   }
 
-  /** What happened, and what changed in the metrics, the newest first. */
+  /** Recent events and changes of metrics, the newest first. */
   private drawChanges(head: Head, found: Diagnosis | null): void {
     const sorted = [...head.changes, ...(found?.changes ?? [])].sort(
       (one, other) => (other.time ?? 0) - (one.time ?? 0),
@@ -231,7 +232,7 @@ class OverviewView implements Mounted {
     );
   }
 
-  /** A moment by how long after the begin of the run it was. */
+  /** Return a time relative to the start of the run. */
   private when(time: number | null): string {
     const begun = this.run.head.value?.run.created;
     return time === null ? "" : begun ? `+${duration(time - begun)}` : moment(time);
@@ -268,7 +269,7 @@ class OverviewView implements Mounted {
     const open = found.filter((one) => one.state !== "resolved");
     const shown = (open.length ? open : found).slice(0, 5);
     redraw(this.alerts, shown, () =>
-      shown.length ? shown.map((one) => this.alert(one)) : h("li", { class: "soft" }, "None has fired."),
+      shown.length ? shown.map((one) => this.alert(one)) : h("li", { class: "soft" }, "No alerts."),
     );
   }
 
@@ -350,7 +351,7 @@ class OverviewView implements Mounted {
       configFacts(head.run.config),
       head.problems.length
         ? card(
-            "What could not be read",
+            "Unreadable data",
             h(
               "ul",
               { class: "list" },

@@ -1,4 +1,4 @@
-/** The processes of the run: what each rank takes of the machine. */
+/** The processes of the run: resources of each rank. */
 
 import type { Machine } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";

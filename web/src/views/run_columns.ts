@@ -18,7 +18,7 @@ export interface Column {
   title: string;
   help: string;
   class: string;
-  /** Sorts from the largest first. */
+  /** Sorted from the largest value by default. */
   down?: boolean;
   sort(row: Row): number | string | null;
   cell(row: Row, context: Context): Child;
@@ -27,7 +27,7 @@ export interface Column {
 export const FAILED = new Set(["failed", "killed", "oom-killed", "preempted", "lost", "broken"]);
 const STAR = "M8 2.2l1.8 3.7 4 .6-2.9 2.9.7 4L8 11.5l-3.6 1.9.7-4L2.2 6.5l4-.6z";
 
-/** A number of the card: a quiet bar while it is not read yet, so that nothing moves when it comes. */
+/** A number of the card; a placeholder while it is loading, so that nothing moves later. */
 function late(row: Row, show: (card: NonNullable<Row["card"]>) => Child): Child {
   return row.card ? show(row.card) : row.state === "broken" ? ABSENT : h("div", { class: "bone short" });
 }
@@ -36,7 +36,7 @@ function two(main: Child, more: Child): Child {
   return h("span", { class: "two" }, h("span", {}, main), more ? h("small", {}, more) : null);
 }
 
-/** Where a run belongs, and why it failed if it did; its id only where the name is another one. */
+/** Return project, id (if the name differs) and the cause of a failure. */
 function whence(row: Row): Child {
   const id = row.id === row.name ? "" : row.id;
   const rest = [row.cause || id, row.attempts > 1 ? `${row.attempts} attempts` : ""].filter(Boolean).join(" · ");
@@ -79,7 +79,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "name",
     title: "Run",
-    help: "Name, and where it belongs",
+    help: "Name and project",
     class: "",
     sort: (row) => row.name.toLowerCase(),
     cell: (row, context) =>
@@ -97,7 +97,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "state",
     title: "State",
-    help: "How it is, or how it ended",
+    help: "State of the run",
     class: "",
     sort: (row) => row.state,
     cell: (row) => h("span", { title: row.cause }, stateMark(row.state, row.cause)),
@@ -105,7 +105,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "step",
     title: "Step",
-    help: "Last step, and how far that is",
+    help: "Last step and progress",
     class: "num far",
     down: true,
     sort: (row) => row.step,
@@ -133,7 +133,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "loss",
     title: "Loss",
-    help: "Last loss, and the best",
+    help: "Last loss and best loss",
     class: "num",
     sort: (row) => row.card?.loss?.last ?? null,
     cell: (row) =>
@@ -151,7 +151,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "spark",
     title: "Course",
-    help: "Course of the loss",
+    help: "Loss over time",
     class: "",
     sort: (row) => row.card?.loss?.best ?? null,
     cell: (row) => (row.card ? sparkline(row.card.spark) : null),
@@ -159,7 +159,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "gpu",
     title: "GPU",
-    help: "Mean use of the GPUs lately",
+    help: "Mean GPU utilization",
     class: "num mid",
     down: true,
     sort: (row) => row.card?.gpu ?? null,
@@ -176,7 +176,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "duration",
     title: "Duration",
-    help: "From its start to its end or now",
+    help: "From the start to the end or now",
     class: "num far",
     down: true,
     sort: (row) => row.duration,
@@ -185,7 +185,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "cost",
     title: "Cost",
-    help: "By the price table; see stepscope ledger",
+    help: "Estimated from the price table; see stepscope ledger",
     class: "num mid",
     down: true,
     sort: (row) => row.card?.cost?.amount ?? null,
@@ -212,7 +212,7 @@ export const COLUMNS: readonly Column[] = [
   {
     key: "created",
     title: "Started",
-    help: "When it began",
+    help: "Start of the run",
     class: "num far",
     down: true,
     sort: (row) => row.created,
@@ -225,16 +225,16 @@ export const COLUMNS: readonly Column[] = [
   },
 ];
 
-/** Columns that a list does without where no run has anything in them. */
+/** Columns that are hidden if they are empty for all runs. */
 const OPTIONAL = ["rate", "loss", "spark", "gpu", "cost", "alert"];
 
-/** Return the columns that are empty for all runs; none while a run is still being read. */
+/** Return the columns that are empty for all runs; none while a run is loading. */
 export function emptyColumns(rows: readonly Row[]): string[] {
   if (!rows.length || rows.some((row) => !row.card && row.state !== "broken")) return [];
   return OPTIONAL.filter((key) => rows.every((row) => columnOf(key)?.sort(row) === null));
 }
 
-/** Return the column by which to sort; null for none. */
+/** Return a column by its key; null if it is missing. */
 export function columnOf(key: string): Column | null {
   return key ? (COLUMNS.find((column) => column.key === key) ?? null) : null;
 }

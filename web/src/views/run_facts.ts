@@ -1,4 +1,4 @@
-/** What a run is: where, by whom, with which configuration. */
+/** Configuration and environment of a run. */
 
 import type { Head } from "../api.ts";
 import { type Child, h } from "../dom.ts";
@@ -7,7 +7,7 @@ import { card } from "../widgets.ts";
 
 const MOST = 200;
 
-/** Return the values of nested data by their dotted names. */
+/** Return the values of nested data by dotted name. */
 export function flat(data: unknown, prefix = "", found: [string, string][] = []): [string, string][] {
   if (found.length >= MOST) return found;
   if (data !== null && typeof data === "object" && !Array.isArray(data)) {
@@ -16,7 +16,7 @@ export function flat(data: unknown, prefix = "", found: [string, string][] = [])
   return found;
 }
 
-/** Return the configuration as a card; null where there is none. */
+/** Return the configuration as a card; null if it is empty. */
 export function configFacts(config: unknown): HTMLElement | null {
   const rows = flat(config);
   if (!rows.length || (rows.length === 1 && rows[0]?.[0] === "")) return null;
@@ -43,7 +43,7 @@ function words(data: unknown): string {
   return String(data);
 }
 
-/** Return where and how it ran. */
+/** Return the environment of a run. */
 export function machineFacts(head: Head): Child {
   const { run } = head;
   const memory = typeof run.memory === "number" ? value(run.memory, "bytes") : words(run.memory);

@@ -1,4 +1,4 @@
-/** Choose runs by typing and ticking. The first chosen is the base. */
+/** Choose runs from a searchable list. The first chosen run is the base. */
 
 import { type Row, reason, runsSince } from "../api.ts";
 import { fill, h, setText } from "../dom.ts";
@@ -7,7 +7,7 @@ import { failure, skeleton, stateMark } from "../widgets.ts";
 
 const SHOWN = 60;
 
-/** Return the rows whose name, id, project or state hold all words. */
+/** Return the rows whose name, id, project or state contain all words. */
 export function found(rows: Row[], words: string): Row[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => {
@@ -51,7 +51,7 @@ export class Picker {
     void this.load();
   }
 
-  /** Compare the others with this run. */
+  /** Make this run the base. */
   makeBase(key: string): void {
     this.changed([key, ...this.keys.filter((one) => one !== key)]);
   }
@@ -88,7 +88,7 @@ export class Picker {
     }
   }
 
-  /** Leave a run out, or take it in. */
+  /** Add or remove a run. */
   toggle(key: string): void {
     const keys = this.keys.includes(key) ? this.keys.filter((one) => one !== key) : [...this.keys, key];
     if (keys.length > this.most) {
@@ -103,14 +103,14 @@ export class Picker {
   private draw(): void {
     if (!this.rows) return;
     const rows = found(this.rows, this.search.value).filter((row) => row.state !== "broken" && row.state !== "reading");
-    setText(this.said, `${this.keys.length} chosen of ${this.rows.length} runs`);
+    setText(this.said, `${this.keys.length} of ${this.rows.length} runs chosen`);
     fill(
       this.list,
       rows.slice(0, SHOWN).map((row) => this.line(row)),
       rows.length > SHOWN
-        ? h("li", { class: "soft picker-more" }, `and ${rows.length - SHOWN} more: type to find them`)
+        ? h("li", { class: "soft picker-more" }, `and ${rows.length - SHOWN} more: search for them`)
         : null,
-      rows.length ? null : h("li", { class: "soft picker-more" }, "No run matches."),
+      rows.length ? null : h("li", { class: "soft picker-more" }, "No matching run."),
     );
   }
 
@@ -122,7 +122,7 @@ export class Picker {
     const loss = row.card?.loss
       ? `${row.card.loss.name} ${row.card.loss.last === null ? "NaN" : number(row.card.loss.last)}`
       : ABSENT;
-    // runs are often called the same: their ids tell them apart
+    // runs often have the same name: their ids differ
     const id = row.name && row.name !== row.id ? h("small", { class: "soft" }, ` ${row.id}`) : null;
     return h(
       "li",

@@ -1,4 +1,4 @@
-/** All runs as a table: only the rows in sight are in the document, so a thousand are as quick as ten. */
+/** The table of runs: only visible rows are in the document, so a thousand runs are as fast as ten. */
 
 import "./runs.css";
 import { type Row, reason, runsSince } from "../api.ts";
@@ -12,7 +12,7 @@ import { COLUMNS, type Column, columnOf, emptyColumns, FAILED } from "./run_colu
 
 const HEIGHT = 45;
 const GROUP_HEIGHT = 35;
-/** Rows above and below the window that are drawn too, and how far one may scroll before they are drawn anew. */
+/** Rows drawn above and below the window, and how many rows one may scroll before they are drawn again. */
 const OVERSCAN = 14;
 const SLACK = 9;
 const PINS = "stepscope-pins";
@@ -163,7 +163,7 @@ class RunsView implements Mounted {
     if (!this.stopped) this.timer = window.setTimeout(() => void this.poll(), this.failed ? 3000 : 500);
   }
 
-  /** Filter, sort and group; then draw what is in sight. */
+  /** Filter, sort and group; then draw the visible rows. */
   private arrange(): void {
     const { params } = this.page.router.place;
     this.drawProjects(params.get("project") ?? "");
@@ -187,11 +187,9 @@ class RunsView implements Mounted {
     };
     shown.sort(order);
     this.items = grouped(shown, params.get("group") ?? "");
-    const waits = this.reading ? `, reading ${this.reading}` : this.complete ? "" : ", looking for more";
-    setText(
-      this.note,
-      `${shown.length === this.rows.size ? "" : `${shown.length} of `}${this.rows.size} ${this.rows.size === 1 ? "run" : "runs"}${waits}`,
-    );
+    const waits = this.reading ? `, loading ${this.reading}` : this.complete ? "" : ", loading";
+    const all = `${this.rows.size} ${this.rows.size === 1 ? "run" : "runs"}${waits}`;
+    setText(this.note, shown.length === this.rows.size ? all : `${shown.length} of ${all}`);
     const empty = emptyColumns([...this.rows.values()]);
     for (const { key } of COLUMNS) this.table.classList.toggle(`no-${key}`, empty.includes(key));
     this.drawFrame(shown.length);
@@ -216,8 +214,8 @@ class RunsView implements Mounted {
       fill(
         this.card,
         empty(
-          "No run fits",
-          "Nothing here matches the search and the filters.",
+          "No matching run",
+          "No run matches the search and the filters.",
           h(
             "button",
             {
@@ -234,11 +232,11 @@ class RunsView implements Mounted {
         this.card,
         empty(
           "No runs yet",
-          `Nothing is recorded in ${this.page.server.root}. Record a run, and it appears here by itself:`,
+          `There are no runs in ${this.page.server.root}. A new run appears here as soon as it starts:`,
           h(
             "pre",
             {},
-            "stepscope run train.py      # any script, unchanged\nstepscope demo              # or a small training to look at",
+            "stepscope run train.py      # any script, unchanged\nstepscope demo              # a small example",
           ),
         ),
       );
@@ -291,7 +289,7 @@ class RunsView implements Mounted {
     );
   }
 
-  /** Put the rows in sight into the table, with empty space for the others; keep those that have not changed. */
+  /** Put the visible rows into the table, with empty space for the others; unchanged rows are kept. */
   private draw(): void {
     if (!this.table.isConnected) return;
     const begin = this.body.getBoundingClientRect().top;
@@ -375,7 +373,7 @@ class RunsView implements Mounted {
     this.arrange();
   }
 
-  /** The runs that are ticked; the address holds them, so that they are still so after a look at something else. */
+  /** Return the selected runs; the address holds them, so that they survive a visit of another view. */
   private ticked(): string[] {
     return this.page.router.place.params.getAll("tick");
   }
@@ -391,7 +389,7 @@ class RunsView implements Mounted {
   private drawCompare(): void {
     const keys = this.ticked().filter((key) => this.rows.has(key));
     show(this.compare, keys.length > 0);
-    this.compare.textContent = keys.length > 1 ? `Compare ${keys.length} runs` : "Tick another to compare";
+    this.compare.textContent = keys.length > 1 ? `Compare ${keys.length} runs` : "Select another run to compare";
     if (keys.length > 1)
       this.compare.href = this.page.router.link({
         view: "compare",

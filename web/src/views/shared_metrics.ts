@@ -6,13 +6,13 @@ export interface Shared {
   name: string;
   unit: string;
   help: string;
-  /** How many of the runs have it. */
+  /** Number of runs that have it. */
   runs: number;
-  /** It says how fast a run is, not how good. */
+  /** Whether it measures speed, not quality. */
   time: boolean;
 }
 
-/** Return the metrics of all runs, those that most of them have first; then as the first run orders them, mere counters last. */
+/** Return the metrics of all runs: common ones first, then in the order of the first run, counters last. */
 export function shared(all: Metrics[]): Shared[] {
   const found = new Map<string, Shared & { important: boolean; place: number }>();
   for (const names of all) {
@@ -43,7 +43,7 @@ export function shared(all: Metrics[]): Shared[] {
   );
 }
 
-/** What only counts how far a run is. */
+/** Metrics that only count progress. */
 const COUNTER = /(^|[/_.])(epochs?|(global_)?steps?|iterations?|samples|tokens)(_seen|_total)?$/i;
 
 function isTime(metric: Metric): boolean {

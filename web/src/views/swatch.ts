@@ -1,4 +1,4 @@
-/** The colour of a line, as a small square that follows the theme. */
+/** The color of a line as a small square, in both themes. */
 
 import { h } from "../dom.ts";
 import { lineColour, onTheme } from "../theme.ts";
@@ -17,7 +17,7 @@ export function swatch(place: number): HTMLElement {
   return element;
 }
 
-/** Return the names of some lines with their colours, in one row. */
+/** Return the names of lines with their colors, in one row. */
 export function legend(labels: string[]): HTMLElement {
   return h(
     "span",

@@ -1,4 +1,4 @@
-/** The machine around the training: GPUs as they are now, everything over time on one axis with the training's charts. */
+/** The machine of a run: current values of the GPUs, and machine metrics over time next to the training's charts. */
 
 import "./system.css";
 import { json, type Machine, reason } from "../api.ts";
@@ -74,7 +74,7 @@ class SystemView implements Mounted {
     this.heat?.stop();
   }
 
-  /** By time since the start, unless the reader wants the clock or, as in the training's charts, steps. */
+  /** Return the axis: time since the start by default, else clock time or steps. */
   private axis(): "step" | "time" | "wall" {
     const word = this.page.router.place.params.get("x");
     return word === "wall" || word === "step" ? word : "time";
@@ -93,10 +93,10 @@ class SystemView implements Mounted {
         this.axis(),
         (word) => this.page.router.param({ x: word }),
       ).element,
-      toggle("Training beside it", this.page.router.place.params.get("alone") !== "1", (on) =>
+      toggle("Training charts", this.page.router.place.params.get("alone") !== "1", (on) =>
         this.page.router.param({ alone: on ? null : "1" }),
       ).element,
-      h("span", { class: "soft system-hint" }, "Hover one chart, see all; drag to zoom all."),
+      h("span", { class: "soft system-hint" }, "Hover to read all charts; drag to zoom all."),
     );
   }
 
@@ -127,7 +127,7 @@ class SystemView implements Mounted {
     if (!machine.groups.length && !machine.gpus.length) {
       fill(
         this.now,
-        empty("No sample of the machine yet", "The watcher samples it once a second while the run is recorded."),
+        empty("No machine metrics yet", "The watcher samples the machine once a second while the run is recorded."),
       );
       return;
     }
@@ -163,7 +163,7 @@ class SystemView implements Mounted {
     }
   }
 
-  /** Put the training's charts first, then those of the machine; what has a chart of its own only is folded away. */
+  /** Put the training's charts first, then the machine's; charts of single metrics are folded away. */
   private place(): void {
     fill(
       this.charts,
@@ -171,7 +171,7 @@ class SystemView implements Mounted {
       this.main,
     );
     const single = this.single.length
-      ? h("details", { class: "system-more" }, h("summary", {}, `More samples (${this.single.length})`), this.more)
+      ? h("details", { class: "system-more" }, h("summary", {}, `More metrics (${this.single.length})`), this.more)
       : null;
     fill(this.more, this.single);
     fill(this.rest, single, this.processes?.element ?? null, this.machine ? this.absent(this.machine) : null);
@@ -229,7 +229,7 @@ class SystemView implements Mounted {
     return h(
       "details",
       { class: "card system-absent" },
-      h("summary", {}, `What this machine does not tell (${reasons.size})`),
+      h("summary", {}, `Unavailable on this machine (${reasons.size})`),
       h(
         "dl",
         { class: "facts" },
@@ -238,7 +238,7 @@ class SystemView implements Mounted {
     );
   }
 
-  /** The tiles follow the live rows; where several nodes have a GPU 0, the server is asked now and then. */
+  /** Update the tiles from live rows; if several nodes have a GPU 0, from periodic requests. */
   private grown(frame: Frame, curves: ReadonlyMap<number, CurveId>): void {
     const fresh = new Map<string, number>();
     for (let place = 0; place < frame.header.n; place += 1) {

@@ -1,4 +1,4 @@
-/** Texts that a program logged: a card for each name, the newest on top. */
+/** Logged texts: one card per name, the newest on top. */
 
 import type { RunEvent } from "../api.ts";
 import { h } from "../dom.ts";
@@ -10,7 +10,7 @@ export interface Text {
   text: string;
 }
 
-/** Return the texts of events by their names, the newest first. */
+/** Return the texts of events by name, the newest first. */
 export function textsOf(events: readonly RunEvent[]): Map<string, Text[]> {
   const found = new Map<string, Text[]>();
   for (const { step, time, data } of [...events].reverse()) {

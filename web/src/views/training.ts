@@ -1,4 +1,4 @@
-/** Every metric of a run as a chart: grouped, found by typing, all on one axis. */
+/** One chart per metric of a run: grouped, searchable, on one axis. */
 
 import "./training.css";
 import { json, type Metric } from "../api.ts";
@@ -38,10 +38,10 @@ class TrainingView implements Mounted {
     "Epochs, checkpoints, alerts and other events as marks",
   );
   private readonly rest = toggle(
-    "Machine too",
+    "Machine metrics",
     false,
     (all) => this.page.router.param({ all }),
-    "Metrics of the machine and of the recorder as well",
+    "Also show metrics of the machine and of Stepscope",
   );
   private readonly ranks = segmented(
     "Ranks",
@@ -141,7 +141,7 @@ class TrainingView implements Mounted {
     return optionsOf(this.page.router.place.params);
   }
 
-  /** Choose what to fetch: attempts, and one folded curve where there are many ranks. */
+  /** Choose the curves to fetch: attempts, and one folded curve for many ranks. */
   private chooseCurves(): void {
     const names = this.run.names.value;
     const attempt = this.page.router.place.params.get("attempt");
@@ -180,14 +180,14 @@ class TrainingView implements Mounted {
     for (const panel of this.panels.values()) panel.setMarkers(markers);
   }
 
-  /** Hold the metric that says where epochs begin, if there is one. */
+  /** Load the metric `epoch`, if there is one, to mark epochs. */
   private followEpochs(names: readonly Metric[]): void {
     if (this.epochs || !names.some((metric) => metric.name === "epoch")) return;
     this.epochs = true;
     this.stops.push(this.run.curves.watch("epoch", 400, () => this.mark()));
   }
 
-  /** Lay out the charts that fit the search; those that stay are not made anew. */
+  /** Lay out the charts that match the search; existing charts are reused. */
   private arrange(): void {
     const names = this.run.names.value;
     if (!names) {
@@ -253,8 +253,8 @@ class TrainingView implements Mounted {
       this.body,
       query
         ? empty(
-            "No metric fits",
-            `Nothing matches ${query}.`,
+            "No matching metric",
+            `No metric matches ${query}.`,
             h(
               "button",
               { class: "button", attrs: { type: "button" }, on: { click: () => this.page.router.param({ q: null }) } },
@@ -262,8 +262,8 @@ class TrainingView implements Mounted {
             ),
           )
         : empty(
-            "Nothing logged yet",
-            all ? "This run has metrics of the machine only." : "The first values appear here by themselves.",
+            "No metrics yet",
+            all ? "This run has only machine metrics." : "The first values appear here automatically.",
             all ? null : h("pre", {}, 'run.log({"loss": loss})'),
           ),
     );
@@ -392,7 +392,7 @@ class TrainingView implements Mounted {
       this.texts = textsOf((await json("/api/events", { run: this.run.key, kind: "log", limit: 500 })).events);
       this.arrange();
     } catch {
-      // the charts say what is wrong with the server; the texts that are there stay
+      // the charts show the error of the server; loaded texts stay
     }
   }
 
@@ -404,7 +404,7 @@ class TrainingView implements Mounted {
           this.histograms.set(name, new HistogramPanel(this.run.key, name, this.run.link));
       if (names.length) this.arrange();
     } catch {
-      // a run without histograms, or a server that cannot tell: the part stays hidden, the charts say what is wrong
+      // without histograms, or after an error that the charts show, this part stays hidden
     }
   }
 }

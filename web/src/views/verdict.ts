@@ -1,4 +1,4 @@
-/** What is the matter with a run: its state, then what the diagnosis found, with evidence and remedy. */
+/** The verdict on a run: its state, then the findings of the diagnosis with evidence and remedy. */
 
 import type { Diagnosis, Finding, Status } from "../api.ts";
 import type { Range } from "../chart_link.ts";
@@ -9,7 +9,7 @@ import { coded, severityMark, stateMark, toneOf } from "../widgets.ts";
 const GRAVE: Record<string, string> = { critical: "critical", error: "critical", warning: "warning" };
 const MOST = 5;
 
-/** Return how grave it is as a tone of the style. */
+/** Return the style of the verdict. */
 export function toneOfVerdict(status: Status, found: Diagnosis | null): string {
   const ended = status.state !== "running" && status.state !== "finished";
   if (ended) return toneOf(status.state);
@@ -25,7 +25,7 @@ function primaryOf(found: Diagnosis | null): Finding | null {
   return found?.findings.find((one) => one.kind === found.primary) ?? null;
 }
 
-/** Return the words; `link` gives the address of a range of steps. */
+/** Return the verdict as elements; `link` returns the address of a range of steps. */
 export function verdict(
   status: Status,
   found: Diagnosis | null,
@@ -42,14 +42,8 @@ export function verdict(
       stateMark(status.state, status.cause),
       primary?.text.includes(status.cause) ? null : h("span", { class: "soft" }, status.cause),
     ),
-    primary
-      ? main(primary, link)
-      : h(
-          "h2",
-          {},
-          found ? capital(found.summary) || "Nothing that slows it down or goes wrong was found." : said(status),
-        ),
-    waiting ? h("p", { class: "soft" }, "Looking for what slows it down or goes wrong…") : null,
+    primary ? main(primary, link) : h("h2", {}, found ? capital(found.summary) || "No problems found." : said(status)),
+    waiting ? h("p", { class: "soft" }, "Diagnosing…") : null,
     rest.length
       ? h(
           "ul",
@@ -59,20 +53,20 @@ export function verdict(
       : null,
     rest.length > MOST ? h("p", { class: "soft" }, `and ${rest.length - MOST} more: stepscope diagnose`) : null,
     (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, coded(capital(one)))),
-    missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, coded(`Not known: ${one.why}; ${one.remedy}`))),
+    missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, coded(`Unknown: ${one.why}; ${one.remedy}`))),
   ];
 }
 
 function said(status: Status): string {
-  if (status.state === "running") return "It runs.";
-  if (status.state === "finished") return status.cause ? `It has finished, but ${status.cause}` : "It has finished.";
-  return status.cause || `It has ended: ${status.state}.`;
+  if (status.state === "running") return "The run is running.";
+  if (status.state === "finished") return status.cause ? `The run finished, but ${status.cause}` : "The run finished.";
+  return status.cause || `The run ended: ${status.state}.`;
 }
 
 function main(one: Finding, link: (range: Range) => string): Child {
   const facts = [
     one.expected_gain ?? "",
-    one.cost_seconds ? `has cost ${duration(one.cost_seconds)}` : "",
+    one.cost_seconds ? `cost ${duration(one.cost_seconds)} so far` : "",
     one.confidence ? `confidence ${share(one.confidence)}` : "",
   ].filter(Boolean);
   return [
@@ -99,7 +93,7 @@ function also(one: Finding, link: (range: Range) => string): HTMLElement {
       "details",
       {},
       h("summary", {}, coded(one.text)),
-      h("p", { class: "next" }, coded(one.remedy || "No remedy is known."), " ", evidence(one, link)),
+      h("p", { class: "next" }, coded(one.remedy || "No remedy known."), " ", evidence(one, link)),
     ),
   );
 }
