@@ -7,22 +7,28 @@ BASE   := $(VENV)/.installed-base
 DEV    := $(VENV)/.installed-dev
 DOCS   := $(VENV)-docs/.installed
 BENCH  := $(VENV)/.installed-bench
+BASE_TESTS := $(VENV)-base/.installed
 ARGS   ?=
+REPORT := .pytest_cache/report.xml
+PYTEST := -m pytest -q -n 2 --dist worksteal
 
-.PHONY: help demo test check bench hta aim page docs pictures promises clean
+.PHONY: help demo test test-fast test-base check check-coverage bench hta aim page docs pictures promises clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      watch a small training live (needs only Python 3.10+)"
 	@echo "make test      run every test, two at a time (ARGS='-k store' to choose)"
+	@echo "make test-fast run the tests without browser, training, real processes and other slow tests"
+	@echo "make test-base run the tests that need no extra, with only the base dependencies installed"
 	@echo "make check     lint, format, types, layers, errors, shape, docs: in seconds"
+	@echo "make check-coverage  run every test with branch coverage and check each room's floor"
 	@echo "make bench     print the figures, with the peers in the same run"
 	@echo "make hta       install the peer that 'make bench ARGS=traces' is measured beside"
 	@echo "make aim       install the peer that 'make bench ARGS=serving' is measured beside"
 	@echo "make page      build the page of 'stepscope serve' from web/ (an install does so by itself)"
 	@echo "make docs      build the documentation into site/"
 	@echo "make pictures  make the pictures of the documentation again, from real runs (needs tmux)"
-	@echo "make promises  count what the tests prove"
+	@echo "make promises  count the promises that the last whole 'make test' proved"
 	@echo "make clean     remove everything that these made"
 
 demo: $(BASE)
@@ -31,10 +37,25 @@ demo: $(BASE)
 test: $(DEV)
 	@$(BIN)/python tools/page.py freshen || true
 	@$(BIN)/python -m bench.chromium
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python $(PYTEST) $(if $(ARGS),$(ARGS),--junitxml=$(REPORT))
+
+# For the daily loop: a few minutes on two cores.
+test-fast: $(DEV)
+	@$(BIN)/python $(PYTEST) -m "not (browser or documents or slow or training)" $(ARGS)
+
+# What a plain `pip install stepscope` gives: a test that needs an extra must skip and say so.
+test-base: $(BASE_TESTS)
+	@$(VENV)-base/bin/python $(PYTEST) -m "not (browser or documents or slow or training)" $(ARGS)
 
 check: $(DEV)
 	@$(BIN)/python tools/check.py
+
+# The watcher and other children are measured too: pyproject.toml, tool.coverage.
+check-coverage: $(DEV)
+	@$(BIN)/python -m coverage erase
+	@$(BIN)/python -m coverage run $(PYTEST) $(ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python tools/check_coverage.py
 
 bench: $(BENCH)
 	@$(BIN)/python -m bench $(ARGS)
@@ -63,7 +84,7 @@ promises: $(DEV)
 	@$(BIN)/python tools/promises.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-hta $(VENV)-aim $(VENV)-docs site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-base $(VENV)-hta $(VENV)-aim $(VENV)-docs .coverage site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -87,6 +108,13 @@ $(DEV): pyproject.toml $(NATIVE) | $(BIN)/python
 	@echo "installing stepscope[dev] into $(VENV): what the tests need, torch among it; several minutes, once"
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(BASE)
+
+$(BASE_TESTS): pyproject.toml $(NATIVE)
+	@echo "installing stepscope without extras, and pytest, into $(VENV)-base"
+	@$(PYTHON) -m venv $(VENV)-base
+	@$(VENV)-base/bin/python -m pip install --quiet --disable-pip-version-check --editable . hypothesis \
+	  'pytest>=8.2' pytest-randomly pytest-rerunfailures pytest-timeout pytest-xdist
+	@touch $@
 
 # The documentation needs neither Stepscope nor what tests it.
 $(DOCS): mkdocs.yml

@@ -29,7 +29,7 @@ RANKS = {
 FOLDERS = {
     "tests/browser": ("browser", "processes"),
     "tests/documents": ("documents", "processes"),
-    "tests/integration": ("processes",),
+    "tests/integration": ("processes", "slow"),
 }
 """Markers of every test in a folder."""
 

@@ -175,6 +175,7 @@ def test_files_without_anomaly_have_no_alarm():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_labelled_anomalies_are_found_better_than_by_a_gaussian():
     """By the benchmark's rules the score is above that of its windowed Gaussian at its best threshold."""
     if not (DATA / "nab-subset").is_dir():

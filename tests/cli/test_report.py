@@ -91,6 +91,7 @@ def test_the_numbers_are_those_of_the_run(root, html):
         np.testing.assert_allclose(column, recorded, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_million_points_fit_into_two_megabytes_with_every_spike(tmp_path):
     """The file of a million points in fifty metrics is at most 2 MB, and one step of each is still the highest."""
     steps, names = 20_000, [f"metric_{number:02}" for number in range(50)]
@@ -126,6 +127,7 @@ def test_no_text_of_a_run_becomes_markup(tmp_path):
 
 
 @pytest.mark.promise("S1-073")
+@pytest.mark.slow
 def test_pictures_need_no_browser(root, tmp_path):
     """`--png` writes pictures of the training, the machine and the step."""
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install stepscope[png]")
@@ -217,6 +219,7 @@ def test_an_empty_run_has_a_report(tmp_path):
 
 
 @pytest.mark.promise("S1-073")
+@pytest.mark.slow
 def test_the_file_works_in_a_browser(html):
     """Opened from disk, every chart is drawn, nothing is asked from anywhere, and the policy is kept."""
     api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: make test installs it")

@@ -242,6 +242,7 @@ def all_of(past, folder):
     return found
 
 
+@pytest.mark.slow
 def test_a_long_metric_is_divided_and_comes_out_the_same(long_past, tmp_path, monkeypatch):
     """A metric that is longer than a portion is read a stretch at a time, and is written the same in every format."""
     parquet = pytest.importorskip("pyarrow.parquet", reason="arrow is written with it")

@@ -141,6 +141,7 @@ def test_a_damaged_answer_is_refused_or_read(at, put, gone):
     assert all(isinstance(run, Imported) for run in found)
 
 
+@pytest.mark.slow
 def test_commands_read_foreign_files_in_the_child(tmp_path, capsys, monkeypatch):
     """A reader that runs away ends in an error of the command, of import, compare and trace alike."""
     monkeypatch.setattr(confinement, "CPU_SECONDS", 1)

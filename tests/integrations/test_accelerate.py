@@ -11,7 +11,7 @@ from stepscope.callbacks import StepscopeTracker, register
 from tests.integrations.programs import last_run, other_share, run_program
 
 # Accelerate warns about its own dependencies.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.processes]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.processes, pytest.mark.training]
 
 
 def test_tracker_records_what_is_logged():

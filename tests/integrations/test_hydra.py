@@ -14,7 +14,7 @@ import stepscope.callbacks as face
 from tests.integrations.programs import ROOT, last_run, other_share, run_program
 
 # Lightning warns about its own dependencies.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.processes]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.processes, pytest.mark.training]
 GROUP = ROOT / "configs" / "callbacks"
 CLASSES = {
     "throughput_monitor": "ThroughputMonitorCallback",

@@ -26,9 +26,10 @@ from tests.integrations.programs import kinds, last_run
 from tests.trackers.machines import GPU, HOST, Source, machine_of
 
 # What Lightning says of small data, of its own dependencies and of torch is not ours to mend.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread"), pytest.mark.processes]
+MARK = pytest.mark
+pytestmark = [MARK.filterwarnings("ignore"), MARK.usefixtures("one_thread"), MARK.processes, MARK.training]
 ROOT = Path(__file__).resolve().parents[2]
-NAP = 0.03
+NAP = 0.05
 
 
 @pytest.mark.promise("S3-007")
@@ -130,7 +131,7 @@ def test_learning_rate_and_loss_are_those_of_the_step(tmp_path):
 @pytest.mark.parametrize("place", ["data", "transform", "forward", "backward", "optimizer"])
 def test_time_is_charged_where_it_was_spent(tmp_path, place):
     """A planted pause is found in its own phase and in no other."""
-    data = loader(12, 2, seconds=NAP / 2 if place == "data" else 0.0)
+    data = loader(24, 2, seconds=NAP / 2 if place == "data" else 0.0)
     trainer(tmp_path, [ThroughputMonitorCallback()], max_epochs=1).fit(Model({place: NAP}), data)
     past = last_run()
     phases = {name: sorted(past.series(name).value) for name in past.names() if name.startswith("phase/")

@@ -13,6 +13,8 @@ dist = pytest.importorskip("torch.distributed")
 
 from tests.integrations import torch_rig as tr  # noqa: E402 - it needs torch
 
+pytestmark = pytest.mark.training
+
 PLANTED = 20
 
 

@@ -13,7 +13,7 @@ from stepscope.session.opening import init
 from tests.session.conftest import started  # noqa: F401 - a fixture
 from tests.trackers.memory_sources import Clock
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.training]
 
 
 class FakeProfiler:

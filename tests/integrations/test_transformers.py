@@ -17,7 +17,12 @@ from stepscope.callbacks import GPUMonitoringCallback, register
 from tests.integrations.programs import ROOT, kinds, last_run, other_share, run_program
 
 # What Transformers says of its own dependencies is not ours to mend.
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread"), pytest.mark.processes]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.processes,
+    pytest.mark.training,
+]
 LENGTH, PADDING = 8, 2
 
 

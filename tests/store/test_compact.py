@@ -258,6 +258,7 @@ def calls(tmp_path_factory) -> int:
     return disk.calls
 
 
+@pytest.mark.slow
 def test_a_failed_call_leaves_the_units_as_they_were(folder, calls):
     """Whichever system call fails, the caller is told, no file has changed or come, and the next try succeeds."""
     small(folder)
@@ -281,6 +282,7 @@ def remake(folder: RunFolder) -> None:
     sealed.remove_sealed(folder.path / "metrics" / "node-0-0-7.parquet")
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_broken_hides_nothing(folder, calls):
     """If not even cleaning up works, readers see the old units or the new one, whole; and the next merge cleans up."""
     small(folder)
@@ -384,6 +386,7 @@ def test_units_do_not_outgrow_the_largest_size():
     assert Limits().cap(800_000_000, 200) == 10_000_000
 
 
+@pytest.mark.slow
 def test_two_thousand_tiny_units_become_few(folder):
     """A backlog is merged in one go, each point at most twice."""
     paths = [add(folder, points_of([("a", 0, 0, 0, 0, 0, 0, NO_NS)] * 10), 0)]

@@ -81,15 +81,14 @@ def records_in(data):
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_cuts(long_tail, true_times, part):
-    """A tail of 1 000 rows, cut at every single byte, gives all whole rows before the cut and no exception."""
+def test_cuts(long_tail, true_times):
+    """A tail of many rows, cut within any frame, gives all whole rows before the cut and no exception."""
     frames = records_in(long_tail)
     ends, counts = [end for end, _ in frames], np.cumsum([0, *(len(sequences) for _, sequences in frames)])
     assert rows_found(long_tail, true_times) == set(range(ROWS))
     whole = decode_tail(long_tail).points
-    for cut in range(part, len(long_tail) + 1, 4):
+    edges = {end + offset for end in (0, *ends[::5]) for offset in range(-9, 40)}  # ends of frames, and next heads
+    for cut in sorted(edges & {*range(len(long_tail) + 1)} | {*range(0, len(long_tail) + 1, 101)}):
         found = decode_tail(long_tail[:cut]).points
         rows = counts[bisect.bisect_right(ends, cut)]
         assert len(found) == 2 * rows, cut
@@ -117,13 +116,13 @@ def test_cuts_at_every_byte(tmp_path):
 
 
 def test_flips(long_tail):
-    """Of 9 000 changed bytes none crashes the reader, none gives a wrong value, none costs more than its frame."""
+    """Of 3 000 changed bytes none crashes the reader, none gives a wrong value, none costs more than its frame."""
     noise = random.Random(2)
     piece = long_tail[: next(end for end, _ in records_in(long_tail) if end > 3500)]
     frames = records_in(piece)
     whole = decoded_values(piece)
     silent = 0
-    for _ in range(9000):
+    for _ in range(3000):
         at = noise.randrange(len(piece))
         spoiled = bytearray(piece)
         spoiled[at] ^= noise.randrange(1, 256)
@@ -133,7 +132,7 @@ def test_flips(long_tail):
         lost = {sequence for _, _, sequence, _ in whole.keys() - found.keys()}
         assert not lost or any(lost <= set(sequences) for _, sequences in frames), at
         silent += bool(lost) and not decoded.problems("x")
-    assert silent < 90  # only in the length of the very last frame a flip looks like a write under way
+    assert silent < 30  # only in the length of the very last frame a flip looks like a write under way
 
 
 def test_duplicates_are_taken_once(long_tail):

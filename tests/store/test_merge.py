@@ -44,6 +44,7 @@ def assert_like_sealed_at_once(merged: Path, parts: list[Points], directory: Pat
 
 @settings(max_examples=15)
 @given(st.lists(st.lists(ROW, max_size=12), min_size=2, max_size=5))
+@pytest.mark.slow
 def test_merging_changes_nothing(rows):
     """Any points in any units, merged, are bit by bit what sealing them together gives."""
     with tempfile.TemporaryDirectory() as place:
@@ -61,6 +62,7 @@ def test_merging_changes_nothing(rows):
     st.lists(st.integers(0, 20_000), min_size=1, max_size=4),
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 20_000)), min_size=1, max_size=4),
 )
+@pytest.mark.slow
 def test_slices_divide_no_block(length, cuts, series):
     """However series are spread over units, a merge in slices gives the points and blocks of sealing them together."""
     ends = [*sorted(min(cut, length) for cut in cuts), length]

@@ -98,10 +98,11 @@ def read(path: Path, connection, **filters):
 
 @settings(max_examples=60)
 @given(st.lists(ROW, max_size=30))
-def test_points_come_back_bit_by_bit(rows):
+@pytest.mark.slow
+def test_points_come_back_bit_by_bit(connection, rows):
     """Every float, integer, name and duplicate survives sealing."""
     points = points_of(rows)
-    with tempfile.TemporaryDirectory() as directory, sealed.reading_connection() as connection:
+    with tempfile.TemporaryDirectory() as directory:
         found, problems = read(write(Path(directory), points), connection)
     assert same(found, points)
     assert problems == []
@@ -226,20 +227,21 @@ def test_damaged_pyramids_are_replaced_by_the_points(tmp_path, connection):
 
 
 def test_a_cut_costs_only_what_it_cut(tmp_path, connection, small_groups):
-    """Cut at every offset, the row groups before the cut are read whole; nothing raises, nothing is altered."""
+    """Cut anywhere, the row groups before the cut are read whole; nothing raises, nothing is altered."""
     rows = [("a" if seq < 3000 else "b", 0, 0, seq, seq, 10 * seq, 0, NO_NS) for seq in range(4096)]
     path = write(tmp_path, points_of(rows))
     unit, whole = sealed.open_sealed(path), path.read_bytes()
     ends = [group.offset + group.length for group in unit.sums.points.groups]
     kept = np.cumsum([0, *(group.rows for group in unit.sums.points.groups)])
-    for length in range(len(whole)):
+    edges = {end + offset for end in (0, *ends, len(whole)) for offset in range(-20, 20)}
+    for length in sorted(edges & {*range(len(whole))} | {*range(0, len(whole), 23)}):
         path.write_bytes(whole[:length])
         found, problems = sealed.read_points([unit], connection=connection, checked=Checked())
         assert found.seq.tolist() == list(range(kept[sum(end <= length for end in ends)]))
         assert problems
 
 
-@pytest.mark.parametrize(("part", "flips"), [(".parquet", 700), (".blocks.parquet", 100), (".sum", 200)])
+@pytest.mark.parametrize(("part", "flips"), [(".parquet", 200), (".blocks.parquet", 60), (".sum", 120)])
 def test_a_flip_costs_at_most_one_row_group(tmp_path, connection, small_groups, part, flips):
     """Any flipped byte: no exception, no wrong value, at most one row group lost, and said so."""
     points = steady(3, 1500)
@@ -255,7 +257,7 @@ def test_a_flip_costs_at_most_one_row_group(tmp_path, connection, small_groups, 
         assert problems or part == ".blocks.parquet"
 
 
-@pytest.mark.parametrize(("part", "flips"), [(".parquet", 50), (".blocks.parquet", 300), (".sum", 50)])
+@pytest.mark.parametrize(("part", "flips"), [(".parquet", 40), (".blocks.parquet", 100), (".sum", 40)])
 def test_blocks_survive_any_flip(tmp_path, connection, part, flips):
     """With one byte flipped anywhere, every block is right or what is missing was said."""
     points = steady()
