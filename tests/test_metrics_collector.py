@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stepscope.monitor import MetricsCollector, TrainingMetrics
-from tests.trackers.fakes import FakeRun
+from tests.fakes import FakeRun
 
 
 class Seconds:

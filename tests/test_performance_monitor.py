@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from stepscope.monitor import TrainingMetrics, TrainingMonitor
-from tests.trackers.fakes import FakeClock, FakeRun, Gpu, Stubborn
+from tests.fakes import FakeClock, FakeRun
+from tests.trackers.fakes import Gpu, Stubborn
 
 STATS = ["current_loss", "avg_loss", "min_loss", "max_loss", "total_steps", "training_time"]
 

@@ -8,43 +8,6 @@ import torch
 from torch.utils._pytree import tree_map
 
 
-class Clock:
-    """Seconds that the test moves; each look may cost some."""
-
-    def __init__(self, tick=0.0):
-        self.now, self.tick = 100.0, tick
-
-    def __call__(self):
-        self.now += self.tick
-        return self.now
-
-
-class FakeRun:
-    """A run that keeps rows, events and histograms in lists."""
-
-    recording = True
-
-    def __init__(self):
-        self.rows, self.events, self.histograms = [], [], []
-        self.step_index = 0
-
-    def log(self, values, step=None):
-        self.rows.append((self.step_index if step is None else step, dict(values)))
-
-    def own_event(self, kind, step=None, **fields):
-        self.events.append({"kind": kind, "step": self.step_index if step is None else step, **fields})
-
-    def histogram(self, name, values, step=None):
-        self.histograms.append((step, name, values))
-
-    def values(self, name):
-        """Return every value of a metric, as floats."""
-        return [float(row[name]) for _, row in self.rows if name in row]
-
-    def kinds(self):
-        return [event["kind"] for event in self.events]
-
-
 class Gpu(torch.Tensor):
     """A tensor that says it is on a GPU; whatever would wait for that GPU is counted in `waits`."""
 

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from stepscope.integrations.numerics.cadence import OPENING_SECONDS, Cadence
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
+from tests.fakes import Clock
 
 
 def measured(cost, step, steps, skipped=0, budget=0.001):

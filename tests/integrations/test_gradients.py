@@ -15,7 +15,8 @@ from torch import nn  # noqa: E402 - only where torch is
 from stepscope.integrations.numerics.gradient_norm import grad_norm, gradients_of, norms_of, total_of  # noqa: E402
 from stepscope.integrations.numerics.gradients import Gradients  # noqa: E402
 from stepscope.integrations.numerics.readback import Readback  # noqa: E402
-from tests.integrations.stand_ins import Clock, Events, FakeRun, Gpu  # noqa: E402
+from tests.fakes import Clock, FakeRun  # noqa: E402
+from tests.integrations.stand_ins import Events, Gpu  # noqa: E402
 
 
 def network():

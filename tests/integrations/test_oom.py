@@ -18,7 +18,7 @@ from stepscope.integrations.numerics.oom import (  # noqa: E402
     largest_tensors,
     wanted_bytes,
 )
-from tests.integrations.stand_ins import FakeRun  # noqa: E402
+from tests.fakes import FakeRun  # noqa: E402
 from tests.recorder.rig import Rig  # noqa: E402
 
 HUGE = 1 << 50

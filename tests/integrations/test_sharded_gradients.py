@@ -8,7 +8,7 @@ fake_pg = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
 from torch import distributed, nn  # noqa: E402 - only where torch is
 
 from stepscope.integrations.numerics.gradients import Gradients  # noqa: E402
-from tests.integrations.stand_ins import FakeRun  # noqa: E402
+from tests.fakes import FakeRun  # noqa: E402
 
 
 @pytest.fixture

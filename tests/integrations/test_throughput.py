@@ -6,24 +6,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.vocabulary import BY_NAME
 from stepscope.integrations.throughput import Load, StepClock, Throughput, Totals
-
-
-class FakeRun:
-    recording = True
-
-    def __init__(self):
-        self.rows = []
-
-    def log(self, values):
-        self.rows.append(dict(values))
-
-
-class Clock:
-    def __init__(self):
-        self.now = 5.0
-
-    def __call__(self):
-        return self.now
+from tests.fakes import Clock, FakeRun
 
 
 @pytest.fixture

@@ -7,19 +7,7 @@ import pytest
 
 from stepscope.core.vocabulary import BY_NAME, pattern_of
 from stepscope.integrations.numerics.memory import DeviceMemory, host_memory, largest_free
-
-
-class FakeRun:
-    recording = True
-
-    def __init__(self):
-        self.rows, self.events = [], []
-
-    def log(self, values, step=None):
-        self.rows.append(dict(values))
-
-    def own_event(self, kind, **fields):
-        self.events.append(kind)
+from tests.fakes import FakeRun
 
 
 class Cuda:
@@ -61,7 +49,7 @@ def test_allocator_values():
     """Allocated, reserved, peak, fragmentation and largest free block of each GPU in use are recorded."""
     run, watch = memory(Cuda())
     watch.step_end()
-    assert run.rows == [
+    assert run.logged() == [
         {
             "gpu/0/memory_allocated_bytes": 100,
             "gpu/0/memory_reserved_bytes": 200,
@@ -70,7 +58,7 @@ def test_allocator_values():
             "gpu/0/memory_largest_free_bytes": 60,
         }
     ]
-    assert all(pattern_of(name) in BY_NAME for name in run.rows[0])
+    assert all(pattern_of(name) in BY_NAME for name in run.logged()[0])
 
 
 def test_snapshots_are_rare():
@@ -88,7 +76,7 @@ def test_nothing_before_cuda_starts():
     run, watch = memory(cuda)
     watch.phase_end("forward")
     watch.step_end()
-    assert run.rows == [{}]
+    assert run.logged() == [{}]
     assert (run.events, watch.watching) == ([], False)
 
 
@@ -102,7 +90,7 @@ def test_phases():
         cuda.allocated = 120
         watch.phase_end("optimizer")
         watch.step_end()
-    with_phases = [row for row in run.rows if "gpu/0/memory_after_forward_bytes" in row]
+    with_phases = [row for row in run.logged() if "gpu/0/memory_after_forward_bytes" in row]
     assert len(run.rows) == 2
     assert [
         (row["gpu/0/memory_after_forward_bytes"], row["gpu/0/memory_after_optimizer_bytes"]) for row in with_phases
@@ -125,7 +113,7 @@ def test_trouble_stays_inside():
     run, watch = memory(cuda)
     for _ in range(5):
         watch.step_end()
-    assert run.events == ["measurement_failed", "measurement_failed"]
+    assert run.kinds() == ["measurement_failed"] * 2
 
 
 def test_largest_free_block_per_gpu():

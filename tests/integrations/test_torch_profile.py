@@ -10,8 +10,8 @@ from stepscope.integrations.profiler import profile as torch_profile
 from stepscope.integrations.profiler.profile import EpochProfiles, Options, Profile
 from stepscope.recorder.followed_step import FollowedStep
 from stepscope.session.opening import init
+from tests.fakes import Clock
 from tests.session.conftest import started  # noqa: F401 - a fixture
-from tests.trackers.memory_sources import Clock
 
 pytestmark = [pytest.mark.processes, pytest.mark.training]
 

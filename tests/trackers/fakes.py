@@ -5,39 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 
-class FakeRun:
-    """Keeps what is logged."""
-
-    def __init__(self):
-        self.rows = []
-        self.finished = 0
-        self.error = None
-
-    def log(self, values, step=None):
-        self.rows.append((step, dict(values)))
-
-    def finish(self, error=None):
-        self.finished += 1
-        self.error = error
-
-
-class FakeClock:
-    """Two clocks that move only when told."""
-
-    def __init__(self, wall=1000.0, ticks=5.0):
-        self.wall, self.ticks = wall, ticks
-
-    def wall_ns(self):
-        return round(self.wall * 1e9)
-
-    def monotonic_ns(self):
-        return round(self.ticks * 1e9)
-
-    def pass_time(self, seconds):
-        self.wall += seconds
-        self.ticks += seconds
-
-
 class Gpu:
     """Makes tensors and counts how often the host waited for one."""
 

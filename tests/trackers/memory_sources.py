@@ -81,13 +81,3 @@ class Gpu:
             "reserved_bytes.all.current": self.reserved,
             "reserved_bytes.all.peak": self.reserved,
         }
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now

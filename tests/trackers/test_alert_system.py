@@ -8,22 +8,7 @@ import pytest
 
 from stepscope.alerting import AlertSystem
 from stepscope.monitor import TrainingMonitor
-
-
-class FakeRun:
-    """Keeps events."""
-
-    def __init__(self):
-        self.events, self.rows = [], []
-
-    def log(self, values, step=None):
-        self.rows.append((step, values))
-
-    def own_event(self, kind, **fields):
-        self.events.append({"kind": kind, **fields})
-
-    def finish(self, error=None):
-        pass
+from tests.fakes import FakeRun
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.profiling import ComprehensiveProfiler, GPUMemoryProfiler, ThroughputTracker, TrainingTimer
-from tests.trackers.memory_sources import GIB, Clock, Gpu
+from tests.fakes import Clock
+from tests.trackers.memory_sources import GIB, Gpu
 
 
 class Loop:

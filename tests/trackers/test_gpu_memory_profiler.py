@@ -7,7 +7,8 @@ import pytest
 
 from stepscope.profiling import GPUMemoryProfiler
 from stepscope.trackers.profiling import gpu_memory_profiler
-from tests.trackers.memory_sources import GIB, Clock, Gpu
+from tests.fakes import Clock
+from tests.trackers.memory_sources import GIB, Gpu
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 
 import stepscope.monitor
 from stepscope.monitor import GPUMonitor, TrainingMonitorCallback
-from tests.trackers.fakes import FakeClock, FakeRun, Gpu, Stubborn
+from tests.fakes import FakeClock, FakeRun
+from tests.trackers.fakes import Gpu, Stubborn
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source, machine_of, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from stepscope.importers.imported import Imported, series_of
 from stepscope.monitor import TrainingMonitor
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.profiling.gradient_watch import GradientWatch
-from tests.trackers.fakes import FakeRun
+from tests.fakes import FakeRun
 
 
 def rig(**options):

@@ -10,7 +10,7 @@ import pytest
 from stepscope.alerting import PerformanceAlerting
 from stepscope.monitor import RealTimeMonitor, TrainingMonitor
 from tests.alerts.servers import MailServer
-from tests.trackers.fakes import FakeRun
+from tests.fakes import FakeRun
 from tests.trackers.machines import Source, machine_of, wait_until
 
 BASELINE = {"loss": 1.0, "gpu_memory": {}, "cpu_percent": 10.0, "training_speed": 100.0}

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stepscope.monitor import RealTimeMonitor, TrainingMonitor
-from tests.trackers.fakes import FakeClock, FakeRun
+from tests.fakes import FakeClock, FakeRun
 from tests.trackers.machines import GPU, HOST, Source, machine_of, wait_until
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.monitor import SystemMonitor, TrainingMonitor
-from tests.trackers.fakes import FakeClock, FakeRun
+from tests.fakes import FakeClock, FakeRun
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source, machine_of, wait_until
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from stepscope.profiling import ThroughputTracker
-from tests.trackers.memory_sources import Clock
+from tests.fakes import Clock
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ import pytest
 
 from stepscope.profiling import TrainingTimer
 from stepscope.trackers.profiling import training_timer
-from tests.trackers.memory_sources import Clock, Gpu
+from tests.fakes import Clock
+from tests.trackers.memory_sources import Gpu
 
 
 @pytest.fixture

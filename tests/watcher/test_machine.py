@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from stepscope.core.vocabulary import GAUGE, Metric
 from stepscope.watcher.machine import FRESH_SECONDS, Machine
-from tests.trackers.fakes import FakeClock
+from tests.fakes import FakeClock
 
 
 class Source:
