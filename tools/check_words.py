@@ -57,7 +57,7 @@ PHRASES = {
 
 CITATIONS = {
     r"(?:rules?|figure|promise) [SFGX]-?\d+": "say the reason in words",
-    r"\b(?:S\d|X)-\d{2,3}\b|\([FG]\d{1,2}\)": "say the reason in words",
+    r"(?-i:\b(?:S\d|X)-\d{2,3}\b|\([FG]\d{1,2}\))": "say the reason in words",
     "the documents": "name the guide, or say compatibility",
     "design, section": "say the reason in words",
     "NeMo RL": "Stepscope: no other project's name signs our texts",
@@ -88,7 +88,6 @@ PENDING: dict[str, tuple[str, ...]] = {
     "somebody": ("reference", "package", "page"),
     "in silence": ("package",),
     "stretch(?:es)?": ("reference", "package"),
-    r"\b(?:S\d|X)-\d{2,3}\b|\([FG]\d{1,2}\)": ("reference",),
 }
 """Phrases that an area still has, by phrase: the edit of the area takes them off this table."""
 

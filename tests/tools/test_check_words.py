@@ -59,7 +59,7 @@ def test_references_that_lead_nowhere_are_refused(checked, text):
 
 def test_words_inside_other_words_pass(checked):
     """Only whole words are refused, and formats that look like numbers of rules pass."""
-    assert checked("src/stepscope/x.py", '"""Canewood, BF16, S3, unlike."""\n') == (0, "")
+    assert checked("src/stepscope/x.py", '"""Canewood, BF16, S3, a column (f64), unlike."""\n') == (0, "")
 
 
 def test_pending_phrases_pass_in_their_area_only(checked, monkeypatch):
