@@ -1,4 +1,4 @@
-"""A comparison of runs for the tools of a pull request: Markdown to read, JUnit XML for the checks."""
+"""A comparison of runs for pull requests: Markdown to read, JUnit XML for the checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
 def value(number: float | None, unit: str) -> str:
-    """Return a value for a table, where its row says what it counts."""
+    """Return a value for a table whose row names the unit."""
     return re.sub(r" ?(?:samples|tokens|steps)/s$", "/s", format_value(number, unit))
 
 
@@ -35,8 +35,8 @@ def markdown(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
     """Return the comparisons as a Markdown page.
 
     Args:
-        comparisons: B and others, each beside A.
-        strict: whether an undecided gate stops.
+        comparisons: B and others, each compared with A.
+        strict: whether an undecided gate fails.
     """
     return "\n".join(line for comparison in comparisons for line in _page(comparison, strict=strict)) + "\n"
 
@@ -73,7 +73,7 @@ def _plain(text: str) -> str:
 
 
 def junit(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
-    """Return the gates as JUnit XML: a suite a comparison, a case a gate; arguments as `markdown`."""
+    """Return the gates as JUnit XML: one suite per comparison, one case per gate; arguments as in `markdown`."""
     suites = "".join(_suite(comparison, strict=strict) for comparison in comparisons)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name="stepscope compare">\n{suites}</testsuites>\n'
 

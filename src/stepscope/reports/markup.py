@@ -1,4 +1,4 @@
-"""HTML as nested calls: what is not markup is escaped, so that no name of a kernel can become part of a page."""
+"""HTML as nested calls: everything that is not markup is escaped, so that no kernel name can become part of a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 EMPTY = frozenset({"meta", "link", "br", "rect", "path", "line"})
-"""Elements that never hold anything."""
+"""Elements without content."""
 
 
 class Markup(str):
@@ -61,7 +61,7 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], numeric: str = "
     Args:
         titles: of the columns.
         rows: their cells, each a child of `tag`.
-        numeric: one letter per column, `n` for those with numbers, which stand on the right.
+        numeric: one letter per column, `n` for right-aligned numbers.
     """
     kinds = [("number" if kind == "n" else None) for kind in numeric.ljust(len(titles))]
     head = tag("tr", [tag("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)])
@@ -70,6 +70,6 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], numeric: str = "
 
 
 def named(name: str, limit: int = 70) -> Markup:
-    """Return a long name, cut, with the whole of it as the tip."""
+    """Return a long name, shortened, with the full name as its tooltip."""
     short = name if len(name) <= limit else name[: limit - 1] + "…"
     return tag("span", short, class_="name", title=name if short != name else None)

@@ -1,4 +1,4 @@
-"""Curves as SVG: what a report shows where no script runs, and what it prints."""
+"""Curves as SVG: what a report shows without scripts, and in print."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class DrawnLine:
     low: Floats
     high: Floats
     bad: Floats
-    """x of the points that are not finite."""
+    """x of the non-finite points."""
 
 
 def lines_of(found: Curves, name: str, label: str, *, by_time: bool) -> list[DrawnLine]:
-    """Return the curves of one metric, one for each rank and attempt; where they are several, each says which."""
+    """Return the curves of one metric, one for each rank and attempt, labeled if there are several."""
     made: dict[tuple[int, int], DrawnLine] = {}
     parts: tuple[Points | Blocks, ...] = (found.points, found.blocks)
     for part in parts:
@@ -99,7 +99,7 @@ def drawing(lines: Sequence[DrawnLine], unit: str, *, by_time: bool) -> Markup:
 
 
 class _Frame:
-    """From values to places."""
+    """Map values to positions."""
 
     def __init__(self, first: float, last: float, low: float, high: float) -> None:
         self._first, self._span = first, (last - first) or 1.0
@@ -156,7 +156,7 @@ def _points(x: Floats, y: Floats, frame: _Frame) -> str:
 
 
 def ticks(low: float, high: float, number: int) -> list[float]:
-    """Return about so many round values between two."""
+    """Return about this many round values between two."""
     span = high - low
     if not span > 0 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []

@@ -1,4 +1,4 @@
-"""The report of a run as one HTML file: the page's own charts with their numbers, to keep, to send and to print."""
+"""The report of a run as one HTML file: the page's own charts with their data, to keep, to send and to print."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 POINTS = 1000
-"""Buckets of a curve, unless there are so many curves that the file would get too large."""
+"""Buckets of a curve, unless so many curves would make the file too large."""
 FEWEST = 60
 MOST_BYTES = 1_150_000
-"""Compressed numbers of a file; a third more as text, and with drawings and script still less than 2 MB."""
+"""Maximum compressed data of a file; base64 adds a third, and with drawings and script it stays below 2 MB."""
 MOST_RANKS = 8
-"""Ranks that have a line each; more are folded into one with its band."""
+"""Maximum ranks with their own line; more are folded into one with its band."""
 
 
 def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
-    """Return the HTML file of a report; `runs` are those that `facts` were made from."""
+    """Return the HTML file of a report; `runs` are the runs behind `facts`."""
     from stepscope.reports.report_page import page
 
     labels = [past.name for past in runs]
@@ -40,7 +40,7 @@ def html_of(runs: Sequence[Past], facts: dict[str, Any]) -> str:
 
 
 def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = False) -> Curves:
-    """Return what a run's charts are drawn from; many ranks, or the ranks of several runs, are folded into one line."""
+    """Return the data of a run's charts; many ranks, or the ranks of several runs, are folded into one line."""
     from stepscope.store.curves import Ask, curves
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import read_nodes
@@ -52,7 +52,7 @@ def curves_of(past: Past, names: Sequence[str], points: int, *, fold: bool = Fal
 def _bundle(
     runs: Sequence[Past], labels: Sequence[str], found: Sequence[Curves], facts: dict[str, Any]
 ) -> Bundle | None:
-    """Return the page's charts with the numbers; None where the page was not built."""
+    """Return the page's charts with their data; None if the page was not built."""
     from importlib.resources import files
 
     from stepscope.reports.report_page import Bundle
@@ -77,7 +77,7 @@ def _bundle(
 
 
 def _short(found: Curves) -> Curves:
-    """Return curves whose values have seven digits, as a float32 has: half of the bytes are zeros then and compress."""
+    """Return curves with values rounded to float32 precision: half of their bytes are zeros then and compress."""
     from dataclasses import replace
 
     import numpy as np

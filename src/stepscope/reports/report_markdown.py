@@ -1,4 +1,4 @@
-"""A report as Markdown: for a pull request, a wiki, a terminal."""
+"""A report as Markdown, for a pull request, a wiki or a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def text(value: object, limit: int = 500) -> str:
-    """Return text of a run on one line that Markdown takes as text: no markup, no link, no cell of its own."""
+    """Return text of a run on one line, escaped for Markdown: no markup, no link, no table cell."""
     plain = UNSAFE.sub(REPLACEMENT, " ".join(str(value)[:limit].split()))
     return _ACTIVE.sub(r"\\\1", plain)
 

@@ -1,4 +1,4 @@
-"""A report as one HTML file: offline, with its own policy, readable without a script, interactive with one."""
+"""A report as one HTML file: offline, with a strict content policy, readable without scripts, interactive with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The page's own charts, and the numbers that they draw."""
+    """The page's own charts, and their data."""
 
     script: str
     style: str
@@ -31,7 +31,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Slot:
-    """A place for a chart, and the drawing that stands there without a script."""
+    """A place for a chart, and the drawing shown there without scripts."""
 
     title: str
     unit: str
@@ -58,10 +58,10 @@ def page(
     """Return the file.
 
     Args:
-        facts: of `views.report.report`.
+        facts: from `views.report.report`.
         training: charts of the training.
         machine: charts of the machine.
-        bundle: what makes the charts interactive; without it they are drawings.
+        bundle: makes the charts interactive; without it they are drawings.
     """
     about, compared = facts["run"], facts["comparison"]
     title = f"{about['name'] or about['id']}" + (" compared" if compared else "")
@@ -105,7 +105,7 @@ def _foot(facts: Mapping[str, Any]) -> str:
 
 
 def _document(title: str, body: Sequence[Any], bundle: Bundle | None) -> Markup:
-    """Return the document; its policy allows its own style and script, by their hashes, and nothing from anywhere."""
+    """Return the document; its policy allows its own style and script, by their hashes, and nothing else."""
     own = files("stepscope.reports").joinpath("report.css").read_text(encoding="utf-8")
     style = f"{bundle.style if bundle else ''}\n{own}"
     allowed = [f"style-src '{_digest(style)}'", "img-src data: blob:", "base-uri 'none'", "form-action 'none'"]

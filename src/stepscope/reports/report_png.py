@@ -1,4 +1,4 @@
-"""The charts of a report as PNG files, without a browser: drawn by matplotlib, the extra `png`."""
+"""The charts of a report as PNG files, drawn by matplotlib (the extra `png`) without a browser."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PHASES = {
 }
 TEXT, SOFT, GRID, BAD = "#171d26", "#566171", "#e3e7ec", "#b93a10"
 WIDTH, ROW = 12.0, 2.6
-"""Inches of a picture, and of one row of charts."""
+"""Width of a picture, and height of a row of charts, in inches."""
 DPI = 110
 
 
@@ -51,7 +51,7 @@ class Drawn:
     low: Floats
     high: Floats
     bad: Floats
-    """x of the points that are not finite."""
+    """x of the non-finite points."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def check(library: str = "matplotlib") -> None:
 
 
 def charts(path: Path, title: str, pictures: Sequence[PngChart]) -> None:
-    """Write charts, two beside each other, into one file."""
+    """Write charts into one file, two per row."""
     figure = _figure(title, max(1, -(-len(pictures) // 2)))
     for place, picture in enumerate(pictures):
         axes = figure.add_subplot(-(-len(pictures) // 2), min(2, len(pictures)), place + 1)
@@ -80,7 +80,7 @@ def charts(path: Path, title: str, pictures: Sequence[PngChart]) -> None:
 
 
 def step(path: Path, title: str, time: Mapping[str, Any]) -> None:
-    """Write where the time of a step goes into a file."""
+    """Write the phases of a step into a file."""
     figure = _figure(title, 1)
     axes = figure.add_subplot(1, 1, 1)
     done = 0.0
@@ -140,5 +140,5 @@ def _draw(axes: Any, picture: PngChart) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return text that matplotlib takes as text: a dollar sign would begin a formula."""
+    """Return text that matplotlib does not interpret: a dollar sign would start a formula."""
     return UNSAFE.sub(REPLACEMENT, text.replace("\t", " ")[:120]).replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""The parts of a report as HTML: text and tables, everything of a run escaped."""
+"""The sections of a report as HTML: text and tables, with everything from a run escaped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMES = 9.0
 
 
 def head(facts: Mapping[str, Any]) -> list[Any]:
-    """Return name, state, when, the verdict and the key numbers."""
+    """Return name, state, time, the verdict and the key numbers."""
     about, status = facts["run"], facts["status"]
     name = about["name"] or about["id"]
     when = moment(about["created"])
@@ -49,7 +49,7 @@ def moment(seconds: float | None) -> str:
 
 
 def performance(facts: Mapping[str, Any]) -> list[Any]:
-    """Return where the time goes, how fast the run was, and what watching cost."""
+    """Return where the time goes, how fast the run was, and the cost of watching."""
     taken = facts["performance"]["time"]
     parts: list[Any] = []
     if taken is not None:
@@ -89,13 +89,13 @@ def _rate(one: Mapping[str, Any]) -> str:
 
 
 def own_cost(own: Mapping[str, Any]) -> str:
-    """Return what watching cost, in a sentence."""
+    """Return the cost of watching in one sentence."""
     share = f", {format_value(own['cost_ratio'], 'ratio')} of the time" if own["cost_ratio"] is not None else ""
     return f"Watching: {own['rows']:,} rows, {own['lost']:,} lost, {own['refused']:,} refused{share}."
 
 
 def phase_class(name: str) -> str:
-    """Return the class of a phase's colour, the same as on the page."""
+    """Return the CSS class of a phase's color, the same as on the page."""
     return f"phase-{name if name in PHASES else 'own'}"
 
 
@@ -148,7 +148,7 @@ def _counts(one: Mapping[str, Any]) -> list[Any]:
 
 
 def resources(facts: Mapping[str, Any]) -> Any:
-    """Return what the machine did, and what it could not tell."""
+    """Return the machine's metrics, and what could not be sampled."""
     found = facts["resources"]["metrics"]
     if not found:
         return tag("p", "The machine was not sampled.", class_="soft")
@@ -162,7 +162,7 @@ def resources(facts: Mapping[str, Any]) -> Any:
 
 
 def diagnosis(facts: Mapping[str, Any]) -> list[Any]:
-    """Return the findings, each with its evidence in words, remedy and gain."""
+    """Return the findings, each with its evidence, remedy and gain."""
     found = facts["diagnosis"]
     if not found["findings"]:
         return [tag("p", found["summary"], class_="lead good")]
@@ -213,7 +213,7 @@ def alerts(facts: Mapping[str, Any]) -> Any:
 
 
 def place_text(value: Any) -> str:
-    """Return a fact of where a run ran in words: bytes in their unit, and no key before what speaks for itself."""
+    """Return a fact about the environment in words: bytes with their unit, and no key for self-explanatory values."""
     if not isinstance(value, dict):
         return text_of(value)
     plain_words = ("system", "release", "machine", "implementation")
@@ -229,7 +229,7 @@ def place_text(value: Any) -> str:
 
 
 def environment(facts: Mapping[str, Any]) -> list[Any]:
-    """Return where the run ran, with what configuration, and how it ended."""
+    """Return the environment of the run, its configuration, and how it ended."""
     about = facts["run"]
     command = about.get("command")
     rows: list[list[Any]] = []
@@ -279,7 +279,7 @@ def flat(config: Any, above: str = "") -> list[list[Any]]:
 
 
 def comparison(facts: Mapping[str, Any] | None) -> Any:
-    """Return how the runs differ: numbers, and settings."""
+    """Return the differences between the runs: numbers, and settings."""
     if not facts:
         return None
     labels = [_key(place, one["name"] or one["id"]) for place, one in enumerate(facts["runs"])]
@@ -302,12 +302,12 @@ def comparison(facts: Mapping[str, Any] | None) -> Any:
 
 
 def _key(place: int, label: str) -> Markup:
-    """Return the name of a run with the colour of its lines."""
+    """Return the name of a run in the color of its lines."""
     return tag("span", tag("span", "■ ", class_=f"line-{place % 8}"), label)
 
 
 def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | None:
-    """Return how a number differs from that of the first run, coloured where the difference is more than noise."""
+    """Return the difference from the first run, colored if it is more than noise."""
     if change is None or change["ratio"] is None:
         return None
     ratio = change["ratio"]
@@ -318,7 +318,7 @@ def _change(change: Mapping[str, Any] | None, better: str | None) -> Markup | No
 
 
 def quantity(name: str) -> str:
-    """Return a quantity in words: `loss@1999` at step 1999, `loss@500s` after 500 seconds, `loss@50%` half way."""
+    """Return a quantity in words: `loss@1999` at step 1999, `loss@500s` after 500 seconds, `loss@50%` halfway."""
     words = {r"@(\d+)$": r" at step \1", r"@([\d.]+)s$": r" after \1 s", r"@([\d.]+)%$": r" at \1 % of the run"}
     words[r"@end$"] = " at the end"
     return next((re.sub(pattern, text, name) for pattern, text in words.items() if re.search(pattern, name)), name)

@@ -1,4 +1,4 @@
-"""Drawings of a trace as SVG: shares as bars, the course of a rank, memory over time, who waits for whom."""
+"""Drawings of a trace as SVG: shares as bars, the timeline of a rank, memory over time, who waits for whom."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CLASSES = {
     "stream wait": "wait",
     "unknown": "wait",
 }
-"""Colour of each kind of time; what is not here is the host's."""
+"""Color class of each kind of time; any other kind is the host's."""
 
 
 def colour(kind: str) -> str:
-    """Return the class that colours a kind of time."""
+    """Return the color class of a kind of time."""
     return CLASSES.get(kind, "host")
 
 
@@ -62,7 +62,7 @@ def stack(shares: Sequence[tuple[str, float]], width: int = 220, height: int = 1
 
 
 def legend(kinds: Sequence[str]) -> Markup:
-    """Return what the colours mean."""
+    """Return the legend of the colors."""
     return tag(
         "p",
         [
@@ -78,7 +78,7 @@ def course(timeline: Mapping[str, Any], begin: float = 0.0, whole: float | None 
 
     Args:
         timeline: of one rank.
-        begin: where its window begins, in µs from the left edge.
+        begin: start of its window, in µs from the left edge.
         whole: µs from the left to the right edge; None if the window fills it.
     """
     lanes = list(timeline["shares"].items())
@@ -104,7 +104,7 @@ def course(timeline: Mapping[str, Any], begin: float = 0.0, whole: float | None 
 
 
 def _columns(shares: Sequence[float], left: float, top: float, width: float, height: float) -> str:
-    """Return the outline of columns, one per share; neighbours are one shape, so that no seam shows between them."""
+    """Return the outline of columns, one per share; neighbors form one shape, so that no seam shows."""
     step, bottom = width / max(len(shares), 1), top + height
     parts: list[str] = []
     risen = False
@@ -120,7 +120,7 @@ def _columns(shares: Sequence[float], left: float, top: float, width: float, hei
 
 
 def _steps(steps: Sequence[Mapping[str, Any]], left: float, scale: float, top: float, bottom: float) -> list[Markup]:
-    """Return a line where each step begins, and its number where there is room."""
+    """Return a line at the start of each step, and its number if there is room."""
     shapes: list[Markup] = []
     free = 0.0
     for step in steps:
@@ -133,7 +133,7 @@ def _steps(steps: Sequence[Mapping[str, Any]], left: float, scale: float, top: f
 
 
 def memory(entry: Mapping[str, Any]) -> Markup:
-    """Return memory in use over time, and what was reserved."""
+    """Return memory in use over time, and reserved memory."""
     times, used, reserved = (entry["timeline"][key] for key in ("time_us", "used_bytes", "reserved_bytes"))
     height, top = 130, 8
     most = max(1, *used, *(reserved or [0]))
@@ -160,7 +160,7 @@ def memory(entry: Mapping[str, Any]) -> Markup:
 
 
 def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
-    """Return who waited for whom as a field of squares: rows wait for columns."""
+    """Return who waited for whom as a matrix: rows wait for columns."""
     count, most = len(ranks), max(1e-9, *(value for row in waits for value in row))
     cell = min(28.0, (WIDTH - MARGIN) / max(count, 1))
     shapes: list[Markup] = []
@@ -188,5 +188,5 @@ def waiting(waits: Sequence[Sequence[float]], ranks: Sequence[int]) -> Markup:
 
 
 def duration(microseconds: float | None) -> str:
-    """Return a duration in microseconds for people."""
+    """Return a duration in microseconds as text."""
     return format_duration(None if microseconds is None else microseconds / 1e6)

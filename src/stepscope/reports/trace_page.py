@@ -1,4 +1,4 @@
-"""The page of one or many traces: one file that needs no network, no script and nothing beside it."""
+"""The page of one or many traces: one file that needs no network and no script."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MOST_RANKS = 16
-"""Ranks that get sections of their own; the overview has all."""
+"""Maximum ranks with their own sections; the overview lists all."""
 MOST_SQUARES = 64
-"""Ranks up to which who waits for whom is drawn."""
+"""Maximum ranks for which the waiting matrix is drawn."""
 SIDES = ("before", "after")
-"""What the two traces of a comparison are called."""
+"""Names of the two traces of a comparison."""
 MOST_PARTS = 40
-"""Parts of a comparison that are listed; the rest is one line, so that the sum stays."""
+"""Maximum parts of a comparison listed; the rest is one line, so that the sum is complete."""
 
 
 def page(facts: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def _about(ranks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _found(facts: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Any:
-    """Return the findings about all: the comparison, the ranks among each other, and the only rank."""
+    """Return the findings about everything: the comparison, the ranks relative to each other, and a single rank."""
     found = [
         *((facts.get("comparison") or {}).get("findings") or []),
         *((facts.get("many_ranks") or {}).get("findings") or []),
@@ -90,7 +90,7 @@ def _found(facts: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _courses(ranks: Sequence[Mapping[str, Any]], many: Mapping[str, Any] | None) -> Any:
-    """Return the courses of the ranks below each other, on one clock if their collectives have aligned them."""
+    """Return the timelines of the ranks, on one clock if their collectives have aligned them."""
     begun = (many or {}).get("window_start_us") or []
     aligned = len(begun) == len(ranks) and all(start is not None for start in begun)
     starts = begun if aligned else [0.0] * len(ranks)
@@ -109,7 +109,7 @@ def _courses(ranks: Sequence[Mapping[str, Any]], many: Mapping[str, Any] | None)
 
 
 def _rank(rank: Mapping[str, Any], *, opened: bool, alone: bool) -> Markup:
-    """Return all sections of one rank; an only one has its findings above."""
+    """Return all sections of one rank; a single rank has its findings above."""
     part = rank.get("part")
     about = (
         f"A large trace: operators, launches and path are those of {part['events']} events in its middle."
@@ -129,7 +129,7 @@ def _rank(rank: Mapping[str, Any], *, opened: bool, alone: bool) -> Markup:
 
 
 def _many(facts: Mapping[str, Any] | None) -> Any:
-    """Return the ranks among each other: collectives, who waits for whom, stragglers."""
+    """Return the ranks relative to each other: collectives, who waits for whom, stragglers."""
     if not facts or not facts.get("matched"):
         return None
     kinds = [

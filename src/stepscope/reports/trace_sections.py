@@ -1,4 +1,4 @@
-"""Sections of the page of a trace: what each table and drawing says about one rank."""
+"""Sections of the trace page: the tables and drawings of one rank."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROWS = 20
-"""Rows of a table."""
+"""Maximum rows of a table."""
 SHORT_ROWS = 10
-"""Rows of a table beside others."""
+"""Maximum rows of a table beside others."""
 
 
 def findings(found: Sequence[Any]) -> Markup | None:
-    """Return findings, the worst first and else as they come; each is a `Finding` or its facts."""
+    """Return findings, the most severe first; each is a `Finding` or its facts."""
     facts = [one if isinstance(one, dict) else one.facts() for one in found]
     order = {"critical": 0, "warning": 1}
     facts.sort(key=lambda one: order.get(one["severity"], 2))
@@ -60,7 +60,7 @@ def overview(ranks: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def label(rank: Mapping[str, Any]) -> str:
-    """Return what a rank is called: as its facts say, by its number, or by its file."""
+    """Return the name of a rank: from its facts, its number, or its file."""
     if rank.get("label"):
         return str(rank["label"])
     return f"rank {rank['rank']}" if rank.get("rank") is not None else str(rank.get("file", "?")).rsplit("/", 1)[-1]

@@ -1,1 +1,1 @@
-"""What a screen shows, as plain data: the same for page, terminal and report."""
+"""What a screen shows, as plain data; the same for page, terminal and report."""

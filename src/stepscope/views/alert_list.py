@@ -1,4 +1,4 @@
-"""The alerts of a run for a screen: one row per occurrence, and how telling people went."""
+"""The alerts of a run for a screen: one row per occurrence, and the state of its notifications."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 MOST = 1000
-"""Alerts that are told: the active ones first, then the newest."""
+"""Maximum alerts shown: active ones first, then the newest."""
 CHANGES = 50
-"""Changes of one alert that are told: the newest."""
+"""Maximum changes shown of one alert: the newest."""
 
 
 def alert_list(past: Past) -> dict[str, Any]:
-    """Return the alerts of a run, those that last first, then the newest first."""
+    """Return the alerts of a run, active ones first, then the newest first."""
     rows = alerts_of(past.events("alert"))
     rows.sort(key=lambda row: row["state"] not in ACTIVE)
     told = [{**row, "transitions": row["transitions"][-CHANGES:]} for row in rows[:MOST]]

@@ -1,4 +1,4 @@
-"""Figures over a whole series from its buckets: exact sums, extremes and counts, without reading every point again."""
+"""Statistics of a whole series from its buckets: exact sums, extremes and counts, without reading every point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Buckets:
-    """Columns of one series, whole or downsampled: a point is a bucket of one."""
+    """Columns of one series, whole or downsampled: a single point is a bucket of one."""
 
     rank: NDArray[np.int32]
     attempt: NDArray[np.int32]
@@ -24,7 +24,7 @@ class Buckets:
     time: NDArray[np.float64]
     """Of the last point, seconds since 1970 UTC."""
     mean: NDArray[np.float64]
-    """Over the finite points; NaN where there is none."""
+    """Over the finite points; NaN if there are none."""
     low: NDArray[np.float64]
     high: NDArray[np.float64]
     last: NDArray[np.float64]
@@ -46,7 +46,7 @@ class Buckets:
         return float((self.mean[some] * self.finite[some]).sum())
 
     def average(self) -> float | None:
-        """Return the mean of the finite points; None if there is none."""
+        """Return the mean of the finite points; None if there are none."""
         number = int(self.finite.sum())
         return self.total() / number if number else None
 
@@ -61,7 +61,7 @@ class Buckets:
         return float(some.max()) if len(some) else None
 
     def newest(self) -> float | None:
-        """Return the last point by time; None if it is not finite or there is none."""
+        """Return the last point by time; None if it is not finite or there are no points."""
         if not len(self.time):
             return None
         value = float(self.last[int(np.argmax(self.time))])
@@ -69,7 +69,7 @@ class Buckets:
 
 
 def buckets_of(series: Series) -> Buckets:
-    """Return the buckets of a series; of one that came whole, a bucket for each point."""
+    """Return the buckets of a series; of a whole one, a bucket for each point."""
     blocks = series.buckets
     if blocks is None:
         fine = np.isfinite(series.value)

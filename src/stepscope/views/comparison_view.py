@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 SETTINGS = 500
-"""Settings of a configuration that are compared."""
+"""Maximum configuration settings compared."""
 
 
 def comparison_view(runs: Sequence[Past]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _run(past: Past) -> dict[str, Any]:
 
 
 def settings(configs: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return every setting of the runs' configurations with its value in each; those that differ come first."""
+    """Return every setting of the runs' configurations with its value in each; differing ones come first."""
     flattened = [dict(flat(config)) for config in configs]
     keys = list(dict.fromkeys(key for one in flattened for key in one))[:SETTINGS]
     found = []
@@ -54,7 +54,7 @@ def settings(configs: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def numbers(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return each quantity with its value in every run, and how each differs from the first."""
+    """Return each quantity with its value in every run, and its difference from the first run."""
     names = sorted(dict.fromkeys(item.quantity for one in found for item in one.quantities), key=_place)
     rows = []
     for name in names:
@@ -81,7 +81,7 @@ def _metric(quantity: str) -> str:
 
 
 def _place(quantity: str) -> int:
-    """Return where a quantity stands: how good a run is, then how fast, then what it took, then each phase."""
+    """Return the sort position of a quantity: quality, speed, resources, then each phase."""
     metric = _metric(quantity)
     if metric.startswith(PHASE):
         return 3

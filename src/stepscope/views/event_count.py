@@ -1,4 +1,4 @@
-"""How many events a run has and which alerts are firing, counted as its files grow."""
+"""Count the events of a run and track which alerts are firing, as its files grow."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
 
 ALERT = b'"alert"'
 MOST_BYTES = 1 << 24
-"""Bytes of events that one look takes; what is beyond waits for the next."""
+"""Maximum bytes of events read per poll; the rest waits for the next."""
 TEXT = 300
-"""Characters of an alert that are told."""
+"""Maximum characters of an alert."""
 
 
 class EventCount:
-    """How many events a run has and which alerts are firing, told from what was appended to its files."""
+    """The number of events of a run and its firing alerts, from what was appended to its files."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Begin with none; `look` counts."""
+        """Start at zero; `look` counts."""
         self._folder = folder
         self._at: dict[str, int] = {}
         self.total = 0
         self.firing: dict[str, str] = {}
         """Severity of each alert that is firing, by its id."""
         self.last: dict[str, str] | None = None
-        """The last alert in short."""
+        """Short text of the last alert."""
 
     def look(self) -> None:
-        """Count what came since the last look."""
+        """Count the events since the last call."""
         try:
             with os.scandir(self._folder.path / "events") as entries:
                 files = [(entry.path, entry.stat().st_size) for entry in entries if entry.name.endswith(".jsonl")]
-        except OSError:  # no event yet, or a folder that cannot be read: the list of runs says so
+        except OSError:  # no event yet, or an unreadable folder: the list of runs shows that
             return
         for path, size in sorted(files):
             if size > self._at.get(path, 0):
@@ -57,7 +57,7 @@ class EventCount:
     def _note(self, line: bytes) -> None:
         event = decode_event(line)
         if event is None or event["kind"] != "alert" or is_users(event):
-            return  # a damaged line counts as an event and says nothing
+            return  # a damaged line counts as an event without content
         name, state = str(event.get("alert") or event.get("rule")), event.get("state")
         kept = ("rule", "severity", "state", "text")
         self.last = {key: str(event.get(key) or "")[:TEXT] for key in kept}

@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 SHOWN = ("text", "message", "why", "error", "cause", "reason", "name", "path", "detail")
-"""Fields of an event that say in words what happened, the best first."""
+"""Fields of an event that describe it in words, best first."""
 PLACE = ("time", "kind", "rank", "attempt", "step")
 TEXT = 500
-"""Characters of a line."""
+"""Maximum characters of a line."""
 VALUE = 2000
-"""Characters of one field of an event."""
+"""Maximum characters of one field of an event."""
 QUIET = frozenset(
     (
         *("histogram", "definitions", "config", "instrumentation", "hyperparameters", "alert_options"),
         *("optimizer_made", "loader", "graph", "torch_setup", "optimizer_setup", "gradient_layers", "log"),
     )
 )
-"""Kinds that are not told unless they are asked for: data of other views."""
+"""Kinds that are hidden unless requested: data of other views."""
 TEXTS = "log"
-"""Kind of the events that hold texts which a program gave to `log`."""
+"""Kind of the events with texts that a program passed to `log`."""
 
 
 def event_list(past: Past, kind: str | None = None, limit: int = 500) -> dict[str, Any]:
-    """Return the newest events in order of time, each with a line that says what happened."""
+    """Return the newest events ordered by time, each with a line that describes it."""
     found = [one for one in past.events() if (one.get("kind") == kind if kind else one.get("kind") not in QUIET)]
     return {"total": len(found), "events": [_event(one) for one in found[-limit:]]}
 
@@ -45,11 +45,11 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def line_of(event: dict[str, Any]) -> str:
-    """Return what happened in one line."""
+    """Return a one-line description of an event."""
     if event.get("kind") == TEXTS:
         return _line("; ".join(f"{name}: {text}" for name, text in _texts(event).items()))
     words = next((str(event[key]) for key in SHOWN if event.get(key)), "")
-    if event.get("what"):  # the name of what happened, where the kind is that of many things
+    if event.get("what"):  # the specific name, if the kind covers many things
         words = f"{event['what']}: {words}" if words else str(event["what"])
     if event.get("kind") == "alert" and event.get("rule"):
         words = f"{event['rule']} {event.get('state', '')}: {words}"
@@ -61,7 +61,7 @@ def _line(words: str) -> str:
 
 
 def _texts(event: dict[str, Any]) -> dict[str, str]:
-    """Return what an event holds of texts by name; a value that is no text is one as JSON."""
+    """Return the texts of an event by name; other values as JSON."""
     values = event.get("values")
     if not isinstance(values, dict):
         return {}
@@ -71,7 +71,7 @@ def _texts(event: dict[str, Any]) -> dict[str, str]:
 
 
 def text_list(past: Past, limit: int = 500) -> list[dict[str, Any]]:
-    """Return the newest texts that the program logged, in order of time: name, text, step, time, rank."""
+    """Return the newest texts that the program logged, ordered by time: name, text, step, time, rank."""
     place = ("step", "time", "rank")
     found = [
         {"name": name, "text": text[:VALUE], **{key: event.get(key) for key in place}}
@@ -82,7 +82,7 @@ def text_list(past: Past, limit: int = 500) -> list[dict[str, Any]]:
 
 
 def last_texts(past: Past) -> list[dict[str, Any]]:
-    """Return the newest text of each name, in order of names, with `count`, how many there are of it."""
+    """Return the newest text of each name, ordered by name, with `count`, the number of texts."""
     found: dict[str, dict[str, Any]] = {}
     for one in text_list(past, limit=100_000):
         known = found.get(one["name"])
@@ -98,13 +98,13 @@ def _bounded(value: Any) -> Any:
 
 
 def is_histogram(event: Mapping[str, Any]) -> bool:
-    """Say whether an event has the edges and counts of a histogram."""
+    """Return whether an event has the edges and counts of a histogram."""
     edges, counts = event.get("edges"), event.get("counts")
     return all(isinstance(one, list) and all(fits(value, (float,)) for value in one) for one in (edges, counts))
 
 
 def histogram_list(past: Past, name: str | None = None, limit: int = 200) -> dict[str, Any]:
-    """Return the histograms of one name, the first by default, thinned out evenly to `limit` rows."""
+    """Return the histograms of one name, the first by default, thinned evenly to `limit` rows."""
     found = [one for one in ours(past.events("histogram")) if is_histogram(one)]
     names = sorted({str(one.get("name", "")) for one in found})
     chosen = name if name is not None else next(iter(names), "")

@@ -1,4 +1,4 @@
-"""The metrics that a first look at a run shows: what a person would look at, and only what moves."""
+"""The metrics to show first: what a person would look at, and only what moves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 MOST = 8
-"""Metrics that are told."""
+"""Maximum metrics shown."""
 CANDIDATES = 32
-"""Metrics that are looked at: a run may have thousands."""
+"""Maximum metrics examined: a run may have thousands."""
 POINTS = 64
-"""Buckets that each is looked at in."""
+"""Buckets that each metric is examined in."""
 RATES = ("samples_per_second", "tokens_per_second", "mfu_ratio")
 MACHINE = ("gpu/mean_utilization_ratio", "cpu/usage_ratio", "memory/used_bytes")
 TOPICS = {
@@ -34,9 +34,9 @@ TOPICS = {
     "training_speed": ("samples_per_second", "tokens_per_second", STEP),
     "gradient_norms": ("grad_norm",),
 }
-"""What a word of `web.metrics` that names no metric stands for: the first of these that the run has."""
+"""Topics in `web.metrics`: each stands for the first of these metrics that the run has."""
 LINE = 0.05
-"""Share of its height by which what only rises may leave a straight line and still be a counter."""
+"""Maximum deviation of a rising metric from a straight line, relative to its height, to count as a counter."""
 _WORDS = re.compile(r"[/_.\-]+")
 _HELD_OUT = frozenset(("val", "valid", "validation", "eval", "evaluation", "test", "dev", "holdout"))
 _TRAINED = frozenset(("train", "training"))
@@ -44,15 +44,15 @@ _COUNTERS = frozenset(("epoch", "epochs", "step", "steps", "iteration", "iterati
 
 
 def first_look(past: Past, names: Collection[str], machine: Collection[str], first: tuple[str, ...] = ()) -> list[str]:
-    """Return the metrics to show, in order: how good the run is, what else it logged, how fast it is.
+    """Return the metrics to show, in order: quality, other logged values, speed.
 
-    A metric that stands still, only counts, or has a single point shows nothing and is left out; validation stands
-    beside the training that it judges.
+    A metric that is constant, only counts, or has a single point is left out; validation comes right after the training
+    metric it judges.
 
     Args:
         past: the run.
         names: all its metrics.
-        machine: those of them that were sampled from the machine.
+        machine: the machine metrics among them.
         first: metrics, in any documented spelling, to show before others.
     """
     wanted = candidates(names, machine, first)
@@ -61,7 +61,7 @@ def first_look(past: Past, names: Collection[str], machine: Collection[str], fir
 
 
 def candidates(names: Collection[str], machine: Collection[str], first: tuple[str, ...] = ()) -> list[str]:
-    """Return the metrics worth a look, the best first, whatever their values are."""
+    """Return the metrics worth showing, best first, whatever their values are."""
     known = by_canonical(sorted(names))
     own = [name for name in sorted(names, key=_importance) if name not in machine and _is_own(name)]
     best = headline(own)
@@ -81,13 +81,13 @@ def candidates(names: Collection[str], machine: Collection[str], first: tuple[st
 
 
 def _chosen(wanted: str, known: Mapping[str, str]) -> str | None:
-    """Return the recorded metric that a word of the settings means: by its name, a spelling of it, or its topic."""
+    """Return the recorded metric that a setting means: by name, spelling or topic."""
     meant = (canonical(wanted), *TOPICS.get(wanted, ()))
     return next((known[name] for name in meant if name in known), None)
 
 
 def beside(names: Sequence[str]) -> list[str]:
-    """Return names with each validation behind the training that it judges."""
+    """Return names with each validation metric after the training metric that it judges."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(_subject(name), []).append(name)
@@ -95,20 +95,20 @@ def beside(names: Sequence[str]) -> list[str]:
 
 
 def moves(name: str, series: Buckets) -> bool:
-    """Say whether a chart of a metric would show anything: two points, not one level, not a mere count."""
+    """Return whether a chart of a metric would show anything: two points, not constant, not just a counter."""
     attempt = series.last_attempt()
     one = attempt.select(attempt.rank == attempt.rank.min()) if len(attempt.rank) else attempt
     low, high = one.lowest(), one.highest()
     if int(one.count.sum()) < 2 or len(np.unique(one.time)) < 2:
         return False
     if low is None or high is None:
-        return bool(len(one.count))  # nothing but NaN: that is worth a look
+        return bool(len(one.count))  # only NaN: that is worth showing
     bad = bool((one.finite < one.count).any())
     return bad or (high > low and not _counts(name, one))
 
 
 def _counts(name: str, one: Buckets) -> bool:
-    """Say whether a metric only says how far the run is: it never falls, and by its name or its line it counts."""
+    """Return whether a metric only shows progress: it never falls, and its name or shape is that of a counter."""
     value = one.last[np.isfinite(one.last)]
     if len(value) < 2 or (np.diff(value) < 0).any() or is_score(canonical(name)) or is_loss(canonical(name)):
         return False
@@ -140,6 +140,6 @@ def _is_held_out(name: str) -> bool:
 
 
 def _subject(name: str) -> str:
-    """Return what a metric is of, whichever data it was taken on: `loss` of `val_loss` and `train/loss`."""
+    """Return the subject of a metric regardless of the data split: `loss` of `val_loss` and `train/loss`."""
     rest = [word for word in _WORDS.split(name.lower()) if word not in _HELD_OUT and word not in _TRAINED]
     return canonical("_".join(rest)) or name

@@ -1,4 +1,4 @@
-"""The ledger of a recorded run: its time, money and energy by class, forecasts, and advice on the machine's size."""
+"""The ledger of a recorded run: its time, money and energy by class, forecasts, and advice on machine size."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 MACHINE = "power/machine_watts"
 METERS = {"processors": ("power/cpu_joules_total", "power/cpu_watts"), "memory": ("power/dram_watts",)}
-"""Meters beside those of the GPUs, each with the metrics that tell it, the best first."""
+"""Power meters other than the GPUs', each with its metrics, best first."""
 DISK_SECONDS = 600.0
-"""Time that a disk must have been watched before it is said when it will be full."""
+"""Minimum time a disk must be observed before we predict when it fills up."""
 MOST_READINGS = 20_000
-"""Readings of a memory series that a leak is looked for in; more are joined."""
+"""Maximum readings of a memory series searched for a leak; more are joined."""
 REMEDIES = {
     "data": remedy("input_bound"),
     "copy": remedy("copy_bound"),
@@ -40,7 +40,7 @@ REMEDIES = {
     "start": "imports, loading of data and model: cache them",
     "other": "logging and work between steps; wrap it in phases to see more",
 }
-"""What a run needs to have less of each class that is waste."""
+"""Remedy for each class of waste."""
 DEFINITIONS = {
     "seconds": "seconds of the wall clock by class, mean over the ranks; they sum to wall_seconds",
     "money": "seconds of the class / 3600 * devices * price; nothing for the class `away`",
@@ -54,13 +54,13 @@ DEFINITIONS = {
 
 @dataclass(frozen=True)
 class LedgerOptions:
-    """What is asked besides the run itself."""
+    """Options of the ledger."""
 
     table: PriceTable
     price: Price | None = None
     region: str = ""
     steps: int | None = None
-    """Steps of the run in all; as its configuration says by default."""
+    """Total steps of the run; from its configuration by default."""
 
 
 def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
 
 
 def _source(past: Past) -> dict[str, Any] | None:
-    """Return what is known of the log that a run was imported from; None if we have recorded it."""
+    """Return the facts of the log that a run was imported from; None if we recorded it."""
     if not is_foreign(past):
         return None
     timed = any(rank.ended > rank.started for node in nodes_of(past) for rank in node.ranks.values() if rank.ended)
@@ -97,7 +97,7 @@ def _source(past: Past) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class _Sampled:
-    """What the samples of the machine say, on average."""
+    """Averages of the machine's samples."""
 
     names: list[str]
     mean: dict[str, float]
@@ -127,11 +127,11 @@ def _sampled(past: Past) -> _Sampled:
 
 
 def meters_of(past: Past, names: Sequence[str]) -> list[tuple[str, energy.Meter]]:
-    """Return the meters of a run: of the whole machine if it has one, else of GPUs, processors and memory."""
+    """Return the power meters of a run: of the whole machine if there is one, else of GPUs, CPUs and memory."""
     chosen = dict(_meter_names(set(names)))
     samples: dict[tuple[str, int], list[Points]] = {}
     for name, (rank, _), part in series_in(past.points(list(chosen))) if chosen else ():
-        samples.setdefault((name, rank), []).append(part)  # a counter goes on from attempt to attempt
+        samples.setdefault((name, rank), []).append(part)  # a counter continues from attempt to attempt
     found = []
     for (name, _), parts in samples.items():
         time = np.concatenate([part.time for part in parts]) / 1e6
@@ -166,7 +166,7 @@ def _money(ledger: Ledger, price: Price, devices: int) -> dict[str, Any]:
 
 
 def _wasted(ledger: Ledger) -> list[dict[str, Any]]:
-    """Return what was wasted on, the most first, and what would help."""
+    """Return the classes of waste, largest first, each with its remedy."""
     return [
         {"class": name, "seconds": spent, "share": ledger.share(name), "remedy": REMEDIES[name]}
         for name, spent in ledger.wasted.items()
@@ -176,13 +176,13 @@ def _wasted(ledger: Ledger) -> list[dict[str, Any]]:
 def _forecasts(
     past: Past, attempts: Sequence[Attempt], question: LedgerOptions, price: Price | None, devices: int
 ) -> dict[str, Any] | None:
-    """Return when a run that goes on will end, and what it will have cost by then; None for one that has ended."""
+    """Return when a live run will end, and what it will have cost by then; None for a run that has ended."""
     last = max((one.number for one in attempts), default=None)
     live = [one for one in attempts if one.number == last and one.state == "running" and len(one.end)]
     total = question.steps or forecast.total_steps(past.config)
     if not live or total is None:
         return None
-    # A run ends with its last rank: the one that is furthest behind.
+    # A run ends with its slowest rank.
     slowest = min(live, key=lambda one: int(one.step[-1]))
     stepped = slowest.step != NO_STEP
     found = forecast.end_of_run(slowest.end[stepped], slowest.step[stepped], total)
@@ -250,7 +250,7 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
         time, value = (series.time, series.value) if blocks is None else (blocks.last_time / 1e6, blocks.mean)
         finding = None
         if name == "disk/free_bytes":
-            # Others write to it too: a minute of theirs says nothing about the next hours.
+            # Other programs write to it too: a minute of theirs does not predict the next hours.
             finding = forecast.disk_full(time, value) if len(time) and time[-1] - time[0] >= DISK_SECONDS else None
         elif parts[0] == "gpu":
             limit = sampled.most.get(f"gpu/{parts[1]}/memory_total_bytes")

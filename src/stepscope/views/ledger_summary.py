@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TITLE = "Where the Time Went"
 KEPT = ("wall_seconds", "paid_seconds", "goodput_ratio", "steps", "seconds", "imported", "money", "wasted")
-"""What a report keeps of a ledger."""
+"""Keys of a ledger that a report keeps."""
 
 
 def kept(ledger: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def kept(ledger: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary(ledger: Mapping[str, Any]) -> str:
-    """Return the ledger in a sentence."""
+    """Return the ledger in one sentence."""
     good, whole = ledger["goodput_ratio"], format_value(ledger["wall_seconds"], "seconds")
     source = ledger["imported"]
     share = format_value(good, "ratio")

@@ -1,4 +1,4 @@
-"""What a live run shows, as plain data: arrays of points in, figures out, and no screen in sight."""
+"""The state of a live run as plain data: arrays of points in, numbers out."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 WINDOW = 50
-"""Steps over which the parts of a step are averaged."""
+"""Steps over which the phases of a step are averaged."""
 RATE_WINDOW = 200
-"""Steps over which the time left and the trend of the memory are judged."""
+"""Steps used for the time left and the memory trend."""
 TREND_POINTS = 20
-"""Fewer points than this show no trend."""
+"""Minimum points for a trend."""
 TREND_PARTS = 8
 CURVES = {"loss": min, "accuracy": max, "learning_rate": None, "grad_norm": None, "process/memory_bytes": None}
-"""Metrics that are shown as curves, in order, and what is best in them."""
+"""Metrics shown as curves, in order, and which extreme is best."""
 PHASE = "phase/"
 
 
@@ -49,7 +49,7 @@ class MetricColumn:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """What has been read of a run at one moment: its first rank, in its last attempt."""
+    """A snapshot of a run: its first rank, in its last attempt."""
 
     id: str
     project: str
@@ -57,7 +57,7 @@ class LiveRun:
     columns: dict[str, MetricColumn]
     events: Sequence[dict[str, Any]] = ()
     total: int | None = None
-    """Steps that the run will have; None where nobody said."""
+    """Total steps of the run; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ class LiveCurve:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """A part of the step, as a mean over the last `WINDOW` steps."""
+    """A phase of the step, averaged over the last `WINDOW` steps."""
 
     name: str
     seconds: float
     share: float
-    """Of the mean step, 0 to 1."""
+    """Share of the mean step, 0 to 1."""
     usual: float
     """Seconds: the median over all steps so far."""
 
     @property
     def excess(self) -> float | None:
-        """How many times as long as usual it takes; None where it is usually absent."""
+        """Ratio to its usual duration; None if it is usually absent."""
         return self.seconds / self.usual if self.usual > 0 else None
 
 
@@ -101,17 +101,17 @@ class EventSummary:
     step: int | None
     """Step of the last one."""
     until: int | None = None
-    """Step at which it ends, where it says so."""
+    """Step at which it ends, if the event has it."""
     count: int = 1
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingCost:
-    """What the recording itself takes."""
+    """The cost of the recording itself."""
 
     log_seconds: float | None = None
-    """Mean of the calls that were measured, one in some dozens."""
+    """Mean of the calls that were timed, one in a few dozen."""
     share: float | None = None
     """Time of all rows as a share of the time of all steps, 0 to 1."""
     rows: int = 0
@@ -129,13 +129,13 @@ class LiveView:
     steps: int = 0
     """Steps done."""
     elapsed: float = 0.0
-    """Seconds from the start of the first step to the newest one's end."""
+    """Seconds from the start of the first step to the end of the newest one."""
     left: float | None = None
     """Seconds until the last step, if steps take as long as the last `RATE_WINDOW` did."""
     step_seconds: float | None = None
     """Mean of the last `WINDOW` steps."""
     rates: Throughput = field(default_factory=Throughput)
-    """Of the attempt, as everywhere."""
+    """Rates of the whole attempt, as everywhere."""
     curves: list[LiveCurve] = field(default_factory=list)
     phases: list[PhaseTime] = field(default_factory=list)
     memory_trend: float | None = None
@@ -149,7 +149,7 @@ class LiveView:
 
 
 def read(past: Past) -> LiveRun:
-    """Read what a live run holds now."""
+    """Read the current state of a live run."""
     return LiveRun(
         id=past.id,
         project=past.project,
@@ -161,7 +161,7 @@ def read(past: Past) -> LiveRun:
 
 
 def columns_of(points: Points) -> dict[str, MetricColumn]:
-    """Return the points by name: of the first rank, and of the node it runs on, in the last attempt."""
+    """Return the points by name: of the first rank and its node, in the last attempt."""
     if not len(points):
         return {}
     low, high = (-1, 0)
@@ -224,7 +224,7 @@ def _rates(columns: dict[str, MetricColumn], steps: MetricColumn) -> Throughput:
 
 
 def phases_of(columns: dict[str, MetricColumn]) -> list[PhaseTime]:
-    """Return every phase that has occurred; one that a step does not have counts as 0, so that they sum to it."""
+    """Return every phase that has occurred; a missing phase counts as 0, so that they sum to the step."""
     steps = columns["step_seconds"]
     mean = float(steps.value[-WINDOW:].mean())
     found = []
@@ -238,7 +238,7 @@ def phases_of(columns: dict[str, MetricColumn]) -> list[PhaseTime]:
 
 
 def aligned(column: MetricColumn, steps: MetricColumn) -> NDArray[np.float64]:
-    """Return a value of `column` for each step: that of the same row, or 0 where the row has none."""
+    """Return a value of `column` for each step: that of the same row, or 0 if the row has none."""
     spent = np.zeros(len(steps))
     place = np.searchsorted(steps.seq, column.seq)
     inside = place < len(steps)
@@ -248,9 +248,9 @@ def aligned(column: MetricColumn, steps: MetricColumn) -> NDArray[np.float64]:
 
 
 def trend(column: MetricColumn | None) -> float | None:
-    """Return the growth per second: the median from one to the next of eight parts of the newest points.
+    """Return the growth per second: the median difference between eight consecutive parts of the newest points.
 
-    A single jump is no trend: it moves one of the seven differences.
+    A single jump is not a trend: it changes only one of the seven differences.
     """
     if column is None or len(column) < TREND_POINTS:
         return None
@@ -261,7 +261,7 @@ def trend(column: MetricColumn | None) -> float | None:
 
 
 def cost_of(columns: dict[str, MetricColumn]) -> RecordingCost:
-    """Return what the recorder says of itself."""
+    """Return the recorder's own cost."""
     last = {name: column.value[-1] for name, column in columns.items() if name.startswith("stepscope/")}
     rows, seconds = last.get("stepscope/rows_total", 0), last.get("stepscope/log_seconds")
     steps = columns.get("step_seconds")
@@ -275,7 +275,7 @@ def cost_of(columns: dict[str, MetricColumn]) -> RecordingCost:
 
 
 def happenings(events: Sequence[dict[str, Any]]) -> list[EventSummary]:
-    """Return the events, those of one kind and subject as one, in the order of their last occurrence."""
+    """Return the events, grouped by kind and subject, ordered by last occurrence."""
     found: dict[str, EventSummary] = {}
     for event in map(typed, events):
         kind = event.get("kind")

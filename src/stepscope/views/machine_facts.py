@@ -1,4 +1,4 @@
-"""What `show` says of the machine and of the end of a run, as plain data."""
+"""The machine and the end of a run as `show` prints them, as plain data."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
     from stepscope.store.series import Series
 
 POINTS = 200
-"""Buckets of a metric that its mean is reckoned from."""
+"""Buckets used for the mean of a metric."""
 LAST_STEPS = 20
 BESIDE = ("loss", "grad_norm", "learning_rate")
 """Metrics shown beside the time of a step."""
 QUIET = frozenset(("histogram", "text", "clock_jump", "sampler_back"))
-"""Kinds of events that say nothing about an end."""
+"""Kinds of events that do not explain an end."""
 LAST_EVENTS = 5
 TRACE_LINES = 12
 
 
 def machine_names(past: Past, counts: Iterable[str]) -> set[str]:
-    """Return the metrics that are samples of the machine: those that a watcher of the run has declared."""
+    """Return the machine metrics: those that a watcher of the run has declared."""
     machines = past.machines()
     groups = {metric.name.partition("/")[0] for machine in machines for metric in machine.metrics}
     return {name for name in counts if name.partition("/")[0] in groups and declared(machines, name)}
 
 
 def machine(past: Past, names: Collection[str]) -> dict[str, Any]:
-    """Return mean, highest and last value of the machine's metrics, and what could not be told and why."""
+    """Return mean, maximum and last value of the machine metrics, and what could not be sampled and why."""
     found = past.overview(names, points=POINTS) if names else {}
     absent = {what: why for node in past.machines() for what, why in node.absent.items()}
     devices = {what: name for node in past.machines() for what, name in node.devices.items()}
@@ -70,7 +70,7 @@ def figures(series: Series) -> dict[str, float | None]:
 
 
 def end(past: Past, attempts: list[dict[str, Any]], last: int | None) -> dict[str, Any]:
-    """Return how the run ended: of the rank that ended badly first, its last steps, its traceback, what came before."""
+    """Return how the run ended: for the first rank that failed, its last steps, its traceback, and what came before."""
     attempt = max((rank["attempt"] for rank in attempts), default=0)
     own = [rank for rank in attempts if rank["attempt"] == attempt]
     bad = [rank for rank in own if rank["state"] not in {"finished", "running"}]
@@ -96,7 +96,7 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(stacks: Any) -> str:
-    """Return where the main thread stands, as its innermost frame says; empty if there is none."""
+    """Return the location of the main thread from its innermost frame; empty if there is none."""
     try:
         frame = stacks[-1]["frames"][0]
         return f"{frame['file']}:{frame['line']} in {frame['function']}"
@@ -105,7 +105,7 @@ def _place(stacks: Any) -> str:
 
 
 def last_steps(past: Past, rank: int, attempt: int, last: int | None) -> list[dict[str, Any]]:
-    """Return the last steps of a rank: how long each took, its longest phases and what was logged with it."""
+    """Return the last steps of a rank: duration, longest phases and the values logged with each."""
     names = set(past.names())
     if last is None or "step_seconds" not in names:
         return []

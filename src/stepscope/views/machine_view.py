@@ -1,4 +1,4 @@
-"""The machine of a run: its nodes and devices, their last values, and which samples belong on one chart."""
+"""The machine of a run: its nodes and devices, their last values, and which metrics share a chart."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 POINTS = 10
-"""Buckets that the last value of a sample is read from."""
+"""Buckets from which the last value is read."""
 MOST_NAMES = 64
-"""Metrics of one chart: as many as one question may ask for."""
+"""Maximum metrics of one chart: the limit of one request."""
 MOST_DEVICES = 1024
 
 
 class Chart(NamedTuple):
-    """What is drawn together."""
+    """Metrics that are drawn together."""
 
     group: str
     title: str
     unit: str
     patterns: tuple[str, ...]
-    """The first that the run has any metric of is drawn; with `all`, every one."""
+    """The first pattern that matches any metric is drawn; with `all`, every one."""
     limit: str | None = None
-    """Metric that bounds the others."""
+    """Metric that is the upper bound of the others."""
     every: bool = True
 
 
@@ -82,7 +82,7 @@ CHARTS = (
     Chart("power", "Power", "watts", ("power/machine_watts", "power/cpu_watts", "power/dram_watts", "power/*/watts")),
     Chart("power", "Temperature", "celsius", ("temperature/cpu_celsius", "temperature/*/celsius")),
 )
-"""The charts of a machine, in order. A sample of another name stands alone, under its own name."""
+"""The charts of a machine, in order. Any other metric gets its own chart, under its own name."""
 
 
 def machine_view(past: Past) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def machine_view(past: Past) -> dict[str, Any]:
 
 
 def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any]]:
-    """Return which of the names are drawn together, in order; swap that is never used is left out."""
+    """Return which names are drawn together, in order; unused swap is left out."""
     known = list(names)
     used: set[str] = set()
     found = []
@@ -121,7 +121,7 @@ def charts(names: Iterable[str], last: dict[str, Buckets]) -> list[dict[str, Any
 
 
 def _of_chart(chart: Chart, names: list[str]) -> tuple[list[str], list[str]]:
-    """Return the names that a chart draws, and those that it stands for."""
+    """Return the names that a chart draws, and those that it covers."""
     parts = [[name for name in names if matches(pattern, name)] for pattern in chart.patterns]
     everything = list(dict.fromkeys(chain(*parts)))
     return (everything if chart.every else next((part for part in parts if part), [])), everything
@@ -132,7 +132,7 @@ def _is_used(names: list[str], last: dict[str, Buckets]) -> bool:
 
 
 def _split(chart: Chart, names: list[str], limits: list[str]) -> list[dict[str, Any]]:
-    """Return a chart, or several where it has more lines than one question may ask for."""
+    """Return a chart, or several if it has more lines than one request may have."""
     limit = limits[0] if limits else None
     parts = [names[at : at + MOST_NAMES] for at in range(0, len(names), MOST_NAMES)]
     return [_group(chart.group, chart.title, chart.unit, part, limit) for part in parts]

@@ -1,4 +1,4 @@
-"""The metrics of a run as a list: what each is, in which group it stands, and which come first."""
+"""The metrics of a run as a list: description, group, and which come first."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 SOURCES = ("training", "phase", "machine", "own")
 HELP = 400
-"""Characters of a metric's description that are told."""
+"""Maximum characters of a metric's description."""
 
 
 def metric_list(past: Past, wanted: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return every metric with unit, kind, help, group and source, the best known first; ranks and attempts too.
+    """Return every metric with unit, kind, help, group and source, the best known first; also ranks and attempts.
 
     Args:
         past: the run.
-        wanted: metrics, in any documented spelling, that count as important before others.
+        wanted: metrics, in any documented spelling, to rank before others.
     """
     counts = take_snapshot(RunFolder(past.path)).counts()
     machines, sampled = past.machines(), machine_names(past, counts)

@@ -1,6 +1,7 @@
-"""What `show` says of a run, as plain data: how it went, where its time goes, its metrics, and our own cost.
+"""The content of `show` as plain data: how the run went, where its time goes, its metrics, and our own cost.
 
-Times are in seconds. Each derived figure has its definition in DEFINITIONS; what cannot be computed is None, never 0.
+Times are in seconds. Each derived number has its definition in DEFINITIONS; a number that cannot be computed is None,
+never 0.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 
 PHASE, OWN = "phase/", "stepscope/"
 FIRST = ("loss", "accuracy", "perplexity", "learning_rate", "grad_norm", "epoch")
-"""Canonical names that come first among the metrics; those of the machine come last."""
+"""Canonical names that come first among the metrics; machine metrics come last."""
 WINDOW = 1_000_000
-"""Rows of `step_seconds` beyond which the time is that of the last so many steps."""
+"""Maximum rows of `step_seconds`; of longer runs only the last steps are used."""
 FINE_POINTS = 20_000
-"""Points of a metric up to which they are read one by one; beyond, as buckets (the same figures, no percentiles)."""
+"""Maximum points of a metric that are read one by one; beyond it, buckets (the same statistics, no percentiles)."""
 CHECKED_POINTS = 5_000_000
-"""Points of a run up to which every block is read for problems."""
+"""Maximum points of a run for which every block is checked for problems."""
 TIMED_ROWS = 5000
-"""Rows of a rank from which the time of a call is told: one in 256 is timed, and the first is a cold one."""
+"""Minimum rows of a rank for the time of a call: one in 256 is timed, and the first is cold."""
 TREND = 24
-"""Stretches of a metric's trend."""
+"""Buckets of a metric's trend."""
 
 DEFINITIONS = {
     "share": "seconds of the phase / seconds of the steps that have phases, over all ranks and attempts",
@@ -55,7 +56,7 @@ DEFINITIONS = {
 
 
 def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
-    """Return everything, with at most `metrics` of the program's own metrics (all, the machine's too, if None)."""
+    """Return everything, with at most `metrics` of the program's own metrics (None: all, also the machine's)."""
     folder = RunFolder(past.path)
     nodes, _ = read_nodes(folder)
     counts = take_snapshot(folder).counts()
@@ -87,7 +88,7 @@ def overview(past: Past, metrics: int | None = None) -> dict[str, Any]:
 
 
 def identity(past: Past) -> dict[str, Any]:
-    """Return what the run was, from its run.json."""
+    """Return the run's identity from its run.json."""
     meta = past.meta
     facts: dict[str, Any] = {"id": past.id, "name": past.name, "project": past.project, "path": str(past.path)}
     facts["created"] = meta.get("created", 0) / 1e6 or None
@@ -105,7 +106,7 @@ def _state(nodes: list[NodeState]) -> dict[str, Any]:
 
 
 def _duration(nodes: list[NodeState]) -> float | None:
-    """Return the seconds from the first start to the last end, or to the last sign of life."""
+    """Return the seconds from the first start to the last end, or to the last heartbeat."""
     ranks = [(node, rank) for node in nodes for rank in node.ranks.values() if rank.started]
     if not ranks:
         return None
@@ -113,7 +114,7 @@ def _duration(nodes: list[NodeState]) -> float | None:
 
 
 def attempts(nodes: list[NodeState]) -> list[dict[str, Any]]:
-    """Return what is known of each rank of each attempt, in order."""
+    """Return each rank of each attempt, in order."""
     return [
         {"attempt": node.attempt, "rank": number, "node": node.node, **_rank(rank, node)}
         for node in sorted(nodes, key=lambda node: (node.attempt, node.node))
@@ -128,7 +129,7 @@ def _rank(rank: RankState, node: NodeState) -> dict[str, Any]:
 
 
 def metric_names(counts: Iterable[str], sampled: Collection[str] = ()) -> list[str]:
-    """Return the names that are metrics of their own, the best known first, those of the machine last."""
+    """Return the names of metrics to list, the best known first, the machine's last."""
     own = [name for name in counts if name not in {STEP, SAMPLES} and not name.startswith((PHASE, OWN))]
     return sorted(own, key=lambda name: (name in sampled, _importance(name), name))
 
@@ -139,7 +140,7 @@ def _importance(name: str) -> int:
 
 
 def step_range(past: Past, counts: dict[str, int]) -> tuple[int, int] | None:
-    """Return the steps whose time is looked at; None for all of them."""
+    """Return the range of steps to analyze; None for all of them."""
     if counts.get(STEP, 0) <= WINDOW:
         return None
     coarse = past.series(STEP, points=1000)
@@ -149,13 +150,13 @@ def step_range(past: Past, counts: dict[str, int]) -> tuple[int, int] | None:
 
 
 def step_time(past: Past, counts: dict[str, int], steps: tuple[int, int] | None) -> dict[str, Any] | None:
-    """Return how long steps take and how that divides into phases, the largest first; None without steps."""
+    """Return how long steps take and their phases, the largest first; None without steps."""
     if STEP not in counts:
         return None
     whole = past.series(STEP, step_range=steps).value
     total = float(whole.sum())
     found = {name: past.series(name, step_range=steps).value for name in counts if name.startswith(PHASE)}
-    # Where only every n-th step is measured the others have no phases; those of a measured one sum to it.
+    # If only every n-th step is measured, the others have no phases; those of a measured step sum to it.
     measured = float(sum(value.sum() for value in found.values()))
     number = max((len(value) for value in found.values()), default=0)
     phases = [_phase(name.removeprefix(PHASE), value, measured, number) for name, value in found.items()]
@@ -188,7 +189,7 @@ def throughput(past: Past, counts: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def metric(past: Past, name: str) -> dict[str, Any]:
-    """Return the figures of one metric over all ranks and attempts, and its trend."""
+    """Return the statistics of one metric over all ranks and attempts, and its trend."""
     series = past.series(name, points=FINE_POINTS)
     figures = summarize(series.value) if series.buckets is None else _of_buckets(series)
     return {"name": name, "unit": unit_of(name), **figures, "trend": trend(series)}
@@ -223,7 +224,7 @@ def trend(series: Series, stretches: int = TREND) -> list[float | None]:
 
 
 def details(past: Past, name: str) -> dict[str, Any]:
-    """Return every figure of one metric, percentiles included. Raises UsageError if there is none of that name."""
+    """Return every statistic of one metric, percentiles included. Raises UsageError if there is no such metric."""
     series = past.series(name)
     steps = series.step[series.step != NO_STEP]
     facts = {"name": name, "unit": unit_of(name), **summarize(series.value), "trend": trend(series, 2 * TREND)}
@@ -236,7 +237,7 @@ def details(past: Past, name: str) -> dict[str, Any]:
 def own_cost(
     past: Past, counts: dict[str, int], nodes: list[NodeState], duration: float | None
 ) -> dict[str, float | int | None]:
-    """Return what watching cost, and what was lost."""
+    """Return the cost of watching, and what was lost."""
     ranks = [rank for node in nodes for rank in node.ranks.values()]
     rows = sum(rank.rows for rank in ranks)
     busiest = max((rank.rows for rank in ranks), default=0)
@@ -267,7 +268,7 @@ def _event_kinds(past: Past) -> dict[str, int]:
 
 
 def problems(past: Past, counts: dict[str, int]) -> list[str]:
-    """Return what could not be read; of a very large run, what the files say of themselves."""
+    """Return what could not be read; of a very large run, the problems recorded in its files."""
     if sum(counts.values()) <= CHECKED_POINTS:
         return past.problems()
     folder = RunFolder(past.path)
@@ -276,7 +277,7 @@ def problems(past: Past, counts: dict[str, int]) -> list[str]:
 
 
 def silence(heard: float | None, now: float | None = None) -> float | None:
-    """Return for how many seconds a run that should be alive has been silent; None if that is usual."""
+    """Return the seconds since the last heartbeat of a live run; None if that is normal."""
     if heard is None:
         return None
     quiet = (time.time() if now is None else now) - heard

@@ -1,4 +1,4 @@
-"""Count the steps of a run for `rates`: those that are recorded, and those that come while somebody looks."""
+"""Count the steps of a run for `rates`: recorded ones, and those that arrive while it is watched."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 STEP, SAMPLES = "step_seconds", "samples"
 POINTS = 200
-"""Buckets that steps are read in; their sums are exact."""
+"""Buckets in which steps are read; their sums are exact."""
 
 
 class StepTime(NamedTuple):
-    """A rank in an attempt, as far as it was counted."""
+    """A rank in an attempt, and how far it was counted."""
 
     attempt: int
     rank: int
@@ -33,10 +33,10 @@ class StepTime(NamedTuple):
 
 
 class StepPace:
-    """The steps of each rank in each attempt, counted."""
+    """The counted steps of each rank in each attempt."""
 
     def __init__(self, places: Iterable[StepTime] = ()) -> None:
-        """Begin with what was counted before."""
+        """Start with earlier counts."""
         self._places = {(place.attempt, place.rank): place for place in places}
 
     @classmethod
@@ -59,7 +59,7 @@ class StepPace:
             self._places[attempt, rank] = StepTime(attempt, rank, sums, until)
 
     def take(self, points: Points) -> None:
-        """Count rows of a run that goes on; those that were counted before, and other metrics, are left out."""
+        """Count rows of a live run; rows that were counted before, and other metrics, are ignored."""
         codes = {name: code for code, name in enumerate(points.names) if name in {STEP, SAMPLES}}
         parts = {name: points.select(points.name == code) for name, code in codes.items()}
         if STEP not in parts or not len(parts[STEP]):
@@ -73,7 +73,7 @@ class StepPace:
         return buckets_of(whole("", part.select(part.time > seen)))
 
     def places(self) -> list[StepTime]:
-        """Return what was counted, in order of attempt and rank."""
+        """Return the counts, ordered by attempt and rank."""
         return [self._places[key] for key in sorted(self._places)]
 
     def attempts(self) -> dict[int, list[StepTotals]]:
@@ -84,7 +84,7 @@ class StepPace:
         return found
 
     def rates(self) -> Throughput:
-        """Return how fast the last attempt trains."""
+        """Return the training speed of the last attempt."""
         found = self.attempts()
         return rates(found[max(found)]) if found else Throughput()
 

@@ -1,7 +1,8 @@
-"""How fast a run trains: the one definition of steps per second and samples per second, for every screen.
+"""Training speed: the single definition of steps per second and samples per second, for every screen.
 
-A step lasts from the end of the one before to its own end, so the seconds of an attempt's steps add up to the time from
-the start of its first step to the end of its last. Imports, set-up and what comes after the last step are not in it.
+A step lasts from the end of the previous one to its own end, so the seconds of an attempt's steps add up to the time
+from the start of its first step to the end of its last. Imports, setup and the time after the last step are not
+included.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class StepTotals(NamedTuple):
     seconds: float = 0.0
     """Sum of `step_seconds`."""
     samples: float = 0.0
-    """Sum over the steps that say how many samples they took."""
+    """Sum over the steps that have a number of samples."""
     sampled: int = 0
     """Number of those steps."""
 
@@ -34,20 +35,20 @@ class StepTotals(NamedTuple):
         return self.steps / self.seconds if self.steps and self.seconds > 0 else None
 
     def with_more(self, more: StepTotals) -> StepTotals:
-        """Return these steps and some more."""
+        """Return the sum of these steps and more."""
         steps, seconds = self.steps + more.steps, self.seconds + more.seconds
         return StepTotals(steps, seconds, self.samples + more.samples, self.sampled + more.sampled)
 
 
 class Throughput(NamedTuple):
-    """What a screen shows; None is unknown."""
+    """Rates for a screen; None is unknown."""
 
     steps_per_second: float | None = None
     samples_per_second: float | None = None
 
 
 def rates(ranks: Collection[StepTotals]) -> Throughput:
-    """Return how fast the ranks of one attempt train together."""
+    """Return the combined speed of the ranks of one attempt."""
     known = [rate for one in ranks if (rate := one.rate) is not None]
     taken = [rate * one.samples / one.sampled for one in ranks if one.sampled and (rate := one.rate) is not None]
     return Throughput(sum(known) / len(known) if known else None, sum(taken) if taken else None)

@@ -1,4 +1,4 @@
-"""The Python, SQL and shell that give the same numbers as a chart."""
+"""The Python, SQL and shell commands that give the same numbers as a chart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of some metrics that is asked for."""
+    """The requested part of some metrics."""
 
     names: tuple[str, ...]
     ranks: tuple[int, ...] | None = None

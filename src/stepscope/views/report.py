@@ -1,7 +1,7 @@
-"""The report of a run as plain data: what every format of it is made from.
+"""The report of a run as plain data: the source of every report format.
 
-Times are seconds since 1970 UTC, durations seconds, shares 0 to 1; a unit stands beside each metric. What cannot be
-told is None, never 0.
+Times are seconds since 1970 UTC, durations seconds, shares 0 to 1; each metric has its unit. Unknown values are None,
+never 0.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
 FORMAT = "stepscope-report"
 VERSION = 1
 POINTS = 400
-"""Buckets that the figures of a metric are taken from; they are exact whatever their number."""
+"""Buckets for the statistics of a metric, which are exact for any number."""
 METRICS = 200
-"""Metrics of the training that have a row; a report of more is read by nobody."""
+"""Maximum metrics of the training with a row."""
 MACHINE_METRICS = 400
 CHARTS = 24
-"""Metrics of the training that have a chart."""
+"""Maximum metrics of the training with a chart."""
 MACHINE_CHARTS = 12
 MACHINE_LINES = 8
-"""Lines of one chart of the machine."""
+"""Maximum lines of one machine chart."""
 COUNTERS = frozenset(("epoch", "samples", "steps_total"))
-"""What only goes up says nothing as a chart."""
+"""Counters, which only rise, are not drawn."""
 EVENTS = TEXTS = 100
 MARKED = frozenset(("checkpoint", "evaluation", "alert", "stalled", "attempt"))
-"""Events that charts mark."""
+"""Maximum events marked on charts."""
 
 
 def report(past: Past, others: Sequence[Past] = (), now: float | None = None) -> dict[str, Any]:
-    """Return everything that a report says.
+    """Return the whole content of a report.
 
     Args:
         past: the run.
-        others: runs that it is compared with.
-        now: when the report is made.
+        others: runs to compare with.
+        now: time of the report.
     """
     head = run_head(past)
     listed = metric_list(past)["metrics"]
@@ -125,7 +125,7 @@ def figures(one: Buckets) -> dict[str, Any]:
 
 
 def best(row: dict[str, Any]) -> float | None:
-    """Return the best value of a loss or a score; None of anything else."""
+    """Return the best value of a loss or a score; None for other metrics."""
     known = canonical(row["name"])
     value = row["max"] if is_score(known) else row["min"] if is_loss(known) else None
     return None if value is None else float(value)
@@ -151,7 +151,7 @@ def _resources(past: Past, listed: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def markers(facts: dict[str, Any], most: int = 60) -> list[dict[str, Any]]:
-    """Return what charts mark: step, time, text and kind of some events, the newest last."""
+    """Return the marks on charts: step, time, text and kind of some events, the newest last."""
     kinds = {"checkpoint": "checkpoint", "alert": "alert", "attempt": "attempt"}
     return [
         {"step": one["step"], "time": one["time"], "text": one["text"], "kind": kinds.get(one["kind"], "event")}

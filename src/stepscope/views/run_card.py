@@ -1,6 +1,6 @@
-"""A run in one line of a list: how fast, how good, how far, and the shape of its loss. Cheap, however long the run is.
+"""A run in one line of a list: speed, quality, progress, and the shape of its loss. Cheap for runs of any length.
 
-Each figure is over the last attempt. What cannot be told is None, never 0.
+All numbers are of the last attempt. Unknown values are None, never 0.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ EPOCH, GPU = "epoch", "gpu/mean_utilization_ratio"
 SPARK = 40
 """Points of the small curve."""
 POINTS = 200
-"""Buckets that a metric of the card is read in."""
+"""Buckets in which a metric of the card is read."""
 RECENT = 0.2
-"""Share of the attempt's buckets that the time left is told from."""
+"""Share of the attempt's buckets used for the time left."""
 SOME = 8
-"""GPUs that are averaged where the run has no average of its own."""
+"""Maximum GPUs that are averaged if the run has no average of its own."""
 
 
 def card(past: Past) -> dict[str, Any]:
-    """Return rate, samples per second, loss, its curve, use of the GPUs, and how far the run is."""
+    """Return rate, samples per second, loss, its curve, GPU use, and progress."""
     return card_of(past, past.names())
 
 
@@ -85,7 +85,7 @@ def headline(names: Iterable[str]) -> str | None:
 
 
 def gpu_names(names: Iterable[str]) -> list[str]:
-    """Return the metrics that tell the use of the GPUs: their mean, else each."""
+    """Return the metrics of GPU use: their mean, else each."""
     known = set(names)
     if GPU in known:
         return [GPU]
@@ -100,7 +100,7 @@ def left(step: int | None, total: int | None, rate: float | None) -> float | Non
 
 
 def _recent_rate(steps: Buckets) -> float | None:
-    """Return steps per second of late, averaged over the ranks: what the time left is told from."""
+    """Return recent steps per second, averaged over the ranks; the time left is based on it."""
     late = []
     for rank in np.unique(steps.rank).tolist():
         own = steps.select(steps.rank == rank)
@@ -120,7 +120,7 @@ def _average(found: list[Buckets]) -> float | None:
 
 
 def spark(curve: Buckets, points: int = SPARK) -> list[float | None]:
-    """Return the means of stretches of the first rank's values; None where a stretch has no finite point."""
+    """Return the means of consecutive parts of the first rank's values; None for a part without finite points."""
     first = curve.select(curve.rank == curve.rank.min()) if len(curve.rank) else curve
     size = len(first.mean)
     found: list[float | None] = []

@@ -1,4 +1,4 @@
-"""The first screen of a run: what it is, how it stands, where its time goes, what changed lately."""
+"""The first screen of a run: identity, state, where its time goes, recent changes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 EXACT = 300_000
-"""Rows of steps and phases up to which percentiles are told; beyond, sums and means of all rows."""
+"""Maximum rows of steps and phases for percentiles; beyond it, sums and means of all rows."""
 POINTS = 500
 CHANGES = 12
-"""Of what happened lately."""
+"""Maximum recent changes."""
 RANKS = 2000
-"""Ranks that are listed."""
+"""Maximum ranks listed."""
 
 
 def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def run_head(past: Past, first: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the numbers that stand at the top, with the text that shows each; what is unknown is left out."""
+    """Return the numbers at the top, with the text of each; unknown ones are left out."""
     loss = card["loss"] or {}
     wanted = (
         ("step", "step", now["step"], ""),
@@ -79,13 +79,13 @@ def key_numbers(now: dict[str, Any], card: dict[str, Any]) -> list[dict[str, Any
         for key, label, value, unit in wanted
         if value is not None
     ]
-    if loss and loss["last"] is None:  # the last one is not finite: that is no reason to say nothing
+    if loss and loss["last"] is None:  # the last value is not finite: still show the last finite one
         told.insert(1, {"key": "loss", "label": loss["name"], "value": None, "unit": "", "text": "NaN"})
     return told
 
 
 def step_time(past: Past, counts: dict[str, int]) -> dict[str, Any] | None:
-    """Return how a step divides into phases: as `show` does while that is cheap, else by exact sums of buckets."""
+    """Return the phases of a step: as in `show` while that is cheap, else from exact sums of buckets."""
     if STEP not in counts:
         return None
     phases = [name for name in counts if name.startswith(overview.PHASE)]
@@ -122,7 +122,7 @@ def _phase(name: str, one: Buckets, measured: float, number: int) -> dict[str, A
 
 
 def changes(past: Past) -> list[dict[str, Any]]:
-    """Return what happened lately, the newest first."""
+    """Return recent changes, the newest first."""
     told = [one for one in _with_texts(past.events()) if one.get("kind") not in QUIET or one.get("kind") == TEXTS]
     return [
         {
@@ -136,6 +136,6 @@ def changes(past: Past) -> list[dict[str, Any]]:
 
 
 def _with_texts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events, of those that hold texts only the newest: a text every step would hide all others."""
+    """Return the events, with only the newest of those with texts: one text per step would hide the others."""
     last = max((place for place, one in enumerate(events) if one.get("kind") == TEXTS), default=None)
     return [one for place, one in enumerate(events) if one.get("kind") != TEXTS or place == last]

@@ -1,4 +1,4 @@
-"""The list of runs as plain data: what each run is and how it stands, from its small files alone."""
+"""The list of runs as plain data: identity and state of each run, from its small files alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CAUSE = 500
-"""Characters of a cause that are told."""
+"""Maximum characters of a cause."""
 NAME = 300
 
 
 def row(path: Path) -> dict[str, Any]:
-    """Return one run of the list; one that cannot be read is broken, with the reason."""
+    """Return one run of the list; an unreadable one is broken, with the reason."""
     folder = RunFolder(path)
     try:
         meta = read_meta(folder)
@@ -40,7 +40,7 @@ def unread(path: Path) -> dict[str, Any]:
 
 
 def standing(nodes: list[NodeState]) -> dict[str, Any]:
-    """Return how a run stands, as its watchers say: state, cause, step, duration, last sign of life."""
+    """Return the state of a run from its watchers: state, cause, step, duration, last heartbeat."""
     state, cause = overall(nodes)
     ranks = [(node, rank) for node in nodes for rank in node.ranks.values()]
     started = min((rank.started for _, rank in ranks if rank.started), default=None)

@@ -1,4 +1,4 @@
-"""How a run stands at this moment, small enough to be told twice a second."""
+"""The current status of a run, small enough to send twice a second."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SEVERITIES = ("info", "warning", "critical")
 
 
 def status(folder: RunFolder, facts: dict[str, Any], events: EventCount, now: float | None = None) -> dict[str, Any]:
-    """Return state, step, progress, time left, last sign of life, and how many events and alerts there are.
+    """Return state, step, progress, time left, last heartbeat, and the number of events and alerts.
 
     Args:
         folder: of the run.
-        facts: what is known from its points: rate, recent_rate, epoch, total_steps, names.
-        events: its events so far; looks for more.
+        facts: known from its points: rate, recent_rate, epoch, total_steps, names.
+        events: its events so far; this call polls for more.
         now: seconds since 1970 UTC.
     """
     stands = standing(read_nodes(folder)[0])

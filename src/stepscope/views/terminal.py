@@ -1,4 +1,4 @@
-"""What a terminal shows of a run or of a machine at one moment, as plain data: no colour, no size, no file."""
+"""What a terminal shows of a run or a machine at one time, as plain data: no color, no size, no file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from stepscope.views.terminal_history import History
 
 TRENDS = 240
-"""Samples of the machine's recent past that are kept."""
+"""Number of recent machine samples kept."""
 RECENT = 64
-"""Steps of the recent past that are kept of each rank."""
+"""Number of recent steps kept for each rank."""
 
 
 @dataclass
 class TerminalCurve:
-    """One metric with its past."""
+    """One metric with its history."""
 
     name: str
     unit: str
@@ -31,7 +31,7 @@ class TerminalCurve:
 
     @property
     def best(self) -> float | None:
-        """The best value so far of a loss or a score; None of anything else."""
+        """The best value so far of a loss or a score; None for other metrics."""
         known = canonical(self.name)
         if is_score(known):
             return self.history.highest
@@ -39,13 +39,13 @@ class TerminalCurve:
 
     @property
     def spans_decades(self) -> bool:
-        """Whether it is of a kind that is drawn on a logarithmic scale where it spans decades."""
+        """Whether it is drawn on a logarithmic scale if it spans decades."""
         return any(word in self.name for word in ("loss", "grad", "perplexity", "norm"))
 
 
 @dataclass(frozen=True)
 class TerminalPhase:
-    """A part of the step, over the recent steps of all ranks."""
+    """A phase of the step, over the recent steps of all ranks."""
 
     name: str
     seconds: float
@@ -54,7 +54,7 @@ class TerminalPhase:
 
 @dataclass
 class TerminalNode:
-    """What is known of one machine: its newest samples and their recent past."""
+    """One machine: its newest samples and their recent history."""
 
     name: str = ""
     values: dict[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class TerminalNode:
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def take(self, values: Mapping[str, float]) -> None:
-        """Take in samples, each newer than those before."""
+        """Add samples, each newer than those before."""
         self.values.update(values)
         for name, value in values.items():
             trend = self.trends.get(name)
@@ -72,7 +72,7 @@ class TerminalNode:
             trend.append(value)
 
     def reset(self) -> None:
-        """Forget the past; the newest samples stay."""
+        """Clear the history; the newest samples stay."""
         for trend in self.trends.values():
             trend.clear()
 
@@ -119,7 +119,7 @@ class TerminalRank:
 
     @property
     def own_seconds(self) -> float | None:
-        """Seconds of its own in a recent step, without phases in which it may wait for others; None if not measured."""
+        """Seconds of a recent step without phases in which it may wait for others; None if not measured."""
         waited = [median(self.phases[name]) for name in MEETING if self.phases.get(name)]
         return max(0.0, median(self.steps) - sum(waited)) if waited and self.steps else None
 
@@ -135,13 +135,13 @@ class TerminalScene:
     project: str = ""
     id: str = ""
     status: dict[str, Any] = field(default_factory=dict)
-    """As `views.status` has it; empty where there is no run, or none yet."""
+    """As in `views.status`; empty without a run."""
     samples_per_second: float | None = None
     loading: bool = False
     note: str = ""
-    """One line for people, such as why nothing is shown yet."""
+    """One line for the user, such as why nothing is shown yet."""
     shown: list[str] = field(default_factory=list)
-    """Metrics that have a graph, in order."""
+    """Metrics with a graph, in order."""
     curves: dict[str, TerminalCurve] = field(default_factory=dict)
     last: dict[str, float] = field(default_factory=dict)
     """The newest value of every metric of the training."""
@@ -156,17 +156,17 @@ class TerminalScene:
 
     @property
     def moment(self) -> float:
-        """Now; of a run that is over, when it was last heard of."""
+        """Now; for an ended run, the time of its last heartbeat."""
         heard = self.status.get("heard")
         return self.now if heard is None or self.state == "running" else float(heard)
 
     @property
     def state(self) -> str:
-        """How the run stands; empty without a run."""
+        """The state of the run; empty without a run."""
         return str(self.status.get("state", ""))
 
     def phases(self) -> list[TerminalPhase]:
-        """Return the parts of the step in the order of their vocabulary, "other" last."""
+        """Return the phases of the step in the order of their vocabulary, "other" last."""
         sums: dict[str, float] = {}
         number = 0
         for rank in self.ranks.values():
@@ -185,7 +185,7 @@ class TerminalScene:
         return sum(known) / len(known) if known else None
 
     def firing(self) -> list[dict[str, Any]]:
-        """Return the alerts that are not over, the worst first."""
+        """Return the active alerts, the most severe first."""
         order = {"critical": 0, "warning": 1, "info": 2}
         active = [row for row in self.alerts if row["state"] in {"firing", "acknowledged"}]
         return sorted(active, key=lambda row: (row["state"] != "firing", order.get(row["severity"], 3), -row["since"]))

@@ -1,7 +1,6 @@
-"""The past of one metric in bounded memory, whatever its length: buckets on a grid that grows coarser as it fills.
+"""The history of one metric in bounded memory: buckets on a grid that grows coarser as it fills.
 
-A bucket keeps the lowest and the highest point and counts those that are not finite, so that no spike and no NaN
-is lost however coarse the grid has become.
+A bucket keeps the lowest and highest point and counts non-finite ones, so that no spike and no NaN is lost on any grid.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ if TYPE_CHECKING:
     Whole = NDArray[np.int64]
 
 ROOM = 1024
-"""Buckets of a history: two for each column of a very wide terminal, and some to spare."""
+"""Buckets of a history: two for each column of a very wide terminal, and a few to spare."""
 
 
 class HistoryBuckets(NamedTuple):
-    """Points of one metric, or buckets of them: columns of equal length. A point is a bucket of one."""
+    """Points of one metric, or buckets of them: columns of equal length. A single point is a bucket of one."""
 
     x: Floats
     low: Floats
     high: Floats
     mean: Floats
-    """Over the finite points; NaN, as the two before, where there are none."""
+    """Over the finite points; NaN, as the two before, if there are none."""
     finite: Whole
     """Finite points."""
     bad: Whole
@@ -43,10 +42,10 @@ class HistoryBuckets(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """A history laid on columns: what a picture draws."""
+    """A history mapped to columns, ready to draw."""
 
     low: Floats
-    """NaN where a column has no finite point."""
+    """NaN for a column without finite points."""
     high: Floats
     mean: Floats
     bad: NDArray[np.bool_]
@@ -60,11 +59,11 @@ class Shape(NamedTuple):
 class History:
     """The buckets of one metric over its steps, or over time.
 
-    Where an attempt goes over the same steps again, the newer one takes their place.
+    If an attempt repeats steps, the newer values replace the older ones.
     """
 
     def __init__(self, width: float = 1.0) -> None:
-        """Begin empty; a bucket spans `width` on the axis until there are too many."""
+        """Start empty; a bucket spans `width` on the axis until there are too many."""
         self._width = width
         self._start = 0
         """Number of the first bucket: its left edge is `start * width`."""
@@ -80,14 +79,14 @@ class History:
         self.lowest: float | None = None
         self.highest: float | None = None
         self.points = 0
-        """Points that it stands for."""
+        """Number of points in all buckets."""
 
     def __len__(self) -> int:
         """Return the number of buckets."""
         return len(self._low)
 
     def add(self, new: HistoryBuckets, last: float | None = None) -> None:
-        """Take in points or buckets, in the order of recording; `last` is the newest value if not that of the last."""
+        """Add points or buckets, in recorded order; `last` is the newest value if it is not that of the last bucket."""
         size = len(new.x)
         if not size:
             return
@@ -111,7 +110,7 @@ class History:
             self.highest = high if self.highest is None else max(high, self.highest)
 
     def _make_room(self, first: float, final: float) -> None:
-        """Let the grid span from `first` to `final`, coarser if it must."""
+        """Extend the grid from `first` to `final`, coarser if needed."""
         if len(self._low):
             first = min(first, self._start * self._width)
             final = max(final, (self._start + len(self._low) - 1) * self._width)
@@ -130,7 +129,7 @@ class History:
             self._start = min(self._start, start)
 
     def _halve(self) -> None:
-        """Join every two neighbours."""
+        """Join every two neighbors."""
         self._width *= 2
         if not len(self._low):
             return
@@ -162,9 +161,9 @@ class History:
         np.add.at(self._bad, at, new.bad[keep])
 
     def columns(self, number: int, since: float | None = None) -> Shape | None:
-        """Return the history on so many columns, from `since` on; None if there is nothing.
+        """Return the history on this many columns, from `since` on; None if it is empty.
 
-        A short history fills all columns: a column without a bucket of its own repeats its neighbour.
+        A short history fills all columns: a column without its own bucket repeats its neighbor.
         """
         skip = 0 if since is None else max(0, int(since // self._width) - self._start)
         low, high, total = self._low[skip:], self._high[skip:], self._sum[skip:]
@@ -186,7 +185,7 @@ class History:
         return Shape(np.fmin.reduceat(low, starts), np.fmax.reduceat(high, starts), mean, wrong, first, last)
 
     def rows(self) -> list[dict[str, float | int | None]]:
-        """Return the buckets that hold anything, as plain data."""
+        """Return the non-empty buckets as plain data."""
         found = []
         for place in np.flatnonzero((self._count > 0) | (self._bad > 0)).tolist():
             count = int(self._count[place])
