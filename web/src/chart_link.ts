@@ -82,7 +82,7 @@ export class ChartLink {
   }
 
   /** Show the range that waits for the clock of the run, if the clock is known now. */
-  settle(): void {
+  showPending(): void {
     const range = this.wish && this.turned(this.wish);
     if (range) this.setRange(range);
   }

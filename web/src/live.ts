@@ -78,7 +78,7 @@ export class Live {
     const begun = performance.now();
     let next = this.interval * 1000;
     try {
-      if (this.cursor === null) await this.begin();
+      if (this.cursor === null) await this.start();
       else await this.follow(this.cursor);
       this.answered = performance.now();
       this.absent = false;
@@ -89,7 +89,7 @@ export class Live {
     } catch (error) {
       if (error instanceof ApiError && error.status === 409) {
         this.cursor = null;
-        this.tell((listener) => listener.reset?.());
+        this.notify((listener) => listener.reset?.());
         next = 0;
       } else {
         this.absent = error instanceof ApiError && error.status === 404;
@@ -101,14 +101,14 @@ export class Live {
     this.plan(Math.max(0, next - (performance.now() - begun)));
   }
 
-  private async begin(): Promise<void> {
+  private async start(): Promise<void> {
     const answer = await ask("/api/live", { run: this.run });
     if (!answer) return;
     const start = (await answer.json()) as Hello;
     this.curves.clear();
-    this.learn(start.curves);
+    this.addCurves(start.curves);
     this.cursor = start.cursor;
-    this.take(start.status);
+    this.setStatus(start.status);
   }
 
   private async follow(since: string | number): Promise<void> {
@@ -116,30 +116,30 @@ export class Live {
     if (!answer) return;
     for (const message of decode(await answer.arrayBuffer())) {
       const frame = frameOf(message);
-      this.learn(frame.header.new);
+      this.addCurves(frame.header.new);
       this.cursor = frame.header.cursor;
-      this.tell((listener) => listener.frame?.(frame, this.curves));
-      this.take(frame.header.status as Status);
+      this.notify((listener) => listener.frame?.(frame, this.curves));
+      this.setStatus(frame.header.status as Status);
     }
   }
 
-  private learn(rows: [number, string, number, number][]): void {
+  private addCurves(rows: [number, string, number, number][]): void {
     for (const [id, name, rank, attempt] of rows) this.curves.set(id, { name, rank, attempt });
   }
 
-  private take(status: Status): void {
+  private setStatus(status: Status): void {
     this.status = status;
     this.skew = status.now - Date.now() / 1000;
-    this.tell((listener) => listener.status?.(status));
+    this.notify((listener) => listener.status?.(status));
   }
 
   private trouble(text: string): void {
     if (text === this.failed) return;
     this.failed = text;
-    this.tell((listener) => listener.trouble?.(text));
+    this.notify((listener) => listener.trouble?.(text));
   }
 
-  private tell(call: (listener: LiveListener) => void): void {
+  private notify(call: (listener: LiveListener) => void): void {
     for (const listener of [...this.listeners]) call(listener);
   }
 }

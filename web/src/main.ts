@@ -86,7 +86,7 @@ class Shell implements Page {
     );
     this.router.listen((place, before) => this.arrive(place, before));
     addEventListener("keydown", (event) => this.pressed(event));
-    setInterval(() => this.beat(), 1000);
+    setInterval(() => this.refresh(), 1000);
     this.arrive(this.router.place, this.router.place);
   }
 
@@ -135,7 +135,7 @@ class Shell implements Page {
     }
     document.body.dataset.view = view?.name ?? "";
     document.body.classList.toggle("has-run", place.run !== "");
-    this.beat();
+    this.refresh();
   }
 
   private open(key: string): void {
@@ -146,8 +146,8 @@ class Shell implements Page {
   private follow(run: RunModel): void {
     this.run = run;
     this.stops.push(
-      run.live.listen({ status: () => this.beat(), trouble: () => this.beat() }),
-      run.head.listen(() => this.beat()),
+      run.live.listen({ status: () => this.refresh(), trouble: () => this.refresh() }),
+      run.head.listen(() => this.refresh()),
       run.link.onRange((range) => {
         if (run.link.waits) return;
         // a zoom is an entry of the history; the same zoom in another unit is not
@@ -170,8 +170,8 @@ class Shell implements Page {
 
   private drawTabs(): void {
     const { place } = this.router;
-    const kept = new URLSearchParams();
-    for (const name of KEPT) if (place.run && place.params.has(name)) kept.set(name, place.params.get(name) ?? "");
+    const carried = new URLSearchParams();
+    for (const name of KEPT) if (place.run && place.params.has(name)) carried.set(name, place.params.get(name) ?? "");
     const shown = VIEWS.filter((view) => view.of === (place.run ? "run" : "runs") && !view.hidden?.(this.server));
     const { firing, worst } = this.firing();
     fill(
@@ -181,7 +181,7 @@ class Shell implements Page {
           "a",
           {
             attrs: {
-              href: this.router.link({ view: view.name, run: place.run, params: kept }),
+              href: this.router.link({ view: view.name, run: place.run, params: carried }),
               "aria-current": view === this.view ? "page" : false,
               "data-tab": view.name,
             },
@@ -206,7 +206,7 @@ class Shell implements Page {
   }
 
   /** Update bar, title and icon, every second and after every response. */
-  private beat(): void {
+  private refresh(): void {
     const status = this.run?.live.status ?? null;
     const { firing, worst } = this.firing();
     if (`${firing} ${worst}` !== this.badged) this.drawTabs();
@@ -342,7 +342,7 @@ class Shell implements Page {
   }
 }
 
-async function begin(): Promise<void> {
+async function start(): Promise<void> {
   startTheme();
   const root = must(document.getElementById("page"), "root");
   const { run: key } = parse(location.hash);
@@ -354,9 +354,9 @@ async function begin(): Promise<void> {
     run?.stop();
     fill(
       root,
-      failure(reason(error), () => void begin()),
+      failure(reason(error), () => void start()),
     );
   }
 }
 
-void begin();
+void start();

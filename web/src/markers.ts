@@ -32,11 +32,11 @@ const MOST = 30;
 
 /** Return the starts of epochs in each attempt, from the metric `epoch`; only every 2nd, 5th, 10th ... of many. */
 export function epochMarkers(curves: readonly CurveBuffer[]): Marker[] {
-  const told = new Map<number, CurveBuffer>();
-  for (const one of curves) if (one.length > 1 && !told.has(one.attempt)) told.set(one.attempt, one);
-  const last = Math.max(0, ...[...told.values()].map((held) => Math.floor(held.column("max").at(-1) ?? 0)));
+  const byAttempt = new Map<number, CurveBuffer>();
+  for (const one of curves) if (one.length > 1 && !byAttempt.has(one.attempt)) byAttempt.set(one.attempt, one);
+  const last = Math.max(0, ...[...byAttempt.values()].map((held) => Math.floor(held.column("max").at(-1) ?? 0)));
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((many) => last / many <= MOST) ?? Infinity;
-  return [...told.values()].flatMap((held) => epochsOf(held, every));
+  return [...byAttempt.values()].flatMap((held) => epochsOf(held, every));
 }
 
 function epochsOf(held: CurveBuffer, every: number): Marker[] {

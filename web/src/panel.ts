@@ -392,16 +392,16 @@ export class Panel {
   /** Note what the chart does not show. */
   private explain(shown: Extent | null): void {
     const { unit } = this.spec;
-    const said: string[] = [];
+    const notes: string[] = [];
     const bad = this.lines.reduce((sum, line) => sum + (line.badCount ?? 0), 0);
-    if (bad) said.push(`${count(bad)} NaN or infinite`);
-    if (shown?.above) said.push(`${shown.above} above, to ${value(shown.most, unit)}`);
-    if (shown?.below) said.push(`${shown.below} below, to ${value(shown.least, unit)}`);
+    if (bad) notes.push(`${count(bad)} NaN or infinite`);
+    if (shown?.above) notes.push(`${shown.above} above, to ${value(shown.most, unit)}`);
+    if (shown?.below) notes.push(`${shown.below} below, to ${value(shown.least, unit)}`);
     if (shown && this.current.log && this.lines.some((line) => line.min.some((low) => low <= 0)))
-      said.push("≤ 0 not shown");
+      notes.push("≤ 0 not shown");
     const late = this.spec.names.map((name) => this.source.curves.get(name)?.text ?? "").find(Boolean);
-    if (late) said.push(`out of date: ${late}`);
-    const text = said.join(" · ");
+    if (late) notes.push(`out of date: ${late}`);
+    const text = notes.join(" · ");
     setText(this.notes, text);
     this.notes.title = shown?.above || shown?.below ? `Outliers are clipped: ${text}` : text;
   }

@@ -51,7 +51,7 @@ export class RunModel {
     const best = own.find((metric) => metric.name === "step_seconds") ?? own[0];
     if (this.clockKept || !best) return;
     this.clockKept = true;
-    this.curves.watch(best.name, 400, () => this.link.settle());
+    this.curves.watch(best.name, 400, () => this.link.showPending());
   }
 
   /** Load again what has changed by the status; the head, which is expensive, every few seconds. */

@@ -6,7 +6,7 @@ const KEY = "stepscope-theme";
 const system = matchMedia("(prefers-color-scheme: dark)");
 const listeners = new Set<() => void>();
 
-function kept(): Choice {
+function stored(): Choice {
   try {
     const word = localStorage.getItem(KEY);
     return word === "light" || word === "dark" ? word : "auto";
@@ -17,7 +17,7 @@ function kept(): Choice {
 
 /** Return the chosen theme. */
 export function choice(): Choice {
-  return kept();
+  return stored();
 }
 
 /** Return whether the page is dark. */
@@ -45,8 +45,8 @@ function apply(word: Choice): void {
 
 /** Apply the stored theme and follow the system. */
 export function start(): void {
-  apply(kept());
-  system.addEventListener("change", () => apply(kept()));
+  apply(stored());
+  system.addEventListener("change", () => apply(stored()));
 }
 
 /** Add a listener to changes of the colors; returns a function that removes it. */

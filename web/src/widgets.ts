@@ -103,10 +103,10 @@ export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend 
     .filter((one) => one.share > 0.0005)
     .sort((one, other) => order(one.phase) - order(other.phase));
   const paint = (phase: string): Record<string, string> => ({ background: `var(--${phaseColour(phase)})` });
-  const said = shown.map((one) => `${one.phase} ${share(one.share)}`).join(", ");
+  const label = shown.map((one) => `${one.phase} ${share(one.share)}`).join(", ");
   const bar = h(
     "div",
-    { class: "phases", attrs: { role: "img", "aria-label": `A step: ${said}` } },
+    { class: "phases", attrs: { role: "img", "aria-label": `A step: ${label}` } },
     shown.map((one) =>
       h(
         "div",

@@ -169,14 +169,14 @@ class AlertsView implements Mounted {
       ...(seconds ? { seconds } : {}),
     };
     try {
-      this.tell((await changeAlert(body)).text);
+      this.showNotice((await changeAlert(body)).text);
       this.run.alerts.refresh();
     } catch (error) {
-      this.tell(reason(error));
+      this.showNotice(reason(error));
     }
   }
 
-  private tell(text: string): void {
+  private showNotice(text: string): void {
     show(this.notice, true);
     fill(this.notice, text);
     this.page.announce(text);

@@ -14,7 +14,7 @@ import type { Place } from "../router.ts";
 import { search } from "../search.ts";
 import type { Mounted, Page, View } from "../view.ts";
 import { empty, failure, skeleton } from "../widgets.ts";
-import { configTable, numbersTable, phasesTable, runMark, tellApart } from "./compare_tables.ts";
+import { configTable, makeNamesUnique, numbersTable, phasesTable, runMark } from "./compare_tables.ts";
 import { Picker } from "./run_picker.ts";
 import { type Shared, shared } from "./shared_metrics.ts";
 
@@ -113,7 +113,7 @@ class CompareView implements Mounted {
       if (turn !== this.turn) return;
       this.names = names;
       this.comparison = comparison;
-      tellApart(comparison.runs);
+      makeNamesUnique(comparison.runs);
       this.curves = new Curves(this.keys);
       if (names.some((one) => one.ranks.length > 1)) this.curves.setOptions({ fold: true });
       this.drawFacts(comparison);
@@ -167,7 +167,7 @@ class CompareView implements Mounted {
     const key = JSON.stringify([options.axis, found.map((metric) => metric.name)]);
     if (key !== this.drawn) {
       this.drawn = key;
-      this.begin(options.axis, params);
+      this.setAxis(options.axis, params);
       this.drawCharts(found, this.comparison, this.curves);
     } else this.zoomTo(params);
     // slow steps of one run are what to look for: times are not clipped by default
@@ -219,7 +219,7 @@ class CompareView implements Mounted {
   }
 
   /** Set up an axis; ranges differ between axes. Time counts from the start of each run. */
-  private begin(axis: Axis, params: URLSearchParams): void {
+  private setAxis(axis: Axis, params: URLSearchParams): void {
     const link = new ChartLink();
     link.unit = axis === "step" ? "step" : "time";
     this.link = link;

@@ -8,7 +8,7 @@ import { quantity, tone } from "./difference.ts";
 import { swatch } from "./swatch.ts";
 
 /** Add the end of the id to the names of runs with the same name. */
-export function tellApart(runs: ComparedRun[]): void {
+export function makeNamesUnique(runs: ComparedRun[]): void {
   const same = (name: string) => runs.filter((run) => run.name === name).length > 1;
   const shared = new Set(runs.map((run) => run.name).filter(same));
   for (const run of runs) if (shared.has(run.name)) run.name = `${run.name} ${run.id.slice(-11)}`;

@@ -36,7 +36,7 @@ function save(blob: Blob, name: string): void {
 
 class ExportView implements Mounted {
   private readonly list = h("ul", { class: "export-list" });
-  private readonly said = h("span", { class: "soft", attrs: { role: "status" } });
+  private readonly status = h("span", { class: "soft", attrs: { role: "status" } });
   private readonly files = h("div", { class: "export-files" });
   private readonly recipe = h("div", { class: "export-recipes" });
   private readonly pictures = h("div", { class: "charts" });
@@ -73,7 +73,7 @@ class ExportView implements Mounted {
             pick("All of them", () => this.matching().map((metric) => metric.name)),
             pick("Clear", () => []),
           ),
-          this.said,
+          this.status,
           this.list,
         ),
         h(
@@ -150,12 +150,12 @@ class ExportView implements Mounted {
       .filter((metric) => !chosen.length || chosen.includes(metric.name))
       .reduce((sum, metric) => sum + metric.count, 0);
     setText(
-      this.said,
+      this.status,
       chosen.length
         ? `${chosen.length} of ${this.metrics.length} metrics, ${value(points, "points")}`
         : `all ${this.metrics.length} metrics, ${value(points, "points")}; select some to export only those`,
     );
-    const kept = this.list.scrollTop;
+    const scrolled = this.list.scrollTop;
     fill(
       this.list,
       found.slice(0, MOST_SHOWN).map((metric) => this.line(metric, chosen)),
@@ -164,7 +164,7 @@ class ExportView implements Mounted {
         : null,
       found.length ? null : h("li", { class: "soft" }, "No matching metric."),
     );
-    this.list.scrollTop = kept;
+    this.list.scrollTop = scrolled;
     this.drawFiles(chosen);
     const names = chosen.length ? chosen : this.metrics.slice(0, 1).map((metric) => metric.name);
     if (!before?.startsWith(JSON.stringify([chosen]).slice(0, -1))) this.drawPictures(names);

@@ -8,7 +8,7 @@ import { ABSENT, amount, capital, count, duration, number, value } from "../form
 import { redraw } from "../redraw.ts";
 import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../widgets.ts";
-import { classColour, type Share, shares, spoken } from "./ledger_classes.ts";
+import { classColour, classLabel, type Share, shares } from "./ledger_classes.ts";
 
 /** Milliseconds between two requests while the run is running, and as a multiple of their duration. */
 const [ASK_MS, ASK_SHARE] = [5000, 10];
@@ -136,19 +136,19 @@ function classes(found: Ledger): Child {
   const rows = shares(found.seconds, found.wall_seconds);
   if (!rows.length) return empty("No data yet", "The run has just started.");
   const { money, energy } = found;
-  const said = rows.map((one) => `${spoken(one.name)} ${value(one.share, "ratio")}`).join(", ");
+  const label = rows.map((one) => `${classLabel(one.name)} ${value(one.share, "ratio")}`).join(", ");
   const bar = h(
     "div",
-    { class: "phases", attrs: { role: "img", "aria-label": `All time: ${said}` } },
+    { class: "phases", attrs: { role: "img", "aria-label": `All time: ${label}` } },
     rows.map((one) =>
       h(
         "div",
         {
           class: "phase",
-          title: `${spoken(one.name)}: ${duration(one.seconds)}, ${value(one.share, "ratio")}`,
+          title: `${classLabel(one.name)}: ${duration(one.seconds)}, ${value(one.share, "ratio")}`,
           style: { "flex-grow": String(one.share), background: classColour(one.name) },
         },
-        one.share > 0.09 ? h("span", {}, spoken(one.name)) : null,
+        one.share > 0.09 ? h("span", {}, classLabel(one.name)) : null,
       ),
     ),
   );
@@ -160,7 +160,7 @@ function classes(found: Ledger): Child {
           "span",
           { class: "ledger-class", title: found.classes[one.name] ?? "" },
           h("i", { class: "swatch", style: { background: classColour(one.name) } }),
-          spoken(one.name),
+          classLabel(one.name),
         ),
     },
     { title: "Time", class: "num", cell: (one) => duration(one.seconds) },
@@ -206,7 +206,7 @@ function wasted(found: Ledger): Child {
           h(
             "div",
             { class: "ledger-line" },
-            h("b", {}, spoken(one.class)),
+            h("b", {}, classLabel(one.class)),
             h(
               "span",
               { class: "num soft" },
@@ -254,7 +254,7 @@ function advice(found: Ledger): Child {
 function attempts(found: Ledger): Child {
   if (found.attempts.length < 2) return null;
   const of = (name: string) => ({
-    title: spoken(name),
+    title: classLabel(name),
     class: "num",
     cell: (one: Ledger["attempts"][number]) => duration(one.classes[name] ?? 0),
   });

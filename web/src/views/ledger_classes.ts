@@ -29,7 +29,7 @@ export function classColour(name: string): string {
 }
 
 /** Return the display name of a class. */
-export function spoken(name: string): string {
+export function classLabel(name: string): string {
   return name === "redone" ? "redone work" : name;
 }
 

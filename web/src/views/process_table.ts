@@ -21,13 +21,13 @@ export class ProcessTable {
   private shown = "";
 
   draw(processes: Machine["processes"]): void {
-    const told = COLUMNS.filter(([key]) =>
+    const columns = COLUMNS.filter(([key]) =>
       processes.some((process) => process.metrics[key] !== null && process.metrics[key] !== undefined),
     );
-    const key = JSON.stringify([processes.map(({ rank, pid, state }) => [rank, pid, state]), told]);
+    const key = JSON.stringify([processes.map(({ rank, pid, state }) => [rank, pid, state]), columns]);
     if (key !== this.shown) {
       this.shown = key;
-      this.build(processes, told);
+      this.build(processes, columns);
     }
     for (const { rank, metrics } of processes) {
       for (const [name, amount] of Object.entries(metrics)) this.set(`process/${rank}/${name}`, amount);
@@ -44,7 +44,7 @@ export class ProcessTable {
     if (cell) setText(cell, amount === null ? ABSENT : value(amount, cell.dataset.unit ?? ""));
   }
 
-  private build(processes: Machine["processes"], told: [string, string, string][]): void {
+  private build(processes: Machine["processes"], columns: [string, string, string][]): void {
     this.cells.clear();
     const row = ({ rank, pid, state }: Machine["processes"][number]): HTMLElement =>
       h(
@@ -53,7 +53,7 @@ export class ProcessTable {
         h("td", { class: "num" }, `${rank}`),
         h("td", { class: "num soft" }, pid === null ? ABSENT : `${pid}`),
         h("td", {}, stateMark(state)),
-        told.map(([key, , unit]) => {
+        columns.map(([key, , unit]) => {
           const cell = h("td", { class: "num", attrs: { "data-unit": unit } }, ABSENT);
           this.cells.set(`process/${rank}/${key}`, cell);
           return cell;
@@ -74,7 +74,7 @@ export class ProcessTable {
             h(
               "tr",
               {},
-              ["rank", "pid", "state", ...told.map(([, label]) => label)].map((label) =>
+              ["rank", "pid", "state", ...columns.map(([, label]) => label)].map((label) =>
                 h("th", { class: label === "state" ? "" : "num", attrs: { scope: "col" } }, label),
               ),
             ),

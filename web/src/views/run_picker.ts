@@ -8,7 +8,7 @@ import { failure, skeleton, stateMark } from "../widgets.ts";
 const SHOWN = 60;
 
 /** Return the rows whose name, id, project or state contain all words. */
-export function found(rows: Row[], words: string): Row[] {
+export function matchingRuns(rows: Row[], words: string): Row[] {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return rows.filter((row) => {
     const text = `${row.name} ${row.id} ${row.project} ${row.state}`.toLowerCase();
@@ -19,7 +19,7 @@ export function found(rows: Row[], words: string): Row[] {
 export class Picker {
   readonly element = h("div", { class: "picker" });
   private readonly list = h("ul", { class: "picker-list" });
-  private readonly said = h("span", { class: "soft", attrs: { role: "status" } });
+  private readonly status = h("span", { class: "soft", attrs: { role: "status" } });
   private readonly search = h("input", {
     attrs: { type: "search", placeholder: "Find a run", "aria-label": "Find a run" },
     on: { input: () => this.draw(), focus: () => this.open(true) },
@@ -44,7 +44,7 @@ export class Picker {
     );
     fill(
       this.element,
-      h("div", { class: "toolbar" }, h("div", { class: "search" }, this.search), toggle, this.said),
+      h("div", { class: "toolbar" }, h("div", { class: "search" }, this.search), toggle, this.status),
       this.list,
     );
     fill(this.list, skeleton(3));
@@ -92,7 +92,7 @@ export class Picker {
   toggle(key: string): void {
     const keys = this.keys.includes(key) ? this.keys.filter((one) => one !== key) : [...this.keys, key];
     if (keys.length > this.most) {
-      setText(this.said, `At most ${this.most} runs can be compared.`);
+      setText(this.status, `At most ${this.most} runs can be compared.`);
       return;
     }
     const open = !this.list.hidden;
@@ -102,8 +102,10 @@ export class Picker {
 
   private draw(): void {
     if (!this.rows) return;
-    const rows = found(this.rows, this.search.value).filter((row) => row.state !== "broken" && row.state !== "reading");
-    setText(this.said, `${this.keys.length} of ${this.rows.length} runs chosen`);
+    const rows = matchingRuns(this.rows, this.search.value).filter(
+      (row) => row.state !== "broken" && row.state !== "reading",
+    );
+    setText(this.status, `${this.keys.length} of ${this.rows.length} runs chosen`);
     fill(
       this.list,
       rows.slice(0, SHOWN).map((row) => this.line(row)),

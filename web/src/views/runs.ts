@@ -76,7 +76,7 @@ class RunsView implements Mounted {
     private readonly page: Page,
   ) {
     this.pins = new Set(
-      page.router.place.params.getAll("pin").length ? page.router.place.params.getAll("pin") : kept(),
+      page.router.place.params.getAll("pin").length ? page.router.place.params.getAll("pin") : storedPins(),
     );
     const table = h(
       "table",
@@ -292,9 +292,9 @@ class RunsView implements Mounted {
   /** Put the visible rows into the table, with empty space for the others; unchanged rows are kept. */
   private draw(): void {
     if (!this.table.isConnected) return;
-    const begin = this.body.getBoundingClientRect().top;
+    const bodyTop = this.body.getBoundingClientRect().top;
     [this.drawnAt, this.drawnHeight] = [scrollY, innerHeight];
-    const [top, bottom] = [-begin - OVERSCAN * HEIGHT, -begin + innerHeight + OVERSCAN * HEIGHT];
+    const [top, bottom] = [-bodyTop - OVERSCAN * HEIGHT, -bodyTop + innerHeight + OVERSCAN * HEIGHT];
     let [above, below, y] = [0, 0, 0];
     const shown: HTMLTableRowElement[] = [];
     const alive = new Set<string>();
@@ -440,7 +440,7 @@ class RunsView implements Mounted {
   }
 }
 
-function kept(): string[] {
+function storedPins(): string[] {
   try {
     const found: unknown = JSON.parse(localStorage.getItem(PINS) ?? "[]");
     return Array.isArray(found) ? found.filter((key): key is string => typeof key === "string") : [];

@@ -28,7 +28,7 @@ class SystemView implements Mounted {
   private readonly more = h("div", { class: "charts" });
   private readonly rest = h("div", { class: "system-rest" });
   private panels: Panel[] = [];
-  private beside: Panel[] = [];
+  private trainingPanels: Panel[] = [];
   private main: HTMLElement[] = [];
   private single: HTMLElement[] = [];
   private heat: Heatmap | null = null;
@@ -70,7 +70,7 @@ class SystemView implements Mounted {
   stop(): void {
     this.stopped = true;
     for (const stop of this.stops) stop();
-    for (const panel of [...this.panels, ...this.beside]) panel.stop();
+    for (const panel of [...this.panels, ...this.trainingPanels]) panel.stop();
     this.heat?.stop();
   }
 
@@ -101,7 +101,7 @@ class SystemView implements Mounted {
   }
 
   private applyAxis(): void {
-    for (const panel of [...this.panels, ...this.beside]) panel.setOptions({ axis: this.axis() });
+    for (const panel of [...this.panels, ...this.trainingPanels]) panel.setOptions({ axis: this.axis() });
     this.heat?.setAxis(this.axis());
   }
 
@@ -140,8 +140,8 @@ class SystemView implements Mounted {
   }
 
   private drawTraining(): void {
-    for (const panel of this.beside) panel.stop();
-    this.beside = [];
+    for (const panel of this.trainingPanels) panel.stop();
+    this.trainingPanels = [];
     if (this.page.router.place.params.get("alone") !== "1") {
       const metrics = this.run.names.value?.metrics ?? [];
       const wanted = [
@@ -158,7 +158,7 @@ class SystemView implements Mounted {
           height: 200,
         });
         panel.setOptions({ axis: this.axis() });
-        this.beside.push(panel);
+        this.trainingPanels.push(panel);
       }
     }
   }
@@ -167,7 +167,7 @@ class SystemView implements Mounted {
   private place(): void {
     fill(
       this.charts,
-      this.beside.map((panel) => panel.element),
+      this.trainingPanels.map((panel) => panel.element),
       this.main,
     );
     const single = this.single.length

@@ -124,7 +124,7 @@ class TrainingView implements Mounted {
     this.ranks.set(options.ranks);
     this.chooseCurves();
     this.run.link.setUnit(options.axis === "step" ? "step" : "time");
-    for (const [name, panel] of this.panels) this.dress(name, panel);
+    for (const [name, panel] of this.panels) this.applyOptions(name, panel);
     this.mark();
     this.arrange();
     this.drawZoom();
@@ -152,7 +152,7 @@ class TrainingView implements Mounted {
     });
   }
 
-  private dress(name: string, panel: Panel): void {
+  private applyOptions(name: string, panel: Panel): void {
     const { params } = this.page.router.place;
     const options = this.chartOptions();
     const own = params.getAll("log").includes(name);
@@ -169,9 +169,9 @@ class TrainingView implements Mounted {
   private mark(): void {
     const on = this.page.router.place.params.get("events") !== "0";
     const events = this.run.events.value?.events ?? [];
-    const told = events.some((event) => event.kind === "epoch");
+    const recorded = events.some((event) => event.kind === "epoch");
     const markers = on
-      ? [...markersOf(events), ...(told ? [] : epochMarkers(this.run.curves.get("epoch")?.whole ?? []))]
+      ? [...markersOf(events), ...(recorded ? [] : epochMarkers(this.run.curves.get("epoch")?.whole ?? []))]
       : [];
     const key = JSON.stringify(markers);
     if (key === this.marked) return;
@@ -353,7 +353,7 @@ class TrainingView implements Mounted {
       ...axisOf(metric),
     });
     this.panels.set(name, panel);
-    this.dress(name, panel);
+    this.applyOptions(name, panel);
     return panel;
   }
 

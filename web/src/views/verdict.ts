@@ -42,7 +42,9 @@ export function verdict(
       stateMark(status.state, status.cause),
       primary?.text.includes(status.cause) ? null : h("span", { class: "soft" }, status.cause),
     ),
-    primary ? main(primary, link) : h("h2", {}, found ? capital(found.summary) || "No problems found." : said(status)),
+    primary
+      ? main(primary, link)
+      : h("h2", {}, found ? capital(found.summary) || "No problems found." : stateText(status)),
     waiting ? h("p", { class: "soft" }, "Diagnosing…") : null,
     rest.length
       ? h(
@@ -57,7 +59,7 @@ export function verdict(
   ];
 }
 
-function said(status: Status): string {
+function stateText(status: Status): string {
   if (status.state === "running") return "The run is running.";
   if (status.state === "finished") return status.cause ? `The run finished, but ${status.cause}` : "The run finished.";
   return status.cause || `The run ended: ${status.state}.`;
