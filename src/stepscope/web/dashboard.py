@@ -20,7 +20,7 @@ from stepscope.core.errors import UsageError
 from stepscope.web.access_policy import AccessPolicy
 from stepscope.web.guard import RequestGuard
 from stepscope.web.listening import listen, token_for
-from stepscope.web.protocol import BoundedProtocol
+from stepscope.web.protocol import uvicorn_config
 from stepscope.web.static_files import StaticFiles
 
 if TYPE_CHECKING:
@@ -93,18 +93,7 @@ class MonitoringDashboard:
 
     def server(self, policy: AccessPolicy) -> uvicorn.Server:
         """Return the server, guarded by an access policy."""
-        config = uvicorn.Config(
-            RequestGuard(self.app, policy),
-            http=BoundedProtocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=1,
-        )
-        return uvicorn.Server(config)
+        return uvicorn.Server(uvicorn_config(RequestGuard(self.app, policy)))
 
     def _columns(self, *names: str) -> list[list[float | None]]:
         rows = list(self.metrics_data)[-KEPT:]

@@ -5,8 +5,10 @@ A client that stalls cannot hold a connection for long.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
@@ -22,6 +24,31 @@ READ_SECONDS = 30.0
 """Seconds that a response may wait for its reader in total, and for the last bytes of a closed connection."""
 EARNED_SECONDS = 3.0
 """Seconds added for each 48 KiB that the reader takes, up to READ_SECONDS: 16 KiB/s is always fast enough."""
+
+
+def uvicorn_config(app: Any, keep_alive: int = 5, grace: int = 1) -> uvicorn.Config:
+    """Return the configuration of a server with these limits, and without logs and WebSockets.
+
+    Args:
+        app: the ASGI application.
+        keep_alive: seconds that a connection may wait for its next request.
+        grace: seconds that running responses get when the server ends.
+    """
+    return uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        loop="asyncio",
+        log_config=None,
+        log_level=logging.CRITICAL,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=keep_alive,
+        timeout_graceful_shutdown=grace,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+    )
 
 
 class BoundedProtocol(H11Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import logging
 import os
 import threading
 import time
@@ -22,7 +21,7 @@ from stepscope.web import router
 from stepscope.web.access_policy import ADMIN, READ, AccessPolicy
 from stepscope.web.guard import RequestGuard
 from stepscope.web.listening import listen, token_error, token_for
-from stepscope.web.protocol import HEAD_BYTES, BoundedProtocol
+from stepscope.web.protocol import uvicorn_config
 from stepscope.web.site import REFRESH, Site
 
 if TYPE_CHECKING:
@@ -107,22 +106,8 @@ class Server:
         self.policy = AccessPolicy(options.host, token, self.port, options.names)
         self.site = Site(options.root, options.heading, options.refresh, options.first)
         self._private: dict[Path, str] = {}
-        config = uvicorn.Config(
-            RequestGuard(router.build(self.site, options.files), self.policy, self.site.traffic),
-            http=BoundedProtocol,
-            ws="none",
-            lifespan="off",
-            loop="asyncio",
-            log_config=None,
-            log_level=logging.CRITICAL,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=IDLE,
-            timeout_graceful_shutdown=GRACE,
-            h11_max_incomplete_event_size=HEAD_BYTES,
-        )
-        self._uvicorn = _EmbeddedServer(config)
+        app = RequestGuard(router.build(self.site, options.files), self.policy, self.site.traffic)
+        self._uvicorn = _EmbeddedServer(uvicorn_config(app, IDLE, GRACE))
         self._thread: threading.Thread | None = None
         self._write_private(token_path, f"{token}\n")
 

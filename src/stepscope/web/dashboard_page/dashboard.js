@@ -1,6 +1,6 @@
 "use strict";
-// Draws the figures that /figures returns, every few seconds, without loading the page again. Data becomes text nodes
-// and coordinates only; there is no other way in.
+// Draws the figures of /figures every few seconds without loading the page again. Data becomes text nodes and
+// coordinates only, never markup.
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 960, HEIGHT = 280, LEFT = 64, RIGHT = 64, TOP = 12, BOTTOM = 40;
 const COLOURS = ["first", "second"];
@@ -93,7 +93,7 @@ async function refresh() {
   const state = document.getElementById("state");
   try {
     const answer = await fetch("/figures", { cache: "no-store" });
-    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    if (!answer.ok) throw new Error(`the server returned ${answer.status}`);
     const told = await answer.json();
     document.getElementById("heading").textContent = told.heading;
     document.title = told.heading;
@@ -101,7 +101,7 @@ async function refresh() {
     draw(document.getElementById("resource-graph"), told.resources);
     state.textContent = `updated ${new Date().toLocaleTimeString()}`;
   } catch (error) {
-    state.textContent = `no answer: ${error.message}; trying again`;
+    state.textContent = `no response: ${error.message}; trying again`;
   }
 }
 
