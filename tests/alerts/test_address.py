@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from stepscope.alerts.delivery.allowed_addresses import AddressError, guarded, hosts_of, refusal
+from stepscope.alerts.delivery.allowed_addresses import AddressError, guard_this_process, guarded, hosts_of, refusal
 from stepscope.alerts.delivery.channel import channels_of
 
 METADATA = ["169.254.169.254", "fe80::1", "fd00:ec2::254", "100.100.100.200", "::ffff:169.254.169.254", "0.0.0.0"]
@@ -98,3 +98,18 @@ def test_hosts_are_taken_from_every_kind_of_channel():
     ]
     channels, _ = channels_of({"alerting.channels": urls})
     assert hosts_of(channels, {"SECRET": "x"}) == {"hook.corp", "10.0.0.9", "corp.example", "mail.corp", "::1"}
+
+
+def test_what_is_no_address_is_refused():
+    """A resolver that answers with something else leads nowhere."""
+    assert refusal("nowhere", private=True) == "it is no address"
+
+
+def test_the_notifier_connects_only_where_messages_may_go(monkeypatch):
+    """The guard of a whole process refuses every address but the servers that the configuration names."""
+    resolved = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments: resolved)
+    guard_this_process({"alerting.channels": ["http://mine.example/x"]}, {})
+    assert socket.getaddrinfo("mine.example", 80) == resolved
+    with pytest.raises(AddressError, match=r"127\.0\.0\.1 is refused"):
+        socket.getaddrinfo("other.example", 80)

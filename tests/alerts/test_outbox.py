@@ -115,3 +115,24 @@ def test_deliveries_tell_how_it_went(tmp_path):
     assert (mail["channel"], mail["state"], mail["sent"], mail["waiting"]) == ("mail", "sent", 2, 2)
     assert (hook["state"], hook["waiting"], hook["why"]) == ("failing", 3, "the server answered 500")
     assert deliveries(tmp_path / "nowhere") == []
+
+
+def test_rows_of_another_version_are_passed_over(tmp_path):
+    """A line that is no object, no entry or no note costs itself alone."""
+    path = tmp_path / "rows"
+    path.write_text('[1]\n{"n": "1"}\n{"n": 3, "event": {"rule": "a"}}\n{"n": [1], "c": "x"}\n')
+    assert [entry.number for entry in entries(Reading(path))] == [3]
+    assert notes(Reading(path)) == []
+
+
+def test_an_alert_beyond_the_size_of_the_file_is_counted(tmp_path, monkeypatch):
+    """A queue file at its limit takes no entry more; what it refuses is counted, and closing it twice is fine."""
+    queue = Queue(tmp_path, "n")
+    assert queue.flush()
+    queue.add([alert()])
+    monkeypatch.setattr(outbox, "MAX_BYTES", 0)
+    assert queue.add([alert(), alert()])
+    assert queue.refused == 2
+    queue.close()
+    queue.close()
+    assert numbers(tmp_path) == [0]

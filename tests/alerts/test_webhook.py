@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
 import time
 
 import pytest
@@ -97,3 +98,38 @@ def test_nobody_listens():
     """A closed port is a cause, too."""
     assert "refused" in post("http://127.0.0.1:1", b"", {}).why.lower()
     assert webhook.describe(OSError()) == "OSError"
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "https://", "http://host:none/", "nothing"])
+def test_what_is_no_web_address_is_refused_without_a_connection(url):
+    """A URL of another scheme, without a host or with an invalid port is a failed delivery with its cause."""
+    outcome = post(url, b"{}", {})
+    assert not outcome.ok
+    assert outcome.why
+
+
+def test_a_user_in_the_address_becomes_basic_authentication(hook):
+    """Name and password of the URL go into the header, not into the request line."""
+    assert post(hook.url.replace("http://", "http://me:secret@"), b"{}", {}).ok
+    [request] = hook.requests
+    headers = {name.lower(): value for name, value in request["headers"].items()}
+    assert headers["authorization"] == f"Basic {base64.b64encode(b'me:secret').decode()}"
+    assert "secret" not in request["path"]
+
+
+def test_a_broken_standard_secret_still_signs():
+    """A `whsec_` secret that is not base64 is used as text, so that receiver and sender can agree on it."""
+    assert webhook.secret_bytes("whsec_not base64!") == b"whsec_not base64!"
+
+
+def test_a_date_without_a_zone_is_utc():
+    """Retry-After as a date without a time zone counts from UTC."""
+    assert wait_asked("Wed, 21 Oct 2026 07:28:30", now=1792567680.0) == 30.0
+
+
+def test_an_untrusted_certificate_is_named():
+    """The cause of a failed TLS handshake is what the check of the certificate reported."""
+    error = ssl.SSLCertVerificationError()
+    error.verify_message = "self-signed certificate"
+    assert webhook.describe(error) == "the certificate is not trusted: self-signed certificate"
+    assert webhook.describe(ValueError()) == "ValueError"
