@@ -17,9 +17,8 @@ from stepscope.core.gpu_memory import total_in_use
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 Z_SCORE, ROBUST = "z_score", "robust"
 """Methods of `detect_anomalies`: the plain z-score, and the detector that uses the history."""
@@ -106,16 +105,16 @@ class PerformanceAnalyzer:
         used = {"cpu": self._column("cpu_percent"), "gpu": self._gpu_memory()}
         return {name: pattern(times, values) for name, values in used.items()}
 
-    def _column(self, name: str) -> Numbers:
+    def _column(self, name: str) -> Floats:
         """Return one value of each row; NaN where it is absent."""
         return np.array([_number(row.get(name)) for row in self.metrics_history], dtype=np.float64)
 
-    def _gpu_memory(self) -> Numbers:
+    def _gpu_memory(self) -> Floats:
         """Return the memory over all GPUs of each row, numbers in the unit they are given in."""
         taken = (total_in_use(row.get("gpu_memory"), unit=1.0) for row in self.metrics_history)
         return np.array([np.nan if each is None else each for each in taken], dtype=np.float64)
 
-    def _times(self) -> Numbers:
+    def _times(self) -> Floats:
         """Return the time of each row in seconds; the rows' numbers if none has one."""
         times = np.array([_seconds(row.get("timestamp")) for row in self.metrics_history], dtype=np.float64)
         return times if np.isfinite(times).any() else np.arange(len(times), dtype=np.float64)
@@ -139,7 +138,7 @@ def _seconds(value: Any) -> float:
     return value.timestamp() if isinstance(value, datetime) else _number(value)
 
 
-def _stats(values: Numbers) -> dict[str, float | None]:
+def _stats(values: Floats) -> dict[str, float | None]:
     """Return mean, standard deviation (of the population), maximum and minimum of the finite values."""
     kept = values[np.isfinite(values)]
     if not len(kept):

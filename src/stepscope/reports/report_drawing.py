@@ -15,12 +15,10 @@ from stepscope.store.points import Points
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Floats
     from stepscope.store.curves import Curves
     from stepscope.store.pyramid import Blocks
 
-    Floats = NDArray[np.float64]
 
 WIDTH, HEIGHT = 480, 150
 LEFT, RIGHT, TOP, BOTTOM = 58, 8, 8, 20

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats
 
-    Floats = NDArray[np.float64]
 
 COLOURS = ("#0a6cc4", "#cf5306", "#00866a", "#ac4a92", "#a67600", "#2596c4", "#5a5fa8", "#7a4b2a")
 PHASES = {

@@ -19,8 +19,7 @@ from stepscope.store.states import read_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Floats, Integers
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
     from stepscope.store.states import NodeState, RankState
@@ -99,13 +98,13 @@ def _life(node: NodeState, rank: RankState) -> tuple[float, float, str]:
     return rank.started / 1e6 or np.nan, (rank.ended or node.time) / 1e6 or np.nan, rank.state
 
 
-_Steps = tuple["NDArray[np.float64]", "NDArray[np.float64]", "NDArray[np.int64]", dict[str, "NDArray[np.float64]"]]
+_Steps = tuple["Floats", "Floats", "Integers", dict[str, "Floats"]]
 
 
 def _by_rank(rows: Points) -> dict[tuple[int, int], _Steps]:
     """Return the steps of each rank and attempt: end, seconds, index, and the phases of the same records."""
     found: dict[tuple[int, int], _Steps] = {}
-    sequences: dict[tuple[int, int], NDArray[np.int64]] = {}
+    sequences: dict[tuple[int, int], Integers] = {}
     for name, key, part in sorted(series_in(rows), key=lambda entry: entry[0] != STEP):
         if name == STEP:
             sequences[key] = part.seq
@@ -115,9 +114,7 @@ def _by_rank(rows: Points) -> dict[tuple[int, int], _Steps]:
     return found
 
 
-def at_keys(
-    wanted: NDArray[np.int64], keys: NDArray[np.int64], values: NDArray[np.float64], absent: float = math.nan
-) -> NDArray[np.float64]:
+def at_keys(wanted: Integers, keys: Integers, values: Floats, absent: float = math.nan) -> Floats:
     """Return the value of each wanted key, from keys and their values; `absent` where there is none.
 
     Args:

@@ -20,15 +20,13 @@ from stepscope.store.snapshot import take_snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.cost.ledger import Attempt
+    from stepscope.core.arrays import Floats, Integers
     from stepscope.importers.imported import Imported, ImportedSeries
     from stepscope.store.pyramid import Blocks
     from stepscope.store.reader import Past
     from stepscope.store.series import Series
 
-    Numbers = NDArray[np.float64]
 
 MOST_STEPS = 200_000
 """Steps up to which every one is read with its phases; a longer run is read as blocks of steps."""
@@ -101,7 +99,7 @@ def _of(blocks: Blocks, rank: int, attempt: int) -> Blocks:
     return blocks.select((blocks.rank == rank) & (blocks.attempt == attempt))
 
 
-def _spread(part: Blocks, rows: Blocks) -> Numbers:
+def _spread(part: Blocks, rows: Blocks) -> Floats:
     """Return the seconds of a phase in each row of steps: those of its blocks, spread evenly over their steps."""
     if not len(part):
         return np.zeros(len(rows))
@@ -236,7 +234,7 @@ def _logged_steps(rank: int, series: Mapping[str, Logged]) -> RankSteps | None:
     return RankSteps(rank, step, when, seconds, phases, weight if (weight > 1).any() else None)
 
 
-def _steps_of_rows(step: NDArray[np.int64], seconds: Numbers, when: Numbers) -> Numbers:
+def _steps_of_rows(step: Integers, seconds: Floats, when: Floats) -> Floats:
     """Return how many steps each row of a log stands for: all since the row before.
 
     Unless a clock shows that no time passes for the others: then the log numbers something else, such as samples.
@@ -252,7 +250,7 @@ def _steps_of_rows(step: NDArray[np.int64], seconds: Numbers, when: Numbers) -> 
     return steps_since(step)
 
 
-def _beside(one: Logged, step: NDArray[np.int64]) -> Numbers:
+def _beside(one: Logged, step: Integers) -> Floats:
     """Return a metric at the steps of others; NaN where it has none."""
     order = np.argsort(step, kind="stable")
     finite = np.isfinite(one.value)

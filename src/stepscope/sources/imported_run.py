@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import Floats, Integers
     from stepscope.importers.imported import Imported, ImportedSeries
 
 NODE = "imported"
@@ -222,7 +223,7 @@ def _points(name: str, series: ImportedSeries, attempt: int, base: int) -> Point
     )
 
 
-def _counted(rank: NDArray[np.int32]) -> NDArray[np.int64]:
+def _counted(rank: NDArray[np.int32]) -> Integers:
     """Return the place of each point among those of its rank."""
     found = np.empty(len(rank), np.int64)
     for one in np.unique(rank):
@@ -231,7 +232,7 @@ def _counted(rank: NDArray[np.int32]) -> NDArray[np.int64]:
     return found
 
 
-def _microseconds(seconds: NDArray[np.float64], base: int) -> NDArray[np.int64]:
+def _microseconds(seconds: Floats, base: int) -> Integers:
     """Return times since 1970; a small one counts from the beginning, one that is not known is the beginning."""
     with np.errstate(invalid="ignore"):
         relative = np.abs(seconds) < EARLIEST

@@ -10,6 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import Floats, Integers, Mask
     from stepscope.store.series import Series
 
 
@@ -19,20 +20,20 @@ class Buckets:
 
     rank: NDArray[np.int32]
     attempt: NDArray[np.int32]
-    step: NDArray[np.int64]
+    step: Integers
     """Of the last point."""
-    time: NDArray[np.float64]
+    time: Floats
     """Of the last point, seconds since 1970 UTC."""
-    mean: NDArray[np.float64]
-    """Over the finite points; NaN if there are none."""
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    last: NDArray[np.float64]
-    finite: NDArray[np.int64]
+    mean: Floats
+    """Over the finite points; NaN where there is none."""
+    low: Floats
+    high: Floats
+    last: Floats
+    finite: Integers
     """Points that are finite."""
-    count: NDArray[np.int64]
+    count: Integers
 
-    def select(self, keep: NDArray[np.bool_]) -> Buckets:
+    def select(self, keep: Mask) -> Buckets:
         """Return the buckets where `keep` holds."""
         return Buckets(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
 

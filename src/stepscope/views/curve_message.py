@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import Floats, Integers
     from stepscope.store.curves import Curves
     from stepscope.store.pyramid import Blocks
 
@@ -80,7 +81,7 @@ def encode_frame(head: dict[str, Any], rows: Blocks, curve: NDArray[np.uint32]) 
     return message({**head, "n": len(rows)}, [*whole, *counts, bytes(4 * (len(rows) % 2))])
 
 
-def steps(column: NDArray[np.int64]) -> NDArray[np.float64]:
+def steps(column: Integers) -> Floats:
     """Return steps as floats; NaN for rows without a step."""
     return np.where(column == NO_STEP, np.nan, column.astype(np.float64))
 
@@ -90,5 +91,5 @@ def f64(column: NDArray[Any]) -> bytes:
     return column.astype("<f8", copy=False).tobytes()
 
 
-def _u32(column: NDArray[np.int64]) -> bytes:
+def _u32(column: Integers) -> bytes:
     return np.minimum(column, 2**32 - 1).astype("<u4").tobytes()

@@ -17,10 +17,9 @@ from stepscope.sources.attempts import attempts_of, is_foreign, nodes_of, series
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.cost.prices import Price, PriceTable
     from stepscope.analysis.finding import Finding
+    from stepscope.core.arrays import Floats
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
@@ -240,7 +239,7 @@ def _exhaustion(past: Past, sampled: _Sampled) -> Iterator[Finding]:
     """Yield leaks and disks that fill up, in the last attempt."""
     host = sampled.most.get("cgroup/memory_limit_bytes") or sampled.most.get("memory/total_bytes")
     last = max(past.attempts, default=0)
-    machines: dict[int, dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    machines: dict[int, dict[str, tuple[Floats, Floats]]] = {}
     for name in sampled.names:
         parts = name.split("/")
         series = past.series(name, attempt=last, points=MOST_READINGS) if _is_memory(parts) else None

@@ -15,8 +15,7 @@ from stepscope.views.rates import StepTotals, Throughput, rates
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Floats, Integers
     from stepscope.store.points import Points
     from stepscope.store.reader import Past
 
@@ -36,11 +35,11 @@ PHASE = "phase/"
 class MetricColumn:
     """The points of one metric, in the order they were recorded."""
 
-    seq: NDArray[np.int64]
-    step: NDArray[np.int64]
-    time: NDArray[np.float64]
+    seq: Integers
+    step: Integers
+    time: Floats
     """Seconds since 1970 UTC."""
-    value: NDArray[np.float64]
+    value: Floats
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -65,8 +64,8 @@ class LiveCurve:
     """One metric over the steps."""
 
     name: str
-    step: NDArray[np.int64]
-    value: NDArray[np.float64]
+    step: Integers
+    value: Floats
     best: float | None = None
     best_step: int | None = None
 
@@ -237,8 +236,8 @@ def phases_of(columns: dict[str, MetricColumn]) -> list[PhaseTime]:
     return sorted(found, key=lambda phase: (phase_place(phase.name), phase.name))
 
 
-def aligned(column: MetricColumn, steps: MetricColumn) -> NDArray[np.float64]:
-    """Return a value of `column` for each step: that of the same row, or 0 if the row has none."""
+def aligned(column: MetricColumn, steps: MetricColumn) -> Floats:
+    """Return a value of `column` for each step: that of the same row, or 0 where the row has none."""
     spent = np.zeros(len(steps))
     place = np.searchsorted(steps.seq, column.seq)
     inside = place < len(steps)

@@ -27,8 +27,7 @@ from stepscope.views.rates import rates
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Floats
     from stepscope.store.reader import Past
 
 PHASE, OWN = "phase/", "stepscope/"
@@ -166,7 +165,7 @@ def step_time(past: Past, counts: dict[str, int], steps: tuple[int, int] | None)
     return {"steps": len(whole), "seconds": total, "window": steps, "step": figures, "phases": phases}
 
 
-def _phase(name: str, value: NDArray[np.float64], total: float, steps: int) -> dict[str, Any]:
+def _phase(name: str, value: Floats, total: float, steps: int) -> dict[str, Any]:
     facts, seconds = summarize(value), float(value.sum())
     return {
         "phase": name,
@@ -219,7 +218,7 @@ def trend(series: Series, stretches: int = TREND) -> list[float | None]:
     else:
         rank, value = series.rank, series.value
     first = value[rank == rank.min()] if len(rank) else value
-    parts: Sequence[NDArray[np.float64]] = np.array_split(first, min(stretches, len(first)) or 1)
+    parts: Sequence[Floats] = np.array_split(first, min(stretches, len(first)) or 1)
     return [float(part.mean()) if np.isfinite(part).all() else None for part in parts if len(part)]
 
 

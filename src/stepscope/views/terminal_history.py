@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats, Integers, Mask
 
-    Floats = NDArray[np.float64]
-    Whole = NDArray[np.int64]
 
 ROOM = 1024
 """Buckets of a history: two for each column of a very wide terminal, and a few to spare."""
@@ -26,15 +24,15 @@ class HistoryBuckets(NamedTuple):
     low: Floats
     high: Floats
     mean: Floats
-    """Over the finite points; NaN, as the two before, if there are none."""
-    finite: Whole
+    """Over the finite points; NaN, as the two before, where there are none."""
+    finite: Integers
     """Finite points."""
-    bad: Whole
+    bad: Integers
     """Points that are not finite."""
-    attempt: Whole
+    attempt: Integers
 
     @classmethod
-    def of_points(cls, x: Floats, value: Floats, attempt: Whole) -> HistoryBuckets:
+    def of_points(cls, x: Floats, value: Floats, attempt: Integers) -> HistoryBuckets:
         """Return a bucket for each point."""
         fine = np.isfinite(value)
         clean = np.where(fine, value, np.nan)
@@ -48,7 +46,7 @@ class Shape(NamedTuple):
     """NaN for a column without finite points."""
     high: Floats
     mean: Floats
-    bad: NDArray[np.bool_]
+    bad: Mask
     """Whether the column holds a point that is not finite."""
     first: float
     """x of the first column's left edge."""
@@ -70,9 +68,9 @@ class History:
         self._low: Floats = np.empty(0)
         self._high: Floats = np.empty(0)
         self._sum: Floats = np.empty(0)
-        self._count: Whole = np.empty(0, np.int64)
-        self._bad: Whole = np.empty(0, np.int64)
-        self._attempt: Whole = np.empty(0, np.int64)
+        self._count: Integers = np.empty(0, np.int64)
+        self._bad: Integers = np.empty(0, np.int64)
+        self._attempt: Integers = np.empty(0, np.int64)
         self.last: float | None = None
         """The newest value, finite or not."""
         self.last_x: float | None = None
@@ -144,7 +142,7 @@ class History:
         self._sum, self._count = total[::2] + total[1::2], count[::2] + count[1::2]
         self._bad, self._attempt = bad[::2] + bad[1::2], np.maximum(attempt[::2], attempt[1::2])
 
-    def _put(self, place: Whole, new: HistoryBuckets, attempt: int) -> None:
+    def _put(self, place: Integers, new: HistoryBuckets, attempt: int) -> None:
         own = new.attempt == attempt
         keep = own & (self._attempt[place] <= attempt)
         if not keep.any():

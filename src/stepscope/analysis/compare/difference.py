@@ -22,12 +22,10 @@ from stepscope.core.numbers import format_change
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.compare.level import Level
     from stepscope.analysis.compare.quantity import QuantityKind
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 """Share of intervals that hold the true difference; equal groups are called different in the rest."""
@@ -105,7 +103,7 @@ def difference(
     return Difference(verdict, why, means[0], means[1], ratio, low, high, noise, runs, confidence)
 
 
-def _obstacle(values: Sequence[Numbers]) -> str:
+def _obstacle(values: Sequence[Floats]) -> str:
     """Return why groups cannot be compared; empty if they can."""
     if not all(len(group) and np.isfinite(group).all() for group in values):
         return "a run has no finite value"
@@ -122,10 +120,10 @@ class _Scale:
     """The size of A; None for logarithms."""
 
     @classmethod
-    def of(cls, values: Sequence[Numbers]) -> _Scale:
+    def of(cls, values: Sequence[Floats]) -> _Scale:
         return cls(None if all((group > 0).all() for group in values) else abs(float(values[0].mean())))
 
-    def inside(self, values: Numbers) -> Numbers:
+    def inside(self, values: Floats) -> Floats:
         return np.log(values) if self.unit is None else values / self.unit
 
     def outside(self, value: float) -> float:
@@ -139,8 +137,8 @@ class _Scale:
 
 
 def spread(
-    a: Numbers,
-    b: Numbers,
+    a: Floats,
+    b: Floats,
     errors: Sequence[float],
     kind: QuantityKind,
 ) -> tuple[float, float, float]:
@@ -178,7 +176,7 @@ def _pooled(known: tuple[float, float], kind: QuantityKind, squares: float, repe
 
 
 def paired(
-    a: Numbers, b: Numbers, errors: Sequence[float], kind: QuantityKind, pairs: Sequence[tuple[int, int]]
+    a: Floats, b: Floats, errors: Sequence[float], kind: QuantityKind, pairs: Sequence[tuple[int, int]]
 ) -> tuple[float, float, float]:
     """Return the same as `spread` of runs that took turns, from how far the pairs lie apart in their difference."""
     gaps = np.array([b[there] - a[here] for here, there in pairs])

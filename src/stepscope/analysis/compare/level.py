@@ -19,10 +19,8 @@ from stepscope.analysis.series.autocorrelation import Mean, mean_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats, Integers
 
-    Numbers = NDArray[np.float64]
-    Steps = NDArray[np.int64]
     Curves = Sequence[Sequence[Curve]]
 
 FEWEST = 8
@@ -86,7 +84,7 @@ class Reduction:
     """How the steps of a stretch become one value."""
 
     text: str
-    reduce: Callable[[Numbers], Numbers]
+    reduce: Callable[[Floats], Floats]
     """Takes runs by steps, returns one value a run."""
     trimmed: float = 0.0
     """Share of the stretches, at each end, that is not believed."""
@@ -95,7 +93,7 @@ class Reduction:
     """Whether a disturbed step has a lower value, as a rate."""
 
 
-def _lowest(table: Numbers, share: float = QUIET_SHARE, least: int = 1) -> Numbers:
+def _lowest(table: Floats, share: float = QUIET_SHARE, least: int = 1) -> Floats:
     most = min(table.shape[1], max(least, int(share * table.shape[1])))
     return np.asarray(np.partition(table, most - 1, axis=1)[:, :most].mean(axis=1))
 
@@ -136,7 +134,7 @@ def flow(groups: Curves, quiet: Reduction | None = QUIET, over: float = 1.0, par
     return Levels(_regroup(levels, groups), text, whole)
 
 
-def _floors(table: Numbers, *, falls: bool) -> list[Level]:
+def _floors(table: Floats, *, falls: bool) -> list[Level]:
     """Return the fastest steps of each run; the error is how far its least disturbed parts lie apart in theirs."""
     sign = -1.0 if falls else 1.0
     value = sign * _lowest(sign * table, FLOOR_SHARE, FLOOR_LEAST)
@@ -146,7 +144,7 @@ def _floors(table: Numbers, *, falls: bool) -> list[Level]:
     return [Level(float(one), float(own), table.shape[1]) for one, own in zip(value, error, strict=True)]
 
 
-def profiles(curves: Sequence[Curve]) -> Numbers | None:
+def profiles(curves: Sequence[Curve]) -> Floats | None:
     """Return how runs differ along their way: runs by stretches, relative to what all do; None if they are too short.
 
     Args:
@@ -188,7 +186,7 @@ def at_step(groups: Curves, step: int | None = None, parts: int = 0) -> Levels:
     return Levels(_regroup(levels, groups), _which(chosen, parts))
 
 
-def _which(steps: Steps, parts: int) -> str:
+def _which(steps: Integers, parts: int) -> str:
     """Return steps, or shares of a run, in words."""
     if parts:
         shares = [f"{step / parts:.0%}" for step in (steps[0], steps[-1])]
@@ -196,7 +194,7 @@ def _which(steps: Steps, parts: int) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 
 
-def _jitter(groups: Curves, steps: Steps) -> list[float]:
+def _jitter(groups: Curves, steps: Integers) -> list[float]:
     """Return how far single points of each run lie from their neighbours by chance: what all runs do is none.
 
     Args:
@@ -245,7 +243,7 @@ def peak(groups: Curves) -> Levels:
     )
 
 
-def _judged(steps: Steps) -> Steps:
+def _judged(steps: Integers) -> Integers:
     """Return the steps without those at the beginning."""
     return steps[min(len(steps) // 3, max(WARM_STEPS, int(WARM_SHARE * len(steps)))) :]
 
@@ -259,12 +257,12 @@ def _regroup(levels: Sequence[Level], groups: Curves) -> tuple[tuple[Level, ...]
     return tuple(tuple(next(rest) for _ in group) for group in groups)
 
 
-def _table(curves: Sequence[Curve], steps: Steps) -> Numbers:
+def _table(curves: Sequence[Curve], steps: Integers) -> Floats:
     """Return runs by steps."""
     return np.stack([curve.value[np.searchsorted(curve.step, steps)] for curve in curves])
 
 
-def _aligned(table: Numbers, view: Reduction) -> list[Level]:
+def _aligned(table: Floats, view: Reduction) -> list[Level]:
     """Return each run's level over common steps; its error is of what it does otherwise than the runs together.
 
     A program that is slower by a share is so by more where steps are long by schedule, and one that does something more
@@ -285,7 +283,7 @@ def _aligned(table: Numbers, view: Reduction) -> list[Level]:
     return found
 
 
-def _levels(apart: Numbers, middle: float, runs: int, steps: int, trimmed: float) -> list[Level]:
+def _levels(apart: Floats, middle: float, runs: int, steps: int, trimmed: float) -> list[Level]:
     """Return the level of each run from how far it lies from the middle in each stretch."""
     shrunk = math.sqrt(runs / max(1, runs - 1))  # what all do has taken its part of the noise
     found = []
@@ -295,7 +293,7 @@ def _levels(apart: Numbers, middle: float, runs: int, steps: int, trimmed: float
     return found
 
 
-def trimmed_mean(values: Numbers, share: float) -> Mean:
+def trimmed_mean(values: Floats, share: float) -> Mean:
     """Return the mean without a share of the lowest and of the highest values, and its error (Tukey and McLaughlin)."""
     out = int(share * len(values))
     if not out:
@@ -311,7 +309,7 @@ def _doubt(levels: Sequence[Level]) -> float:
     return float(np.median([level.error / abs(level.value) if level.value else math.inf for level in levels]))
 
 
-def _spacing(steps: Steps) -> float:
+def _spacing(steps: Integers) -> float:
     return float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
 
 
@@ -333,7 +331,7 @@ def _before(curve: Curve, seconds: float) -> Level | None:
     return Level(float(value.mean()), mean_error(_straightened(value)).error, len(value))
 
 
-def _straightened(value: Numbers) -> Numbers:
+def _straightened(value: Floats) -> Floats:
     """Return values without their straight trend."""
     place = np.arange(len(value)) - (len(value) - 1) / 2
     return np.asarray(value - place * (float(np.dot(place, value)) / float(np.dot(place, place))))

@@ -19,11 +19,9 @@ from stepscope.core.numbers import format_change
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.compare.recording import Group
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 HARDWARE, BATCH, BUILD, CONFIG = "hardware", "batch", "build", "config"
 WORDS = {HARDWARE: "hardware", BATCH: "batches", BUILD: "builds", CONFIG: "settings"}
@@ -123,7 +121,7 @@ def _joined(parts: list[str]) -> str:
     return "; ".join(parts[:MOST_SHOWN]) + more
 
 
-def mixture(profiles: Numbers | None) -> Mixture | None:
+def mixture(profiles: Floats | None) -> Mixture | None:
     """Return the runs of a group that lie apart, if it falls into two clusters; None if it does not.
 
     Runs of one program are slow and fast in the same places, so the distance of two runs is the median over the
@@ -153,13 +151,13 @@ def mixture(profiles: Numbers | None) -> Mixture | None:
     return alone
 
 
-def _inner(distances: Numbers, members: list[int]) -> float:
+def _inner(distances: Floats, members: list[int]) -> float:
     """Return the mean distance between the members of a cluster; 0 for a single one."""
     count = len(members)
     return float(distances[np.ix_(members, members)].sum()) / (count * (count - 1)) if count > 1 else 0.0
 
 
-def _two_clusters(distances: Numbers) -> tuple[list[int], list[int]]:
+def _two_clusters(distances: Floats) -> tuple[list[int], list[int]]:
     """Join the nearest clusters, by their mean distance, until two are left; the smaller first, members in order."""
     members = [[place] for place in range(len(distances))]
     apart = distances.astype(np.float64)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import Floats, Integers, Mask
+
 MOSTLY = 0.8
 """Share of their time that runs must have in common to have taken place at the same time."""
 FEWEST_TURNS = 3
@@ -27,15 +29,15 @@ class PointArrays(Protocol):
     """The points of one metric, as a run's own series and an imported one have them."""
 
     @property
-    def step(self) -> NDArray[np.int64]:
+    def step(self) -> Integers:
         """Step; `NO_STEP` where a point belongs to none."""
 
     @property
-    def time(self) -> NDArray[np.float64]:
+    def time(self) -> Floats:
         """Seconds; NaN where nobody knows."""
 
     @property
-    def value(self) -> NDArray[np.float64]:
+    def value(self) -> Floats:
         """Value in base units."""
 
     @property
@@ -51,10 +53,10 @@ class PointArrays(Protocol):
 class Curve:
     """One metric of one run: a finite value a step, in order of the steps."""
 
-    step: NDArray[np.int64]
-    elapsed: NDArray[np.float64]
+    step: Integers
+    elapsed: Floats
     """Seconds since the run began; NaN where nobody knows."""
-    value: NDArray[np.float64]
+    value: Floats
     left_out: int = 0
     """Values that are not finite."""
 
@@ -152,14 +154,14 @@ def curve_of(points: PointArrays, start: float = np.nan, how: str = MEAN) -> Cur
     return Curve(step[starts], elapsed, joined, int((~np.isfinite(points.value)).sum()))
 
 
-def _last_attempt(step: NDArray[np.int64], attempt: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _last_attempt(step: Integers, attempt: NDArray[np.int32]) -> Mask:
     """Return which points belong to the last attempt that did their step; sorted by step, then attempt."""
     starts = np.flatnonzero(np.append(True, np.diff(step) != 0))
     last = np.maximum.reduceat(attempt, starts)
     return np.asarray(attempt == np.repeat(last, np.diff(np.append(starts, len(step)))))
 
 
-def common_steps(curves: Sequence[Curve]) -> NDArray[np.int64]:
+def common_steps(curves: Sequence[Curve]) -> Integers:
     """Return the steps that all curves have, in order."""
     found = curves[0].step if curves else np.empty(0, np.int64)
     for curve in curves[1:]:

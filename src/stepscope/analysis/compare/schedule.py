@@ -19,11 +19,9 @@ from stepscope.analysis.compare.recording import Curve, common_steps
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.compare.recording import Group, Recording
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 EQUAL, OTHER, UNKNOWN = "equal", "other", "unknown"
 LEARNING_RATE = "learning_rate"
@@ -158,7 +156,7 @@ def by_share(curves: Sequence[Curve], lengths: Sequence[int]) -> list[Curve]:
     return _on_parts(grid, [np.interp(grid, share, curve.value) for share, curve in zip(shares, curves, strict=True)])
 
 
-def _means(points: Sequence[tuple[Numbers, Numbers]], edges: Numbers) -> list[Curve]:
+def _means(points: Sequence[tuple[Floats, Floats]], edges: Floats) -> list[Curve]:
     """Return the means of points between edges of shares, where all runs have points."""
     count = len(edges) - 1
     places = [np.clip(np.searchsorted(edges, share, side="right") - 1, 0, count - 1) for share, _ in points]
@@ -169,6 +167,6 @@ def _means(points: Sequence[tuple[Numbers, Numbers]], edges: Numbers) -> list[Cu
     return _on_parts(edges[1:][full], means)
 
 
-def _on_parts(shares: Numbers, values: Sequence[Numbers]) -> list[Curve]:
+def _on_parts(shares: Floats, values: Sequence[Floats]) -> list[Curve]:
     parts, kept = np.unique(np.round(shares * PARTS).astype(np.int64), return_index=True)
     return [Curve(parts, np.full(len(parts), np.nan), value[kept]) for value in values]

@@ -17,11 +17,11 @@ from stepscope.analysis.series.leak import LARGEST
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from stepscope.analysis.cost.ledger import Ledger
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 JOULES_PER_KWH = 3.6e6
 LONGEST_GAP = 30.0
@@ -32,15 +32,15 @@ LONGEST_GAP = 30.0
 class Meter:
     """The joules that a meter has counted by each moment, from 0."""
 
-    time: Numbers
-    joules: Numbers
+    time: Floats
+    joules: Floats
 
     @property
     def total(self) -> float:
         """Joules in all."""
         return float(self.joules[-1]) if len(self.joules) else 0.0
 
-    def at(self, moments: Numbers) -> Numbers:
+    def at(self, moments: Floats) -> Floats:
         """Return the joules that were counted by some moments."""
         if not len(self.time):
             return np.zeros(len(moments))
@@ -63,7 +63,7 @@ def from_power(time: ArrayLike, watts: ArrayLike, longest_gap: float = LONGEST_G
     return Meter(when, np.concatenate([[0.0], np.cumsum(np.maximum(0.0, areas))]))
 
 
-def _ordered(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
+def _ordered(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
     when, what = np.asarray(time, np.float64).ravel(), np.asarray(value, np.float64).ravel()
     size = min(len(when), len(what))
     with np.errstate(invalid="ignore"):

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats, Integers, Mask
+
 
 CLASSES = {
     "productive": "forward, backward, optimizer, communication, and what the step's phases do not tell apart",
@@ -59,7 +60,7 @@ _AT = {name: place for place, name in enumerate(CLASSES)}
 _FINE = ("finished", "running")
 
 
-def _nothing() -> Numbers:
+def _nothing() -> Floats:
     return np.empty(0)
 
 
@@ -74,12 +75,12 @@ class Attempt:
     """Its end, or its last sign of life while it runs."""
     state: str = "finished"
     """finished, running, or how else it ended."""
-    end: Numbers = field(default_factory=_nothing)
+    end: Floats = field(default_factory=_nothing)
     """When each step ended."""
-    seconds: Numbers = field(default_factory=_nothing)
+    seconds: Floats = field(default_factory=_nothing)
     """How long each step took."""
-    step: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    phases: Mapping[str, Numbers] = field(default_factory=dict)
+    step: Integers = field(default_factory=lambda: np.empty(0, np.int64))
+    phases: Mapping[str, Floats] = field(default_factory=dict)
     """Seconds of each phase in each step, by the phase's name; NaN in a step whose phases were not measured."""
     stalls: Sequence[tuple[float, float]] = ()
     """From when to when it stood still."""
@@ -98,14 +99,14 @@ class Spans:
 
     number: int
     rank: int
-    begin: Numbers
-    end: Numbers
-    table: Numbers
+    begin: Floats
+    end: Floats
+    table: Floats
     """Seconds by span (row) and class (column, in the order of CLASSES); a row sums to its span."""
 
-    def totals(self) -> Numbers:
+    def totals(self) -> Floats:
         """Return the seconds of each class."""
-        total: Numbers = self.table.sum(axis=0)
+        total: Floats = self.table.sum(axis=0)
         return total
 
 
@@ -189,11 +190,11 @@ def _in_order(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     return sorted(groups.values(), key=lambda group: min(one.started for one in group))
 
 
-def _named(totals: Numbers) -> dict[str, float]:
+def _named(totals: Floats) -> dict[str, float]:
     return dict(zip(CLASSES, totals.tolist(), strict=True))
 
 
-def _facts(group: Sequence[Attempt], begin: float, end: float, own: Numbers) -> dict[str, Any]:
+def _facts(group: Sequence[Attempt], begin: float, end: float, own: Floats) -> dict[str, Any]:
     bad = [one.state for one in sorted(group, key=lambda one: one.ended) if one.state not in _FINE]
     return {
         "attempt": group[0].number,
@@ -268,7 +269,7 @@ def _classify(one: Attempt, window: tuple[float, float], before: str, waited: st
     return Spans(one.number, one.rank, begins, ends, whole)
 
 
-def _lose(table: Numbers, gone: NDArray[np.bool_]) -> None:
+def _lose(table: Floats, gone: Mask) -> None:
     """Move the time of steps whose work was lost to its class; a stall in them stays one."""
     stalled = table[gone, _AT["stall"]]
     whole = table[gone].sum(axis=1)
@@ -283,11 +284,11 @@ def _tail_class(one: Attempt, before: str, *, fine: bool) -> str:
     return one.outside if fine else "redone"
 
 
-def _finite(values: Numbers, instead: float = 0.0) -> Numbers:
+def _finite(values: Floats, instead: float = 0.0) -> Floats:
     return np.where(np.isfinite(values), values, instead)
 
 
-def _steps(one: Attempt, order: NDArray[np.intp], lasted: Numbers) -> Numbers:
+def _steps(one: Attempt, order: NDArray[np.intp], lasted: Floats) -> Floats:
     """Return the seconds of each step by class; a row sums to what the step lasted."""
     table = np.zeros((len(lasted), len(CLASSES)))
     for name, seconds in one.phases.items():
@@ -306,7 +307,7 @@ def _steps(one: Attempt, order: NDArray[np.intp], lasted: Numbers) -> Numbers:
     return table
 
 
-def _stand_still(table: Numbers, begin: Numbers, end: Numbers, stalls: Sequence[tuple[float, float]]) -> None:
+def _stand_still(table: Floats, begin: Floats, end: Floats, stalls: Sequence[tuple[float, float]]) -> None:
     """Move the time of stalls to their class, from the class that each span spent most of its time on."""
     if not len(table):
         return

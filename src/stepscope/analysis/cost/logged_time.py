@@ -20,9 +20,8 @@ from stepscope.core.ring import NO_STEP
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats, Integers
 
-    Numbers = NDArray[np.float64]
 
 UNKNOWN = "unknown"
 FEWEST = 8
@@ -41,21 +40,21 @@ TRAINED = re.compile(r"(^|[/_.])train[/_.]runtime$")
 class Logged:
     """One metric of a log."""
 
-    step: NDArray[np.int64]
+    step: Integers
     """Step; `NO_STEP` where a row has none."""
-    time: Numbers
+    time: Floats
     """Seconds since 1970; NaN where nobody knows."""
-    value: Numbers
+    value: Floats
 
 
 @dataclass(frozen=True)
 class _Rows:
     """Stretches of time: what each ended at, how long it was, and on what it was spent."""
 
-    step: NDArray[np.int64]
-    end: Numbers
-    seconds: Numbers
-    phases: dict[str, Numbers]
+    step: Integers
+    end: Floats
+    seconds: Floats
+    phases: dict[str, Floats]
 
 
 def wanted(name: str) -> bool:
@@ -105,7 +104,7 @@ def _steps(series: Mapping[str, Logged]) -> _Rows:
     return _Rows(step, time, value * many, phases)
 
 
-def _ordered(one: Logged) -> tuple[NDArray[np.int64], Numbers, Numbers]:
+def _ordered(one: Logged) -> tuple[Integers, Floats, Floats]:
     """Return the rows of a metric in order of their steps, of each step the last; without steps they are counted."""
     step = one.step if (one.step != NO_STEP).any() else np.arange(len(one.step))
     kept = np.isfinite(one.value) & (step != NO_STEP) & (one.value >= 0)
@@ -114,7 +113,7 @@ def _ordered(one: Logged) -> tuple[NDArray[np.int64], Numbers, Numbers]:
     return step[last], one.time[last], one.value[last]
 
 
-def steps_since(step: NDArray[np.int64]) -> Numbers:
+def steps_since(step: Integers) -> Floats:
     """Return how many steps there are since the logged one before; of the first as many as usual, if it can be."""
     if not len(step):
         return np.empty(0)

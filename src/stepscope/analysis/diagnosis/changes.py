@@ -21,11 +21,9 @@ from stepscope.core.vocabulary import unit_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
+    from stepscope.core.arrays import Floats, Integers
 
-    Numbers = NDArray[np.float64]
 
 WATCHED = ("loss", "samples_per_second", "tokens_per_second", "memory/resident_bytes", "gpu/0/memory_allocated_bytes")
 """Series beside the step's time whose lasting changes are told."""
@@ -144,7 +142,7 @@ def _medians(edge: _Edge, steps: RankSteps | None) -> dict[str, tuple[float, flo
     return {name: (float(np.median(each[early])), float(np.median(each[late]))) for name, each in every.items()}
 
 
-def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) -> list[_Edge]:
+def _edges(name: str, step: Integers, when: Floats, value: Floats) -> list[_Edge]:
     """Return the lasting changes of a metric that are worth a word, one that came back with the step until which."""
     every = -(-len(value) // MOST_POINTS)
     if every > 1:
@@ -174,7 +172,7 @@ def _edges(name: str, step: NDArray[np.int64], when: Numbers, value: Numbers) ->
     return found
 
 
-def _lost(when: Numbers, value: Numbers, first: int, end: int) -> float:
+def _lost(when: Floats, value: Floats, first: int, end: int) -> float:
     """Return the seconds that some steps took more, or less, than as many usual ones."""
     level = float(np.median(value[first:end]))
     return float(when[end - 1] - when[max(0, first - 1)]) * abs(1 - float(np.median(value)) / level) if level > 0 else 0
@@ -251,7 +249,7 @@ def _samples(edge: _Edge, evidence: Evidence) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: -float(one["spreads"]))
 
 
-def _deviation(value: Numbers) -> float:
+def _deviation(value: Floats) -> float:
     return float(np.median(np.abs(value - np.median(value))))
 
 

@@ -17,12 +17,10 @@ from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
 from stepscope.analysis.diagnosis.stretches import stretch_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
     from stepscope.analysis.diagnosis.stretches import SlowSpan
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 PASSES = ("forward", "backward", "optimizer")
 """Phases that compute in several threads."""
@@ -106,7 +104,7 @@ def settled(steps: RankSteps | None) -> RankSteps | None:
     return replace(steps, step=steps.step[kept], end=steps.end[kept], seconds=seconds, phases=phases, weight=weight)
 
 
-def _whole(steps: RankSteps) -> dict[str, Numbers]:
+def _whole(steps: RankSteps) -> dict[str, Floats]:
     """Return the phases of steps, those that happen now and then with all that belongs to them.
 
     Between the passes of an evaluation, and around the writing of a checkpoint, the program does what it does in no
@@ -147,7 +145,7 @@ def _undisturbed(steps: RankSteps, name: str) -> tuple[float, float]:
     return usual * steps.count, own
 
 
-def calm_sum(lengths: Numbers) -> float:
+def calm_sum(lengths: Floats) -> float:
     """Return the seconds of things that a busy machine made longer, had it left them all as it left the shortest."""
     return float(np.quantile(lengths, CALM)) * len(lengths) if len(lengths) else 0.0
 

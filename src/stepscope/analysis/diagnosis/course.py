@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import Track
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 PARTS = 20
 """Equal parts of the steps whose medians are its course."""
 
 
-def course_of(track: Track, parts: int = PARTS) -> tuple[Numbers, Numbers]:
+def course_of(track: Track, parts: int = PARTS) -> tuple[Floats, Floats]:
     """Return the medians of equal parts of a series, and the spread inside of each."""
     pieces = np.array_split(track.value, min(parts, max(1, len(track) // 2)))
     middle = np.array([np.median(piece) for piece in pieces])

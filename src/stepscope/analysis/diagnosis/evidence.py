@@ -11,9 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats, Integers, Mask
 
-    Numbers = NDArray[np.float64]
 
 RARE = ("checkpoint", "evaluation", "compile")
 """Phases that are always measured where they happen: a step without them has had none."""
@@ -26,14 +25,14 @@ class RankSteps:
     """The steps of one rank, in the order in which they ended. A row is one step, or `weight` of them in a long run."""
 
     rank: int
-    step: NDArray[np.int64]
-    end: Numbers
+    step: Integers
+    end: Floats
     """When it ended, in seconds since 1970, or since the beginning."""
-    seconds: Numbers
+    seconds: Floats
     """How long it took; of several steps their mean."""
-    phases: Mapping[str, Numbers] = field(default_factory=dict)
+    phases: Mapping[str, Floats] = field(default_factory=dict)
     """Seconds of each phase in it, a mean as well; NaN where nobody measured."""
-    weight: Numbers | None = None
+    weight: Floats | None = None
     """Steps of each row; None if it is one each."""
 
     def __len__(self) -> int:
@@ -41,7 +40,7 @@ class RankSteps:
         return len(self.seconds)
 
     @cached_property
-    def weights(self) -> Numbers:
+    def weights(self) -> Floats:
         """Return the steps of each row."""
         return np.ones(len(self)) if self.weight is None else self.weight
 
@@ -56,14 +55,14 @@ class RankSteps:
         return float(np.nansum(self.seconds * self.weights))
 
     @cached_property
-    def measured(self) -> NDArray[np.bool_]:
+    def measured(self) -> Mask:
         """Return in which rows the phases were measured."""
         found = np.zeros(len(self), bool)
         for seconds in self.phases.values():
             found |= np.isfinite(seconds)
         return found
 
-    def phase(self, name: str) -> Numbers:
+    def phase(self, name: str) -> Floats:
         """Return the seconds of a phase in each measured row; 0 in a step that did not have it."""
         found = self.phases.get(name)
         return np.zeros(int(self.measured.sum())) if found is None else np.nan_to_num(found[self.measured])
@@ -89,16 +88,16 @@ class RankSteps:
 class Track:
     """One metric of one rank, in the order in which it was recorded; ranks below 0 are samples of a node."""
 
-    step: NDArray[np.int64]
-    time: Numbers
-    value: Numbers
+    step: Integers
+    time: Floats
+    value: Floats
 
     def __len__(self) -> int:
         """Return the number of points."""
         return len(self.value)
 
     @property
-    def columns(self) -> tuple[NDArray[np.int64], Numbers, Numbers]:
+    def columns(self) -> tuple[Integers, Floats, Floats]:
         """Return its columns, in the order in which it is made of them."""
         return self.step, self.time, self.value
 

@@ -16,9 +16,8 @@ from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 HUGE = 1e100
 """As good as infinite, and left out as NaN is."""
@@ -98,7 +97,7 @@ KINDS = {
 """Every kind of finding here, and what it means."""
 
 
-def findings(curves: Mapping[str, Numbers]) -> list[Finding]:
+def findings(curves: Mapping[str, Floats]) -> list[Finding]:
     """Return what is wrong with a GRPO training, the gravest first; nothing for any other run.
 
     Args:
@@ -122,12 +121,12 @@ def findings(curves: Mapping[str, Numbers]) -> list[Finding]:
     return sorted((one for one in found if one is not None), key=lambda one: order.get(one.severity, 2))
 
 
-def _first(known: Mapping[str, Numbers], names: Sequence[str]) -> Numbers | None:
+def _first(known: Mapping[str, Floats], names: Sequence[str]) -> Floats | None:
     """Return the first metric of some that has enough values."""
     return next((known[name] for name in names if name in known and len(known[name]) >= ENOUGH), None)
 
 
-def _ends(value: Numbers) -> tuple[float, float]:
+def _ends(value: Floats) -> tuple[float, float]:
     """Return the medians of the first and of the last fifth."""
     part = max(ENOUGH // 3, len(value) // 5)
     return float(np.median(value[:part])), float(np.median(value[-part:]))
@@ -137,7 +136,7 @@ def _finding(kind: str, text: str, severity: str = WARNING, confidence: float = 
     return Finding(kind, text, severity, REMEDIES[kind], dict(evidence), confidence=confidence)
 
 
-def _flat_groups(known: Mapping[str, Numbers]) -> Finding | None:
+def _flat_groups(known: Mapping[str, Floats]) -> Finding | None:
     share = _first(known, FLAT)
     if share is None:
         spread = _first(known, SPREAD)
@@ -153,7 +152,7 @@ def _flat_groups(known: Mapping[str, Numbers]) -> Finding | None:
     return _finding("reward_zero_variance", text, severity, 0.9, share=mean, at_first=float(share[: len(late)].mean()))
 
 
-def _component(known: Mapping[str, Numbers]) -> Finding | None:
+def _component(known: Mapping[str, Floats]) -> Finding | None:
     """Judge by the spread within the batches where it is logged, else by how much each part moves over the run."""
     within: dict[str, float] = {}
     over: dict[str, float] = {}
@@ -177,7 +176,7 @@ def _component(known: Mapping[str, Numbers]) -> Finding | None:
     return _finding("reward_component", text, component=name, shares=shares)
 
 
-def _has_signal(known: Mapping[str, Numbers], total: float, *, within: bool) -> bool:
+def _has_signal(known: Mapping[str, Floats], total: float, *, within: bool) -> bool:
     """Say whether there is anything that parts could decide: a reward that moves, or differs between answers."""
     reward = _first(known, REWARD)
     if reward is None:
@@ -188,14 +187,14 @@ def _has_signal(known: Mapping[str, Numbers], total: float, *, within: bool) -> 
     return abs(change) > max(2 * noise, STILL * abs(float(reward.mean())))
 
 
-def _change(value: Numbers) -> tuple[float, float]:
+def _change(value: Floats) -> tuple[float, float]:
     """Return by how much the last third lies above the first, and the standard error of that."""
     third = max(1, len(value) // 3)
     first, last = value[:third], value[-third:]
     return float(last.mean() - first.mean()), float(np.sqrt(first.var() / third + last.var() / third))
 
 
-def _kl(known: Mapping[str, Numbers]) -> Finding | None:
+def _kl(known: Mapping[str, Floats]) -> Finding | None:
     value = _first(known, KL)
     if value is None:
         return None
@@ -212,7 +211,7 @@ def _kl(known: Mapping[str, Numbers]) -> Finding | None:
     return None
 
 
-def _penalty(known: Mapping[str, Numbers]) -> Finding | None:
+def _penalty(known: Mapping[str, Floats]) -> Finding | None:
     value = _first(known, PENALTY)
     if value is None:
         return None
@@ -224,7 +223,7 @@ def _penalty(known: Mapping[str, Numbers]) -> Finding | None:
     return _finding("kl_dominates", text, confidence=0.85, share=share)
 
 
-def _length(known: Mapping[str, Numbers]) -> Finding | None:
+def _length(known: Mapping[str, Floats]) -> Finding | None:
     cut = _first(known, CUT)
     if cut is not None:
         _, last = _ends(cut)
@@ -241,7 +240,7 @@ def _length(known: Mapping[str, Numbers]) -> Finding | None:
     return _finding("length_drift", text, first=first, last=last)
 
 
-def _entropy(known: Mapping[str, Numbers]) -> Finding | None:
+def _entropy(known: Mapping[str, Floats]) -> Finding | None:
     value = _first(known, ENTROPY)
     if value is None:
         return None
@@ -253,7 +252,7 @@ def _entropy(known: Mapping[str, Numbers]) -> Finding | None:
     return _finding("entropy_drift", text + why, first=first, last=last)
 
 
-def _invalid(known: Mapping[str, Numbers]) -> Finding | None:
+def _invalid(known: Mapping[str, Floats]) -> Finding | None:
     value = _first(known, WRONG)
     if value is None:
         return None
@@ -266,7 +265,7 @@ def _invalid(known: Mapping[str, Numbers]) -> Finding | None:
     return _finding("invalid_answers", text, severity, 0.9, rate=late, first=first)
 
 
-def _reward_flat(reward: Numbers | None) -> Finding | None:
+def _reward_flat(reward: Floats | None) -> Finding | None:
     if reward is None or len(reward) < MANY:
         return None
     third = len(reward) // 3

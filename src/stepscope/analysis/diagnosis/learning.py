@@ -17,12 +17,10 @@ from stepscope.core.remedies import remedy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
     from stepscope.analysis.series.spikes import Spike
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 FEWEST = 40
 """Values of a loss below which its course is not judged."""
@@ -231,7 +229,7 @@ def _clear(loss: Track) -> list[Spike]:
     return [one for one in found if one.top - one.level >= CLEAR * reach]
 
 
-def _level(values: Numbers, width: int) -> Numbers:
+def _level(values: Floats, width: int) -> Floats:
     """Return the medians of the values around each."""
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(values, width // 2, mode="edge"), width)
     return np.concatenate([np.median(windows[at : at + BLOCK], axis=1) for at in range(0, len(values), BLOCK)])
@@ -388,7 +386,7 @@ def _pushed(evidence: Evidence) -> bool:
     return bool(len(half)) and float(value[-1]) > PUSHED * float(np.median(half)) > 0
 
 
-def _grown(values: Numbers) -> float:
+def _grown(values: Floats) -> float:
     """Return the logarithm of how many times a series has grown, from its usual level to its highest."""
     usual, highest = float(np.median(values[: max(5, len(values) // 2)])), float(np.quantile(values, 0.98))
     return float(np.log(highest / usual)) if usual > 0 and highest > usual else 0.0

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats, Integers
+
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 RECEIVES = {FORWARD: ("forward-recv", "forward-send"), BACKWARD: ("backward-recv", "backward-send")}
@@ -51,14 +52,14 @@ MOST_WORKERS = 16
 class Operations:
     """The operations of a pipelined training, one a row: which step, replica and stage, what, when and how long."""
 
-    step: NDArray[np.int64]
-    replica: NDArray[np.int64]
-    stage: NDArray[np.int64]
+    step: Integers
+    replica: Integers
+    stage: Integers
     kind: NDArray[np.object_]
-    sequence: NDArray[np.int64]
+    sequence: Integers
     """Number of the operation among those of its kind in one step and stage."""
-    start: Numbers
-    seconds: Numbers
+    start: Floats
+    seconds: Floats
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ _Key = tuple[int, str, int]
 class _Table:
     """Durations of every operation over steps and replicas, and the order in which each stage computes."""
 
-    seconds: dict[_Key, Numbers]
+    seconds: dict[_Key, Floats]
     order: dict[int, list[_Key]]
     replicas: list[int]
     shape: tuple[int, int]
@@ -196,8 +197,8 @@ class _Table:
         steps, step = np.unique(operations.step, return_inverse=True)
         replicas, replica = np.unique(operations.replica, return_inverse=True)
         shape = len(steps), len(replicas)
-        starts: dict[_Key, Numbers] = {}
-        ends: dict[_Key, Numbers] = {}
+        starts: dict[_Key, Floats] = {}
+        ends: dict[_Key, Floats] = {}
         rows: dict[_Key, list[int]] = {}
         for row in range(len(operations.step)):
             key = int(operations.stage[row]), str(operations.kind[row]), int(operations.sequence[row])
@@ -222,7 +223,7 @@ class _Table:
 
         The mean for what is computed; for a transfer, which a disturbed network makes long now and then, the median.
         """
-        found: dict[tuple[str, int], list[Numbers]] = {}
+        found: dict[tuple[str, int], list[Floats]] = {}
         for (_, kind, sequence), value in self.seconds.items():
             found.setdefault((kind, sequence), []).append(value)
         mean = {
@@ -231,7 +232,7 @@ class _Table:
         }
         return {key: mean[key[1], key[2]] for key in self.seconds}
 
-    def suspects(self, ideal: dict[_Key, Numbers]) -> list[tuple[int, int]]:
+    def suspects(self, ideal: dict[_Key, Floats]) -> list[tuple[int, int]]:
         """Return stage and place of the replica of the workers that compute the most beyond the mean."""
         beyond = {stage: np.zeros(self.shape[1]) for stage in self.stages}
         for key, value in self.seconds.items():
@@ -241,7 +242,7 @@ class _Table:
         worst = sorted(every, key=lambda one: -float(beyond[one[0]][one[1]]))
         return worst[:MOST_WORKERS] if len(self.stages) > 1 and self.shape[1] > 1 else []
 
-    def evened(self) -> dict[_Key, Numbers]:
+    def evened(self) -> dict[_Key, Floats]:
         """Return durations with which every pass takes the mean of its worker over micro-batches and steps."""
         found = dict(self.seconds)
         for stage in self.stages:
@@ -265,7 +266,7 @@ class _Table:
             return 0.0
         return float(np.asarray(np.corrcoef(both))[0, 1])
 
-    def _levels(self, stage: int) -> Numbers:
+    def _levels(self, stage: int) -> Floats:
         """Return the mean forward and backward pass of a stage."""
         return np.array(
             [
@@ -274,9 +275,9 @@ class _Table:
             ]
         )
 
-    def replay(self, seconds: dict[_Key, Numbers]) -> float:
+    def replay(self, seconds: dict[_Key, Floats]) -> float:
         """Return the mean duration of a step with these durations."""
-        done: dict[_Key, Numbers] = {}
+        done: dict[_Key, Floats] = {}
         clock = {
             stage: self._met(seconds.get((stage, GATHER, 0)), np.zeros(self.shape), GATHER) for stage in self.stages
         }
@@ -297,7 +298,7 @@ class _Table:
             self._meet(kind, clock, seconds)
         return float(np.max(np.stack(list(clock.values())), axis=(0, 2)).mean())
 
-    def _ready(self, key: _Key, done: dict[_Key, Numbers], seconds: dict[_Key, Numbers]) -> Numbers | None:
+    def _ready(self, key: _Key, done: dict[_Key, Floats], seconds: dict[_Key, Floats]) -> Floats | None:
         """Return when the input of a pass is there; None if that is not known yet."""
         stage, kind, sequence = key
         before = stage - 1 if kind == FORWARD else stage + 1
@@ -307,14 +308,14 @@ class _Table:
         transfer = seconds.get((stage, RECEIVES[kind][0], sequence))
         return None if sent is None else sent + (0.0 if transfer is None else np.nan_to_num(transfer))
 
-    def _met(self, seconds: Numbers | None, clock: Numbers, kind: str) -> Numbers:
+    def _met(self, seconds: Floats | None, clock: Floats, kind: str) -> Floats:
         if seconds is None:
             return clock
         if kind in OF_REPLICAS:
             clock = np.broadcast_to(clock.max(axis=1, keepdims=True), clock.shape)
         return np.asarray(clock + np.nan_to_num(seconds))
 
-    def _meet(self, kind: str, clock: dict[int, Numbers], seconds: dict[_Key, Numbers]) -> None:
+    def _meet(self, kind: str, clock: dict[int, Floats], seconds: dict[_Key, Floats]) -> None:
         """Let the stages do an operation after their passes; those that meet in it begin with the last of them."""
         taking = [stage for stage in self.stages if (stage, kind, 0) in self.seconds]
         if kind in OF_STAGES or kind == SHARED:
@@ -325,7 +326,7 @@ class _Table:
             clock[stage] = self._met(seconds[stage, kind, 0], clock[stage], kind)
 
 
-def _own(key: _Key, starts: dict[_Key, Numbers], ends: dict[_Key, Numbers]) -> Numbers:
+def _own(key: _Key, starts: dict[_Key, Floats], ends: dict[_Key, Floats]) -> Floats:
     """Return what an operation takes itself: of one in which several meet, from the moment when the last has come."""
     stage, kind, sequence = key
     start, end = starts[key], ends[key]
@@ -340,5 +341,5 @@ def _own(key: _Key, starts: dict[_Key, Numbers], ends: dict[_Key, Numbers]) -> N
     return np.asarray(np.maximum(0.0, end - start))
 
 
-def _latest(starts: Sequence[Numbers]) -> Numbers:
+def _latest(starts: Sequence[Floats]) -> Floats:
     return np.asarray(np.nanmax(np.stack(starts), axis=0))

@@ -16,11 +16,9 @@ from stepscope.core.vocabulary import unit_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 HELD_OUT = re.compile(r"(^|[/_.])(val|valid|validation|eval|evaluation|test|dev|held_out)([/_.]|$)", re.IGNORECASE)
 FEWEST, FEWEST_PART, FEWEST_STEPS = 40, 5, 150
@@ -90,7 +88,7 @@ def moves(evidence: Evidence) -> bool:
     )
 
 
-def _goes_one_way(value: Numbers) -> bool:
+def _goes_one_way(value: Floats) -> bool:
     """Say whether values rise, or fall, all in all, and not by chance."""
     means = np.array([part.mean() for part in np.array_split(value, min(len(value), PARTS))]) if len(value) else value
     if len(means) < FEWEST_LOOKS:
@@ -124,7 +122,7 @@ def plateau(loss: Track) -> Iterator[Finding]:
     yield Finding("plateau", text, WARNING, remedy("plateau"), facts, confidence=0.75)
 
 
-def _fell_at_first(value: Numbers, rest: Numbers) -> bool:
+def _fell_at_first(value: Floats, rest: Floats) -> bool:
     """Say whether the first value, or the mean of the first few, stands clear of the level and noise of the rest."""
     level, spread = float(np.median(rest)), float(np.std(rest))
     count = np.arange(1, int(BEGINNING * len(value)) + 1)

@@ -18,12 +18,10 @@ from stepscope.core.vocabulary import MEETING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps
     from stepscope.analysis.finding import Finding
+    from stepscope.core.arrays import Floats, Integers
 
-    Numbers = NDArray[np.float64]
 
 LATE = 0.15
 """Share of a step by which a rank's own time must exceed that of the others."""
@@ -98,22 +96,22 @@ def _late(
     return replace(made, confidence=confidence(cost / usual, LATE, mine.count))
 
 
-def _where(some: Sequence[RankSteps], late: int, common: NDArray[np.int64]) -> dict[str, float]:
+def _where(some: Sequence[RankSteps], late: int, common: Integers) -> dict[str, float]:
     """Return by how many seconds a rank is late in each phase of its own."""
     names = sorted({name for steps in some for name in steps.phases if name not in MEETING})
     return {name: _extra(some, late, name, common) for name in names}
 
 
-def _own(steps: RankSteps) -> Numbers:
+def _own(steps: RankSteps) -> Floats:
     """Return a rank's own time in each measured step: without what it may have waited for others."""
     return np.asarray(np.nan_to_num(steps.seconds[steps.measured]) - _waited(steps))
 
 
-def _waited(steps: RankSteps) -> Numbers:
+def _waited(steps: RankSteps) -> Floats:
     return np.asarray(sum((steps.phase(name) for name in MEETING), np.zeros(int(steps.measured.sum()))))
 
 
-def _common(every: Sequence[RankSteps]) -> NDArray[np.int64]:
+def _common(every: Sequence[RankSteps]) -> Integers:
     """Return the steps that all ranks have measured, without the first."""
     if not every:
         return np.empty(0, np.int64)
@@ -123,7 +121,7 @@ def _common(every: Sequence[RankSteps]) -> NDArray[np.int64]:
     return np.unique(found)[1:]
 
 
-def _aligned(steps: RankSteps, values: Numbers, common: NDArray[np.int64]) -> Numbers:
+def _aligned(steps: RankSteps, values: Floats, common: Integers) -> Floats:
     """Return the values of the common steps; of a step that was done twice the last."""
     step = steps.step[steps.measured]
     order = np.argsort(step, kind="stable")
@@ -131,7 +129,7 @@ def _aligned(steps: RankSteps, values: Numbers, common: NDArray[np.int64]) -> Nu
     return np.asarray(values[order][place])
 
 
-def _extra(every: Sequence[RankSteps], late: int, name: str, common: NDArray[np.int64]) -> float:
+def _extra(every: Sequence[RankSteps], late: int, name: str, common: Integers) -> float:
     values = [float(np.quantile(_aligned(steps, steps.phase(name), common), CALM)) for steps in every]
     return values[late] - float(np.median(np.delete(values, late)))
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 FEWEST = 4
 """Events from which on a rhythm can be told."""
@@ -25,7 +24,7 @@ BEAT, ON_BEAT = 0.04, 0.75
 between."""
 
 
-def even(places: Numbers, least: float = 0.0) -> float | None:
+def even(places: Floats, least: float = 0.0) -> float | None:
     """Return the usual distance of places that come in a rhythm, some of them missing or added; else None.
 
     Args:
@@ -48,7 +47,7 @@ def even(places: Numbers, least: float = 0.0) -> float | None:
     return _beat(places, apart)
 
 
-def _beat(places: Numbers, apart: Numbers) -> float | None:
+def _beat(places: Floats, apart: Floats) -> float | None:
     """Return the distance that most places keep to, though others lie between them."""
     sizes, counts = np.unique(np.round(apart, 6), return_counts=True)
     beat = float(sizes[int(np.argmax(counts))])

@@ -18,13 +18,11 @@ from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, FEWEST, even
 from stepscope.analysis.diagnosis.tell import slow, time
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import RankSteps
     from stepscope.analysis.diagnosis.tell import Case
     from stepscope.analysis.finding import Finding
+    from stepscope.core.arrays import Floats, Integers, Mask
 
-    Numbers = NDArray[np.float64]
 
 LONG = 3.0
 """A stalled step takes at least so many usual ones."""
@@ -67,7 +65,7 @@ def stalls(case: Case) -> tuple[list[Finding], dict[str, float]]:
     return max(told, key=lambda one: one[0][0].cost_seconds or 0.0, default=([], {}))
 
 
-def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[Finding], dict[str, float]] | None:
+def _rhythm(case: Case, kept: Mask, excess: Floats) -> tuple[list[Finding], dict[str, float]] | None:
     """Return the stalls of some steps, whose seconds beyond the usual are given; None if they are none."""
     steps = case.steps
     strong = excess > 0
@@ -113,7 +111,7 @@ def _rhythm(case: Case, kept: NDArray[np.bool_], excess: Numbers) -> tuple[list[
     return [finding], {name: seconds for name, seconds in taken.items() if name not in TOLD}
 
 
-def _by_phase(case: Case, stalled: NDArray[np.int64]) -> dict[str, float]:
+def _by_phase(case: Case, stalled: Integers) -> dict[str, float]:
     """Return the seconds that the stalled steps have more of each phase than others, reckoned as all of a phase is."""
     steps = case.steps
     among = np.isin(steps.step[steps.measured], stalled)
@@ -137,7 +135,7 @@ def _otherwise(case: Case, most: str, apart: float | None, lasted: float) -> boo
     return most in TOLD or rounds
 
 
-def _own(case: Case, kept: NDArray[np.bool_]) -> Numbers:
+def _own(case: Case, kept: Mask) -> Floats:
     """Return of each step the seconds that no phase explains by itself; where others disturb, no passes."""
     steps = case.steps
     left_out = (*TOLD, *PASSES) if case.made.disturbed > 0 else TOLD
@@ -149,7 +147,7 @@ def _own(case: Case, kept: NDArray[np.bool_]) -> Numbers:
     return own[kept]
 
 
-def _measured_whole(steps: RankSteps) -> NDArray[np.bool_]:
+def _measured_whole(steps: RankSteps) -> Mask:
     """Return in which steps all phases were measured, and not only what happens now and then."""
     found = np.zeros(len(steps), bool)
     for name, seconds in steps.phases.items():

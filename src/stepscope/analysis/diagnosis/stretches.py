@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.diagnosis.evidence import RankSteps
 
-    Numbers = NDArray[np.float64]
 
 TIMES = 3.0
 """Times its level elsewhere that a phase must take in a stretch."""

@@ -18,9 +18,10 @@ import numpy as np
 from stepscope.analysis.series.rolling import EarlierValues, mean_until, quantile_before, quantiles_before
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats, Mask
+
 
 VALUE, LEVEL, LONG, JUMP = "value", "level", "long level", "jump"
 """What stands out: the point, the mean of the last points, of many more, or the difference from their median."""
@@ -102,7 +103,7 @@ class Anomalies:
         return asdict(self)
 
 
-def z_scores(value: ArrayLike) -> Numbers:
+def z_scores(value: ArrayLike) -> Floats:
     """Return each point's distance from the mean in standard deviations; 0 for a constant, NaN where not finite."""
     given = np.asarray(value, dtype=np.float64).ravel()
     kept = np.isfinite(given)
@@ -197,7 +198,7 @@ def _known(one: Anomaly, earlier: list[Anomaly]) -> bool:
     return like >= RETURNS
 
 
-def scores(value: ArrayLike) -> Numbers:
+def scores(value: ArrayLike) -> Floats:
     """Return how far each point stands out, as `anomalies` sees it: 1 is an anomaly. NaN where not finite."""
     given = np.asarray(value, dtype=np.float64).ravel()
     kept = np.isfinite(given)
@@ -207,7 +208,7 @@ def scores(value: ArrayLike) -> Numbers:
     return found
 
 
-def stretches(flags: NDArray[np.bool_], rest: int) -> list[tuple[int, int]]:
+def stretches(flags: Mask, rest: int) -> list[tuple[int, int]]:
     """Return first and last of each stretch of flagged points with at most `rest` others between."""
     at = np.flatnonzero(flags)
     if not len(at):
@@ -221,17 +222,17 @@ def stretches(flags: NDArray[np.bool_], rest: int) -> list[tuple[int, int]]:
 class _View:
     """One way to look at the points: how far each stands out in it, and what was usual before."""
 
-    score: Numbers
+    score: Floats
     past: EarlierValues
 
 
-def _scaled(values: Numbers) -> tuple[Numbers, float]:
+def _scaled(values: Floats) -> tuple[Floats, float]:
     """Return values of at most 1 and their unit, so that nothing overflows."""
     scale = float(np.abs(values).max()) or 1.0
     return values / scale, scale
 
 
-def _views(values: Numbers) -> dict[str, _View]:
+def _views(values: Floats) -> dict[str, _View]:
     """Look at the values, their level and their jumps; at the values of both sides only while they are young."""
     middle = quantile_before(values, SHORT, 0.5)
     middle[0] = values[0]
@@ -254,20 +255,20 @@ def _views(values: Numbers) -> dict[str, _View]:
     return views
 
 
-def _view(values: Numbers, beyond: float, *, signed: bool = False) -> _View:
+def _view(values: Floats, beyond: float, *, signed: bool = False) -> _View:
     """Judge each value by those before it; signed values around 0 by those of their sign."""
     past = _past(values)
     return _View(_beyond(values, past, beyond, signed=signed), past)
 
 
-def _past(values: Numbers) -> EarlierValues:
+def _past(values: Floats) -> EarlierValues:
     """Return low end, lower and upper part, and high end of the values before each."""
     return quantiles_before(values, MEMORY, (1 - EXTREME, 0.1, 0.9, EXTREME))
 
 
 def _beyond(
-    values: Numbers, past: EarlierValues, beyond: float, *, signed: bool = False, seen: float | None = None
-) -> Numbers:
+    values: Floats, past: EarlierValues, beyond: float, *, signed: bool = False, seen: float | None = None
+) -> Floats:
     """Return how far each value lies beyond the ends of others, relative to their spread; 0 inside.
 
     `seen` is how many points the series has had by now; a value is the so-manieth of these if omitted.
@@ -285,7 +286,7 @@ def _beyond(
     return score
 
 
-def _caution(seen: Numbers) -> Numbers:
+def _caution(seen: Floats) -> Floats:
     """Return by how much more a point must stand out that is the so-manieth: in a short past, and in a long watch."""
     long = np.log10(np.maximum(1.0, seen / LONG_WATCH))
     return np.asarray(1 + DOUBT / np.maximum(seen, YOUNG) + PATIENCE * long)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats
+
 
 MOST_POINTS = 1 << 17
 """Points from which a series is first averaged in equal blocks: a mean's error needs no more (about 10 ms)."""
@@ -61,7 +62,7 @@ def mean_error(value: ArrayLike) -> Mean:
     return Mean(float((finite / scale).mean()) * scale, error * scale, effective, len(finite))
 
 
-def correlation_time(series: Numbers) -> float:
+def correlation_time(series: Floats) -> float:
     """Return the integrated autocorrelation time: how many values in a row are worth one. At least 1.
 
     Args:
@@ -81,7 +82,7 @@ def correlation_time(series: Numbers) -> float:
     return min(float(count), max(1.0, 2.0 * float(pairs.sum()) - 1.0))
 
 
-def _blocked(series: Numbers) -> Numbers:
+def _blocked(series: Floats) -> Floats:
     """Return a long series as means of equal blocks; what is left over at the end goes into none."""
     size = -(-len(series) // MOST_POINTS)
     return series if size <= 1 else series[: len(series) // size * size].reshape(-1, size).mean(axis=1)

@@ -23,10 +23,10 @@ from stepscope.analysis.series.student import two_sided
 from stepscope.core.numbers import format_change
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
-    Places = NDArray[np.int64]
+    from stepscope.core.arrays import Floats, Integers
+
 
 LEVEL, SLOPE = "level", "slope"
 """What changed."""
@@ -154,7 +154,7 @@ def change_points(value: ArrayLike, *, penalty: float = PENALTY) -> Changes:
     return Changes(f"{len(changes)} changes in {count} points{without}", count, changes, scale)
 
 
-def _one_step(values: Numbers, place: Places) -> Changes:
+def _one_step(values: Floats, place: Integers) -> Changes:
     """Return the one step of a short history, if it is far larger than what is left without it (Student's t)."""
     count = len(values)
     scale = float(np.abs(values).max())
@@ -175,7 +175,7 @@ def _one_step(values: Numbers, place: Places) -> Changes:
     return Changes(f"one step of {size} at point {step.index + 1}, seen {seen}", count, (step,), deviation * scale)
 
 
-def _left(values: Numbers, degree: int = 0) -> float:
+def _left(values: Floats, degree: int = 0) -> float:
     """Return the sum of squares that the mean, or a line, leaves of some values."""
     rest = values - values.mean()
     if degree and len(values) > 1:
@@ -184,7 +184,7 @@ def _left(values: Numbers, degree: int = 0) -> float:
     return float(np.dot(rest, rest))
 
 
-def noise(values: Numbers) -> float:
+def noise(values: Floats) -> float:
     """Return the standard deviation of a point around its level, as it counts in a mean over many.
 
     From how far points are from the middle between neighbours at distance one and two: neither a jump here and there
@@ -200,14 +200,14 @@ def noise(values: Numbers) -> float:
     return math.sqrt(alone * (1 + common) / (1 - common))
 
 
-def without_outliers(values: Numbers) -> Numbers:
+def without_outliers(values: Floats) -> Floats:
     """Return the series with single points and pairs that stand out replaced by the median of five neighbours."""
     middle = _middle_of_five(values)
     spread = _spread(np.diff(values)) / math.sqrt(2)
     return np.where(np.abs(values - middle) > OUTLIER * spread, middle, values)
 
 
-def _middle_of_five(values: Numbers) -> Numbers:
+def _middle_of_five(values: Floats) -> Floats:
     """Return the median of each point and two neighbours on either side; those at the ends count again."""
     if len(values) > SHORT:
         from scipy.ndimage import median_filter  # costs 30 MiB, which a watcher must not have
@@ -217,13 +217,13 @@ def _middle_of_five(values: Numbers) -> Numbers:
     return np.asarray(np.partition(views, 2, axis=1)[:, 2])
 
 
-def _spread(differences: Numbers) -> float:
+def _spread(differences: Floats) -> float:
     """Return a standard deviation that jumps and outliers hardly move: beyond three they count as three."""
     rough = float(np.median(np.abs(differences))) * 1.4826
     return math.sqrt(float(np.mean(np.clip(differences, -3 * rough, 3 * rough) ** 2)))
 
 
-def _scaled(values: Numbers) -> tuple[Numbers, float]:
+def _scaled(values: Floats) -> tuple[Floats, float]:
     """Return the values around their median in units of the widest distance, and that unit, so that none overflows."""
     away = values * 0.25 - float(np.median(values * 0.25))
     unit = float(np.abs(away).max())
@@ -233,7 +233,7 @@ def _scaled(values: Numbers) -> tuple[Numbers, float]:
 class _Model:
     """What a description of a series costs whose segments are constants or lines."""
 
-    def __init__(self, values: Numbers, penalty: float) -> None:
+    def __init__(self, values: Floats, penalty: float) -> None:
         self.count = len(values)
         self.penalty = penalty
         self.unit = math.log(self.count)
@@ -255,7 +255,7 @@ class _Model:
         slope = self._rise(start, stop, total) * 12 / (size * (size * size - 1.0)) if line < level else 0.0
         return float(total / size), float(slope)
 
-    def fitted(self, splits: list[int]) -> Numbers:
+    def fitted(self, splits: list[int]) -> Floats:
         """Return the series as segments between splits describe it."""
         found = np.empty(self.count)
         for start, stop in itertools.pairwise([0, *splits, self.count]):
@@ -279,11 +279,11 @@ class _Model:
         return self._moment[stop] - self._moment[start] - (start + stop - 1) / 2 * total
 
 
-def _running(values: Numbers) -> Numbers:
+def _running(values: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 
-def _located(values: Numbers, penalty: float) -> tuple[list[int], float]:
+def _located(values: Floats, penalty: float) -> tuple[list[int], float]:
     """Return the changes of a series in units of its noise, and how many times wider its noise is found to be.
 
     In a long series they are found in blocks first and then placed point by point.
@@ -300,7 +300,7 @@ def _located(values: Numbers, penalty: float) -> tuple[list[int], float]:
     return [_placed(model, *rough[at : at + 3], reach=size) for at in range(len(rough) - 2)], wider
 
 
-def _likeliest(values: Numbers, penalty: float) -> tuple[list[int], float]:
+def _likeliest(values: Floats, penalty: float) -> tuple[list[int], float]:
     """Return the splits of the likeliest description, and how many times wider its noise is.
 
     The cheapest description has noise without memory, but for what is known of neighbours. Against it stand those by
@@ -326,7 +326,7 @@ def _likeliest(values: Numbers, penalty: float) -> tuple[list[int], float]:
     return best[1], best[2]
 
 
-def _unlikely(rest: Numbers, splits: list[int], share: float) -> float:
+def _unlikely(rest: Floats, splits: list[int], share: float) -> float:
     """Return how unlikely it is what a description leaves, if neighbours have a share in common: -2 ln of that."""
     new = np.append(rest[0], rest[1:] - share * rest[:-1])
     first = [0, *splits]
@@ -341,7 +341,7 @@ def _placed(model: _Model, start: int, split: int, stop: int, *, reach: int) -> 
     return int(places[np.argmax(model.gain(first, places, last))])
 
 
-def _search(model: _Model, candidates: Places) -> list[int]:
+def _search(model: _Model, candidates: Integers) -> list[int]:
     """Return the splits of the cheapest description, of all whose splits are candidates."""
     places = np.concatenate([[0], candidates, [model.count]])
     cost = np.full(len(places), np.inf)
@@ -362,7 +362,7 @@ def _search(model: _Model, candidates: Places) -> list[int]:
     return splits[::-1]
 
 
-def _candidates(model: _Model) -> Places:
+def _candidates(model: _Model) -> Integers:
     """Return where changes may be: everywhere in a short series, else the best splits of seeded intervals."""
     if model.count <= EXACT:
         return np.arange(SHORTEST, model.count - SHORTEST + 1)
@@ -383,7 +383,7 @@ def _candidates(model: _Model) -> Places:
     return np.unique(where[order[gain[order] > model.price / 2]])
 
 
-def _change(model: _Model, edges: list[int], place: Places, origin: float, scale: float) -> Change:
+def _change(model: _Model, edges: list[int], place: Integers, origin: float, scale: float) -> Change:
     """Describe one of the changes in the units of the series."""
     start, split, stop = edges
     score = float(model.gain(start, split, stop)) / model.price

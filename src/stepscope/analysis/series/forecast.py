@@ -16,9 +16,8 @@ from stepscope.core.remedies import remedy
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
 
 HOUR, DAY = 3600.0, 86400.0
 SOON = 2 * HOUR

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats
+
 
 GROWTH, SETTLING, JUMP, STEADY, UNKNOWN = "growth", "settling", "jump", "steady", "unknown"
 """It leaks; it rose and levelled off; it rose at once and stayed; it stays; there is too little to tell."""
@@ -141,14 +142,14 @@ def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, lea
 class _Stretch:
     """A stretch of the series: its blocks, and what the lasting level does in it."""
 
-    time: Numbers
-    floor: Numbers
+    time: Floats
+    floor: Floats
     verdict: str
     reason: str
     risen: float = 0.0
 
     @classmethod
-    def of(cls, time: Numbers, floor: Numbers, least: float) -> _Stretch:
+    def of(cls, time: Floats, floor: Floats, least: float) -> _Stretch:
         """Judge one stretch."""
         lasting = np.minimum.accumulate(floor[::-1])[::-1]
         end = time[-1] - END_SHARE * (time[-1] - time[0])
@@ -178,7 +179,7 @@ class _Stretch:
             return cls(time, floor, SETTLING, f"{text}, less and less", risen)
         return cls(time, floor, STEADY, f"{text}, which is not steady growth", risen)
 
-    def after(self, time: Numbers, floor: Numbers) -> _Stretch:
+    def after(self, time: Floats, floor: Floats) -> _Stretch:
         """Return the stretch beside what was before it: a sawtooth's last tooth or a warm-up's end is no growth."""
         if self.verdict != GROWTH or len(time) < 3:
             return self
@@ -193,7 +194,7 @@ class _Stretch:
         return self
 
 
-def _stairs(time: Numbers, floor: Numbers, lasting: Numbers) -> int:
+def _stairs(time: Floats, floor: Floats, lasting: Floats) -> int:
     """Return how many stairs a level rises in, if it is flat between them, and they come evenly and go on; else 0.
 
     So an allocator that takes memory in large blocks shows a leak that is much finer.
@@ -210,7 +211,7 @@ def _stairs(time: Numbers, floor: Numbers, lasting: Numbers) -> int:
     return len(at) if max(float(apart.max()), since) <= UNEVEN * usual else 0
 
 
-def _line(when: Numbers, what: Numbers, least: float, most_rest: float) -> _Stretch:
+def _line(when: Floats, what: Floats, least: float, most_rest: float) -> _Stretch:
     """Judge a stretch by the line through its readings: growth, or steady if there is no such line.
 
     They may leave the line by `most_rest` of its rise.
@@ -235,7 +236,7 @@ def _line(when: Numbers, what: Numbers, least: float, most_rest: float) -> _Stre
     return _Stretch(time, value, GROWTH, reason, rise)
 
 
-def _is_certain(time: Numbers, value: Numbers) -> bool:
+def _is_certain(time: Floats, value: Floats) -> bool:
     """Say whether a line rises by more than its standard error allows, widened for what neighbours have in common."""
     away, height = time - time.mean(), value - value.mean()
     power = float(away @ away)
@@ -246,7 +247,7 @@ def _is_certain(time: Numbers, value: Numbers) -> bool:
     return slope > CERTAIN * error and common <= MOST_COMMON
 
 
-def _is_line(time: Numbers, value: Numbers) -> bool:
+def _is_line(time: Floats, value: Floats) -> bool:
     """Say whether a line explains values better than one jump does, and than a rise that ended (by Schwarz's BIC)."""
     count = len(time)
     at = (time - time[0]) / (time[-1] - time[0])
@@ -256,7 +257,7 @@ def _is_line(time: Numbers, value: Numbers) -> bool:
     slower = 1 - np.exp(-at / np.array(SLOWING)[:, None])
     smallest = count * (1e-9 * float(np.max(np.abs(value)))) ** 2 + np.finfo(float).tiny
 
-    def charge(shapes: Numbers, freedom: int) -> float:
+    def charge(shapes: Floats, freedom: int) -> float:
         left = float(np.min(_misfit(shapes, value), initial=np.inf))
         return count * math.log(max(smallest, left)) + freedom * math.log(count)
 
@@ -264,28 +265,28 @@ def _is_line(time: Numbers, value: Numbers) -> bool:
     return charge(at[None, :], FREEDOM_LINE) < min(others)
 
 
-def _misfit(shapes: Numbers, value: Numbers) -> Numbers:
+def _misfit(shapes: Floats, value: Floats) -> Floats:
     """Return, for each shape (a row), the squares that are left when it is fitted to values with any offset, size."""
     shapes = shapes - shapes.mean(axis=1, keepdims=True)
     value = value - value.mean()
     along, own = shapes @ value, np.einsum("ij,ij->i", shapes, shapes)
     share = np.divide(along**2, own, out=np.zeros_like(own), where=own > 0)
-    left: Numbers = np.maximum(0.0, float(value @ value) - share)
+    left: Floats = np.maximum(0.0, float(value @ value) - share)
     return left
 
 
-def _spread(rest: Numbers) -> float:
+def _spread(rest: Floats) -> float:
     """Return the standard deviation of residuals as their median size has it."""
     return float(1.4826 * np.median(np.abs(rest)))
 
 
-def _common(rest: Numbers) -> float:
+def _common(rest: Floats) -> float:
     """Return what residuals have in common with the next one: their correlation, from 0 to 0.9."""
     power = float(np.dot(rest, rest))
     return min(0.9, max(0.0, float(np.dot(rest[1:], rest[:-1])) / power)) if power > 0 else 0.0
 
 
-def _rate(time: Numbers, floor: Numbers) -> float:
+def _rate(time: Floats, floor: Floats) -> float:
     """Return the slope between the first and the last third of some blocks; 0 if there are too few."""
     third = len(time) // 3
     if third < 1:
@@ -294,7 +295,7 @@ def _rate(time: Numbers, floor: Numbers) -> float:
     return rise / float(np.mean(time[-third:]) - np.mean(time[:third]))
 
 
-def _growth(stretch: _Stretch, readings: tuple[Numbers, Numbers], level: float, limit: float | None) -> MemoryTrend:
+def _growth(stretch: _Stretch, readings: tuple[Floats, Floats], level: float, limit: float | None) -> MemoryTrend:
     """Say how fast a stretch grows, since when, and how long that can go on."""
     since = _onset(stretch.time, stretch.floor)
     grown = stretch.time >= since
@@ -312,7 +313,7 @@ def _growth(stretch: _Stretch, readings: tuple[Numbers, Numbers], level: float, 
     )
 
 
-def theil_sen(time: Numbers, value: Numbers, quantile: float = CONFIDENCE_Z) -> tuple[float, float, float]:
+def theil_sen(time: Floats, value: Floats, quantile: float = CONFIDENCE_Z) -> tuple[float, float, float]:
     """Return the median slope of all pairs and its interval (Sen's, widened for what neighbours have in common).
 
     Args:
@@ -336,7 +337,7 @@ def theil_sen(time: Numbers, value: Numbers, quantile: float = CONFIDENCE_Z) -> 
     return middle, float(low), float(high)
 
 
-def _clean(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
+def _clean(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
     """Return finite readings in order of time."""
     when, what = np.asarray(time, dtype=np.float64).ravel(), np.asarray(value, dtype=np.float64).ravel()
     size = min(len(when), len(what))
@@ -347,7 +348,7 @@ def _clean(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
     return when[order], what[order]
 
 
-def _blocks(when: Numbers, what: Numbers) -> tuple[Numbers, Numbers]:
+def _blocks(when: Floats, what: Floats) -> tuple[Floats, Floats]:
     """Return time and lowest value of blocks of about equal size."""
     count = max(FEWEST, min(MOST_BLOCKS, len(when) // 2))
     edges = np.linspace(0, len(when), min(count, len(when)) + 1).astype(int)[:-1]
@@ -355,7 +356,7 @@ def _blocks(when: Numbers, what: Numbers) -> tuple[Numbers, Numbers]:
     return np.add.reduceat(when, edges) / sizes, np.minimum.reduceat(what, edges)
 
 
-def _middles(when: Numbers, what: Numbers) -> tuple[Numbers, Numbers]:
+def _middles(when: Floats, what: Floats) -> tuple[Floats, Floats]:
     """Return mean time and median value of blocks of about equal size, five or more; each reading where few."""
     if len(when) <= MOST_BLOCKS:
         return when, what
@@ -363,18 +364,18 @@ def _middles(when: Numbers, what: Numbers) -> tuple[Numbers, Numbers]:
     return np.array([when[part].mean() for part in parts]), np.array([np.median(what[part]) for part in parts])
 
 
-def _noise(floor: Numbers) -> float:
+def _noise(floor: Floats) -> float:
     """Return the standard deviation of a block's value around its neighbours', by median differences of three."""
     middle = floor[1:-1] - (floor[:-2] + floor[2:]) / 2
     return float(1.4826 * np.median(np.abs(middle)) / math.sqrt(1.5))
 
 
-def _onset(time: Numbers, floor: Numbers) -> float:
+def _onset(time: Floats, floor: Floats) -> float:
     """Return when the growth began: the kink of two joined lines, if they fit clearly better than one line."""
     span = time[-1] - time[0]
     at = (time - time[0]) / span
 
-    def misfit(columns: list[Numbers]) -> float:
+    def misfit(columns: list[Floats]) -> float:
         table = np.stack([np.ones_like(at), *columns], axis=1)
         solution = np.linalg.lstsq(table, floor, rcond=None)[0]
         return float(np.sum((floor - table @ solution) ** 2))

@@ -10,9 +10,10 @@ import numpy as np
 from stepscope.analysis.series.trend import finite_pairs, trend
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats
+
 
 CONSTANT, SATURATED, PERIODIC, SWITCHING = "constant", "saturated", "periodic", "switching"
 BURSTY, DRIFTING, STEADY, UNKNOWN = "bursty", "drifting", "steady", "unknown"
@@ -98,7 +99,7 @@ def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) ->
     return Pattern(kind, reason, len(what), **figures, busy_ratio=busy, period=period)
 
 
-def busy_ratio(values: Numbers) -> float | None:
+def busy_ratio(values: Floats) -> float | None:
     """Return the share of points on the upper of two levels (Otsu's split); None if there are not two levels."""
     ordered = np.sort(values)
     count = len(ordered)
@@ -115,7 +116,7 @@ def busy_ratio(values: Numbers) -> float | None:
 
 
 def _kind(
-    when: Numbers, values: Numbers, limit: float | None, busy: float | None, period: float | None
+    when: Floats, values: Floats, limit: float | None, busy: float | None, period: float | None
 ) -> tuple[str, str]:
     """Return the kind and its evidence."""
     low, first, median, third, top = np.quantile(values, (0, 0.25, 0.5, 0.75, 0.99))
@@ -137,7 +138,7 @@ def _kind(
     return STEADY, "one level with its noise"
 
 
-def _period(when: Numbers, values: Numbers) -> float | None:
+def _period(when: Floats, values: Floats) -> float | None:
     """Return the time after which the series is most like itself, if it is like itself then."""
     size = -(-len(values) // MOST_POINTS)
     whole = len(values) // size * size

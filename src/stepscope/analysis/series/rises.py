@@ -17,9 +17,10 @@ import numpy as np
 from stepscope.core.numbers import MANY_TIMES, MOST_TIMES
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats
+
 
 LOOK = 2600
 """Newest points that are looked at."""
@@ -128,7 +129,7 @@ def lasting_rise(value: ArrayLike, share: float = 0.1) -> Rise | None:
     return Rise(int(place[high]), before, now, noises)
 
 
-def _rise(blocks: Numbers, share: float) -> tuple[int, float, float, float] | None:
+def _rise(blocks: Floats, share: float) -> tuple[int, float, float, float] | None:
     """Return the first high block, the level before, that of now, and the height in noises."""
     level = _medians(blocks)
     now = min(float(level[-2:].min()), _median(blocks[-2:].ravel()))
@@ -154,17 +155,17 @@ def _rise(blocks: Numbers, share: float) -> tuple[int, float, float, float] | No
     return start, before, now, height / noise if noise > 0 else math.inf
 
 
-def _medians(table: Numbers) -> Numbers:
+def _medians(table: Floats) -> Floats:
     """Return the median of each row; numpy's own takes five times as long, and loads its masked arrays."""
     ordered, half = np.sort(table, axis=1), table.shape[1] // 2
     return ordered[:, half] if table.shape[1] % 2 else (ordered[:, half - 1] + ordered[:, half]) / 2
 
 
-def _median(values: Numbers) -> float:
+def _median(values: Floats) -> float:
     return float(_medians(values[None, :])[0])
 
 
-def _noise(blocks: Numbers, level: Numbers) -> float:
+def _noise(blocks: Floats, level: Floats) -> float:
     """Return by how much the level of a block differs from the next for no reason."""
     inside = 1.4826 * _median(_medians(np.abs(blocks - level[:, None])))
     steps = np.diff(level)
@@ -172,7 +173,7 @@ def _noise(blocks: Numbers, level: Numbers) -> float:
     return max(WITHIN * inside, wander)
 
 
-def comes_down(since: Numbers, height: float, size: int = SMALLEST) -> bool:
+def comes_down(since: Floats, height: float, size: int = SMALLEST) -> bool:
     """Say whether a loss comes down again from its peak.
 
     Args:

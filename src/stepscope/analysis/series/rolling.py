@@ -11,9 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats, Integers
 
-    Numbers = NDArray[np.float64]
 
 EXACT = 100_000
 """Points up to which every point has its own quantiles; beyond, they are renewed `RENEWALS` times."""
@@ -24,9 +23,9 @@ CHUNK = 2**21
 """Numbers that are sorted at a time: 16 MiB."""
 
 
-def quantile_before(values: Numbers, window: int, share: float) -> Numbers:
+def quantile_before(values: Floats, window: int, share: float) -> Floats:
     """Return for each point a quantile of the `window` points before it; see `quantiles_before`."""
-    found: Numbers = _young(values, window, [share])[0]
+    found: Floats = _young(values, window, [share])[0]
     rest = window + 1
     if rest < len(values) <= SHORT:  # as a watcher has them, which must not load scipy
         found[rest:] = _ranked(values[1:-1], window, round(share * (window - 1)))
@@ -43,21 +42,21 @@ def quantile_before(values: Numbers, window: int, share: float) -> Numbers:
 class EarlierValues:
     """Quantiles of the points before each point; in a long series several points share a column."""
 
-    table: Numbers
+    table: Floats
     """A row per share, a column per past."""
-    column: NDArray[np.int64]
+    column: Integers
     """For each point, the column of its past."""
 
-    def row(self, number: int) -> Numbers:
+    def row(self, number: int) -> Floats:
         """Return one of the quantiles for every point."""
         return np.asarray(self.table[number][self.column])
 
-    def before(self, point: Any) -> Numbers:
+    def before(self, point: Any) -> Floats:
         """Return all quantiles of a point or of some points, a row per share."""
         return np.asarray(self.table[:, self.column[point]])
 
 
-def quantiles_before(values: Numbers, window: int, shares: Sequence[float]) -> EarlierValues:
+def quantiles_before(values: Floats, window: int, shares: Sequence[float]) -> EarlierValues:
     """Return quantiles of the `window` finite points before each point.
 
     Fewer points count at the start; the first point has none (NaN). Nothing is interpolated: each is one of the points.
@@ -81,7 +80,7 @@ def quantiles_before(values: Numbers, window: int, shares: Sequence[float]) -> E
     return EarlierValues(np.concatenate([exact, *renewed], axis=1), np.concatenate([np.arange(EXACT), sharing]))
 
 
-def mean_until(values: Numbers, window: int) -> Numbers:
+def mean_until(values: Floats, window: int) -> Floats:
     """Return for each point the mean of the last `window` points, itself included; fewer at the start."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(values) + 1)
@@ -89,14 +88,14 @@ def mean_until(values: Numbers, window: int) -> Numbers:
     return np.asarray((total[end] - total[start]) / (end - start))
 
 
-def _ranked(values: Numbers, window: int, rank: int) -> Numbers:
+def _ranked(values: Floats, window: int, rank: int) -> Floats:
     """Return the value of a rank in every window, some windows at a time: 2 MiB are copied at most."""
     views = np.lib.stride_tricks.sliding_window_view(values, window)
     parts = np.array_split(views, -(-views.size * 8 // CHUNK))
     return np.concatenate([np.partition(part, rank, axis=1)[:, rank] for part in parts])
 
 
-def _young(values: Numbers, window: int, shares: Sequence[float]) -> Numbers:
+def _young(values: Floats, window: int, shares: Sequence[float]) -> Floats:
     """Return the quantiles of the points that have no full window before them; NaN for the others."""
     found = np.full((len(shares), len(values)), np.nan)
     seen: list[float] = []

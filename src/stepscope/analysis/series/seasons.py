@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Floats
 
-    Numbers = NDArray[np.float64]
 
 SHORTEST, LONGEST = 4, 60
 """Points of a period. What recurs after more, such as a level that returns, is a change each time."""
@@ -40,7 +39,7 @@ HEIGHT = 2
 """Degree of the polynomial by which the height of the pattern changes along the series."""
 
 
-def without_season(values: Numbers) -> tuple[Numbers, int]:
+def without_season(values: Floats) -> tuple[Floats, int]:
     """Return a series without its season, and the period in points; the series itself and 0 if it has none.
 
     Args:
@@ -62,7 +61,7 @@ def without_season(values: Numbers) -> tuple[Numbers, int]:
     return values - basis @ heights, points
 
 
-def period(values: Numbers) -> int:
+def period(values: Floats) -> int:
     """Return the points after which a series repeats itself; 0 if it does not."""
     values = _level(values[:MOST_POINTS])
     longest = min(LONGEST, len(values) // SEASONS)
@@ -85,7 +84,7 @@ def period(values: Numbers) -> int:
     return _sharpened(values, best) if heights[best] > 0 else 0
 
 
-def _sharpened(values: Numbers, rough: int) -> int:
+def _sharpened(values: Floats, rough: int) -> int:
     """Return the period near a rough one whose pattern explains most: a smooth one recurs nearly as well beside it."""
     rest = values - _moving(values, rough)
 
@@ -97,7 +96,7 @@ def _sharpened(values: Numbers, rough: int) -> int:
     return max(range(max(SHORTEST, rough - NEAR), rough + NEAR + 1), key=explained)
 
 
-def _recurrence(rest: Numbers, longest: int, least: float) -> Numbers:
+def _recurrence(rest: Floats, longest: int, least: float) -> Floats:
     """Return the autocorrelation at each lag up to the longest period; 0 where the series does not repeat itself.
 
     Args:
@@ -115,7 +114,7 @@ def _recurrence(rest: Numbers, longest: int, least: float) -> Numbers:
     return np.concatenate([np.zeros(SHORTEST), np.where(peak & certain & again, common[lags], 0.0)])
 
 
-def _autocorrelation(rest: Numbers, longest: int) -> Numbers:
+def _autocorrelation(rest: Floats, longest: int) -> Floats:
     """Return the autocorrelation of values around zero at lags from 0 to the longest; 0 where there is none."""
     size = 1 << (len(rest) + longest).bit_length()
     spectrum = np.fft.rfft(rest, size)
@@ -123,13 +122,13 @@ def _autocorrelation(rest: Numbers, longest: int) -> Numbers:
     return np.asarray(common / common[0] if common[0] > 0 else np.zeros(longest + 1))
 
 
-def _level(values: Numbers) -> Numbers:
+def _level(values: Floats) -> Floats:
     """Return values without their straight trend: a moving mean lags behind it at the ends."""
     along = np.linspace(-1.0, 1.0, len(values))
     return np.asarray(values - along * (float(np.dot(along, values)) / max(float(np.dot(along, along)), 1.0)))
 
 
-def _moving(values: Numbers, width: int) -> Numbers:
+def _moving(values: Floats, width: int) -> Floats:
     """Return the mean around each point, of so many points everywhere: at the ends of the first or last of them."""
     width = min(width, len(values))
     sums = np.concatenate([[0.0], np.cumsum(values)])

@@ -19,10 +19,10 @@ from stepscope.analysis.series.anomalies import stretches
 from stepscope.analysis.series.rolling import quantile_before
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
-    Flags = NDArray[np.bool_]
+    from stepscope.core.arrays import Floats, Mask
+
 
 FEWEST = 20
 """Points before the first that is judged; with fewer nobody knows what is usual."""
@@ -138,7 +138,7 @@ def may_spike(value: ArrayLike, newest: int) -> bool:
     return bool(np.any((height[-newest - 1 :] >= CONFIRMED) & (rise[-newest - 1 :] >= SHARE)))
 
 
-def _heights(values: Numbers, seen: int) -> tuple[Numbers, Numbers, Numbers]:
+def _heights(values: Floats, seen: int) -> tuple[Floats, Floats, Floats]:
     """Return for each point the level before it, its height over that in usual distances, and its relative rise.
 
     `seen` is how many points came before the first.
@@ -150,7 +150,7 @@ def _heights(values: Numbers, seen: int) -> tuple[Numbers, Numbers, Numbers]:
     return level, _in_usual(away, size, seen), away / size
 
 
-def _in_usual(away: Numbers, size: Numbers, seen: int = 0) -> Numbers:
+def _in_usual(away: Floats, size: Floats, seen: int = 0) -> Floats:
     """Return distances from the level in usual ones; they count less while few points have been seen."""
     usual = np.nan_to_num(1.4826 * quantile_before(np.abs(away), WINDOW, 0.5))
     before = np.arange(seen + 1, seen + 1 + len(away))
@@ -159,7 +159,7 @@ def _in_usual(away: Numbers, size: Numbers, seen: int = 0) -> Numbers:
     return np.asarray(height)
 
 
-def _told(values: Numbers, level: Numbers, height: Numbers, rise: Numbers) -> tuple[Flags, Flags]:
+def _told(values: Floats, level: Floats, height: Floats, rise: Floats) -> tuple[Mask, Mask]:
     """Return which points begin a spike that the next point confirms, and which are one alone."""
     after = np.append(height[1:], 0.0)
     enough = rise >= SHARE
@@ -178,12 +178,12 @@ def _told(values: Numbers, level: Numbers, height: Numbers, rise: Numbers) -> tu
     return confirmed, alone
 
 
-def _reach(usual: Numbers) -> Numbers:
+def _reach(usual: Floats) -> Floats:
     """Return how high the points before each have reached without a spike."""
     return np.maximum(np.nan_to_num(quantile_before(usual, MEMORY, TAIL)), LEAST_REACH)
 
 
-def _follows(high: Flags) -> Flags:
+def _follows(high: Mask) -> Mask:
     """Return which points come within `REST` points after a high one, as a loss on its way back does."""
     total = np.concatenate([[0], np.cumsum(high)])
     at = np.arange(len(high))

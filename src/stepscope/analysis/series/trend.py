@@ -17,9 +17,10 @@ from stepscope.analysis.series.leak import theil_sen
 from stepscope.analysis.series.student import two_sided
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
-    Numbers = NDArray[np.float64]
+    from stepscope.core.arrays import Floats
+
 
 INCREASING, DECREASING, FLAT, UNKNOWN = "increasing", "decreasing", "flat", "unknown"
 
@@ -87,7 +88,7 @@ def windowed(time: ArrayLike, value: ArrayLike, count: int = WINDOWS) -> list[Tr
     return [trend(*part) for part in zip(np.array_split(when, parts), np.array_split(what, parts), strict=True)]
 
 
-def finite_pairs(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
+def finite_pairs(time: ArrayLike, value: ArrayLike) -> tuple[Floats, Floats]:
     """Return the points whose time and value are finite, in order of time."""
     when, what = np.asarray(time, dtype=np.float64).ravel(), np.asarray(value, dtype=np.float64).ravel()
     size = min(len(when), len(what))
@@ -99,7 +100,7 @@ def finite_pairs(time: ArrayLike, value: ArrayLike) -> tuple[Numbers, Numbers]:
     return when, what
 
 
-def _least_squares(when: Numbers, what: Numbers) -> tuple[float, float, float, float]:
+def _least_squares(when: Floats, what: Floats) -> tuple[float, float, float, float]:
     """Return slope, intercept, correlation and the slope's standard error; no square overflows."""
     x, x_scale = _deviations(when)
     y, y_scale = _deviations(what)
@@ -112,7 +113,7 @@ def _least_squares(when: Numbers, what: Numbers) -> tuple[float, float, float, f
     return slope, _mean(what) - slope * _mean(when), r, error
 
 
-def _deviations(values: Numbers) -> tuple[Numbers, float]:
+def _deviations(values: Floats) -> tuple[Floats, float]:
     """Return the differences from the mean in units of the widest, and a quarter of that: nothing overflows."""
     away = values * 0.25 - values[0] * 0.25
     scale = float(np.abs(away).max()) or 1.0
@@ -120,7 +121,7 @@ def _deviations(values: Numbers) -> tuple[Numbers, float]:
     return away - away.mean(), scale
 
 
-def _mean(values: Numbers) -> float:
+def _mean(values: Floats) -> float:
     """Return the mean, also of values whose sum is too large for a float."""
     widest = float(np.abs(values).max()) or 1.0
     return float(np.mean(values / widest)) * widest
@@ -134,7 +135,7 @@ def _probability(r: float, freedom: int, *, same: bool) -> float:
     return two_sided(r * math.sqrt(freedom / ((1 - r + tiny) * (1 + r + tiny))), freedom)
 
 
-def _robust(when: Numbers, what: Numbers) -> tuple[float, float, float]:
+def _robust(when: Floats, what: Floats) -> tuple[float, float, float]:
     """Return the median slope between blocks and its interval."""
     size = -(-len(when) // MOST_BLOCKS)
     whole = len(when) // size * size  # the newest that fill blocks

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import Mask
     from stepscope.core.trace import Trace
 
 
@@ -83,7 +84,7 @@ def breakdown(trace: Trace, window: TraceWindow, roles: NDArray[np.int8]) -> Bre
 ROLES = (COMPUTE, COMMUNICATION, COPY)
 
 
-def time_of(trace: Trace, chosen: NDArray[np.bool_]) -> Intervals:
+def time_of(trace: Trace, chosen: Mask) -> Intervals:
     """Return the time that some events cover."""
     return union(trace.start[chosen], trace.end[chosen])
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.trace.links import Links
+    from stepscope.core.arrays import Floats, Integers
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.int64]
 
 COLLECTIVES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (kind, re.compile(pattern, re.IGNORECASE))
@@ -140,9 +140,9 @@ class Matched:
     """The same collectives of several ranks: rows are collectives, columns are ranks; NaN where a rank has none."""
 
     key: list[str]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    before: NDArray[np.float64]
+    start: Floats
+    end: Floats
+    before: Floats
     """(collectives, ranks, parts)"""
 
 
@@ -264,7 +264,7 @@ ROUNDS = 5
 """Rounds of refinement of the clocks; they settle in two or three."""
 
 
-def align(matched: Matched) -> tuple[NDArray[np.float64], float]:
+def align(matched: Matched) -> tuple[Floats, float]:
     """Return the clock of each rank against the first in ns, NaN where nothing joins them, and what spread remains.
 
     Only collectives that no rank can leave early are asked, if there are any.
@@ -279,7 +279,7 @@ def align(matched: Matched) -> tuple[NDArray[np.float64], float]:
     return offset, float(np.median(left[np.isfinite(left)])) if np.isfinite(left).any() else 0.0
 
 
-def _reached(end: NDArray[np.float64]) -> NDArray[np.float64]:
+def _reached(end: Floats) -> Floats:
     """Go from rank to rank along shared collectives, most shared first, and return the clocks that this gives."""
     has = np.isfinite(end)
     shared = has.astype(np.int64).T @ has.astype(np.int64)
@@ -295,7 +295,7 @@ def _reached(end: NDArray[np.float64]) -> NDArray[np.float64]:
         offset[new] = offset[old] + float(np.median(gap[np.isfinite(gap)]))
 
 
-def medians(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+def medians(values: Floats, axis: int) -> Floats:
     """Return medians of what is finite; NaN where nothing is."""
     finite = np.isfinite(values)
     lifted = np.sort(np.where(finite, values, np.inf), axis=axis)

@@ -33,11 +33,9 @@ from stepscope.core.numbers import format_change
 from stepscope.core.trace import RUNTIME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Integers
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.int64]
 
 KERNEL, OPERATOR, IDLE = "kernel", "operator", "idle"
 NOTHING = "host: nothing recorded"

@@ -24,11 +24,9 @@ from stepscope.analysis.trace.window import TraceWindow, steps
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Integers, Mask
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.int64]
 
 STEP, WHOLE = "step", "the window"
 MOST_REPLAYS = 5
@@ -188,7 +186,7 @@ def _outer(trace: Trace, chains: Chains, path: Path, part: TraceWindow) -> list[
     return rows
 
 
-def _gain(chains: Chains, removed: NDArray[np.bool_], part: TraceWindow) -> float:
+def _gain(chains: Chains, removed: Mask, part: TraceWindow) -> float:
     """Return by how many percent the step would be shorter if some edges took no time."""
     moments = chains.moments
     new = chains.replay(np.where(removed, 0, moments.edges.length))

@@ -21,14 +21,11 @@ from stepscope.analysis.trace.window import STEP
 from stepscope.core.trace import ANNOTATION, OPERATOR, RUNTIME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.trace.links import Links
     from stepscope.analysis.trace.window import TraceWindow
+    from stepscope.core.arrays import Integers, Mask
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 KINDS = (
     "compute",

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.trace.links import Links
+    from stepscope.core.arrays import Integers, Mask
     from stepscope.core.trace import Trace
 
-    Numbers = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 COMPILE, DATA, PEER, ALLOCATOR = "compile", "data", "peer", "allocator"
 SYNCHRONISATION, OPERATORS, PYTHON_TIME, LAUNCH, UNKNOWN = "synchronisation", "operators", "python", "launch", "unknown"
@@ -133,7 +132,7 @@ def launching(trace: Trace, links: Links) -> NDArray[Any]:
     return np.unique(trace.lane[rows])
 
 
-def launched(trace: Trace, links: Links, idle: Intervals) -> Numbers:
+def launched(trace: Trace, links: Links, idle: Intervals) -> Integers:
     """Return for each gap when the host began to launch what ended it; the end of the gap where nobody knows."""
     order = np.argsort(trace.start[links.device], kind="stable")
     first = np.searchsorted(trace.start[links.device][order], idle.end)
@@ -145,7 +144,7 @@ def launched(trace: Trace, links: Links, idle: Intervals) -> Numbers:
     return np.asarray(np.clip(begun, idle.start, idle.end), np.int64)
 
 
-def _within(intervals: Intervals, parts: Intervals) -> Numbers:
+def _within(intervals: Intervals, parts: Intervals) -> Integers:
     """Return how much of each part some intervals cover."""
     return covered(intervals, parts.end) - covered(intervals, parts.start)
 
@@ -193,7 +192,7 @@ def waiting_sites(trace: Trace, window: TraceWindow, links: Links) -> list[dict[
     ]
 
 
-def _idle_after(trace: Trace, rows: NDArray[Any], idle: Intervals) -> Numbers:
+def _idle_after(trace: Trace, rows: NDArray[Any], idle: Intervals) -> Integers:
     """Return the length of the gap that begins during each of some waits; 0 where none does."""
     place = np.searchsorted(idle.start, trace.start[rows], side="left")
     inside = place < len(idle.start)

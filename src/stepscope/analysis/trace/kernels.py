@@ -20,12 +20,10 @@ from stepscope.analysis.trace.spans import BLOCK, NONE, alone, inherited
 from stepscope.core.trace import MEMCPY, MEMSET
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.trace.window import TraceWindow
+    from stepscope.core.arrays import AnyIntegers, Mask
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.signedinteger[Any]]
 
 OTHER = "other"
 FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
@@ -84,12 +82,12 @@ def families(trace: Trace, links: Links | None = None) -> list[str]:
     return [NAMES[code] for code in family_codes(trace, links).tolist()]
 
 
-def family_codes(trace: Trace, links: Links) -> Integers:
+def family_codes(trace: Trace, links: Links) -> AnyIntegers:
     """Return the same as places in `NAMES`."""
     table = np.zeros(max(len(trace.names), 1), dtype=np.int8)
     for name in np.unique(trace.name[links.device]).tolist():
         table[name] = _family(trace.names[name])
-    found: Integers = table[trace.name[links.device]]
+    found: AnyIntegers = table[trace.name[links.device]]
     found[_in_optimizer(trace, links)] = NAMES.index("optimizer")
     found[roles(trace, links)[links.device] == COMMUNICATION] = NAMES.index(EXCHANGE)
     found[trace.kind[links.device] == MEMCPY] = NAMES.index(COPY)
@@ -105,7 +103,7 @@ def _family(name: str) -> int:
     return NAMES.index(next((family for text in told for family, pattern in FAMILIES if pattern.search(text)), OTHER))
 
 
-def _in_optimizer(trace: Trace, links: Links) -> NDArray[np.bool_]:
+def _in_optimizer(trace: Trace, links: Links) -> Mask:
     """Say which device events were launched inside an annotation such as `Optimizer.step#AdamW.step`."""
     codes = [code for code, name in enumerate(trace.names) if name.startswith("Optimizer.step")]
     if not codes or not len(links.host):
@@ -137,7 +135,7 @@ def family_table(trace: Trace, window: TraceWindow, links: Links | None = None) 
     return [{"family": NAMES[row.pop("code")]} | row for row in _costs(trace, window, links, code)]
 
 
-def _costs(trace: Trace, window: TraceWindow, links: Links, code: Integers) -> list[dict[str, Any]]:
+def _costs(trace: Trace, window: TraceWindow, links: Links, code: AnyIntegers) -> list[dict[str, Any]]:
     """Return what each group of device events costs inside the window, most time first."""
     start, end = (np.clip(column[links.device], window.start, window.end) for column in (trace.start, trace.end))
     groups = int(code.max(initial=-1)) + 1

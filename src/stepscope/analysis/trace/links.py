@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,24 +13,23 @@ from stepscope.core.trace import ANNOTATION, OPERATOR, RUNTIME
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import AnyIntegers, Mask
     from stepscope.core.trace import Trace
-
-    Integers = NDArray[np.signedinteger[Any]]
 
 
 @dataclass(frozen=True)
 class Links:
     """Host and device events of a trace, joined. Places count within `host`, `NONE` where there is nothing to join."""
 
-    host: Integers
+    host: AnyIntegers
     """Rows of operators, annotations and runtime calls, in the order of the trace."""
-    parent: Integers
+    parent: AnyIntegers
     """For each of `host`: the place of the innermost one around it, on the same thread."""
-    device: Integers
+    device: AnyIntegers
     """Rows of kernels, copies and fills, in the order of the trace."""
-    call: Integers
+    call: AnyIntegers
     """For each of `device`: the place of the runtime call that launched it."""
-    operator: Integers
+    operator: AnyIntegers
     """For each of `device`: the place of the innermost operator or annotation that launched it."""
 
 
@@ -51,15 +50,15 @@ def link(trace: Trace) -> Links:
     return Links(host, parent, device, call, operator)
 
 
-def _above_calls(kind: NDArray[np.int8], parent: Integers) -> Integers:
+def _above_calls(kind: NDArray[np.int8], parent: AnyIntegers) -> AnyIntegers:
     """Return for each host event the innermost one around it that is no runtime call."""
-    above: Integers = parent.copy()
+    above: AnyIntegers = parent.copy()
     while (inner := (above != NONE) & (kind[above] == RUNTIME)).any():
         above[inner] = parent[above[inner]]
     return above
 
 
-def _joined(keys: Integers, host: Integers, chosen: NDArray[np.bool_], wanted: Integers) -> NDArray[np.int32]:
+def _joined(keys: AnyIntegers, host: AnyIntegers, chosen: Mask, wanted: AnyIntegers) -> NDArray[np.int32]:
     """Return for each wanted key the first place in `host` that has it. Keys of 0 and below join nothing."""
     place = np.flatnonzero(chosen).astype(np.int32)
     key = keys[host[place]]

@@ -13,11 +13,9 @@ from stepscope.core.numbers import format_bytes
 from stepscope.core.trace import ABSENT, RUNTIME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from stepscope.core.arrays import Integers
     from stepscope.core.trace import Memory, Trace
 
-    Integers = NDArray[np.int64]
 
 POINTS = 400
 """Moments of a timeline that is drawn: about one per two pixels of a page."""

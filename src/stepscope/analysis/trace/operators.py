@@ -12,12 +12,10 @@ from stepscope.analysis.trace.window import STEP
 from stepscope.core.trace import ABSENT, RUNTIME
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.trace.window import TraceWindow
+    from stepscope.core.arrays import Integers
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.int64]
 
 MOST_SHAPES = 5
 """Shapes that are named per operator: those with the most device time, or host time without a device."""

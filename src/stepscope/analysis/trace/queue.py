@@ -15,12 +15,10 @@ from stepscope.analysis.trace.links import Links, link
 from stepscope.analysis.trace.spans import NONE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stepscope.analysis.trace.window import TraceWindow
+    from stepscope.core.arrays import Integers
     from stepscope.core.trace import Trace
 
-    Integers = NDArray[np.int64]
 
 FULL = 1000
 """Waiting launches from which a stream's queue counts as full: CUDA takes 1 024, then the launching call blocks."""

@@ -18,10 +18,10 @@ from stepscope.core.trace import KERNEL
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from stepscope.core.arrays import Mask
     from stepscope.core.trace import Trace
 
     Roles = NDArray[np.int8]
-    Mask = NDArray[np.bool_]
 
 NOTHING, COMPUTE, COPY, COMMUNICATION = 0, 1, 2, 3
 """Roles: no work of the device; kernels; copies and fills; collectives and sends between devices."""

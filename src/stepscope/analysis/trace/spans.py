@@ -6,7 +6,7 @@ Every function takes whole columns and answers in whole columns, exact in nanose
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.trace.window import Intervals
+    from stepscope.core.arrays import AnyIntegers, Floats, Mask
 
-    Integers = NDArray[np.signedinteger[Any]]
-    Floats = NDArray[np.float64]
 
 NONE = -1
 """The parent of a span that lies in no other; the event of a moment in which a thread does nothing."""
@@ -24,7 +23,9 @@ BLOCK = 2**17
 """Spans that are looked at together: these take some 20 MB."""
 
 
-def parents(thread: Integers, start: Integers, end: Integers, rows: Integers | None = None) -> NDArray[np.int32]:
+def parents(
+    thread: AnyIntegers, start: AnyIntegers, end: AnyIntegers, rows: AnyIntegers | None = None
+) -> NDArray[np.int32]:
     """Return for each span the innermost one of its thread that was running when it began; `NONE` if there is none.
 
     Times cut to microseconds let a child end after its parent, so what counts is the moment of its beginning. Spans are
@@ -62,7 +63,7 @@ def _line(parent: NDArray[np.int32]) -> list[int]:
     return line[::-1]
 
 
-def _parents_of_one(start: Integers, end: Integers) -> NDArray[np.int32]:
+def _parents_of_one(start: AnyIntegers, end: AnyIntegers) -> NDArray[np.int32]:
     """Return the parents in one thread: each asks the one before it, then whomever that one asks, in doubling steps."""
     asked = np.arange(-1, len(start) - 1, dtype=np.int32)
     waiting = np.flatnonzero(asked != NONE).astype(np.int32)
@@ -73,17 +74,17 @@ def _parents_of_one(start: Integers, end: Integers) -> NDArray[np.int32]:
     return asked
 
 
-def depths(parent: Integers) -> Integers:
+def depths(parent: AnyIntegers) -> AnyIntegers:
     """Return how many spans enclose each."""
     depth = np.zeros(len(parent), dtype=np.int32)
-    above: Integers = parent.copy()
+    above: AnyIntegers = parent.copy()
     while (inside := above != NONE).any():
         depth[inside] += 1
         above[inside] = parent[above[inside]]
     return depth
 
 
-def roots(parent: Integers) -> Integers:
+def roots(parent: AnyIntegers) -> AnyIntegers:
     """Return the outermost span around each: itself if it lies in no other."""
     root = np.arange(len(parent), dtype=np.int64)
     while (inside := parent[root] != NONE).any():
@@ -91,18 +92,18 @@ def roots(parent: Integers) -> Integers:
     return root
 
 
-def own_time(start: Integers, end: Integers, parent: Integers) -> Integers:
+def own_time(start: AnyIntegers, end: AnyIntegers, parent: AnyIntegers) -> AnyIntegers:
     """Return each span's time without its direct children, each of which counts as far as it lies inside."""
-    own: Integers = end - start
+    own: AnyIntegers = end - start
     inner = np.flatnonzero(parent != NONE)
     outer = parent[inner]
     np.subtract.at(own, outer, np.minimum(end[inner], end[outer]) - start[inner])
     return np.asarray(np.maximum(own, 0))
 
 
-def with_children(value: Integers, parent: Integers) -> Integers:
+def with_children(value: AnyIntegers, parent: AnyIntegers) -> AnyIntegers:
     """Return each span's value plus those of all spans inside it."""
-    total: Integers = value.copy()
+    total: AnyIntegers = value.copy()
     depth = depths(parent)
     for level in range(int(depth.max(initial=0)), 0, -1):
         inner = np.flatnonzero(depth == level)
@@ -110,7 +111,7 @@ def with_children(value: Integers, parent: Integers) -> Integers:
     return total
 
 
-def outermost(label: Integers, parent: Integers) -> NDArray[np.bool_]:
+def outermost(label: AnyIntegers, parent: AnyIntegers) -> Mask:
     """Say which spans lie in no span of the same label: what a sum over a label may count once."""
     alone = np.ones(len(parent), dtype=np.bool_)
     above = parent.copy()
@@ -120,9 +121,9 @@ def outermost(label: Integers, parent: Integers) -> NDArray[np.bool_]:
     return alone
 
 
-def inherited(mark: NDArray[np.bool_], parent: Integers) -> NDArray[np.bool_]:
+def inherited(mark: Mask, parent: AnyIntegers) -> Mask:
     """Say which spans are marked or lie in one that is."""
-    marked: NDArray[np.bool_] = mark.copy()
+    marked: Mask = mark.copy()
     above = parent.copy()
     while (inside := above != NONE).any():
         marked[inside] |= mark[above[inside]]
@@ -130,7 +131,7 @@ def inherited(mark: NDArray[np.bool_], parent: Integers) -> NDArray[np.bool_]:
     return marked
 
 
-def alone(start: Integers, end: Integers, group: Integers, groups: int) -> Integers:
+def alone(start: AnyIntegers, end: AnyIntegers, group: AnyIntegers, groups: int) -> AnyIntegers:
     """Return for each group the time in which it runs and no other group does: what its absence could save at most.
 
     Spans are given by start. Many are taken in blocks of time, so that memory stays small.
@@ -146,7 +147,7 @@ def alone(start: Integers, end: Integers, group: Integers, groups: int) -> Integ
     return found
 
 
-def _alone(start: Integers, end: Integers, group: Integers, groups: int) -> Integers:
+def _alone(start: AnyIntegers, end: AnyIntegers, group: AnyIntegers, groups: int) -> AnyIntegers:
     """All spans of a moment are of one group if and only if n·Σg² = (Σg)², in whole numbers and so exactly."""
     time, running = _running(start, end, np.stack([np.ones_like(group), group, group * group]))
     count, total, squares = running
@@ -154,7 +155,7 @@ def _alone(start: Integers, end: Integers, group: Integers, groups: int) -> Inte
     return _sums(total[single] // count[single], np.diff(time)[single], groups)
 
 
-def shares(start: Integers, end: Integers) -> Floats:
+def shares(start: AnyIntegers, end: AnyIntegers) -> Floats:
     """Return each span's part of the time: a moment is divided evenly among the spans that run in it.
 
     The parts sum to the time in which anything runs.
@@ -165,7 +166,7 @@ def shares(start: Integers, end: Integers) -> Floats:
     return np.asarray(clock[np.searchsorted(time, end)] - clock[np.searchsorted(time, start)], dtype=np.float64)
 
 
-def covered(intervals: Intervals, at: Integers) -> Integers:
+def covered(intervals: Intervals, at: AnyIntegers) -> AnyIntegers:
     """Return how much of the time before each moment the intervals cover."""
     if not len(intervals.start):
         return np.zeros(len(at), dtype=np.int64)
@@ -179,10 +180,10 @@ def covered(intervals: Intervals, at: Integers) -> Integers:
 class SpanPieces:
     """What threads did, moment by moment: consecutive pieces of the innermost span, by thread and time."""
 
-    thread: Integers
-    start: Integers
-    end: Integers
-    event: Integers
+    thread: AnyIntegers
+    start: AnyIntegers
+    end: AnyIntegers
+    event: AnyIntegers
     """The innermost span; `NONE` where the thread was in none."""
 
     def of(self, thread: int) -> SpanPieces:
@@ -191,7 +192,7 @@ class SpanPieces:
         return SpanPieces(*(column[first:last] for column in (self.thread, self.start, self.end, self.event)))
 
 
-def pieces(thread: Integers, start: Integers, end: Integers, parent: Integers) -> SpanPieces:
+def pieces(thread: AnyIntegers, start: AnyIntegers, end: AnyIntegers, parent: AnyIntegers) -> SpanPieces:
     """Cut the spans of each thread into what was innermost when; between them the thread was in none.
 
     A span that ends before one inside it (times cut to microseconds do that) lasts until that one ends.
@@ -208,16 +209,16 @@ def pieces(thread: Integers, start: Integers, end: Integers, parent: Integers) -
     return SpanPieces(threads[real], time[real], time[real + 1], inner[real])
 
 
-def _lasting(end: Integers, parent: Integers, depth: Integers) -> Integers:
+def _lasting(end: AnyIntegers, parent: AnyIntegers, depth: AnyIntegers) -> AnyIntegers:
     """Return the ends, each no earlier than those of the spans inside."""
-    ends: Integers = end.copy()
+    ends: AnyIntegers = end.copy()
     for level in range(int(depth.max(initial=0)), 0, -1):
         inner = np.flatnonzero(depth == level)
         np.maximum.at(ends, parent[inner], ends[inner])
     return ends
 
 
-def _running(start: Integers, end: Integers, values: Integers) -> tuple[Integers, Integers]:
+def _running(start: AnyIntegers, end: AnyIntegers, values: AnyIntegers) -> tuple[AnyIntegers, AnyIntegers]:
     """Return the moments at which anything begins or ends, and the sums of the values of what runs between them."""
     time = np.r_[start, end]
     order = np.argsort(time, kind="stable")
@@ -225,5 +226,5 @@ def _running(start: Integers, end: Integers, values: Integers) -> tuple[Integers
     return time[order], running[:, :-1]
 
 
-def _sums(group: Integers, width: Integers, groups: int) -> Integers:
+def _sums(group: AnyIntegers, width: AnyIntegers, groups: int) -> AnyIntegers:
     return np.bincount(group, weights=width, minlength=groups).astype(np.int64)

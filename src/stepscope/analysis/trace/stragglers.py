@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stepscope.analysis.trace.collectives import Matched
+    from stepscope.core.arrays import Floats
 
-    Floats = NDArray[np.float64]
 
 WORTH_RATIO = 0.02
 """Share of the window that a rank must come late, in all, to be called a straggler: kernels alone vary by 1 to 2 %."""

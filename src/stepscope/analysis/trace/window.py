@@ -13,10 +13,8 @@ from stepscope.core.trace import ANNOTATION, RANGE, Sparse
 from stepscope.core.trace import Trace as Trace  # noqa: PLC0414 - analyses take it from here
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from stepscope.core.arrays import Integers, Mask
 
-    Numbers = NDArray[np.int64]
-    Mask = NDArray[np.bool_]
 
 GPU, STEPS, HOST, GIVEN = "gpu_events", "profiler_steps", "host_events", "given"
 """Kinds of window: from the first to the last device event; from the first to the last ProfilerStep; the same of host
@@ -29,8 +27,8 @@ STEP = re.compile(r"^ProfilerStep\s*#?\s*(\d+)")
 class Intervals(NamedTuple):
     """Stretches of time that do not touch each other, in order. Times in ns."""
 
-    start: Numbers
-    end: Numbers
+    start: Integers
+    end: Integers
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def step_window(trace: Trace) -> TraceWindow | None:
     return TraceWindow(STEPS, min(step.start for step in found), max(step.end for step in found)) if found else None
 
 
-def _span(kind: str, start: Numbers, end: Numbers) -> TraceWindow:
+def _span(kind: str, start: Integers, end: Integers) -> TraceWindow:
     return TraceWindow(kind, int(start.min()), int(end.max())) if len(start) else TraceWindow(kind, 0, 0)
 
 
@@ -125,7 +123,7 @@ def _between(column: Sparse, begin: int, end: int) -> Sparse:
     return Sparse(column.rows[first:last] - begin, column.values[first:last])
 
 
-def union(start: Numbers, end: Numbers) -> Intervals:
+def union(start: Integers, end: Integers) -> Intervals:
     """Return the time that any of these intervals covers."""
     kept = end > start
     if not kept.all():
@@ -167,7 +165,7 @@ def common(one: Intervals, other: Intervals) -> Intervals:
     return union(edge[:-1][inside], edge[1:][inside])
 
 
-def _covers(intervals: Intervals, moment: Numbers) -> Mask:
+def _covers(intervals: Intervals, moment: Integers) -> Mask:
     """Say for each moment whether the intervals cover the time right after it."""
     place = np.searchsorted(intervals.start, moment, side="right") - 1
     return (place >= 0) & (moment < intervals.end[np.maximum(place, 0)])
