@@ -23,18 +23,18 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     """The numbers behind it, in base units, as plain values that JSON can hold."""
     gain_ratio: float | None = None
-    """Share of the time that the remedy would save at most; None if that cannot be told."""
+    """Share of the time that the remedy would save at most; None if that cannot be determined."""
     confidence: float | None = None
     """How sure it is, 0 to 1; None if nobody judged that."""
     cost_seconds: float | None = None
-    """Seconds of the run that it has cost; None if it costs none, or that cannot be told."""
+    """Seconds of the run that it has cost; None if it costs none, or that cannot be determined."""
     expected_gain: str = ""
     """What the remedy would bring, in words with the formula's numbers: "step 212 -> 84 ms if loading keeps up"."""
     rank: int | None = None
     """The rank that it is about; None if it is about all."""
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "kind": self.kind,
             "text": self.text,

@@ -9,6 +9,7 @@ from xml.sax.saxutils import escape, quoteattr
 from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_change, format_value
+from stepscope.reports.report_markdown import text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from stepscope.analysis.compare.gate import Judgement
 
 MARKS = {PASSED: "passed", FAILED: "**failed**", UNDECIDED: "undecided", NOT_JUDGED: "**not judged**"}
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 
 def value(number: float | None, unit: str) -> str:
@@ -42,7 +42,7 @@ def markdown(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
 
 
 def _page(comparison: Comparison, *, strict: bool) -> Iterator[str]:
-    yield f"### {_plain(comparison.b)} beside {_plain(comparison.a)}"
+    yield f"### {text(comparison.b)} beside {text(comparison.a)}"
     yield ""
     if comparison.gates:
         stopped = [item for item in comparison.gates if item.stops(strict=strict)]
@@ -50,13 +50,15 @@ def _page(comparison: Comparison, *, strict: bool) -> Iterator[str]:
         yield ""
         yield "| gate | result | why |"
         yield "|---|---|---|"
-        yield from (f"| {_plain(item.gate)} | {MARKS[item.result]} | {_plain(item.why)} |" for item in comparison.gates)
+        yield from (
+            f"| {text(item.gate)} | {MARKS[item.result]} | {text(item.why, 2000)} |" for item in comparison.gates
+        )
         yield ""
     yield "| quantity | A | B | difference | interval | verdict |"
     yield "|---|---:|---:|---:|---:|---|"
     yield from (_row(item) for item in comparison.quantities)
     yield ""
-    yield from (f"- {_plain(item.text)}" for item in comparison.findings)
+    yield from (f"- {text(item.text, 2000)}" for item in comparison.findings)
     if comparison.findings:
         yield ""
 
@@ -64,12 +66,8 @@ def _page(comparison: Comparison, *, strict: bool) -> Iterator[str]:
 def _row(item: Compared) -> str:
     found = item.found
     values = (value(number, item.unit) for number in (found.a, found.b))
-    cells = [_plain(item.quantity), *values, format_change(found.ratio), interval(found), found.verdict]
+    cells = [text(item.quantity), *values, format_change(found.ratio), interval(found), found.verdict]
     return f"| {' | '.join(cells)} |"
-
-
-def _plain(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", UNSAFE.sub(REPLACEMENT, " ".join(text.split())))
 
 
 def junit(comparisons: Sequence[Comparison], *, strict: bool = False) -> str:
@@ -101,9 +99,9 @@ def _case(item: Judgement, suite: str, *, strict: bool) -> str:
     return f"    <testcase classname={suite} name={_attribute(item.gate)}>{inside}</testcase>\n"
 
 
-def _attribute(text: str) -> str:
-    return quoteattr(UNSAFE.sub(REPLACEMENT, " ".join(text.split())))
+def _attribute(value: str) -> str:
+    return quoteattr(UNSAFE.sub(REPLACEMENT, " ".join(value.split())))
 
 
-def _text(text: str) -> str:
-    return escape("\n".join(UNSAFE.sub(REPLACEMENT, line) for line in text.split("\n")))
+def _text(value: str) -> str:
+    return escape("\n".join(UNSAFE.sub(REPLACEMENT, line) for line in value.split("\n")))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -73,3 +76,35 @@ def named(name: str, limit: int = 70) -> Markup:
     """Return a long name, shortened, with the full name as its tooltip."""
     short = name if len(name) <= limit else name[: limit - 1] + "…"
     return tag("span", short, class_="name", title=name if short != name else None)
+
+
+def document(title: str, body: Sequence[Any], style: str, extra_style: str = "", script: str = "") -> str:
+    """Return a page in one file; its policy allows its own style and script, by their hashes, and no other source.
+
+    Args:
+        title: of the page.
+        body: its children.
+        style: name of the style sheet in this room.
+        extra_style: CSS that comes first.
+        script: JavaScript that runs at the end of the body; without it the page is static.
+    """
+    own = files("stepscope.reports").joinpath(style).read_text(encoding="utf-8")
+    css = f"{extra_style}\n{own}" if extra_style else own
+    code = script.replace("</script", "<\\/script")
+    allowed = ["default-src 'none'", f"style-src '{_digest(css)}'", "base-uri 'none'", "form-action 'none'"]
+    if script:
+        allowed += [f"script-src '{_digest(code)}'", "img-src data: blob:"]
+    head = [
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content="; ".join(allowed)),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        tag("style", Markup(css)),
+    ]
+    end = tag("script", Markup(code)) if script else None
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body, end), lang='en')}\n"
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

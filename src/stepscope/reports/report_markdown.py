@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.names import REPLACEMENT, UNSAFE
 from stepscope.core.numbers import format_change, format_value
 from stepscope.core.vocabulary import matches
+from stepscope.reports.report_sections import flat, moment, own_cost, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,11 +46,6 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
     for row in rows:
         yield "| " + " | ".join(row) + " |"
     yield ""
-
-
-def moment(seconds: float | None) -> str:
-    """Return a time in UTC."""
-    return "unknown" if not seconds else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def _head(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -103,8 +97,7 @@ def _performance(facts: Mapping[str, Any]) -> Iterator[str]:
         ]
         whole = ["**the step**", "", *(format_value(taken["step"][key], "seconds") for key in keys)]
         yield from _table(["phase", "share", "per step", "p50", "p95", "max"], [*rows, whole])
-    cost = f", {format_value(own['cost_ratio'], 'ratio')} of the time" if own["cost_ratio"] is not None else ""
-    yield f"Watching: {own['rows']:,} rows, {own['lost']:,} lost, {own['refused']:,} refused{cost}."
+    yield own_cost(own)
     yield ""
 
 
@@ -199,20 +192,6 @@ def _environment(facts: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     about = facts["run"]
     keys = ("host", "platform", "python", "cpu", "memory", "git", "command", "world_size")
-    rows = [[key, text(_words(about[key]))] for key in keys if about.get(key) not in (None, "", {})]
-    rows += [[f"config {text(key)}", text(value)] for key, value in _flat(about.get("config"))][:CONFIG]
+    rows = [[key, text(text_of(about[key]))] for key in keys if about.get(key) not in (None, "", {})]
+    rows += [[f"config {text(key)}", text(value)] for key, value in flat(about.get("config"))][:CONFIG]
     yield from _table(["", ""], rows)
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_words(item)}" for key, item in value.items() if item not in (None, "", {}))
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _flat(config: Any, above: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(config, dict):
-        for key, value in config.items():
-            yield from _flat(value, f"{above}.{key}" if above else str(key))
-    elif above:
-        yield above, _words(config)

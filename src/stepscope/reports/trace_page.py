@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from stepscope.analysis.trace.stragglers import CAUSES
 from stepscope.reports import trace_sections
-from stepscope.reports.markup import Markup, named, table, tag
+from stepscope.reports.markup import Markup, document, named, table, tag
 from stepscope.reports.trace_drawings import course, duration, waiting
 
 if TYPE_CHECKING:
@@ -46,23 +43,7 @@ def page(facts: Mapping[str, Any]) -> str:
         _courses(ranks, facts.get("many_ranks")),
         [_rank(rank, opened=place == 0, alone=len(ranks) == 1) for place, rank in enumerate(ranks[:MOST_RANKS])],
     ]
-    return "<!doctype html>\n" + _document(title, body) + "\n"
-
-
-def _document(title: str, body: Sequence[Any]) -> Markup:
-    """Return the document around a body; its policy allows this one style and nothing else."""
-    style = files("stepscope.reports").joinpath("trace_page.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    head = [
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("title", title),
-        tag("style", Markup(style)),
-    ]
-    return tag("html", tag("head", head), tag("body", body), lang="en")
+    return document(title, body, "trace_page.css")
 
 
 def _title(ranks: Sequence[Mapping[str, Any]]) -> str:

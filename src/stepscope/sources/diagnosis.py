@@ -1,4 +1,4 @@
-"""The diagnosis of a run as plain data: what page, terminal, report and command line show alike."""
+"""The diagnosis of a run as plain data, for page, terminal, report and command line."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def diagnose(past: Past) -> dict[str, Any]:
 
 
 def _devices(past: Past, evidence: Evidence) -> int:
-    """Return what is paid for: GPUs of the run, or machines where it has none."""
+    """Return the number of paid devices: GPUs of the run, or machines if it has no GPU."""
     cards = [name for name in evidence.series if name.startswith("gpu/") and name.endswith("/memory_total_bytes")]
     nodes = {node.node for node in read_nodes(RunFolder(past.path))[0]}
     return sum(len(evidence.series[name]) for name in cards) or max(1, len(nodes))
 
 
 def diagnose_imported(run: Imported) -> dict[str, Any]:
-    """Return the verdict of a run that another tool recorded."""
+    """Return the diagnosis of a run that another tool recorded."""
     name = str(run.facts.get("name") or run.path)
     about = {"id": run.path, "name": name, "project": "", "path": run.path, "state": "", "format": run.format}
     return {**_told(about, evidence_of_imported(run)), "devices": 1}
 
 
 def diagnose_operations(path: str, columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the verdict on the operations of a pipelined training: who is late, and what that costs."""
+    """Return the diagnosis of a pipelined training: which stage or replica is late, and the cost."""
     step, replica, stage, sequence = (columns[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
     start, seconds = (columns[name].astype(np.float64) for name in ("start_ts", "duration"))
     kind = columns["optype"].astype(object)

@@ -1,4 +1,4 @@
-"""Read what a diagnosis needs: from a recorded run, however long, or from a run of another tool."""
+"""Read the evidence for a diagnosis from a recorded run of any length, or from a run of another tool."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 MOST_STEPS = 200_000
-"""Steps up to which every one is read with its phases; a longer run is read as blocks of steps."""
+"""Steps that are read one by one with their phases; a longer run is read in blocks."""
 BLOCKS = 10_000
 """Blocks of steps of a longer run."""
 POINTS, LOSS_POINTS = 4000, 50_000
-"""Points of a series, and of a loss, beyond which they are joined to means."""
+"""Points of a series, and of a loss; longer series are averaged."""
 USELESS = ("stepscope/", PHASE, STEP, "steps_total")
-"""Metrics that say nothing here, or are read otherwise."""
+"""Metrics that are irrelevant here, or read separately."""
 
 
 def evidence_of(past: Past) -> Evidence:
-    """Return what is known of the last attempt of a run."""
+    """Return the evidence of the last attempt of a run."""
     counts = take_snapshot(RunFolder(past.path)).counts()
     last = max(past.attempts, default=0)
     if counts.get(STEP, 0) > MOST_STEPS:
@@ -130,7 +130,7 @@ def _series(past: Past, counts: Mapping[str, int], attempt: int) -> dict[str, di
 
 
 def is_loss(name: str) -> bool:
-    """Say whether a metric is a loss, by the last part of its name."""
+    """Return whether a metric is a loss, by the last part of its name."""
     return name.replace("_", "/").rsplit("/", 1)[-1] == "loss" or name == "loss"
 
 
@@ -166,7 +166,7 @@ def _processors(meta: Mapping[str, Any], series: Mapping[str, Mapping[int, Track
 
 
 def evidence_of_imported(run: Imported) -> Evidence:
-    """Return what a run of another tool tells: of each rank its steps, where their durations are known, and series."""
+    """Return the evidence of a run of another tool: its series, and the steps of each rank if timed."""
     columns = {main: _in_our_unit(run.columns[name], name) for main, name in by_canonical(run.names()).items()}
     series = {name: _by_rank(column) for name, column in columns.items() if not name.startswith(USELESS)}
     series = {name: tracks for name, tracks in series.items() if tracks}
@@ -179,7 +179,7 @@ def evidence_of_imported(run: Imported) -> Evidence:
 
 
 def _in_our_unit(column: ImportedSeries, name: str) -> ImportedSeries:
-    """Return a series under one of its other names in the unit of its own: `gpu_utilization` is percent."""
+    """Return a series in our unit: `gpu_utilization`, for example, is in percent."""
     factor = aliases[name].factor if name in aliases else 1.0
     return column if factor == 1.0 else replace(column, value=column.value * factor)
 
@@ -211,7 +211,7 @@ def _imported_steps(columns: Mapping[str, ImportedSeries]) -> list[RankSteps]:
 
 
 def _logged_steps(rank: int, series: Mapping[str, Logged]) -> RankSteps | None:
-    """Return the steps of one rank as a log tells them, each row with as many as it stands for; None if it does not."""
+    """Return the logged steps of one rank, each row weighted by the steps it stands for; None without step times."""
     lasted = series.get(STEP)
     kept = np.isfinite(lasted.value) & (lasted.value >= 0) if lasted is not None else np.zeros(0, bool)
     if lasted is None or not kept.any():
@@ -251,7 +251,7 @@ def _steps_of_rows(step: Integers, seconds: Floats, when: Floats) -> Floats:
 
 
 def _beside(one: Logged, step: Integers) -> Floats:
-    """Return a metric at the steps of others; NaN where it has none."""
+    """Return a metric at the given steps; NaN where it is missing."""
     order = np.argsort(step, kind="stable")
     finite = np.isfinite(one.value)
     values = np.empty(len(step))

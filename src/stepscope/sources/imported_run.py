@@ -1,4 +1,4 @@
-"""What an importer has read, as a run of ours on disk: the same files as a watcher leaves, sealed."""
+"""Store a run that an importer has read as a run of ours: the same sealed files that a watcher writes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 NODE = "imported"
 PORTION = 1_000_000
-"""Points of one sealed file, about."""
+"""Approximate number of points per sealed file."""
 SECOND = 1_000_000
 EARLIEST = 1e8
-"""Seconds since 1970 before which a time counts from the beginning of its run (it would be in 1973)."""
+"""Smaller times, in seconds, count from the start of the run (as dates they would lie before 1973)."""
 LATEST = 2**62 // SECOND
 STATES = ("finished", "interrupted", "failed", "killed", "oom-killed", "preempted", "lost")
 OWN_FACTS = ("id", "name", "project", "created", "state", "cause", "config", "events")
-"""Facts of our own exports, which become those of the run; all others are kept as what the source said."""
+"""Facts of our own exports that become facts of the run; all others are stored as facts of the source."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Stored:
     source: str
     notes: tuple[str, ...]
     existed: bool = False
-    """Whether a run with this id and content was there already, and nothing was written."""
+    """Whether a run with this id and content existed, so that nothing was written."""
 
 
 def store(
@@ -68,14 +68,14 @@ def store(
     """Write a run below `root`, whole or not at all.
 
     Args:
-        run: what was read.
+        run: the imported run.
         root: folder that holds the runs.
-        project: its project; without, the one that an export of ours names, else "imported".
-        run_id: its id; without, that of an export of ours, else one made of its time and content.
-        told: called with the number of points whenever some are written.
+        project: its project; by default that of our own export, else "imported".
+        run_id: its id; by default that of our own export, else made of its time and content.
+        told: called with the number of points after each write.
 
     Raises:
-        StepscopeError: it has no points, or a run of that id is there and is another one.
+        StepscopeError: it has no points, or another run has that id.
     """
     count = sum(map(len, run.columns.values()))
     if not count:
@@ -118,7 +118,7 @@ def _new_id(seconds: float, digest: int) -> str:
 
 
 def _digest(run: Imported) -> int:
-    """Return a number that two different contents hardly share."""
+    """Return a checksum of the content."""
     value = 0
     for name in run.names():
         series = run.columns[name]
@@ -129,7 +129,7 @@ def _digest(run: Imported) -> int:
 
 
 def _base(run: Imported) -> int:
-    """Return when the run began, in microseconds since 1970: told, by its first point, or before its file was done."""
+    """Return the start in microseconds since 1970: as recorded, from the first point, or from the age of the file."""
     told = run.facts.get("created")
     if isinstance(told, (int, float)) and not isinstance(told, bool) and EARLIEST < told < LATEST:
         return round(told * SECOND)
@@ -175,7 +175,7 @@ def _write(run: Imported, folder: RunFolder, base: int, about: dict[str, Any], t
 
 
 def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
-    """Write down how far the ranks of an attempt came; samples of a machine alone belong to a rank 0."""
+    """Record the progress of the ranks of an attempt; samples of a machine alone belong to rank 0."""
     told = run.facts.get("state")
     state, cause = (told, str(run.facts.get("cause") or "")) if told in STATES else ("finished", "")
     ranks = [rank for rank in np.unique(points.rank).tolist() if rank >= 0]
@@ -191,7 +191,7 @@ def _note_ranks(node: NodeState, points: Points, run: Imported) -> None:
 
 
 def _portions(run: Imported, base: int) -> Iterator[tuple[int, int, Points]]:
-    """Yield the points of each attempt in parts that a file may hold: attempt, number of the part, points."""
+    """Yield attempt, number and points of each part, small enough for one file."""
     attempts = sorted({int(one) for series in run.columns.values() for one in np.unique(series.attempt)})
     for attempt in attempts:
         number, waiting, size = 0, [], 0
@@ -224,7 +224,7 @@ def _points(name: str, series: ImportedSeries, attempt: int, base: int) -> Point
 
 
 def _counted(rank: NDArray[np.int32]) -> Integers:
-    """Return the place of each point among those of its rank."""
+    """Return the index of each point among the points of its rank."""
     found = np.empty(len(rank), np.int64)
     for one in np.unique(rank):
         mine = rank == one
@@ -233,7 +233,7 @@ def _counted(rank: NDArray[np.int32]) -> Integers:
 
 
 def _microseconds(seconds: Floats, base: int) -> Integers:
-    """Return times since 1970; a small one counts from the beginning, one that is not known is the beginning."""
+    """Return times in microseconds since 1970; a small time counts from the start, an unknown time is the start."""
     with np.errstate(invalid="ignore"):
         relative = np.abs(seconds) < EARLIEST
         wrong = ~np.isfinite(seconds) | (np.abs(seconds) >= LATEST)

@@ -1,4 +1,4 @@
-"""A recorded run in the form that comparison takes: its curves under canonical names, and what it ran on and with."""
+"""A run in the form that comparison takes: curves under canonical names, hardware and settings."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 FINE_POINTS = 2_000_000
-"""Points of a metric up to which they are compared one by one; beyond, as means of blocks."""
+"""Points of a metric that are compared one by one; longer series are compared as means of blocks."""
 COARSE_POINTS = 100_000
 ABSOLUTE = 1e8
-"""Seconds from which a time is one since 1970, and not since the beginning of a run."""
+"""Larger times, in seconds, count from 1970; smaller times from the start of the run."""
 SUMS = frozenset({"samples", "tokens", "samples_per_second", "tokens_per_second"})
-"""Metrics of which the ranks together have the sum."""
+"""Metrics that add up over the ranks."""
 PEAK = "memory/peak_bytes"
 PEAKS = ("gpu/*/memory_peak_bytes", "gpu/*/memory_used_bytes", "process/*/memory_bytes")
-"""What stands for the peak of memory where the run does not say it itself, the best first."""
+"""Metrics that stand in for a missing peak of memory, best first."""
 PACKAGES = frozenset({"torch", "jax", "tensorflow", "lightning", "pytorch_lightning", "transformers", "accelerate"})
 BATCH = re.compile(r"batch|accum|world_size|num_gpus|devices|sequence_length|seq_len|block_size", re.IGNORECASE)
 BUILD = re.compile(r"version|commit|python|torch|cuda|triton|jax|numpy", re.IGNORECASE)
@@ -44,7 +44,7 @@ PLANNED = re.compile(
     r"_(?:steps|iterations))",
     re.IGNORECASE,
 )
-"""Settings that say how many steps a run is to do."""
+"""Settings that give the planned number of steps."""
 
 
 def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
@@ -66,7 +66,7 @@ def of_past(past: Past, asked: Collection[str] = ()) -> Recording:
 
 
 def planned_in(facts: dict[str, Any]) -> int | None:
-    """Return how many steps a run was to do by its settings; None if they do not say, or say several things."""
+    """Return the planned number of steps from the settings; None if it is missing or ambiguous."""
     found = {
         int(value)
         for name, value in facts.items()
@@ -79,7 +79,7 @@ def planned_in(facts: dict[str, Any]) -> int | None:
 
 
 def wanted(name: str, asked: Collection[str]) -> bool:
-    """Say whether a metric is compared, of those that nobody asked for the usual ones."""
+    """Return whether to compare a metric: those asked for, and the usual metrics."""
     main = canonical(name)
     known = (
         main in SUMS or main in {STEP, PEAK, LEARNING_RATE} or main.startswith(PHASE) or main in asked or name in asked
@@ -111,7 +111,7 @@ def curves_of(series: dict[str, PointArrays]) -> dict[str, Curve]:
 
 
 def _start(series: dict[str, PointArrays]) -> float:
-    """Return when the run began, on the clock of its points: at the beginning of the first step."""
+    """Return the start of the first step, on the clock of the points."""
     firsts = []
     for name, points in series.items():
         known = np.isfinite(points.time) & np.isfinite(points.value)
@@ -122,7 +122,7 @@ def _start(series: dict[str, PointArrays]) -> float:
 
 
 def span_of(series: dict[str, PointArrays]) -> tuple[float, float] | None:
-    """Return when the steps began and ended; None if the source tells no time, or only that since its beginning."""
+    """Return start and end of the steps; None if the source has no absolute times."""
     times = series[STEP].time if STEP in series else np.empty(0)
     times = times[np.isfinite(times)]
     return (float(times.min()), float(times.max())) if len(times) and times.min() > ABSOLUTE else None
@@ -149,7 +149,7 @@ def _add_rates(curves: dict[str, Curve]) -> None:
 
 
 def _with_time(curves: dict[str, Curve]) -> dict[str, Curve]:
-    """Where a source tells no time, let the durations of the steps be its clock."""
+    """Use the durations of the steps as a clock if the source has no times."""
     step = curves.get(STEP)
     if step is None or not len(step) or np.isfinite(step.elapsed).any():
         return curves
@@ -164,7 +164,7 @@ def _with_time(curves: dict[str, Curve]) -> dict[str, Curve]:
 
 
 def past_facts(past: Past, series: dict[str, PointArrays]) -> dict[str, Any]:
-    """Return what a run ran on and with, by the names of `analysis.likeness`."""
+    """Return hardware, batch, build and settings of a run, named as in `analysis.compare.likeness`."""
     meta = past.meta
     part: Callable[[str], dict[str, Any]] = lambda key: meta[key] if isinstance(meta.get(key), dict) else {}  # noqa: E731
     memory = part("memory").get("total_bytes")
@@ -189,7 +189,7 @@ def past_facts(past: Past, series: dict[str, PointArrays]) -> dict[str, Any]:
 
 
 def category_of(key: str) -> str:
-    """Return the name of a fact by what its own name says."""
+    """Return the name of a fact with its category in front."""
     for what, pattern in (("batch", BATCH), ("build", BUILD), ("hardware", HARDWARE)):
         if pattern.search(key):
             return f"{what}/{key}"
@@ -197,7 +197,7 @@ def category_of(key: str) -> str:
 
 
 def flat(tree: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Yield the plain values of a configuration with their paths, not too many."""
+    """Yield the plain values of a configuration with their paths, up to a limit."""
     if not isinstance(tree, dict) or depth > 8:
         return
     for number, (key, value) in enumerate(tree.items()):

@@ -46,7 +46,7 @@ class Range:
     definition: str
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
 
@@ -91,7 +91,7 @@ def to_facts(group: Group, made: str = "") -> dict[str, Any]:
 
 
 def is_baseline(facts: Any) -> bool:
-    """Say whether plain values claim to be a baseline."""
+    """Return whether plain values claim to be a baseline."""
     return isinstance(facts, dict) and facts.get("format") == FORMAT
 
 

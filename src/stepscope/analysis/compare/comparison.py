@@ -76,7 +76,7 @@ class Compared:
     found: Difference
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         found = self.found
         interval = None if found.low is None else [found.low, found.high]
         return {
@@ -112,7 +112,7 @@ class Comparison:
         return next((item for item in self.quantities if item.quantity == name), None)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "a": self.a,
             "b": self.b,
@@ -200,7 +200,7 @@ def _said(found: Difference) -> str:
 
 
 def _alike(spec: Spec, found: Difference, groups: Sequence[Group]) -> bool:
-    """Say whether all steps may have changed as the fastest did; else the fastest do not stand for them."""
+    """Return whether all steps may have changed as the fastest did; else the fastest do not stand for them."""
     levels = measure(spec, groups, quiet=False)
     if not levels.groups or found.ratio is None:
         return True
@@ -287,7 +287,7 @@ def _along(
 
 
 def _is_total(spec: Spec, groups: Sequence[Group]) -> bool:
-    """Say whether the total time is asked for, and no run has a metric of that name."""
+    """Return whether the total time is asked for, and no run has a metric of that name."""
     return spec.name == TOTAL and not any(TOTAL in run.curves for run in _runs(groups))
 
 
@@ -368,7 +368,7 @@ def _usual_of_curve(name: str, groups: Sequence[Sequence[Curve]], schedule: Sche
 
 
 def _is_peak(name: str) -> bool:
-    """Say whether a metric is a peak of memory; those of single GPUs have become one."""
+    """Return whether a metric is a peak of memory; those of single GPUs have become one."""
     return "peak" in name and not name.startswith("gpu/")
 
 

@@ -230,7 +230,7 @@ def verdict_of(low: float, high: float, kind: QuantityKind) -> str:
 
 
 def runs_needed(found: Difference, ratio: float) -> int | None:
-    """Return how many runs of each group would show a difference of this size in nine of ten cases; None if not known.
+    """Return how many runs of each group would show a difference of this size in nine of ten cases; None if unknown.
 
     Args:
         found: a comparison, whose noise is taken for that of every run.

@@ -62,16 +62,16 @@ class Judgement:
     why: str
 
     def stops(self, *, strict: bool = False) -> bool:
-        """Say whether it stops a change: failed and not judged always do, undecided if asked for."""
+        """Return whether it stops a change: failed and not judged always do, undecided if asked for."""
         return self.result in {FAILED, NOT_JUDGED} or (strict and self.result == UNDECIDED)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {"gate": self.gate, "result": self.result, "why": self.why}
 
 
 def judge(gate: Gate, found: Difference) -> Judgement:
-    """Hold a difference against a gate."""
+    """Compare a difference with a gate."""
     if found.verdict == NOT_COMPARABLE or found.low is None or found.high is None or found.ratio is None:
         return Judgement(gate.text, NOT_JUDGED, found.why)
     low, high = (found.low, found.high) if gate.rises else (-found.high, -found.low)

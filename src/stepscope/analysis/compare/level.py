@@ -28,20 +28,20 @@ FEWEST = 8
 WARM_STEPS, WARM_SHARE = 10, 0.05
 """Steps at the beginning that are not judged (compilation, caches, allocators): the more of both, a third at most."""
 STRETCHES, STRETCH = 64, 8
-"""Stretches that the steps are cut into at most, and steps of one at least."""
+"""Spans that the steps are cut into at most, and steps of one at least."""
 PROFILE = 16
-"""Stretches by which runs of one group are held beside each other."""
+"""Spans by which runs of one group are held side by side."""
 QUIET_SHARE = 0.25
-"""Of a stretch, the fastest steps, which a busy machine disturbs least."""
+"""Of a span, the fastest steps, which a busy machine disturbs least."""
 TRIMMED = 0.2
-"""Share of the stretches, at each end, in which a run may be disturbed from beginning to end."""
+"""Share of the spans, at each end, in which a run may be disturbed from beginning to end."""
 QUIET_GAIN = 1.5
 """How many times better the quiet steps must be known before they stand for all of them. On 8 H100
 (modded-nanogpt-runs) they are known worse, 0.04 to 1.1 times; on two busy cores mostly 2 to 20 times better."""
 FLOOR_SHARE, FLOOR_LEAST = 0.01, 3
 """Of all steps, the very fastest, and at least so many: what a step takes while nothing disturbs it. Of equal torch
 loops one after the other, on two cores with 16 programs waiting for them, they lie 2 % apart (standard deviation),
-where the quiet quarter of each stretch lies 9 % apart and the mean 31 %."""
+where the quiet quarter of each span lies 9 % apart and the mean 31 %."""
 FLOOR_STEPS = 200
 """Steps below which a run has no such floor."""
 FLOOR_PARTS, FLOOR_HELD = 8, 5
@@ -81,13 +81,13 @@ class Levels:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How the steps of a stretch become one value."""
+    """How the steps of a span become one value."""
 
     text: str
     reduce: Callable[[Floats], Floats]
     """Takes runs by steps, returns one value a run."""
     trimmed: float = 0.0
-    """Share of the stretches, at each end, that is not believed."""
+    """Share of the spans, at each end, that is not believed."""
 
     falls: bool = False
     """Whether a disturbed step has a lower value, as a rate."""
@@ -145,7 +145,7 @@ def _floors(table: Floats, *, falls: bool) -> list[Level]:
 
 
 def profiles(curves: Sequence[Curve]) -> Floats | None:
-    """Return how runs differ along their way: runs by stretches, relative to what all do; None if they are too short.
+    """Return how runs differ along their way: runs by spans, relative to what all do; None if they are too short.
 
     Args:
         curves: a metric of each run.
@@ -284,7 +284,7 @@ def _aligned(table: Floats, view: Reduction) -> list[Level]:
 
 
 def _levels(apart: Floats, middle: float, runs: int, steps: int, trimmed: float) -> list[Level]:
-    """Return the level of each run from how far it lies from the middle in each stretch."""
+    """Return the level of each run from how far it lies from the middle in each span."""
     shrunk = math.sqrt(runs / max(1, runs - 1))  # what all do has taken its part of the noise
     found = []
     for row in apart:

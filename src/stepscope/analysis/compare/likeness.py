@@ -125,11 +125,11 @@ def mixture(profiles: Floats | None) -> Mixture | None:
     """Return the runs of a group that lie apart, if it falls into two clusters; None if it does not.
 
     Runs of one program are slow and fast in the same places, so the distance of two runs is the median over the
-    stretches of how far they lie apart there: a disturbance in some of them does not count. Runs that are far from all
+    spans of how far they lie apart there: a disturbance in some of them does not count. Runs that are far from all
     others are set aside one by one, so that they do not hide two programs behind them.
 
     Args:
-        profiles: runs by stretches, relative to what all do (`level.profiles`).
+        profiles: runs by spans, relative to what all do (`level.profiles`).
     """
     if profiles is None:
         return None

@@ -22,7 +22,7 @@ class QuantityKind:
 
     name: str
     lower_is_better: bool | None
-    """None where nobody knows."""
+    """None where it is unknown."""
     better: str
     worse: str
     """The verdicts."""
@@ -67,12 +67,12 @@ def kind_of(name: str) -> QuantityKind:
 
 
 def is_loss(name: str) -> bool:
-    """Say whether lower values of a metric mean that the training goes better."""
+    """Return whether lower values of a metric mean that the training goes better."""
     return canonical(name) in {"loss", "perplexity"} or _LOSS.search(name) is not None
 
 
 def is_score(name: str) -> bool:
-    """Say whether higher values of a metric mean that the training goes better."""
+    """Return whether higher values of a metric mean that the training goes better."""
     return canonical(name) == "accuracy" or _SCORE.search(name) is not None
 
 

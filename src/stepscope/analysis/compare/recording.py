@@ -34,7 +34,7 @@ class PointArrays(Protocol):
 
     @property
     def time(self) -> Floats:
-        """Seconds; NaN where nobody knows."""
+        """Seconds; NaN where it is unknown."""
 
     @property
     def value(self) -> Floats:
@@ -55,7 +55,7 @@ class Curve:
 
     step: Integers
     elapsed: Floats
-    """Seconds since the run began; NaN where nobody knows."""
+    """Seconds since the run began; NaN where it is unknown."""
     value: Floats
     left_out: int = 0
     """Values that are not finite."""
@@ -74,9 +74,9 @@ class Recording:
     facts: dict[str, Any] = field(default_factory=dict)
     """What it ran on and with, by short names, as plain values."""
     span: tuple[float, float] | None = None
-    """When it began and ended, in seconds since 1970; None if nobody knows."""
+    """When it began and ended, in seconds since 1970; None if unknown."""
     planned: int | None = None
-    """Steps that it was to do, by its settings or because it is finished; None if nobody knows."""
+    """Steps that it was to do, by its settings or because it is finished; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Group:
 
 
 def together(runs: Sequence[Recording]) -> bool:
-    """Say whether runs took place at the same time: any two share most of the longer one's."""
+    """Return whether runs took place at the same time: any two share most of the longer one's."""
     spans = [run.span for run in runs]
     if len(spans) < 2 or any(span is None for span in spans):
         return False

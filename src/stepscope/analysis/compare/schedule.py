@@ -2,8 +2,8 @@
 
 A learning rate that falls over 1 000 steps is half way down where one of 2 000 steps has hardly begun: the shorter run
 looks better there, and is not. Runs of other lengths are compared at equal shares of their way; those of one schedule,
-of which one has not come as far, at the last step that both have. What a run was to do is told by its settings, by its
-learning rate, or by its being finished.
+of which one has not come as far, at the last step that both have. The planned length comes
+from the settings, from the learning rate, or from a run that finished.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def last_step(run: Recording) -> int | None:
 
 
 def _plan(run: Recording, last: int) -> int | None:
-    """Return how many steps a run was to do; None if nobody knows, or if it did more."""
+    """Return how many steps a run was to do; None if unknown, or if it did more."""
     return run.planned if run.planned and last <= run.planned * (1 + TOLERANCE) else None
 
 
@@ -111,7 +111,7 @@ def _alike(lengths: Sequence[int]) -> bool:
 
 
 def _one_schedule(rates: Sequence[Curve], share: float = RATE_SHARE) -> bool:
-    """Say whether learning rates go the same way over so much of what they have in common, whatever their height."""
+    """Return whether learning rates go the same way over so much of what they have in common, whatever their height."""
     steps = common_steps(rates)
     if len(steps) < RATE_LEAST:
         return False

@@ -30,12 +30,12 @@ class Aim:
     """value / target - 1."""
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
 
 def aim(quantity: str, target: float, levels: Sequence[Level], confidence: float = CONFIDENCE) -> Aim:
-    """Hold the level of some runs of one program against a target: at most, or at least where more is better."""
+    """Compare the level of some runs of one program with a target: at most, or at least where more is better."""
     if not levels or not all(math.isfinite(level.value) for level in levels):
         return Aim(quantity, target, UNKNOWN)
     kind = kind_of(quantity.partition("@")[0])

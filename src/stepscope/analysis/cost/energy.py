@@ -48,7 +48,7 @@ class Meter:
 
 
 def from_counter(time: ArrayLike, joules: ArrayLike) -> Meter:
-    """Return the meter of a counter that only grows; where it begins anew nothing is added."""
+    """Return the meter of a counter that only grows; where it begins again nothing is added."""
     when, what = _ordered(time, joules)
     return Meter(when, np.cumsum(np.maximum(0.0, np.diff(what, prepend=what[:1]))))
 
@@ -115,11 +115,11 @@ class EnergyUse:
 
     @property
     def co2_kg(self) -> float | None:
-        """Kilograms of CO₂ for it; None where the region is not known."""
+        """Kilograms of CO₂ for it; None where the region is unknown."""
         return None if self.grams_per_kwh is None else self.kwh * self.grams_per_kwh / 1000
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "joules": self.joules,
             "total_joules": self.total_joules,

@@ -89,7 +89,7 @@ class Attempt:
 
     @property
     def steps(self) -> int:
-        """Stretches that are steps; what another tool has logged beside them, as an evaluation, is none."""
+        """Spans that are steps; what another tool has logged beside them, as an evaluation, is none."""
         return len(self.end) if self.outside == "other" else int((self.step != NO_STEP).sum())
 
 
@@ -148,7 +148,7 @@ class Ledger:
         return self.seconds[name] / paid if paid > 0 else None
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "wall_seconds": self.wall_seconds,
             "paid_seconds": self.paid_seconds,

@@ -1,7 +1,7 @@
-"""The time of a run that another tool has logged, in the form that the ledger takes: what is told, and nothing more.
+"""The time of a run that another tool has logged, in the form that the ledger takes.
 
-A log has a row now and then. A logged step stands for all since the one before, each as long as it; an evaluation, a
-checkpoint or a compilation is a stretch of its own; whatever lies between is `unknown`. A log that tells when its steps
+A log has a row occasionally. A logged step stands for all since the one before, each as long as it; an evaluation, a
+checkpoint or a compilation is a span of its own; whatever lies between is `unknown`. A log that tells when its steps
 were logged but not how long they took is judged by its usual pace: what goes beyond it is unknown too.
 """
 
@@ -43,13 +43,13 @@ class Logged:
     step: Integers
     """Step; `NO_STEP` where a row has none."""
     time: Floats
-    """Seconds since 1970; NaN where nobody knows."""
+    """Seconds since 1970; NaN where it is unknown."""
     value: Floats
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Stretches of time: what each ended at, how long it was, and on what it was spent."""
+    """Spans of time: what each ended at, how long it was, and on what it was spent."""
 
     step: Integers
     end: Floats
@@ -58,7 +58,7 @@ class _Rows:
 
 
 def wanted(name: str) -> bool:
-    """Say whether a metric tells of time."""
+    """Return whether a metric tells of time."""
     return name == STEP or name.startswith(PHASE) or bool(EVALUATED.search(name) or TRAINED.search(name))
 
 
@@ -168,7 +168,7 @@ def _apart(series: Mapping[str, Logged]) -> _Rows:
 
 
 def _placed(steps: _Rows, apart: _Rows, began: float) -> _Rows:
-    """Return all stretches with the end of each: as logged, else one after the other from the beginning."""
+    """Return all spans with the end of each: as logged, else one after the other from the beginning."""
     both = [steps, apart]
     names = sorted({name for rows in both for name in rows.phases})
     empty = [{name: np.full(len(rows.end), np.nan) for name in names} for rows in both]

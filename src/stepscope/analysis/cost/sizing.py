@@ -54,7 +54,7 @@ class Usage:
     processors_used: float | None = None
     """Processors in use on average."""
     processors_own: float | None = None
-    """Processors of these that the run's own processes use; None if nobody knows."""
+    """Processors of these that the run's own processes use; None if unknown."""
     processors: float | None = None
     """Processors that there are."""
     workers: float | None = None

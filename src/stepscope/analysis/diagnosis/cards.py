@@ -107,7 +107,7 @@ def _slowed(card: _Card, steps: RankSteps | None) -> Iterator[Finding]:
 
 
 def _lost(card: _Card, reason: str) -> float | None:
-    """Return the share of its clock that a card loses while it is held down; None if nobody knows its usual one."""
+    """Return the share of its clock that a card loses while it is held down; None if unknown its usual one."""
     clock, held = card.track("sm_clock_hertz"), card.track(reason)
     if clock is None or held is None or len(held) < FEWEST or len(clock) < FEWEST:
         return None

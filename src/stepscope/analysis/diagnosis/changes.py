@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 WATCHED = ("loss", "samples_per_second", "tokens_per_second", "memory/resident_bytes", "gpu/0/memory_allocated_bytes")
-"""Series beside the step's time whose lasting changes are told."""
+"""Series beside the step's time whose lasting changes are reported."""
 NOTABLE = {"step_seconds": 0.2, "loss": 0.1}
-"""Lasting change, relative to the level before, below which nothing is told."""
+"""Lasting change, relative to the level before, below which nothing is reported."""
 NOTABLE_ELSE = 0.15
 MOST_POINTS = 4000
 """Points of a series that are searched for changes; more are joined to means."""
@@ -40,7 +40,7 @@ SPREADS = 4.0
 WAITED = 0.2
 """Share of the time for which disks were waited for from which on that is said of a slow step."""
 SLOW, MOST_SLOW = 5.0, 5
-"""A step that takes so many usual ones is told by itself; the slowest few are."""
+"""A step that takes so many usual ones is reported by itself; the slowest few are."""
 SAMPLED = (
     *(
         "cpu/usage_ratio",
@@ -78,7 +78,7 @@ RATIO_LEAST = 0.05
 
 @dataclass(frozen=True)
 class _Edge:
-    """A change of one metric between two stretches of time."""
+    """A change of one metric between two spans of time."""
 
     metric: str
     step: int
@@ -114,7 +114,7 @@ def changes(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def _alike(edge: _Edge, steps: RankSteps | None, shared: tuple[str, ...]) -> bool:
-    """Say whether no phase changed by itself beside those that other programs slow down: then the machine changed."""
+    """Return whether only the phases changed that other programs slow down: then the machine changed."""
     medians = _medians(edge, steps)
     if not medians:
         return False
@@ -254,7 +254,7 @@ def _deviation(value: Floats) -> float:
 
 
 def _events(evidence: Evidence, first: float, last: float, step: int) -> list[dict[str, Any]]:
-    """Return the events between two moments, or of the very step."""
+    """Return the events between two moments, or of the same step."""
     found = []
     for event in evidence.events:
         if event.get("kind") not in TOLD_EVENTS:
@@ -290,7 +290,7 @@ def slow_steps(evidence: Evidence) -> list[dict[str, Any]]:
 
 
 def _has_a_name(told: dict[str, Any]) -> bool:
-    """Say whether something is known to have made a step slow: what happens now and then, an event, or the disk."""
+    """Return whether something is known to have made a step slow: what happens occasionally, an event, or the disk."""
     rare = sum(told["phases"].get(name, 0.0) for name in RARE)
     return bool(told["events"]) or rare > 0.5 * told["seconds"] or (told["io_waiting_ratio"] or 0.0) >= WAITED
 
@@ -321,7 +321,7 @@ def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[s
 
 
 def _then(track: Track | None, first: float, last: float) -> float | None:
-    """Return the mean of a sampled metric over a stretch of time, with the next sample after it; None if unknown."""
+    """Return the mean of a sampled metric over a span of time, with the next sample after it; None if unknown."""
     if track is None:
         return None
     whole = track.finite()

@@ -27,7 +27,7 @@ PASSES = ("forward", "backward", "optimizer")
 ELSE = ("data", "copy", "other", "logging", "gc", "communication")
 """Phases that wait or use one thread, which a neighbour slows down less, but also computes in between."""
 STRETCHED = ("data", "copy", "other", "logging", "communication")
-"""Phases that may take longer for a stretch of steps by a cause of their own."""
+"""Phases that may take longer for a span of steps by a cause of their own."""
 CALM = 0.05
 """Quantile of a phase over the steps that stands for an undisturbed step."""
 BURST, LEAST_BURST = 5.0, 1e-3
@@ -47,7 +47,7 @@ FEWEST = 20
 NOW_AND_THEN, USUALLY = ("evaluation", "checkpoint"), 0.9
 """Phases that only some steps have; and the quantile over the others that what comes with them must exceed."""
 WARM_UP, SHORTEST = 2, 20
-"""Steps at the beginning that are left out of a run with more than so many."""
+"""Steps at the beginning that are left out of a run with more than that many."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Composition:
     disturbed: float = 0.0
     """Seconds that were taken off."""
     bursts: dict[str, float] = field(default_factory=dict)
-    """Seconds of a disturbed run's phases that come on top of the usual in a rhythm."""
+    """Seconds of a disturbed run's phases that come on top of the usual periodically."""
     stretches: dict[str, SlowSpan] = field(default_factory=dict)
     """Where phases take several times as long for many steps in a row."""
     slowed: float = 1.0
@@ -77,7 +77,7 @@ class Composition:
 
 
 def others_use(evidence: Evidence) -> float | None:
-    """Return how many processors other programs took during the run; None if nobody knows."""
+    """Return how many processors other programs took during the run; None if unknown."""
     used = evidence.mean("cpu/usage_ratio")
     own = [track.mean for by in evidence.matching("process/", "/tree_cpu_ratio").values() for track in by.values()]
     if used is None or not own or not evidence.processors:
@@ -86,7 +86,7 @@ def others_use(evidence: Evidence) -> float | None:
 
 
 def is_disturbed(evidence: Evidence) -> bool:
-    """Say whether other programs, or too many threads of the run's own, made it wait for processors."""
+    """Return whether other programs, or too many threads of the run's own, made it wait for processors."""
     others = others_use(evidence)
     pressed = evidence.mean("pressure/cpu_some_stalled_ratio") or 0.0
     return (others is not None and others >= OTHERS * (evidence.processors or 1.0)) or pressed >= PRESSED
@@ -105,7 +105,7 @@ def settled(steps: RankSteps | None) -> RankSteps | None:
 
 
 def _whole(steps: RankSteps) -> dict[str, Floats]:
-    """Return the phases of steps, those that happen now and then with all that belongs to them.
+    """Return the phases of steps, those that happen occasionally with all that belongs to them.
 
     Between the passes of an evaluation, and around the writing of a checkpoint, the program does what it does in no
     other step: makes batches, counts, copies. What a step with one of them has more of that than others is theirs.
@@ -131,9 +131,9 @@ def _whole(steps: RankSteps) -> dict[str, Floats]:
 
 
 def _undisturbed(steps: RankSteps, name: str) -> tuple[float, float]:
-    """Return the seconds of a phase of one thread as it is in most steps, and what comes on top of that in a rhythm.
+    """Return the seconds of a phase of one thread as it is in most steps, and what comes on top of that periodically.
 
-    A neighbour stops any phase now and then, for 10 ms and more, but without a rhythm. The bursts of a rhythm are made
+    A neighbour stops any phase occasionally, for 10 ms and more, but without a rhythm. The bursts of a rhythm are made
     longer by it as all else is, so they are taken as long as the shortest of them, too.
     """
     each = steps.phase(name)
@@ -191,13 +191,13 @@ def _checkpoints(steps: RankSteps, seconds: float, slowed: float) -> float:
 
 
 def _stretches(steps: RankSteps, among: tuple[str, ...]) -> dict[str, SlowSpan]:
-    """Return the stretches of slow steps by phase."""
+    """Return the spans of slow steps by phase."""
     told = {name: stretch_of(steps, name, PASSES) for name in STRETCHED if name in among}
     return {name: found for name, found in told.items() if found is not None}
 
 
 def _evaluation(spent: dict[str, float], calm: dict[str, float], total: float) -> float:
-    """Return the seconds of the evaluations of a disturbed run, had nobody disturbed it.
+    """Return the seconds of the evaluations of a disturbed run, without disturbance.
 
     They are passes as well, of which no undisturbed one may be left. Slowed down like the passes at most, and their
     share of all that was slowed down is the least that they would have had.

@@ -80,7 +80,7 @@ def _on_a_card(cause: str) -> bool:
 
 
 def _went_on(evidence: Evidence, moment: float) -> bool:
-    """Say whether steps were done after memory had run out, and the run did not end by that."""
+    """Return whether steps were done after memory had run out, and the run did not end by that."""
     later = [int((steps.end > moment).sum()) for steps in evidence.ranks]
     return evidence.state not in (*CRASHED, "oom-killed") and min(later, default=0) >= WENT_ON
 

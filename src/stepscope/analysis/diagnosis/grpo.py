@@ -26,8 +26,8 @@ ENOUGH = 10
 MANY = 40
 """Values below which a reward is not said to stand still: 50 steps of grpo-rookworld are judged, noise of 20 is not."""
 FLAT_GROUPS, MOST_FLAT_GROUPS = 0.3, 0.7
-"""Share of groups without variance that is told, and that is critical: one prompt of four in grpo-rookworld 1324 has
-four equal answers at every step, and that is not told."""
+"""Share of groups without variance that is reported, and that is critical. One prompt of four in grpo-rookworld 1324
+has four equal answers at every step, which is not reported."""
 DOMINATES = 0.9
 """Share of one component in what moves the reward, from which on the others teach nothing."""
 STILL = 1e-3
@@ -40,11 +40,11 @@ whose authors say so in their log, 0.38 in 1950."""
 LENGTH_RATIO = 2.0
 """Answers so many times as long, or as short, as at the beginning have drifted."""
 CLIPPED = 0.3
-"""Share of answers cut at the limit that is told."""
+"""Share of answers cut at the limit that is reported."""
 ENTROPY_FALL, ENTROPY_RISE = 0.2, 3.0
 """Entropy below, or above, so many times that of the beginning."""
 INVALID, MOSTLY_INVALID = 0.2, 0.5
-"""Share of invalid answers that is told, and that is critical."""
+"""Share of invalid answers that is reported, and that is critical."""
 
 REWARD = ("reward", "critic/rewards/mean", "critic/score/mean", "mean_reward", "train/reward", "table/pre")
 FLAT = ("frac_reward_zero_std", "zero_variance_ratio", "train/frac_reward_zero_std")
@@ -177,7 +177,7 @@ def _component(known: Mapping[str, Floats]) -> Finding | None:
 
 
 def _has_signal(known: Mapping[str, Floats], total: float, *, within: bool) -> bool:
-    """Say whether there is anything that parts could decide: a reward that moves, or differs between answers."""
+    """Return whether there is anything that parts could decide: a reward that moves, or differs between answers."""
     reward = _first(known, REWARD)
     if reward is None:
         return True

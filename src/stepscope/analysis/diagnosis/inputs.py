@@ -27,7 +27,7 @@ that stands for an undisturbed one."""
 MOST_WORKERS, MOST_AT_FIRST = 64, 8
 """Workers that are advised at most, and to somebody who has none."""
 UNKNOWN_LOAD, WAITING_LOAD = 2, 4
-"""Workers that one processor may have: if nobody knows what they do, and if they wait for a disk or a network."""
+"""Workers that one processor may have: if it is unknown what they do, and if they wait for a disk or a network."""
 IDLE = 0.5
 """Share of a rank's processors below which it and its workers wait for something else than processors."""
 
@@ -68,7 +68,7 @@ def workers_of(case: Case) -> int:
 
 
 def _keep_up(case: Case) -> bool:
-    """Say whether the workers could make batches as fast as the model takes them, on a machine of their own."""
+    """Return whether the workers could make batches as fast as the model takes them, on a machine of their own."""
     workers, whole = workers_of(case), 0.0
     for name in ("load", "collate"):
         track = case.evidence.track(f"data/{name}_seconds")
@@ -129,7 +129,7 @@ def _too_few(case: Case, workers: int, whole: float, facts: dict[str, Any]) -> _
 
 
 def processors_of_a_rank(evidence: Evidence) -> int | None:
-    """Return how many whole processors of its machine fall to one rank, at least 1; None if nobody knows."""
+    """Return how many whole processors of its machine fall to one rank, at least 1; None if unknown."""
     if not evidence.processors:
         return None
     nodes = len({rank for rank in evidence.series.get("cpu/usage_ratio", {}) if rank < 0}) or 1
@@ -143,7 +143,7 @@ def _times(case: Case, own: int) -> int:
 
 
 def _starts(case: Case) -> float:
-    """Return the seconds of data at the start of epochs, where workers are started anew: long, and in a rhythm."""
+    """Return the seconds of data at the start of epochs, where workers are started again: long, and periodically."""
     told = [one.get("persistent") for one in case.evidence.of_kind("loader") if one.get("workers")]
     data = case.steps.phase("data")
     if not len(data) or any(told):

@@ -133,7 +133,7 @@ def _non_finite(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _harmless(evidence: Evidence, loss: Track | None) -> bool:
-    """Say whether the loss stayed finite long after gradients that were not: a scaler, or the program, left them out.
+    """Return whether the loss stayed finite long after non-finite gradients: a scaler, or the program, skipped them.
 
     A scaler of mixed precision tries larger and larger scales, and throws away the steps for which one was too large.
     """
@@ -173,7 +173,7 @@ def _broken_gradients(evidence: Evidence) -> Iterator[tuple[float, str, int, int
 
 
 def _is_number(name: str) -> bool:
-    """Say whether a metric is one of the training's own numbers."""
+    """Return whether a metric is one of the training's own numbers."""
     last = name.rsplit("/", 1)[-1]
     return (
         last.endswith("loss")
@@ -334,7 +334,7 @@ def _episodes(evidence: Evidence) -> list[Mapping[str, Any]]:
 
 
 def _follows(event: Mapping[str, Any], loss: Track | None) -> bool:
-    """Say whether a gradient is large because the loss of its step is: no explosion, but a batch that is far off."""
+    """Return whether a gradient is large because the loss of its step is: no explosion, but a batch that is far off."""
     norm, usual, step = (event.get(key) for key in ("value", "compared", "step"))
     if loss is None or not isinstance(step, int) or not isinstance(norm, float) or not usual:
         return False
@@ -367,7 +367,7 @@ def _layers(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _outgrows(evidence: Evidence, loss: Track | None) -> bool:
-    """Say whether gradients grew beyond what a growing loss brings with it: they are its cause, not its effect.
+    """Return whether gradients grew beyond what a growing loss brings with it: they are its cause, not its effect.
 
     Where a model only fits worse, the gradient of a squared error grows as the root of the loss, of others less.
     """
@@ -379,7 +379,7 @@ def _outgrows(evidence: Evidence, loss: Track | None) -> bool:
 
 
 def _pushed(evidence: Evidence) -> bool:
-    """Say whether the learning rate has grown many times over: then it is what drove the loss away."""
+    """Return whether the learning rate has grown many times over: then it is what drove the loss away."""
     rate = evidence.track("learning_rate")
     value = rate.finite().value if rate is not None else np.empty(0)
     half = value[: len(value) // 2]

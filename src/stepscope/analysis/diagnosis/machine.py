@@ -24,7 +24,7 @@ THROTTLED, HELD = 0.2, 0.05
 from which on it is a finding."""
 SWAPPED, SWAP_PRESSURE, SWAPPED_BLINDLY = 64 * 2**20, 0.05, 0.05
 """Bytes that went to swap during the run, and share of the time in which something waited for memory; and the share of
-all memory that must go there if nobody knows how long it was waited for."""
+all memory that must go there if it is unknown how long it was waited for."""
 LEAST_RISE, LEAST_RISE_SHARE = 24 * 2**20, 0.05
 """Growth of memory that is worth a finding: bytes, and share of its level."""
 FEWEST_READINGS = 16
@@ -67,7 +67,7 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
 def _held(evidence: Evidence) -> float | None:
     """Return the share of the time in which a quota held the threads; None if nobody counted it.
 
-    A thread that the quota holds, one that runs and one that waits for others are told apart by their seconds: what the
+    A thread that the quota holds, one that runs and one that waits for others differ in their seconds: what the
     quota takes is its share of the first two, and of all time where nobody else used the processors.
     """
     track = evidence.track("cgroup/throttled_seconds_total")
@@ -139,7 +139,7 @@ def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
 
 
 def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
-    """Return by machine and rank the memory of its processes, or of itself alone where nobody knows those."""
+    """Return by machine and rank the memory of its processes, or of itself alone where it is unknown those."""
     found: dict[int, dict[int, Track]] = {}
     for name, by_node in evidence.matching("process/", "/tree_memory_bytes").items():
         for node, track in by_node.items():

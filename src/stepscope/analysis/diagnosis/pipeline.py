@@ -131,7 +131,7 @@ class WhatIf:
         return "", *(of_stage if by_stage >= by_replica else of_replica)
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return {
             "slowdown": self.slowdown,
             "step_seconds": self.seconds,
@@ -221,7 +221,7 @@ class _Table:
     def means(self) -> dict[_Key, float]:
         """Return for each operation what its kind and sequence take over steps, replicas and stages.
 
-        The mean for what is computed; for a transfer, which a disturbed network makes long now and then, the median.
+        The mean for what is computed; for a transfer, which a disturbed network makes long occasionally, the median.
         """
         found: dict[tuple[str, int], list[Floats]] = {}
         for (_, kind, sequence), value in self.seconds.items():
@@ -293,13 +293,13 @@ class _Table:
                     clock[stage] = done[key] = np.maximum(clock[stage], ready) + np.nan_to_num(seconds[key])
                     moved = True
             if not moved:
-                break  # a schedule with a hole: the rest of it is not known
+                break  # a schedule with a hole: the rest of it is unknown
         for kind in TAIL:
             self._meet(kind, clock, seconds)
         return float(np.max(np.stack(list(clock.values())), axis=(0, 2)).mean())
 
     def _ready(self, key: _Key, done: dict[_Key, Floats], seconds: dict[_Key, Floats]) -> Floats | None:
-        """Return when the input of a pass is there; None if that is not known yet."""
+        """Return when the input of a pass is there; None if that is unknown yet."""
         stage, kind, sequence = key
         before = stage - 1 if kind == FORWARD else stage + 1
         if before not in self.order or (before, kind, sequence) not in self.seconds:

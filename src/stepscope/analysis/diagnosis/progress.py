@@ -78,7 +78,7 @@ def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
 
 
 def moves(evidence: Evidence) -> bool:
-    """Say whether any evaluation of the model goes one way: then it learns, whatever its training loss shows."""
+    """Return whether any evaluation of the model goes one way: then it learns, whatever its training loss shows."""
     judged = [name for name in evidence.series if is_score(name) or (is_loss(name) and HELD_OUT.search(name))]
     return any(
         _goes_one_way(track.finite().value)
@@ -89,7 +89,7 @@ def moves(evidence: Evidence) -> bool:
 
 
 def _goes_one_way(value: Floats) -> bool:
-    """Say whether values rise, or fall, all in all, and not by chance."""
+    """Return whether values rise, or fall, all in all, and not by chance."""
     means = np.array([part.mean() for part in np.array_split(value, min(len(value), PARTS))]) if len(value) else value
     if len(means) < FEWEST_LOOKS:
         return False
@@ -123,7 +123,7 @@ def plateau(loss: Track) -> Iterator[Finding]:
 
 
 def _fell_at_first(value: Floats, rest: Floats) -> bool:
-    """Say whether the first value, or the mean of the first few, stands clear of the level and noise of the rest."""
+    """Return whether the first value, or the mean of the first few, stands clear of the level and noise of the rest."""
     level, spread = float(np.median(rest)), float(np.std(rest))
     count = np.arange(1, int(BEGINNING * len(value)) + 1)
     above = np.cumsum(value[: len(count)]) / count - level
@@ -165,7 +165,7 @@ def _overfitted(evidence: Evidence, name: str) -> Iterator[Finding]:
 
 
 def _falls(loss: Track, since: int) -> bool:
-    """Say whether a loss went on falling, or stayed low, after a step."""
+    """Return whether a loss went on falling, or stayed low, after a step."""
     before, after = loss.value[loss.step <= since], loss.value[loss.step > since]
     if len(before) < 3 or len(after) < 3:
         return True

@@ -153,7 +153,7 @@ def _inside_backward(case: Case) -> float:
 
 
 def _on_processors(case: Case) -> bool:
-    """Say whether the run computes without a GPU."""
+    """Return whether the run computes without a GPU."""
     return any(one.get("device") == "cpu" for one in case.evidence.of_kind("torch_setup"))
 
 
@@ -180,7 +180,7 @@ def _exposed(case: Case) -> float | None:
 
 
 def communication(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what the ranks spend on collectives, those inside a backward pass as far as they can be told."""
+    """Yield what the ranks spend on collectives, those inside a backward pass as far as they can be detected."""
     steps = settled(evidence.leader)
     if steps is None or steps.count < FEWEST or steps.total <= 0:
         return

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 FEWEST = 4
-"""Events from which on a rhythm can be told."""
+"""Events from which on a rhythm can be detected."""
 UNEVEN, UNEVEN_FEW, MANY = 0.2, 0.08, 8
 """How far, in usual distances, a distance may be from one of them or a multiple: with many events, and with fewer than
 `MANY`, which chance may set evenly."""
@@ -25,7 +25,7 @@ between."""
 
 
 def even(places: Floats, least: float = 0.0) -> float | None:
-    """Return the usual distance of places that come in a rhythm, some of them missing or added; else None.
+    """Return the usual distance of places that come periodically, some of them missing or added; else None.
 
     Args:
         places: in order.

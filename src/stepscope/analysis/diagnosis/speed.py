@@ -1,8 +1,7 @@
 """What a run's time goes to that it need not go to: data, copies, the host, checkpoints, evaluation and more.
 
 The seconds of every phase over all steps are compared with the seconds of all steps. Stalls that come at regular
-intervals are told apart first, and taken out: a step that is slow now and then is another matter than one that always
-is.
+intervals are separated first and removed: an occasionally slow step has another cause than a step that is always slow.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ STRETCHES = {
     "logging": ("logging_heavy", "logging"),
     "communication": ("communication_bound", "talking to other ranks"),
 }
-"""Phases that may be slow for a stretch of steps: the kind of finding, and what is said for it."""
+"""Phases that may be slow for a span of steps: the kind of finding, and what is said for it."""
 LEAST_STRETCH = 0.05
-"""Share of the time that such stretches must have cost."""
+"""Share of the time that such spans must have cost."""
 COMPUTING, HEAVY = 0.8, 0.02
 """Share of passes and optimizer from which on a run computes and does little else; and the seconds that a step must
 compute even where nothing disturbs it for that to be worth a word."""
@@ -82,7 +81,7 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
     case = replace(case, made=case.made.without(excess))
     late = [one for name in case.made.stretches for one in _stretch(case, name)]
     yield from late
-    # What is left of these phases: the steps outside of their stretches may be slow as well.
+    # What is left of these phases: the steps outside of their spans may be slow as well.
     case = replace(case, made=case.made.without({str(one.evidence["phase"]): one.cost_seconds or 0.0 for one in late}))
     waiting = input_bound(case, SHARES["data"]) if _reaches(case, "data") else None
     if waiting is not None:
@@ -131,7 +130,7 @@ def _stretch(case: Case, phase: str) -> Iterator[Finding]:
 
 
 def _reaches(case: Case, phase: str) -> bool:
-    """Say whether a phase of every step takes enough to matter."""
+    """Return whether a phase of every step takes enough to matter."""
     share = case.share(phase)
     if share < SHARES[phase]:
         return False
@@ -174,7 +173,7 @@ def _host(case: Case) -> Iterator[Finding]:
 
 
 def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
-    """Yield what happens now and then and takes too much in all."""
+    """Yield what happens occasionally and takes too much in all."""
     share, total = case.share(phase), case.spent(phase)
     if share < SHARES[phase]:
         return
@@ -286,7 +285,7 @@ def _whole(event: Mapping[str, object], key: str) -> int:
 
 
 def _gpu_is_busy(evidence: Evidence) -> bool:
-    """Say whether the GPUs have work nearly all the time: what the host takes is hidden behind it."""
+    """Return whether the GPUs have work nearly all the time: what the host takes is hidden behind it."""
     used = evidence.mean("gpu/mean_utilization_ratio") or evidence.mean("gpu/0/utilization_ratio")
     return used is not None and used >= BUSY_GPU
 

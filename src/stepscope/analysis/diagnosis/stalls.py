@@ -1,6 +1,6 @@
 """Stalls: few steps that take far longer than the rest, again and again at an even distance.
 
-What happens now and then by chance, as on a machine that others use too, has no rhythm. What the program does itself,
+What happens occasionally by chance, as on a machine that others use too, has no rhythm. What the program does itself,
 every so many steps or seconds, has one.
 """
 
@@ -81,7 +81,7 @@ def _rhythm(case: Case, kept: Mask, excess: Floats) -> tuple[list[Finding], dict
     if cost < LEAST_SHARE * (case.total + added) or not FEWEST <= len(places) <= MOST * len(excess):
         return None
     index, moment = steps.step[kept][places].astype(np.float64), steps.end[kept][places]
-    if float(np.median(np.diff(index))) < EVERY_OTHER:  # one stretch of slow steps: a change of the run, no rhythm
+    if float(np.median(np.diff(index))) < EVERY_OTHER:  # one span of slow steps: a change of the run, no rhythm
         return None
     apart = even(index, EVERY_OTHER), even(moment)
     lasted = float(np.median(excess[strong]))
@@ -126,7 +126,7 @@ def _by_phase(case: Case, stalled: Integers) -> dict[str, float]:
 
 
 def _otherwise(case: Case, most: str, apart: float | None, lasted: float) -> bool:
-    """Say whether another finding is about these stalls: what has a name, and batches that come in rounds."""
+    """Return whether another finding is about these stalls: what has a name, and batches that come in rounds."""
     workers = workers_of(case)
     if most == UNKNOWN:  # it may be what other steps that were measured have
         named = [case.steps.phase(name) for name in TOLD if name in case.steps.phases]
@@ -148,7 +148,7 @@ def _own(case: Case, kept: Mask) -> Floats:
 
 
 def _measured_whole(steps: RankSteps) -> Mask:
-    """Return in which steps all phases were measured, and not only what happens now and then."""
+    """Return in which steps all phases were measured, and not only what happens occasionally."""
     found = np.zeros(len(steps), bool)
     for name, seconds in steps.phases.items():
         if name not in RARE:

@@ -1,7 +1,7 @@
-"""Stretches: many steps in a row in which one phase takes several times as long as in all the others.
+"""Spans: many steps in a row in which one phase takes several times as long as in all the others.
 
-A slow file system for a minute, or an epoch from a cold cache, is no share of every step and has no rhythm. What other
-programs take makes all phases longer alike, so one that grows by itself is the run's own.
+A slow file system for a minute, or an epoch from a cold cache, is neither a share of every step nor periodic.
+Other programs slow down all phases equally, so a phase that grows alone is slowed by the run itself.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 
 TIMES = 3.0
-"""Times its level elsewhere that a phase must take in a stretch."""
+"""Times its level elsewhere that a phase must take in a span."""
 OF_A_STEP = 0.5
 """Share of the usual step that it must take more than elsewhere."""
 ALONE = 2.0
 """Times by which it must grow more than the passes do in the same steps."""
 FEWEST, FEWEST_ROWS = 8, 40
-"""Steps in a row that are a stretch; and rows of a run in which one can be told."""
+"""Steps in a row that are a span; and rows of a run in which one can be detected."""
 NEARLY_ALL = 0.1
-"""Quantile of the phase over a stretch that must be that long, too: a busy machine leaves some steps alone."""
+"""Quantile of the phase over a span that must be that long, too: a busy machine leaves some steps alone."""
 WIDTH = 5
-"""Rows around each whose median decides: single steps neither make nor break a stretch."""
+"""Rows around each whose median decides: single steps neither make nor break a span."""
 
 
 @dataclass(frozen=True)
 class SlowSpan:
-    """The stretches of one phase, of which `first` to `last` is the longest."""
+    """The spans of one phase, of which `first` to `last` is the longest."""
 
     first: int
     """Step with which it begins."""
@@ -39,11 +39,11 @@ class SlowSpan:
     before: float
     """Seconds of the phase in a step elsewhere."""
     during: float
-    """Seconds of the phase in nearly every step of the stretches."""
+    """Seconds of the phase in nearly every step of the spans."""
     seconds: float
-    """Seconds that all stretches took more than as many other steps."""
+    """Seconds that all spans took more than as many other steps."""
     others: int
-    """Further stretches."""
+    """Further spans."""
 
 
 def stretch_of(steps: RankSteps, phase: str, passes: tuple[str, ...]) -> SlowSpan | None:

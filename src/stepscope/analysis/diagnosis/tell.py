@@ -1,4 +1,4 @@
-"""How a finding about time is told: shares, durations and gains in one form, and how sure it is."""
+"""How a finding about time is reported: shares, durations and gains in one form, and how sure it is."""
 
 from __future__ import annotations
 

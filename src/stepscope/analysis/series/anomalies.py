@@ -64,7 +64,7 @@ REST = 60
 
 @dataclass(frozen=True)
 class Anomaly:
-    """A stretch that stands out. Indices are those of the series as it was given."""
+    """A span that stands out. Indices are those of the series as it was given."""
 
     index: int
     """First point."""
@@ -127,7 +127,7 @@ def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
 
     Args:
         value: the values; those that are not finite are left out.
-        threshold: score from which on it is told. More finds fewer.
+        threshold: score from which on it is reported. More finds fewer.
     """
     given = np.asarray(value, dtype=np.float64).ravel()
     place = np.flatnonzero(np.isfinite(given))
@@ -149,16 +149,16 @@ def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
 
 
 def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | None:
-    """Judge the newest points by those before them; return the one that stands out most, whatever its score.
+    """Judge the newest points by those before them; return the one that stands out most, regardless of its score.
 
-    A cheap look for whoever follows a series as it grows: values and levels as `anomalies` sees them, but no jumps, and
-    all new points by the same past. Of many new points at once only the first are judged: a tenth as many as the past
-    has, for what comes later may have drifted away from it.
+    A cheap check for following a series as it grows: values and levels as in `anomalies`, but no jumps, and all new
+    points are judged by the same past. Of many new points only the first are judged, a tenth as many as the past has:
+    later points may have drifted away from it.
 
     Args:
         value: the values; those that are not finite are left out.
         count: how many at the end are new.
-        seen: points that the series has had, where more than these are known of; their number if omitted.
+        seen: points that the series has had in all; the number of values if omitted.
     """
     given = np.asarray(value, dtype=np.float64).ravel()
     place = np.flatnonzero(np.isfinite(given))
@@ -209,7 +209,7 @@ def scores(value: ArrayLike) -> Floats:
 
 
 def stretches(flags: Mask, rest: int) -> list[tuple[int, int]]:
-    """Return first and last of each stretch of flagged points with at most `rest` others between."""
+    """Return first and last of each span of flagged points with at most `rest` others between."""
     at = np.flatnonzero(flags)
     if not len(at):
         return []
@@ -271,7 +271,7 @@ def _beyond(
 ) -> Floats:
     """Return how far each value lies beyond the ends of others, relative to their spread; 0 inside.
 
-    `seen` is how many points the series has had by now; a value is the so-manieth of these if omitted.
+    `seen` is how many points the series has had by now; a value is the n-th of these if omitted.
     """
     score = np.zeros(len(values))
     outside = np.flatnonzero((values < past.row(0)) | (values > past.row(-1)))
@@ -287,6 +287,6 @@ def _beyond(
 
 
 def _caution(seen: Floats) -> Floats:
-    """Return by how much more a point must stand out that is the so-manieth: in a short past, and in a long watch."""
+    """Return by how much more a point must stand out that is the n-th: in a short past, and in a long watch."""
     long = np.log10(np.maximum(1.0, seen / LONG_WATCH))
     return np.asarray(1 + DOUBT / np.maximum(seen, YOUNG) + PATIENCE * long)

@@ -5,7 +5,7 @@ noise plus a price for every change and every line. The cheapest is found by dyn
 a short series and over the best splits of intervals of all lengths (half overlapping) in a long one: about O(n log n).
 One or two points that stand out are no change, nor is a season, which is taken out first. The noise is that of a point
 among its neighbours, widened for what they have in common. A series that wanders looks as if its level changed all the
-time; so the changes are held against a description by fewer of them and noise that lasts: the likelier one is taken. A
+time; so the changes are compared with a description by fewer of them and noise that lasts: the likelier one is taken. A
 history of 3 to 7 points can tell one step, if it is far larger than everything else in it.
 """
 
@@ -52,7 +52,7 @@ DOUBT = 1.0
 LASTING = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Correlations of neighbours in noise that lasts, as an explanation of what looks like many changes."""
 FEWEST = 3
-"""Points of the shortest history in which one step can be told."""
+"""Points of the shortest history in which one step can be detected."""
 CHANCE = 0.05
 """Probability that chance alone gives such a step somewhere in a short history."""
 LEAST_STEP = 0.03

@@ -48,12 +48,12 @@ class Forecast:
     """What it is reckoned from."""
 
     def facts(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
 
 def exhaustion(trend: MemoryTrend, what: str) -> Forecast | None:
-    """Return when something that grows reaches its limit; None if it does not grow, or nobody knows the limit."""
+    """Return when something that grows reaches its limit; None if it does not grow, or it is unknown the limit."""
     if not trend.growing or trend.left is None or trend.left_low is None or trend.rate is None:
         return None
     return Forecast(trend.left, trend.left_low, trend.left_high, f"{what}: {trend.reason}")
@@ -96,7 +96,7 @@ def together(trends: Sequence[MemoryTrend], held: float, limit: float | None) ->
     Args:
         trends: of each process.
         held: bytes that all of them hold by now.
-        limit: bytes at which the memory ends; None if nobody knows.
+        limit: bytes at which the memory ends; None if unknown.
     """
     growing = [one for one in trends if one.growing and one.rate is not None]
     if limit is None or len(trends) < 2 or not growing:

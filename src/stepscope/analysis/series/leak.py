@@ -2,7 +2,7 @@
 
 Two kinds of evidence count. The *lasting level* is the value below which the series never fell again: a garbage
 collector's sawtooth or a larger batch lifts a reading and lets go of it, so the lasting level stays; a leak lifts it
-again and again. Growth is said where it rose in nearly every part of a stretch, about evenly, and still does. Where
+again and again. Growth is said where it rose in nearly every part of a span, about evenly, and still does. Where
 noise hides that (batches of many lengths), a *line* must rise beyond chance and explain the readings better than one
 jump and than a rise that has ended. `python -m bench leaks` measures both on real series.
 """
@@ -29,9 +29,9 @@ FEWEST = 12
 MOST_BLOCKS = 120
 """Blocks that a long series is reduced to; the lowest value of each stands for it."""
 STARTS = (0.0, 0.25, 0.5, 0.75)
-"""Where a stretch may begin, as a share of the time: growth may follow a warm-up, or come late."""
+"""Where a span may begin, as a share of the time: growth may follow a warm-up, or come late."""
 PARTS = 6
-"""Equal spans that a stretch is cut into to see whether growth is spread over it."""
+"""Equal spans that a span is cut into to see whether growth is spread over it."""
 ABOVE_NOISE = 3.0
 """Standard deviations of a block's value that the lasting level must rise by; a line is sought below that."""
 FEWEST_STAIRS, STAIR, TREAD, UNFLAT, UNEVEN = 5, 0.05, 3, 0.1, 2.0
@@ -39,9 +39,9 @@ FEWEST_STAIRS, STAIR, TREAD, UNFLAT, UNEVEN = 5, 0.05, 3, 0.1, 2.0
 the level may change there; how many usual times may lie between two or after the last: records of a peak, which are no
 leak, come more and more rarely."""
 EARLIER = (1, 2, 3)
-"""How far back to compare the rate of a late stretch, in its own length: one that falls will go on falling."""
+"""How far back to compare the rate of a late span, in its own length: one that falls will go on falling."""
 END_SHARE = 0.1
-"""Share of a stretch at its end that is not judged: nobody knows yet whether memory is let go again."""
+"""Share of a span at its end that is not judged: it is unknown yet whether memory is let go again."""
 CONFIDENCE_Z = 1.96
 """Standard normal quantile of the 95 % interval."""
 CERTAIN = 3.3
@@ -50,9 +50,9 @@ fine-tuning, with a noise of 1.2 %, it still finds a growth of 5 %."""
 SURE_Z = 2.33
 """Quantile for Sen's interval of the same slope, which outliers do not sway: it, too, must be above 0."""
 LATEST_END = 0.75
-"""Share of a stretch after which nobody can say that a rise has ended."""
+"""Share of a span after which nobody can say that a rise has ended."""
 SLOWING = (0.1, 0.2, 0.4, 0.8)
-"""Time constants, as shares of a stretch, of rises that get slower: by 71 % until the end, for the last one."""
+"""Time constants, as shares of a span, of rises that get slower: by 71 % until the end, for the last one."""
 FREEDOM_LINE, FREEDOM_JUMP, FREEDOM_END = 2, 4, 4
 """Parameters that a line, a jump and a rise that ended are charged with; to search for the place counts as two."""
 MOST_COMMON = 0.5
@@ -113,7 +113,7 @@ def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, lea
     Args:
         time: when each was taken: seconds, or steps. Any order.
         value: the readings; those that are not finite, or beyond LARGEST, are left out.
-        limit: where memory ends, in the same unit; None if nobody knows.
+        limit: where memory ends, in the same unit; None if unknown.
         least: rise below which nothing is called growth.
     """
     when, what = _clean(time, value)
@@ -140,7 +140,7 @@ def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, lea
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A stretch of the series: its blocks, and what the lasting level does in it."""
+    """A span of the series: its blocks, and what the lasting level does in it."""
 
     time: Floats
     floor: Floats
@@ -150,7 +150,7 @@ class _Stretch:
 
     @classmethod
     def of(cls, time: Floats, floor: Floats, least: float) -> _Stretch:
-        """Judge one stretch."""
+        """Judge one span."""
         lasting = np.minimum.accumulate(floor[::-1])[::-1]
         end = time[-1] - END_SHARE * (time[-1] - time[0])
         edges = np.interp(np.linspace(time[0], end, PARTS + 1), time, lasting)
@@ -180,7 +180,7 @@ class _Stretch:
         return cls(time, floor, STEADY, f"{text}, which is not steady growth", risen)
 
     def after(self, time: Floats, floor: Floats) -> _Stretch:
-        """Return the stretch beside what was before it: a sawtooth's last tooth or a warm-up's end is no growth."""
+        """Return the span beside what was before it: a sawtooth's last tooth or a warm-up's end is no growth."""
         if self.verdict != GROWTH or len(time) < 3:
             return self
         if float(np.median(self.floor[-3:])) <= float(np.quantile(floor, 0.95)):
@@ -212,7 +212,7 @@ def _stairs(time: Floats, floor: Floats, lasting: Floats) -> int:
 
 
 def _line(when: Floats, what: Floats, least: float, most_rest: float) -> _Stretch:
-    """Judge a stretch by the line through its readings: growth, or steady if there is no such line.
+    """Judge a span by the line through its readings: growth, or steady if there is no such line.
 
     They may leave the line by `most_rest` of its rise.
     """
@@ -237,7 +237,7 @@ def _line(when: Floats, what: Floats, least: float, most_rest: float) -> _Stretc
 
 
 def _is_certain(time: Floats, value: Floats) -> bool:
-    """Say whether a line rises by more than its standard error allows, widened for what neighbours have in common."""
+    """Return whether a line rises by more than its standard error allows, widened for correlated neighbours."""
     away, height = time - time.mean(), value - value.mean()
     power = float(away @ away)
     slope = float(away @ height) / power
@@ -248,7 +248,7 @@ def _is_certain(time: Floats, value: Floats) -> bool:
 
 
 def _is_line(time: Floats, value: Floats) -> bool:
-    """Say whether a line explains values better than one jump does, and than a rise that ended (by Schwarz's BIC)."""
+    """Return whether a line fits better than one jump, and than a rise that ended (by Schwarz's BIC)."""
     count = len(time)
     at = (time - time[0]) / (time[-1] - time[0])
     places = np.arange(2, count - 1)
@@ -296,7 +296,7 @@ def _rate(time: Floats, floor: Floats) -> float:
 
 
 def _growth(stretch: _Stretch, readings: tuple[Floats, Floats], level: float, limit: float | None) -> MemoryTrend:
-    """Say how fast a stretch grows, since when, and how long that can go on."""
+    """Return how fast a span grows, since when, and how long that can go on."""
     since = _onset(stretch.time, stretch.floor)
     grown = stretch.time >= since
     if int(grown.sum()) < FEWEST:

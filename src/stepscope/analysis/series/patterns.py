@@ -70,7 +70,7 @@ class Pattern:
 
 
 def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) -> Pattern:
-    """Tell how a resource was used.
+    """Return how a resource was used.
 
     Args:
         time: when each was measured, about evenly: seconds, or steps.

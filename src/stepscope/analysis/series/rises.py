@@ -67,17 +67,17 @@ class Rise:
         return (self.now - self.before) / abs(self.before) if self.before else math.inf
 
     def is_divergence(self, begun: float) -> bool:
-        """Say whether what was learned is being lost, for a loss that began at this level."""
+        """Return whether what was learned is being lost, for a loss that began at this level."""
         height = self.now - self.before
         return self.ratio >= GRAVE and height >= UNDONE * abs(begun - self.before)
 
     def text(self, name: str, step: float) -> str:
-        """Return it as a sentence about a metric, high since a step (NaN: nobody knows which)."""
+        """Return it as a sentence about a metric, high since a step (NaN: it is unknown which)."""
         return rise_text(name, self.before, self.now, step)
 
 
 def rise_text(name: str, before: float, now: float, step: float) -> str:
-    """Return the sentence that a loss has risen for good, since a step (NaN: nobody knows which)."""
+    """Return the sentence that a loss has risen for good, since a step (NaN: it is unknown which)."""
     since = f" since step {step:.0f}" if math.isfinite(step) else ""
     who = "the loss" if name == "loss" else name
     return f"{who} has risen from {before:.4g} to {now:.4g}{since}{growth(before, now)}, and stays there"
@@ -174,7 +174,7 @@ def _noise(blocks: Floats, level: Floats) -> float:
 
 
 def comes_down(since: Floats, height: float, size: int = SMALLEST) -> bool:
-    """Say whether a loss comes down again from its peak.
+    """Return whether a loss comes down again from its peak.
 
     Args:
         since: its finite values since it rose.

@@ -1,8 +1,8 @@
 """What a series repeats: a day of 24 hours, a year of 12 months, a validation every 50 steps.
 
-A season is no change, and many of them are not many changes. The period is told by the autocorrelation of what neither
-a trend nor a jump moves much; the pattern is the median of each place in it, which may
-grow and shrink along the series.
+A season is no change, and many of them are not many changes. The period comes from the autocorrelation of
+values that neither a trend nor a jump moves much. The pattern is the median at each position in the period; it may grow
+and shrink along the series.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLIPPED = 4.0
 WIDTHS = (16, 32, 64, 128)
 """Points of the moving means that values are looked at from."""
 MOST_POINTS = 2**16
-"""Points that the period is told by."""
+"""Points that the period is reported by."""
 HEIGHT = 2
 """Degree of the polynomial by which the height of the pattern changes along the series."""
 
@@ -85,7 +85,7 @@ def period(values: Floats) -> int:
 
 
 def _sharpened(values: Floats, rough: int) -> int:
-    """Return the period near a rough one whose pattern explains most: a smooth one recurs nearly as well beside it."""
+    """Return the period near a rough one whose pattern explains most: a smooth one recurs nearly as well next to it."""
     rest = values - _moving(values, rough)
 
     def explained(points: int) -> float:

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 FEWEST = 20
-"""Points before the first that is judged; with fewer nobody knows what is usual."""
+"""Points before the first that is judged; with fewer it is unknown what is usual."""
 WINDOW = 40
 """Points that the level and the usual distance are taken from, as for the marks of that run."""
 SHARE = 0.05
-"""Rise over the level below which no spike is told. Those of megatron-golden's mixtral run are 8 % and more."""
+"""Rise over the level below which no spike is reported. Those of megatron-golden's mixtral run are 8 % and more."""
 CONFIRMED, STAYS = 6.0, 3.0
 """Height of a point, and of the one after it, in usual distances, that together make a spike."""
 MEMORY = 500
 """Points before, from which it is known how high points of this series reach without a spike."""
 TAIL = 0.98
-"""Share of them that is below their reach; a spike now and then does not move it."""
+"""Share of them that is below their reach; a spike occasionally does not move it."""
 LEAST_REACH = 2.0
 """Reach at least: that of Gaussian noise."""
 ALONE = 5.0
@@ -50,7 +50,7 @@ LINEAR = 0.5
 """Rise of a single point beyond which it counts by its logarithm, where no value is 0 or below: the noise of a small
 loss is a share of it, and single batches are many times as hard as others."""
 DOUBT, YOUNG = 20, 400
-"""Points before with which a height counts half, as what is usual is not known well yet; and with which it counts in
+"""Points before with which a height counts half, as what is usual is unknown well yet; and with which it counts in
 full."""
 REST = 5
 """Calm points that end a spike."""
@@ -123,9 +123,9 @@ def spikes(value: ArrayLike) -> Spikes:
 
 
 def may_spike(value: ArrayLike, newest: int) -> bool:
-    """Say whether one of the newest points, or the one before them, is high enough to begin a spike.
+    """Return whether one of the newest points, or the one before them, is high enough to begin a spike.
 
-    A cheap look at the end of a series, for whoever follows it as it grows: where it says no, `spikes` of the same
+    A cheap look at the end of a series, for anyone who follows it as it grows: where it says no, `spikes` of the same
     series tells none that is known with these points.
     """
     whole = np.asarray(value, dtype=np.float64).ravel()

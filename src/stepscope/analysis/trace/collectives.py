@@ -157,7 +157,7 @@ TOLERANCE = 0.25
 SINCE_1970 = 10**18
 """A clock beyond this counts the ns since 1970 (it was in 2001): two machines' clocks then tell nearly the same."""
 STRAY, JITTER = 10, 50_000
-"""Ends further apart than so many times the median, and than so many ns, are of different collectives."""
+"""Ends further apart than that many times the median, and than that many ns, are of different collectives."""
 
 
 def match(extracts: list[Extract]) -> Matched:
@@ -196,7 +196,7 @@ def paired(reference: Integers, ends: Integers, clock: int | None = None) -> Int
     Args:
         reference: ends on another rank, in order, on its clock.
         ends: ends in order, on this rank's clock.
-        clock: by how much this clock is ahead, as far as the machines know; None if that cannot be told.
+        clock: by how much this clock is ahead, as far as the machines know; None if that cannot be determined.
     """
     if clock is not None:
         near = _nearest(reference, ends - clock)
@@ -236,7 +236,7 @@ class _Fit:
         return cls(place, len(once), float(np.median(off[once])) if len(once) else np.inf)
 
     def clearer(self, other: _Fit) -> bool:
-        """Say whether this explains clearly more than the other."""
+        """Return whether this explains clearly more than the other."""
         return self.count * ENOUGH > other.count or (
             self.count > ENOUGH * other.count and self.count > 2 and self.spread < CLEARER * other.spread
         )

@@ -198,7 +198,7 @@ def _change(key: Part, old: Split, new: Split) -> str:
 
 
 def _findings(facts: dict[str, Any]) -> list[Finding]:
-    """Say how the step changed, and name the parts that did it."""
+    """Return how the step changed, and name the parts that did it."""
     if not facts["before_us"]:
         return []
     percent, worth = facts["difference_percent"], WORTH_RATIO * facts["before_us"]

@@ -115,7 +115,7 @@ def _bounded(trace: Trace, part: TraceWindow, label: str) -> tuple[TraceWindow, 
 
 @dataclass(frozen=True)
 class Path:
-    """Stretches of the path in order of time, in ns. Names are places in the trace's names, `NONE` if there is none."""
+    """Spans of the path in order of time, in ns. Names are places in the trace's names, `NONE` if there is none."""
 
     start: Integers
     end: Integers
@@ -126,7 +126,7 @@ class Path:
     """Name of the outermost event of the thread."""
 
     def sums(self, *keys: str) -> list[tuple[tuple[int, ...], int, int]]:
-        """Return time in ns and number of stretches per value of some columns, most time first."""
+        """Return time in ns and number of spans per value of some columns, most time first."""
         code = np.zeros(len(self.start), dtype=np.int64)
         for key in keys:
             code = code * SPREAD + getattr(self, key) + 1
@@ -145,7 +145,7 @@ def walk(moments: Graph, window: TraceWindow) -> Path:
         found.append(edge)
         at = sources[edge]
     chosen, time = np.array(found[::-1], dtype=np.int64), moments.time
-    # Before the first moment and after the last nobody knows: both are empty in most windows.
+    # Before the first moment and after the last it is unknown: both are empty in most windows.
     start = np.r_[window.start, time[edges.source[chosen]], time[moments.last]]
     end = np.r_[time[at], time[edges.target[chosen]], window.end]
     kind = np.r_[UNKNOWN_KIND, edges.kind[chosen], UNKNOWN_KIND]

@@ -85,7 +85,7 @@ def loading(trace: Trace) -> Loading:
 
 
 def findings(data: Loading, idle_share: float | None, idle_for_data: float | None) -> list[Finding]:
-    """Say whether the training is held back by its input.
+    """Return whether the training is held back by its input.
 
     Args:
         data: the waiting for data.

@@ -96,7 +96,7 @@ class _Device:
     called: Integers
     """Start of the launching call."""
     lane: Integers
-    """Thread of that call; `NONE` if the call is not known."""
+    """Thread of that call; `NONE` if the call is unknown."""
 
 
 @dataclass(frozen=True)

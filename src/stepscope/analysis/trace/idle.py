@@ -133,7 +133,7 @@ def launching(trace: Trace, links: Links) -> NDArray[Any]:
 
 
 def launched(trace: Trace, links: Links, idle: Intervals) -> Integers:
-    """Return for each gap when the host began to launch what ended it; the end of the gap where nobody knows."""
+    """Return for each gap when the host began to launch what ended it; the end of the gap where it is unknown."""
     order = np.argsort(trace.start[links.device], kind="stable")
     first = np.searchsorted(trace.start[links.device][order], idle.end)
     known = first < len(order)
@@ -150,7 +150,7 @@ def _within(intervals: Intervals, parts: Intervals) -> Integers:
 
 
 def _drained(idle: Intervals, waits: Intervals) -> Mask:
-    """Say which gaps begin while the host waits for the device."""
+    """Return which gaps begin while the host waits for the device."""
     place = np.searchsorted(waits.start, idle.start, side="right") - 1
     if not len(waits.start):
         return np.zeros(len(place), bool)

@@ -104,7 +104,7 @@ def _family(name: str) -> int:
 
 
 def _in_optimizer(trace: Trace, links: Links) -> Mask:
-    """Say which device events were launched inside an annotation such as `Optimizer.step#AdamW.step`."""
+    """Return which device events were launched inside an annotation such as `Optimizer.step#AdamW.step`."""
     codes = [code for code, name in enumerate(trace.names) if name.startswith("Optimizer.step")]
     if not codes or not len(links.host):
         return np.zeros(len(links.device), dtype=np.bool_)

@@ -115,7 +115,7 @@ def _operators_at(trace: Trace, links: Links, rows: Integers) -> list[str]:
 
 
 def _course(time: Integers, used: Integers, reserved: Integers, points: int) -> dict[str, list[Any]]:
-    """Return at most `points` moments; each holds the highest value of its stretch, so that no peak is lost."""
+    """Return at most `points` moments; each holds the highest value of its span, so that no peak is lost."""
     first = np.unique(np.linspace(0, len(time), min(points, len(time)), endpoint=False).astype(np.int64))
     return {
         "time_us": (time[first] / 1000).tolist(),

@@ -18,7 +18,7 @@ PART = "part"
 
 
 def middle(trace: Trace, window: TraceWindow, most: int) -> tuple[Trace, TraceWindow]:
-    """Return at most so many events from the middle of a window, and their window; all if they are no more.
+    """Return at most `most` events from the middle of a window, and their window; all if they are not more.
 
     The columns are views: a part costs no memory. Memory reports stay whole.
     """

@@ -38,7 +38,7 @@ PATTERNS = (
     r"cross_device_reduce|(?:one|two)_?shot|quick_?reduce|lamport|custom_ar\b|send_?recv|(?:^|[^a-z])barrier_kernel",
     r"put_signal|wait_signal|p2p_(?:send|recv)|ring_exchange|(?:kv|expert)_(?:dispatch|combine)_(?:send|recv)",
 )
-"""What collectives are called, whoever wrote them."""
+"""What collectives are called, anyone who wrote them."""
 COMMUNICATING = re.compile("|".join(LIBRARIES + PATTERNS), re.IGNORECASE)
 
 COLLECTIVE_CALL = re.compile(
@@ -82,7 +82,7 @@ def roles(trace: Trace, links: Links | None = None) -> Roles:
 
 
 def _called(trace: Trace, links: Links) -> Mask:
-    """Say which device events a collective call of the host launched directly."""
+    """Return which device events a collective call of the host launched directly."""
     called = np.zeros(len(trace), bool)
     known = links.operator >= 0
     caller = np.zeros(len(trace), bool)
@@ -93,13 +93,13 @@ def _called(trace: Trace, links: Links) -> Mask:
 
 
 def _labelled(trace: Trace) -> Mask:
-    """Say which events are on a lane that the trace itself calls one of communication."""
+    """Return which events are on a lane that the trace itself calls one of communication."""
     table = np.array([COMMUNICATION_LANE.search(lane.thread) is not None for lane in trace.lanes], bool)
     return np.asarray(table[trace.lane], bool)
 
 
 def _alongside(trace: Trace, kernel: Mask, talks: Mask) -> Mask:
-    """Say which events are on a stream that nearly only communicates."""
+    """Return which events are on a stream that nearly only communicates."""
     length = (trace.end - trace.start).astype(np.float64)
     size = len(trace.lanes)
     every = np.bincount(trace.lane[kernel], length[kernel], size)

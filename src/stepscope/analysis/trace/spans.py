@@ -112,7 +112,7 @@ def with_children(value: AnyIntegers, parent: AnyIntegers) -> AnyIntegers:
 
 
 def outermost(label: AnyIntegers, parent: AnyIntegers) -> Mask:
-    """Say which spans lie in no span of the same label: what a sum over a label may count once."""
+    """Return which spans lie in no span of the same label: what a sum over a label may count once."""
     alone = np.ones(len(parent), dtype=np.bool_)
     above = parent.copy()
     while (inside := above != NONE).any():
@@ -122,7 +122,7 @@ def outermost(label: AnyIntegers, parent: AnyIntegers) -> Mask:
 
 
 def inherited(mark: Mask, parent: AnyIntegers) -> Mask:
-    """Say which spans are marked or lie in one that is."""
+    """Return which spans are marked or lie in one that is."""
     marked: Mask = mark.copy()
     above = parent.copy()
     while (inside := above != NONE).any():

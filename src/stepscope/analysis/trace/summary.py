@@ -110,7 +110,7 @@ def _time(trace: Trace, window: TraceWindow) -> tuple[dict[str, Any], list[Findi
 
 
 def _details(trace: Trace, window: TraceWindow, top: int | None) -> tuple[dict[str, Any], list[str]]:
-    """Return the tables, of a stretch of the window where it has too many events, and notes that say so."""
+    """Return the tables, of a span of the window where it has too many events, and notes that say so."""
     part, stretch = excerpt(trace, window, DETAILED)
     details = trace_details.details(part, stretch, top)
     if part is trace:

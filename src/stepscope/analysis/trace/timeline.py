@@ -1,4 +1,4 @@
-"""The course of a trace for a picture: how busy each kind of work was, stretch by stretch."""
+"""The course of a trace for a picture: how busy each kind of work was, span by span."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.core.trace import Trace
 
 STRETCHES = 480
-"""Stretches that a window is divided into: about one per two pixels of a page."""
+"""Spans that a window is divided into: about one per two pixels of a page."""
 MOST_STEPS = 100
 """Steps above which their marks would only be a grey band."""
 
@@ -25,7 +25,7 @@ MOST_STEPS = 100
 def timeline(
     trace: Trace, window: TraceWindow, links: Links | None = None, stretches: int = STRETCHES
 ) -> dict[str, Any]:
-    """Return, per stretch of the window, the share in which each kind of work ran, from 0 to 1, and where steps lie.
+    """Return, per span of the window, the share in which each kind of work ran, from 0 to 1, and where steps lie.
 
     Shares are exact: no event is too short to count.
     """

@@ -57,7 +57,7 @@ def idle_findings(idle: why.Idle, sizes: dict[str, Any], sites: list[dict[str, A
 
 
 def _launch_bound(idle: why.Idle, sizes: dict[str, Any]) -> list[Finding]:
-    """Say so if the device waits for the host while most kernels are as short as their launch."""
+    """Return a finding if the device waits for the host while most kernels are as short as their launch."""
     share = idle.share(why.OPERATORS, why.LAUNCH, why.PYTHON_TIME)
     short = sizes["short_ratio"]
     if (
@@ -82,7 +82,7 @@ def _launch_bound(idle: why.Idle, sizes: dict[str, Any]) -> list[Finding]:
 
 
 def communication_findings(parts: Breakdown) -> list[Finding]:
-    """Say how much communication nothing hides."""
+    """Return how much communication nothing hides."""
     length = parts.window.length
     share = parts.exposed_communication / length if length else 0.0
     if share < LEAST_EXPOSED:
@@ -103,7 +103,7 @@ def communication_findings(parts: Breakdown) -> list[Finding]:
 
 
 def copy_findings(parts: Breakdown) -> list[Finding]:
-    """Say how much time goes to copies that nothing hides."""
+    """Return how much time goes to copies that nothing hides."""
     share = parts.exposed_memcpy / parts.window.length if parts.window.length else 0.0
     if share < LEAST:
         return []

@@ -25,7 +25,7 @@ STEP = re.compile(r"^ProfilerStep\s*#?\s*(\d+)")
 
 
 class Intervals(NamedTuple):
-    """Stretches of time that do not touch each other, in order. Times in ns."""
+    """Spans of time that do not touch each other, in order. Times in ns."""
 
     start: Integers
     end: Integers
@@ -33,7 +33,7 @@ class Intervals(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceWindow:
-    """The stretch of time that an analysis is about, in ns on the clock of the trace."""
+    """The span of time that an analysis is about, in ns on the clock of the trace."""
 
     kind: str
     start: int
@@ -45,7 +45,7 @@ class TraceWindow:
         return self.end - self.start
 
     def facts(self, origin: int = 0) -> dict[str, Any]:
-        """Return it as plain values, in µs as the trace counts them (`origin`: of the trace)."""
+        """Return the fields as plain values, in µs as the trace counts them (`origin`: of the trace)."""
         return {"kind": self.kind, "start_us": (self.start + origin) / 1000, "end_us": (self.end + origin) / 1000}
 
 
@@ -100,7 +100,7 @@ def steps(trace: Trace, *, device: bool = False) -> list[ProfilerStep]:
 
 
 def excerpt(trace: Trace, window: TraceWindow, most: int) -> tuple[Trace, TraceWindow]:
-    """Return the trace, or a stretch from the middle of the window with so many events (from a step on, if it has any).
+    """Return the trace, or a span from the middle of the window with so many events (from a step on, if it has any).
 
     For analyses whose cost a person would not wait for on millions of events.
     """
@@ -166,19 +166,19 @@ def common(one: Intervals, other: Intervals) -> Intervals:
 
 
 def _covers(intervals: Intervals, moment: Integers) -> Mask:
-    """Say for each moment whether the intervals cover the time right after it."""
+    """Return for each moment whether the intervals cover the time right after it."""
     place = np.searchsorted(intervals.start, moment, side="right") - 1
     return (place >= 0) & (moment < intervals.end[np.maximum(place, 0)])
 
 
 @lru_cache(maxsize=1 << 15)
 def matches(pattern: re.Pattern[str], name: str) -> bool:
-    """Say whether a name is like a pattern. Ranks, and the analyses of one, ask for the same names again and again."""
+    """Return whether a name matches a pattern; cached, because every rank and analysis asks for the same names."""
     return pattern.search(name) is not None
 
 
 def named_like(trace: Trace, pattern: re.Pattern[str], among: Mask | None = None) -> Mask:
-    """Say which events (of those `among`) have a name like a pattern."""
+    """Return which events (of those `among`) have a name like a pattern."""
     rows = trace.name if among is None else trace.name[among]
     seen = np.zeros(len(trace.names) + 1, bool)
     seen[rows] = True
