@@ -8,8 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402 - only where torch is
 
-from stepscope.integrations.numerics.flops import Flops, mfu_ratio  # noqa: E402
-from stepscope.integrations.numerics.peak_flops import GPUS, cpu_peak, gpu_peak  # noqa: E402
+from stepscope.integrations.numerics.flops import GPUS, Flops, cpu_peak, gpu_peak, mfu_ratio  # noqa: E402
 from tests.fakes import Clock, FakeRun  # noqa: E402
 
 CPU = "flags\t\t: fpu avx avx2 avx512f\nmodel name\t: Intel Xeon @ 2.00GHz\ncpu MHz\t\t: 2100.5\n"

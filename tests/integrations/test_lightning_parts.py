@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from stepscope.core.vocabulary import GIB, MIB
-from stepscope.integrations.lightning.action_phases import ActionPhases, phase_of
-from stepscope.integrations.lightning.durations import Durations
-from stepscope.integrations.lightning.process_memory import peak_on_device, peak_resident
+from stepscope.integrations.lightning.action_phases import ActionPhases, Durations, phase_of
 from stepscope.integrations.lightning.resource_csv import ResourceTable
+from stepscope.integrations.process_memory import peak_on_device, peak_resident
 from stepscope.integrations.torch.batch import count_samples, count_tokens
 from stepscope.integrations.torch.dataset_memory import MOST, dataset_bytes
 

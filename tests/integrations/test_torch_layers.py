@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch, whose gradients are looked at")
 
-from stepscope.integrations.numerics.layers import LayerLooks, layer_facts  # noqa: E402 - it needs torch
+from stepscope.integrations.numerics.gradient_layers import LayerLooks, layer_facts  # noqa: E402 - it needs torch
 from stepscope.integrations.torch.reductions import EXPOSED, OFTEN, Reductions  # noqa: E402 - it needs torch
 
 

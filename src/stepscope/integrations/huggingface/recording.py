@@ -4,17 +4,39 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.huggingface.phase_switch import PhaseSwitch
 from stepscope.integrations.throughput import Load, StepClock, Totals
 from stepscope.integrations.torch.batch import count_samples, count_tokens, on_host
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepscope.session.run import Run
 
 SCALED = "num_items_in_batch"
 """Argument of the model by which the Trainer has it divide the loss by the tokens of the whole step."""
 AFTER_STEP = (("should_log", "logging"), ("should_evaluate", "evaluation"), ("should_save", "checkpoint"))
 """What the Trainer does between two steps, in its order."""
+
+
+class PhaseSwitch:
+    """At most one open phase of a run."""
+
+    def __init__(self, phase: Callable[[str], Any]) -> None:
+        """Open phases by `phase`."""
+        self._phase = phase
+        self.name: str | None = None
+        """The open one."""
+
+    def to(self, name: str | None) -> None:
+        """Close the open phase, and open another; None: only close."""
+        if name == self.name:
+            return
+        before, self.name = self.name, None
+        if before is not None:
+            self._phase(before).__exit__(None, None, None)
+        if name is not None:
+            self._phase(name).__enter__()
+            self.name = name
 
 
 class TrainerRecording:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from stepscope.integrations.lightning.durations import Durations
 from stepscope.recorder.complaints import Complaints
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ HOOKS = {"hooks", "callbacks", "transform"}
 SILENT = "PassThroughProfiler"
 """Lightning's profiler that does nothing: what it does not do need not be called."""
 
+MOST_DURATIONS = 1 << 15
+"""Values kept; of more, every second one is dropped, and from then on only every second one is added."""
+
 
 def phase_of(action: str) -> str | None:
     """Return the phase that an action of the trainer is; None if it is none, or only holds others."""
@@ -47,6 +50,35 @@ def phase_of(action: str) -> str | None:
         return None
     found = next((phase for ending, phase in ENDINGS.items() if action.endswith(ending)), None)
     return "hooks" if found is None and action.startswith(("[LightningModule]", "[LightningDataModule]")) else found
+
+
+class Durations:
+    """Durations in nanoseconds."""
+
+    def __init__(self, kept: int = MOST_DURATIONS) -> None:
+        """Begin with none."""
+        self.count = 0
+        self.total = 0
+        """Sum in ns, of all of them."""
+        self._kept, self._stride, self._values = kept, 1, array("q")
+
+    def add(self, nanoseconds: int) -> None:
+        """Take one in."""
+        if self.count % self._stride == 0:
+            self._values.append(nanoseconds)
+            if len(self._values) >= self._kept:
+                self._values, self._stride = self._values[::2], self._stride * 2
+        self.count += 1
+        self.total += nanoseconds
+
+    def milliseconds(self) -> dict[str, float]:
+        """Return avg, p50, p95 and p99 in ms (percentiles by rank, of what is kept); {} without any."""
+        if not self.count:
+            return {}
+        ordered = sorted(self._values)
+        shares = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+        places = {name: min(len(ordered) - 1, int(share * len(ordered))) for name, share in shares.items()}
+        return {"avg": self.total / self.count / 1e6, **{name: ordered[at] / 1e6 for name, at in places.items()}}
 
 
 class Span:

@@ -54,104 +54,91 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         return recording if recording is not None and recording.leads(self) else None
 
     @guarded
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def setup(self, trainer: Any, _pl_module: Any, stage: str) -> None:
         """Join the recording, if this is a fit."""
-        del pl_module
         if self.enabled and stage == "fit":
             self.recording = RECORDINGS.join(trainer, self, **({"project": self.project} if self.project else {}))
 
     @guarded
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
         """Begin where the trainer stands."""
-        del pl_module
         if (leading := self._leading()) is not None:
             leading.fit_begins(trainer)
         if self.recording is not None:
             self.fit_begins(trainer, self.recording)
 
     @guarded
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
         """Begin an epoch."""
-        del pl_module
         if (leading := self._leading()) is not None:
             leading.epoch_begins()
         if self.recording is not None:
             self.epoch_begins(trainer, self.recording)
 
     @guarded
-    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+    def on_before_backward(self, _trainer: Any, pl_module: Any, *_: Any) -> None:
         """Open the phase where the module calls backward itself: no action of the trainer tells of it."""
-        del trainer, loss
         leading = self._leading()
         if leading is not None and not pl_module.automatic_optimization:
             leading.actions.enter("backward")
 
     @guarded
-    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+    def on_after_backward(self, _trainer: Any, pl_module: Any) -> None:
         """Close it."""
-        del trainer
         leading = self._leading()
         if leading is not None and not pl_module.automatic_optimization:
             leading.actions.leave("backward")
 
     @guarded
-    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(self, _trainer: Any, _pl_module: Any, optimizer: Any) -> None:
         """Take the learning rate."""
-        del trainer, pl_module
         if (leading := self._leading()) is not None:
             leading.before_optimizer(optimizer)
 
     @guarded
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(self, trainer: Any, _pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the batch."""
-        del pl_module
         if (leading := self._leading()) is not None:
             leading.batch_ended(trainer, outputs, batch)
         if self.recording is not None:
             self.batch_ended(trainer, self.recording, batch_idx)
 
     @guarded
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_start(self, trainer: Any, *_: Any) -> None:
         """Open the phase; the check before the training belongs to no step."""
-        del pl_module
         leading = self._leading()
         if leading is not None and not trainer.sanity_checking:
             leading.evaluation_begins()
 
     @guarded
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
         """Close it."""
-        del pl_module
         leading = self._leading()
         if leading is not None and not trainer.sanity_checking:
             leading.evaluation_ended(trainer)
 
     @guarded
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
         """End an epoch."""
-        del pl_module
         if (leading := self._leading()) is not None:
             leading.epoch_ended(trainer)
         if self.recording is not None:
             self.epoch_ended(trainer, self.recording)
 
     @guarded
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
         """Note it; nothing is put into the checkpoint."""
-        del pl_module, checkpoint
         if (leading := self._leading()) is not None:
             leading.run.own_event("checkpoint", epoch=trainer.current_epoch)
 
     @guarded
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+    def on_exception(self, trainer: Any, _pl_module: Any, exception: BaseException) -> None:
         """End the fit as failed; the exception goes on."""
-        del pl_module
         self._end(trainer, exception)
 
     @guarded
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+    def teardown(self, trainer: Any, _pl_module: Any, stage: str) -> None:
         """End the fit."""
-        del pl_module
         if stage == "fit":
             self._end(trainer, None)
 

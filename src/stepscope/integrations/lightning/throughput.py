@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.integrations.lightning.callback import MonitorCallback
-from stepscope.integrations.lightning.process_memory import peak_on_device, peak_resident
+from stepscope.integrations.process_memory import peak_on_device, peak_resident
 from stepscope.integrations.torch.dataset_memory import dataset_bytes
 
 if TYPE_CHECKING:

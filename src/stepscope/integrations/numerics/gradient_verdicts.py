@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepscope.integrations.numerics.gradient_norm import Held
-    from stepscope.integrations.numerics.parameter_names import ParameterNames
+    from stepscope.integrations.numerics.models import ParameterNames
 
 NORM, LOCAL = "grad_norm", "grad_norm_local"
 SETTLE_SECONDS = 0.05

@@ -18,7 +18,7 @@ from stepscope.integrations.numerics.gradient_clips import Clip, Clips, Ids
 from stepscope.integrations.numerics.gradient_norm import Held, as_tensor, expected_seconds, gradients_of, norm_of
 from stepscope.integrations.numerics.gradient_verdicts import LOCAL, NORM, Verdicts
 from stepscope.integrations.numerics.histograms import HistogramRequest
-from stepscope.integrations.numerics.parameter_names import ParameterNames
+from stepscope.integrations.numerics.models import ParameterNames
 from stepscope.integrations.numerics.updates import UpdateRatio
 from stepscope.integrations.torch.timeline import compiling
 from stepscope.integrations.walls import Failures

@@ -6,13 +6,12 @@ there are no GPU values at all. Not verified on hardware: the tests drive this c
 
 from __future__ import annotations
 
-import os
-import resource
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.numerics.cadence import Cadence
+from stepscope.integrations.process_memory import peak_by_usage, resident, used_cuda
 from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
@@ -88,9 +87,7 @@ class DeviceMemory:
 
     def _cuda(self) -> Any:
         """Return torch's CUDA module if the program has begun to use it; None otherwise."""
-        torch = self._torch or sys.modules.get("torch")
-        cuda = getattr(torch, "cuda", None)
-        return cuda if cuda is not None and cuda.is_initialized() else None
+        return used_cuda(sys.modules if self._torch is None else {"torch": self._torch})
 
     def _gpus(self) -> dict[str, float]:
         cuda = self._cuda()
@@ -159,12 +156,6 @@ def largest_free(segments: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def host_memory() -> dict[str, float]:
-    """Return the resident memory of this process now and at most, in bytes."""
-    scale = 1 if sys.platform == "darwin" else 1024
-    row = {"memory/peak_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)}
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            row["memory/resident_bytes"] = float(int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
-    except OSError:
-        return row  # not Linux: the peak is all there is
-    return row
+    """Return the current and the peak resident memory of this process in bytes; unavailable values are left out."""
+    sizes = {"memory/peak_bytes": peak_by_usage(), "memory/resident_bytes": resident()}
+    return {name: float(size) for name, size in sizes.items() if size is not None}

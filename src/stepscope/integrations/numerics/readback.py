@@ -7,34 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 Note = TypeVar("Note")
 MOST_IN_FLIGHT = 16
-
-
-class Event(Protocol):
-    """A mark in the device's queue."""
-
-    def record(self) -> None:
-        """Put the mark behind the work queued so far."""
-        ...
-
-    def query(self) -> bool:
-        """Say whether the device has reached it."""
-        ...
-
-
-class Device(Protocol):
-    """What a read-back needs of a device."""
-
-    def pinned(self, like: Any) -> Any:
-        """Return host memory of the same shape and type, to which the device copies by itself."""
-        ...
-
-    def event(self) -> Event:
-        """Return a new mark."""
-        ...
 
 
 class TorchDevice:
@@ -49,19 +25,18 @@ class TorchDevice:
         """Return pinned memory; torch keeps and reuses it."""
         return self._torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
-    def event(self) -> Event:
-        """Return an event of the device."""
-        made: Event = self._module.Event()
-        return made
+    def event(self) -> Any:
+        """Return a new event of the device."""
+        return self._module.Event()
 
 
 class Readback(Generic[Note]):
     """Vectors on their way to the host, in order, each with a note on what it is."""
 
-    def __init__(self, devices: dict[str, Device] | None = None) -> None:
+    def __init__(self, devices: dict[str, Any] | None = None) -> None:
         """Use torch's own devices unless others are handed in, by their kind."""
         self._devices = devices if devices is not None else {}
-        self._flying: deque[tuple[Any, Event | None, Note]] = deque()
+        self._flying: deque[tuple[Any, Any, Note]] = deque()
         self.lost = 0
         """Vectors that were not sent because too many were on their way."""
 

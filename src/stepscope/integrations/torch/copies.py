@@ -29,8 +29,8 @@ class Copies:
     def attach(self, patches: Patches) -> None:
         """Put the wrappers on."""
         patches.wrap(torch.Tensor, "to", self._moving)
-        patches.wrap(torch.Tensor, "cuda", self._sending)
-        patches.wrap(torch.Tensor, "cpu", self._fetching)
+        patches.wrap(torch.Tensor, "cuda", self._to("cuda"))
+        patches.wrap(torch.Tensor, "cpu", self._to("cpu"))
 
     def _moving(self, original: Any) -> Any:
         timeline = self._timeline
@@ -44,35 +44,20 @@ class Copies:
 
         return to
 
-    def _sending(self, original: Any) -> Any:
+    def _to(self, kind: str) -> Any:
+        """Return what wraps a method that copies to one kind of device."""
         timeline = self._timeline
 
-        def cuda(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                (timeline.traced and compiling())
-                or timeline.quiet
-                or tensor.device.type == "cuda"
-                or not timeline.active
-            ):
-                return original(tensor, *args, **kwargs)
-            return self._copy(original, tensor, args, kwargs)
+        def make(original: Any) -> Any:
+            def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+                is_compiled = timeline.traced and compiling()
+                if is_compiled or timeline.quiet or tensor.device.type == kind or not timeline.active:
+                    return original(tensor, *args, **kwargs)
+                return self._copy(original, tensor, args, kwargs)
 
-        return cuda
+            return copy
 
-    def _fetching(self, original: Any) -> Any:
-        timeline = self._timeline
-
-        def cpu(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                (timeline.traced and compiling())
-                or timeline.quiet
-                or tensor.device.type == "cpu"
-                or not timeline.active
-            ):
-                return original(tensor, *args, **kwargs)
-            return self._copy(original, tensor, args, kwargs)
-
-        return cpu
+        return make
 
     def _copy(self, original: Any, tensor: Any, args: Any, kwargs: Any) -> Any:
         timeline = self._timeline

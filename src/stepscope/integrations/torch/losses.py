@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional
 
 from stepscope.core.vocabulary import spellings
-from stepscope.integrations.numerics.layers import LayerLooks, layer_facts
+from stepscope.integrations.numerics.gradient_layers import LayerLooks, layer_facts
 from stepscope.integrations.torch.batch import MASK
 from stepscope.integrations.torch.patches import Patches
 from stepscope.integrations.walls import Failures

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
+from stepscope.integrations.process_memory import used_cuda
 from stepscope.watcher.machine import host_basics
 
 if TYPE_CHECKING:
@@ -92,10 +93,9 @@ def allocator_memory(modules: Mapping[str, Any] = sys.modules) -> dict[str, dict
     Args:
         modules: loaded modules by name.
     """
-    torch = modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
+    cuda = used_cuda(modules)
     try:
-        if cuda is None or not cuda.is_initialized():
+        if cuda is None:
             return {}
         return {
             f"gpu_{index}": {

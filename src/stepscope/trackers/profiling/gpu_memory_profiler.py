@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.context import memory as host_memory
 from stepscope.core.vocabulary import GIB
+from stepscope.integrations.process_memory import peak_resident, resident
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.metrics.statistics import Statistics
 
@@ -169,8 +170,8 @@ class GPUMemoryProfiler:
     def _read(self) -> dict[str, float]:
         """Return the four figures in bytes, under their names in GiB; NaN for what this source does not have."""
         if self.source == PROCESS:
-            resident, peak = self._resident()
-            return {**dict.fromkeys(_STATS, math.nan), "allocated_gb": resident, "max_allocated_gb": peak}
+            used, peak = self._resident()
+            return {**dict.fromkeys(_STATS, math.nan), "allocated_gb": used, "max_allocated_gb": peak}
         with self._notices.shield("read", f"read the memory of {self.source}", "check the device"):
             backend, number = self._backend()
             stats = backend.memory_stats(number)
@@ -226,15 +227,7 @@ def _choose(device: Any, modules: Mapping[str, Any]) -> str:
         return PROCESS
 
 
-def resident_memory(status: str = "/proc/self/status") -> tuple[float, float]:
-    """Return resident memory of this process and its peak, in bytes; NaN where the system does not tell."""
-    wanted = {"VmRSS": math.nan, "VmHWM": math.nan}
-    try:
-        with open(status, encoding="ascii", errors="replace") as file:
-            for line in file:
-                key, _, rest = line.partition(":")
-                if key in wanted:
-                    wanted[key] = float(rest.split()[0]) * 1024
-    except (OSError, ValueError, IndexError):  # not Linux: nothing is known, which is what NaN says
-        return math.nan, math.nan
-    return wanted["VmRSS"], wanted["VmHWM"]
+def resident_memory() -> tuple[float, float]:
+    """Return the current and the peak resident memory of this process in bytes; NaN if unavailable."""
+    current, peak = resident(), peak_resident()
+    return math.nan if current is None else float(current), math.nan if peak is None else float(peak)

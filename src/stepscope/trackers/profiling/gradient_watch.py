@@ -1,8 +1,8 @@
-"""The norm of a model's gradients, right whenever it is asked for: taken when the optimizer steps.
+"""The norm of a model's gradients, measured right before the optimizer steps.
 
-Asked after `zero_grad` the gradients are gone or zero. A hook of the optimizer takes the norm before its step, as a
-tensor that stays where it is: nothing waits for a device. Where the loop clips, the norm before that is the one that
-the clipping itself has computed. torch is never imported by us.
+After `zero_grad` the gradients are gone or zero, so a hook of the optimizer takes the norm before its step, as a tensor
+that stays on its device: nothing waits. If the loop clips, the norm before clipping is the one that the clipping
+itself has computed. torch is never imported by us.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from stepscope.recorder.complaints import Complaints
 
-GONE = "its gradients were not there: zero_grad came first; call log_training_step before it, or pass the optimizer"
+GONE = "its gradients are gone: zero_grad came first; call log_training_step before it, or pass the optimizer"
 SHARDED = "its parameters are sharded, and the norm of a shard is not that of the gradients; log grad_norm yourself"
-UNTOLD = "the loop clips it twice, or by another norm: what it was before cannot be told; log grad_norm yourself"
+CLIPPED = "the loop clips it twice, or by another norm: the norm before clipping is unknown; log grad_norm yourself"
 MOST_CLIPS = 64
-"""Clippings of one step that are remembered."""
+"""Clippings remembered in one step."""
 MOST_LAYERS = 256
-"""Layers whose norms are taken; further ones are left out."""
+"""Layers whose norms are measured; further ones are left out."""
 
 
 class Taken(NamedTuple):
@@ -39,45 +39,45 @@ class Taken(NamedTuple):
     """Of each layer that is tracked, before clipping."""
 
 
-class Heard:
-    """The clippings since the last step: norms before them, and whose gradients they were."""
+class ClipLog:
+    """The clippings since the last step: the norm before each, and the parameters."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self.clips: list[tuple[Any, frozenset[int]]] = []
 
     def clipped(self, norm: Any, parameters: Any = None, *, limit: Any = None, euclidean: bool = True) -> None:  # noqa: ARG002 - as a listener is called
-        """Take the norm of these parameters' gradients; None stands for one that cannot be told."""
+        """Remember the norm of these parameters' gradients; None if it is not the 2-norm."""
         members = parameters if isinstance(parameters, (list, tuple)) else [parameters]
         if len(self.clips) < MOST_CLIPS:
             self.clips.append((norm if euclidean else None, frozenset(map(id, members))))
 
 
 class GradientWatch:
-    """Takes the norms of one training's model."""
+    """Measures the gradient norms of one model."""
 
     def __init__(
         self, notices: Complaints, modules: Mapping[str, Any] = sys.modules, layers: Sequence[str] = ()
     ) -> None:
-        """Begin with no model.
+        """Start without a model.
 
         Args:
-            notices: is told once why a norm is not available.
-            layers: parts of the names of layers whose norms are taken one by one.
-            modules: loaded modules by name; torch is taken from there.
+            notices: reports once why a norm is unavailable.
+            modules: loaded modules by name, torch among them.
+            layers: parts of the names of layers whose norms are measured too.
         """
         self.unavailable = ""
-        """Why the last norm asked for is not available; empty if it is."""
+        """Why the last norm is unavailable; empty if it is available."""
         self._notices, self._modules, self._parts = notices, modules, tuple(layers)
         self._model: weakref.ref[Any] | None = None
         self._optimizer: weakref.ref[Any] | None = None
         self._taken: Taken | None = None
-        self._heard = Heard()
+        self._clip_log = ClipLog()
         self._listens = False
         self._listen()
 
     def take(self, model: Any, optimizer: Any = None) -> Taken:
-        """Return the norms of the step that has just ended; empty if they are not available."""
+        """Return the norms of the step that has just ended; empty if they are unavailable."""
         if model is None or not callable(getattr(model, "parameters", None)):
             return Taken()
         taken, self._taken, self.unavailable = self._taken, None, ""
@@ -92,18 +92,18 @@ class GradientWatch:
         return found
 
     def _listen(self) -> None:
-        """Hear the program's clipping, as soon as torch is there."""
+        """Listen to the program's clipping, once torch is loaded."""
         torch = self._modules.get("torch")
         if self._listens or torch is None or not hasattr(torch, "nn"):
             return
         from stepscope.recorder.clipping import ClipWatch
 
         self._listens = True
-        weakref.finalize(self, ClipWatch(self._heard, torch).close)
+        weakref.finalize(self, ClipWatch(self._clip_log, torch).close)
 
     def _norms(self, model: Any) -> Taken:
-        """Return the norms of the gradients that are there."""
-        clips, self._heard.clips = self._heard.clips, []
+        """Return the norms of the current gradients."""
+        clips, self._clip_log.clips = self._clip_log.clips, []
         try:
             own = {id(one): one for one in model.parameters()}
             clips = [clip for clip in clips if clip[1] & own.keys()]
@@ -111,12 +111,12 @@ class GradientWatch:
             before = self._before(clips, own, model) if clips else after
             scale = before / after if clips and before is not None and after is not None else None
             return Taken(before, after if clips else None, self._by_layer(model, scale))
-        except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; training goes on, it is told
+        except Exception as error:  # noqa: BLE001 - a model's own types may raise anything; the reason is reported
             self.unavailable = in_words(error, 200)
             return Taken()
 
     def _by_layer(self, model: Any, scale: Any) -> dict[str, Any]:
-        """Return the norm of each layer that is tracked, times `scale`, which undoes what the clipping did."""
+        """Return the norm of each tracked layer times `scale`, which undoes the clipping."""
         groups: dict[str, list[Any]] = {}
         for given, parameter in model.named_parameters() if self._parts else ():
             name = plain_name(given)
@@ -128,20 +128,23 @@ class GradientWatch:
         return {name: norm if scale is None else norm * scale for name, norm in norms.items() if norm is not None}
 
     def _before(self, clips: list[tuple[Any, frozenset[int]]], own: Mapping[int, Any], model: Any) -> Any:
-        """Return the norm before clipping, from those of the parts that were clipped and of the rest."""
+        """Return the norm before clipping, from the norms of the clipped parts and of the rest."""
         covered: frozenset[int] = frozenset().union(*(members for _, members in clips))
         norms = [norm for norm, _ in clips]
         if any(norm is None for norm in norms) or sum(len(members) for _, members in clips) > len(covered):
-            self.unavailable = UNTOLD
+            self.unavailable = CLIPPED
             return None
         rest = [one for key, one in own.items() if key not in covered and one.grad is not None]
         if rest:
             norms.append(self._norm(rest, model))
-        torch = self._modules["torch"]
-        return norms[0] if len(norms) == 1 else _total(torch, [torch.as_tensor(norm) for norm in norms])
+        if len(norms) == 1:
+            return norms[0]
+        from stepscope.integrations.numerics.gradient_norm import as_tensor, norms_of, total_of
+
+        return total_of(norms_of([as_tensor(norm) for norm in norms])[0])
 
     def _follow(self, model: Any, optimizer: Any) -> None:
-        """Have the norm taken before every further step of the optimizer."""
+        """Measure the norm before every further step of the optimizer."""
         if self._model is None or self._model() is not model:
             self._model = weakref.ref(model)
         register = getattr(optimizer, "register_step_pre_hook", None)
@@ -158,37 +161,27 @@ class GradientWatch:
         register(before_step)
 
     def before_step(self, optimizer: Any) -> None:
-        """Take the norm, if this is the optimizer that was last given."""
+        """Measure the norm, if this is the followed optimizer."""
         model = None if self._model is None else self._model()
         followed = self._optimizer is not None and self._optimizer() is optimizer
         if model is not None and followed:
             self._taken = self._norms(model)
 
     def _norm(self, parameters: Iterable[Any], model: Any) -> Any:
-        """Return the norm of the gradients of a model's parameters; None, and the reason, if it cannot be told."""
-        torch = self._modules.get("torch")
-        if torch is None:
+        """Return the norm of the gradients of a model's parameters; None, with the reason, if it is unavailable."""
+        if self._modules.get("torch") is None:
             return None
-        gradients = [each.grad.detach() for each in parameters if each.grad is not None]
-        if any(map(_is_sharded, gradients)) or "FullyShardedDataParallel" in type(model).__name__:
+        from stepscope.integrations.numerics.gradient_norm import gradients_of, norms_of, total_of
+
+        members = list(parameters)
+        is_sharded = any(hasattr(each.grad, "full_tensor") for each in members)  # a DTensor: its norm needs all ranks
+        if is_sharded or "FullyShardedDataParallel" in type(model).__name__:
             self.unavailable = SHARDED
             return None
-        return _total(torch, gradients) if gradients else None
-
-
-def _total(torch: Any, gradients: list[Any]) -> Any:
-    dense = [gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients]
-    whole = getattr(torch.nn.utils, "get_total_norm", None)  # by the foreach path; from torch 2.6
-    if whole is not None:
-        return whole(dense)
-    first = dense[0].device
-    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(one).to(first) for one in dense]))
-
-
-def _is_sharded(gradient: Any) -> bool:
-    return hasattr(gradient, "full_tensor")  # a DTensor; to add it up would talk to the other ranks
+        tensors = [tensor.detach() for tensor in gradients_of(members).tensors]
+        return total_of(norms_of(tensors)[0]) if tensors else None
 
 
 def _is_zero_on_host(norm: Any) -> bool:
-    """Say whether a norm is 0, without waiting for a device: there it is taken as it is."""
+    """Return whether a norm on the host is 0; a device is not waited for."""
     return getattr(getattr(norm, "device", None), "type", "cpu") == "cpu" and float(norm) == 0.0

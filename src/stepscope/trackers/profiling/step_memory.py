@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import MIB
+from stepscope.integrations.process_memory import STATM, resident, used_cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,9 +20,7 @@ FRESH_NS = 100_000_000
 class StepMemory:
     """Fill in `cpu_memory_mb` and `gpu_memory_mb` of steps that do not say them."""
 
-    def __init__(
-        self, clock: Callable[[], int], statm: str = "/proc/self/statm", modules: Mapping[str, Any] = sys.modules
-    ) -> None:
+    def __init__(self, clock: Callable[[], int], statm: str = STATM, modules: Mapping[str, Any] = sys.modules) -> None:
         """Read at most every `FRESH_NS` by `clock`, monotonic; torch is taken from `modules` and never loaded."""
         self._clock, self._statm, self._modules = clock, statm, modules
         self._until = -1
@@ -34,25 +32,15 @@ class StepMemory:
         now = self._clock()
         if now > self._until:
             self._until = now + FRESH_NS
-            self._cpu, self._gpu = _resident(self._statm), _allocated(self._modules)
+            self._cpu, self._gpu = resident(self._statm), _allocated(self._modules)
         for name, value in (("cpu_memory_mb", self._cpu), ("gpu_memory_mb", self._gpu)):
             if getattr(metrics, name) is None and name not in metrics.custom:
-                setattr(metrics, name, value)
-
-
-def _resident(statm: str) -> float | None:
-    """Return the resident memory of this process in MiB; None where the system does not say."""
-    try:
-        with open(statm, encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / MIB
-    except (OSError, ValueError, IndexError):
-        return None
+                setattr(metrics, name, None if value is None else value / MIB)
 
 
 def _allocated(modules: Mapping[str, Any]) -> float | None:
-    """Return what torch has given out on its present GPU in MiB; None without. Reads a counter of the host."""
-    cuda = getattr(modules.get("torch"), "cuda", None)
+    cuda = used_cuda(modules)
     try:
-        return float(cuda.memory_allocated()) / MIB if cuda is not None and cuda.is_initialized() else None
-    except (RuntimeError, AttributeError, AssertionError):  # half-imported, or a device that failed
+        return None if cuda is None else float(cuda.memory_allocated())
+    except (RuntimeError, AttributeError, AssertionError):  # a device that failed
         return None
