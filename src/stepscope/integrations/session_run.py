@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def take_run(given: Run | None = None, **options: Any) -> tuple[Run, bool]:
-    """Return the run to record into, and whether it was begun here, so that whoever asked ends it.
+    """Return the run to record into, and whether it was started here, so that the caller must finish it.
 
     Args:
         given: a run of the caller's; the current one of the process by default, and a new one if there is none.
@@ -30,9 +30,9 @@ def take_run(given: Run | None = None, **options: Any) -> tuple[Run, bool]:
 
 
 def nameless_id(project: str | None) -> str | None:
-    """Return a new id for a job of several ranks that no launcher names; None where all ranks find one themselves.
+    """Return a new run id for a job of several ranks without a launcher's id; None if every rank finds the id itself.
 
-    Whoever asks must tell the other ranks.
+    The caller must send it to the other ranks.
     """
     found = identify(
         os.environ,

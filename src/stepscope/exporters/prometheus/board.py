@@ -1,4 +1,4 @@
-"""The newest value of every metric, ready to be served: filled by whoever drains, read by whoever scrapes."""
+"""The newest value of every metric, ready to be served: the watcher fills it, a scrape reads it."""
 
 from __future__ import annotations
 

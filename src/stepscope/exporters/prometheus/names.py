@@ -1,7 +1,7 @@
 """Names of recorded metrics in Prometheus: compatible names, units in all others, labels for instances.
 
 The compatible names (`training_loss`, `gpu_memory_used_mb`) are kept as they are, with their units. Everything else is
-`stepscope_<name>_<unit>`. Names that nobody declared carry the recorded name in the label `metric`, so that two which
+`stepscope_<name>_<unit>`. Undeclared names carry the recorded name in the label `metric`, so that two which
 would become one, such as `a/b` and `a_b`, stay apart.
 """
 
@@ -157,7 +157,7 @@ class Names:
         )
 
     def own(self, name: str) -> Target:
-        """Return the place of a metric that nobody declared, which no other name has."""
+        """Return the unique target of an undeclared metric."""
         family = _with_unit(f"{PREFIX}_{valid_name(name)}", name, unit_of(name))
         if family in self._taken or any(family.removesuffix(end) in self._taken for end in SUFFIXES):
             family = f"{family}_{zlib.crc32(name.encode('utf-8', 'replace')):08x}"

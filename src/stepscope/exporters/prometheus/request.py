@@ -1,6 +1,6 @@
 """One request to a page of metrics: what is answered and what refused. No socket and no clock: bytes in, a reply out.
 
-Everything is refused that a browser could be made to send by a page of somebody else: a foreign `Host` (DNS rebinding),
+Requests that another site could make a browser send are refused: a foreign `Host` (DNS rebinding),
 a foreign `Origin`, a method or body that this page has no use for.
 """
 
@@ -77,7 +77,7 @@ class Rules:
         self._failures: list[float] = []
 
     def knows(self, host: str, local: str) -> bool:
-        """Say whether a `Host` header names this endpoint; `local` is the address that the client reached."""
+        """Return whether a `Host` header names this endpoint; `local` is the address that the client reached."""
         name, is_plain = _host_name(host)
         wildcard = {"0.0.0.0", "[::]"}  # noqa: S104 - refused, not bound: a page elsewhere reaches loopback by it
         is_local = bool(self._token) and name == bracketed(local)

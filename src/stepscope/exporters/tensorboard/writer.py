@@ -20,7 +20,7 @@ _NUMBERS = itertools.count()
 
 
 def new_event_file(folder: Path, seconds: float, suffix: str = "") -> tuple[int, Path]:
-    """Make an event file of a name that nobody else has, and return its descriptor and path.
+    """Make an event file with a unique name; return its descriptor and path.
 
     TensorBoard reads the files of a folder in the order of their names, and finds them by `tfevents`.
     """

@@ -146,7 +146,7 @@ class TrainerRecording:
         self._next()
 
     def done(self, phase: str) -> None:
-        """Be told that one of those is done; those before it were left out."""
+        """Mark an announced phase as done; earlier ones were skipped."""
         if phase in self._waiting:
             self._waiting = self._waiting[self._waiting.index(phase) + 1 :]
             self._next()

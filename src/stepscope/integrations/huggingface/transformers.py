@@ -47,16 +47,16 @@ class Steps(Protocol):
     """What wants to know of steps: a TrainingMonitorCallback, which writes them to a file."""
 
     def on_train_begin(self) -> None:
-        """Be told that training begins."""
+        """Handle the start of training."""
 
     def on_step_begin(self) -> None:
-        """Be told that a step begins."""
+        """Handle the start of a step."""
 
     def on_step_end(self, step: int, **values: Any) -> None:
-        """Be told of a step."""
+        """Handle the end of a step."""
 
     def on_train_end(self) -> None:
-        """Be told that training ended."""
+        """Handle the end of training."""
 
 
 class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
@@ -239,7 +239,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _is_plain(name: str, own: set[str]) -> bool:
-    """Tell whether a figure of the Trainer keeps its name: those of evaluations, gradients, and the user's own."""
+    """Return whether a value of the Trainer keeps its name."""
     return name not in own and not name.startswith(("train_", "total_flos"))
 
 

@@ -1,4 +1,4 @@
-"""Phases from what a Lightning trainer tells its profiler: every action begins and ends there, by name."""
+"""Phases of a Lightning trainer, from the actions that it reports to its profiler by name."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ ENDINGS = {
     ".lr_scheduler_step": "optimizer",
 }
 NAMED = {"save_checkpoint": "checkpoint", "run_training_epoch": "framework"}
-"""The second holds all others of an epoch: its own time is that of Lightning's loop."""
+"""`run_training_epoch` contains all other actions: its own time is that of Lightning's loop."""
 INSIDE = (".optimizer_zero_grad", ".transfer_batch_to_device", ".configure_gradient_clipping")
-"""Actions that Lightning takes inside others of the same phase."""
+"""Actions nested inside others of the same phase."""
 PAUSES = {"evaluation", "checkpoint"}
-"""Phases that are no training: they do not count in its throughput."""
+"""Phases that are not training and do not count in the throughput."""
 TIMED = PAUSES | {"data", "transform"}
 """Phases whose durations are kept here too."""
 HOOKS = {"hooks", "callbacks", "transform"}
 """Phases of hooks, most of which are the empty ones of Lightning's base classes."""
 SILENT = "PassThroughProfiler"
-"""Lightning's profiler that does nothing: what it does not do need not be called."""
+"""Lightning's profiler that does nothing, which need not be called."""
 
 MOST_DURATIONS = 1 << 15
 """Values kept; of more, every second one is dropped, and from then on only every second one is added."""
 
 
 def phase_of(action: str) -> str | None:
-    """Return the phase that an action of the trainer is; None if it is none, or only holds others."""
+    """Return the phase of an action of the trainer; None for an action without a phase of its own."""
     if action in NAMED:
         return NAMED[action]
     if action.startswith("[Callback]"):
-        # Ours open phases that outlive the hook: they must not stand inside one.
+        # Our callbacks open phases that outlive the hook, so they must not be inside a phase.
         return None if "MonitorCallback" in action or "ProfilerCallback" in action else "callbacks"
     if action.endswith(INSIDE):
         return None
@@ -99,7 +99,7 @@ class Span:
 
 
 class ActionPhases:
-    """Charge a trainer's actions to the phases of a run, through its profiler, whichever that is."""
+    """Charge a trainer's actions to the phases of a run, through any profiler."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ActionPhases:
         Args:
             phase: returns the context of a phase.
             clock: monotonic, in ns.
-            is_empty: tells whether an action only calls a hook that does nothing; asked once for each.
+            is_empty: returns whether an action only calls an empty hook; called once per action.
         """
         self._phase, self._clock, self._is_empty = phase, clock, is_empty
         self._notices = Complaints()
@@ -122,19 +122,19 @@ class ActionPhases:
         self._pauses = 0
         self._paused_at = 0
         self.paused_ns = 0
-        """Time that was no training, in ns, since the object began."""
+        """Time outside training in ns, since the start."""
         self.waits: defaultdict[str, Durations] = defaultdict(Durations)
-        """Durations of the phase "data", and of transforms if somebody adds them, since `forget`."""
+        """Durations of the phases "data" and "transform" since `forget`."""
         self.starting_ns = 0
-        """Time in which loaders started their workers, in ns, since `forget`; no batch's wait."""
+        """Time in which loaders started their workers in ns, since `forget`."""
         self.transform_ns = 0
-        """Time in the phase "transform", in ns, since the object began."""
+        """Time in the phase "transform" in ns, since the start."""
         self._profiler: Any = None
         self.active = False
-        """Whether steps are trained: what comes before belongs to none."""
+        """Whether training has begun; earlier phases belong to no step."""
 
     def attach(self, profiler: Any) -> None:
-        """Listen to a profiler: what it does itself stays as it is."""
+        """Listen to a profiler, which keeps working."""
         begin, end = self.begin_action, self.end_action
         inner_start, inner_stop = profiler.start, profiler.stop
 
@@ -153,7 +153,7 @@ class ActionPhases:
             profiler.start, profiler.stop = start, stop
 
     def detach(self) -> None:
-        """Give the profiler its own methods back. May be called again."""
+        """Restore the profiler's methods. May be called again."""
         profiler, self._profiler, self.active = self._profiler, None, False
         if profiler is not None:
             for name in ("start", "stop", "profile"):
@@ -175,15 +175,15 @@ class ActionPhases:
         return False
 
     def begin_action(self, action: str) -> None:
-        """Be told that an action begins."""
+        """Open the phase of an action."""
         self.span(action).__enter__()
 
     def end_action(self, action: str) -> None:
-        """Be told that an action ends."""
+        """Close the phase of an action."""
         self.span(action).__exit__()
 
     def charged(self, name: str, function: Callable[..., Any], *, waits: bool = True) -> Callable[..., Any]:
-        """Return a function whose time is charged to a phase, but for evaluation, which holds all it does.
+        """Return a function whose time is charged to a phase, except during an evaluation.
 
         Args:
             name: of the phase.
@@ -203,7 +203,7 @@ class ActionPhases:
         return call
 
     def begin(self, name: str) -> None:
-        """Open the phase of an action: not before the training, and in a pause only another one."""
+        """Open the phase of an action; not before the training, and in a pause only another pause."""
         if self.active and (not self._pauses or name in PAUSES):
             self.enter(name)
 
@@ -224,7 +224,7 @@ class ActionPhases:
                 self._paused_at = now
 
     def leave(self, name: str) -> None:
-        """Close a phase, if it is the open one: what was never opened is not closed."""
+        """Close a phase if it is the innermost open one."""
         if not self._begun or self._begun[-1][0] != name:
             return
         self._contexts[name].__exit__(None, None, None)
@@ -245,11 +245,11 @@ class ActionPhases:
                 self.paused_ns += now - self._paused_at
 
     def forget(self) -> None:
-        """Begin a new epoch: durations are counted anew."""
+        """Reset the durations for a new epoch."""
         self.waits.clear()
         self.starting_ns = 0
 
     @property
     def waited_seconds(self) -> float:
-        """Time spent on waiting for data since `forget`, the start of workers included."""
+        """Seconds spent waiting for data since `forget`, including the start of workers."""
         return (self.waits["data"].total + self.starting_ns) / 1e9

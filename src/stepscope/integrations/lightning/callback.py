@@ -1,4 +1,4 @@
-"""What our Lightning callbacks have in common: they join the recording of their trainer, and never raise into it."""
+"""The base class of our Lightning callbacks: they share the recording of their trainer and never raise into it."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ class MonitorCallback(Callback):  # type: ignore[misc]
         """What records this fit; None outside of one."""
 
     def fit_begins(self, trainer: Any, recording: Recording) -> None:
-        """Be told that training begins."""
+        """Handle the start of training."""
 
     def epoch_begins(self, trainer: Any, recording: Recording) -> None:
-        """Be told that an epoch of the training begins."""
+        """Handle the start of a training epoch."""
 
     def batch_ended(self, trainer: Any, recording: Recording, batch_index: int) -> None:
-        """Be told that a batch was trained on."""
+        """Handle the end of a training batch."""
 
     def epoch_ended(self, trainer: Any, recording: Recording) -> None:
-        """Be told that an epoch of the training ended."""
+        """Handle the end of a training epoch."""
 
     def fit_ended(self) -> None:
-        """Be told that the fit is over, for whatever reason."""
+        """Handle the end of the fit, for any reason."""
 
     def _leading(self) -> Recording | None:
-        """Return the recording if this callback is the one that tells it of the trainer."""
+        """Return the recording if this callback leads it."""
         recording = self.recording
         return recording if recording is not None and recording.leads(self) else None
 
@@ -77,7 +77,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_before_backward(self, _trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Open the phase where the module calls backward itself: no action of the trainer tells of it."""
+        """Open the phase if the module calls backward itself, which is no action of the trainer."""
         leading = self._leading()
         if leading is not None and not pl_module.automatic_optimization:
             leading.actions.enter("backward")
@@ -127,7 +127,7 @@ class MonitorCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_save_checkpoint(self, trainer: Any, *_: Any) -> None:
-        """Note it; nothing is put into the checkpoint."""
+        """Record the event; the checkpoint is not changed."""
         if (leading := self._leading()) is not None:
             leading.run.own_event("checkpoint", epoch=trainer.current_epoch)
 

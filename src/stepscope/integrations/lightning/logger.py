@@ -79,7 +79,7 @@ class StepscopeLogger(Logger):  # type: ignore[misc]
 
     @staticmethod
     def _is_first() -> bool:
-        """Say whether this is rank 0: what a module logs is the same on all of them."""
+        """Return whether this is rank 0: what a module logs is the same on all of them."""
         return not getattr(rank_zero_only, "rank", 0)
 
     @property

@@ -80,7 +80,7 @@ class Recording:
         self._loggers: list[Any] = []
 
     def leads(self, member: object) -> bool:
-        """Tell whether a callback is the one that tells of the fit: the first that joined."""
+        """Return whether a callback leads the recording: the first that joined."""
         return bool(self.members) and self.members[0] is member
 
     def fit_begins(self, trainer: Any) -> None:
@@ -106,7 +106,7 @@ class Recording:
         getattr(self.actions, what)("optimizer")
 
     def epoch_begins(self) -> None:
-        """Begin to count anew."""
+        """Reset the figures of the epoch."""
         self.actions.forget()
         self._paused_before = self.actions.paused_ns
         self.epoch = EpochFigures(begun_ns=self._clock(), ended_ns=self._clock())
@@ -194,7 +194,7 @@ class Recording:
 
 
 def is_empty(trainer: Any, action: str) -> bool:
-    """Tell whether an action is a call of a hook that neither module, data module nor callback has overridden."""
+    """Return whether an action calls a hook that neither module, data module nor callback overrides."""
     kind, bracket, rest = action.partition("]")
     owner, _, hook = rest.rpartition(".")
     candidates: list[Any] = []
@@ -206,7 +206,7 @@ def is_empty(trainer: Any, action: str) -> bool:
 
 
 def _overrides(kind: type, hook: str) -> bool:
-    """Tell whether a class has a hook that is not the empty one of Lightning's bases."""
+    """Return whether a class overrides a hook of Lightning's base classes."""
     owner = next((one for one in kind.__mro__ if hook in vars(one)), None)
     return owner is not None and not (
         owner.__module__.startswith(("lightning.pytorch.core", "pytorch_lightning.core"))
@@ -258,7 +258,7 @@ class Recordings:
         return take_run(**options) if logger is None else (logger.begin(**options), False)
 
     def leave(self, trainer: Any, member: object, error: BaseException | None = None) -> None:
-        """Be told that a callback is done; with the last one, or an error, the recording ends."""
+        """Remove a callback; the recording ends with the last one, or with an error."""
         recording = self._of.get(trainer)
         if recording is None:
             return

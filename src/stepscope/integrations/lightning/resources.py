@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from stepscope.integrations.lightning.recording import Recording
+    from stepscope.samplers.sampler import Sampler
     from stepscope.watcher.machine import Moment
 
 SECONDS = 1.0
@@ -122,11 +123,8 @@ class ResourceMonitorCallback(MonitorCallback):
         self._samples.start()
 
     def _machine(self, rank: int) -> Machine:
-        from stepscope.samplers.process import ProcessSampler
-
-        sources = [*local_samplers(), ProcessSampler(lambda: {rank: os.getpid()}, Path("/"), own=0)]
-        wanted = {**dict.fromkeys(GPU_SOURCES, self.gpu_monitoring), **dict.fromkeys(IO_SOURCES, self.io_monitoring)}
-        return Machine([source for source in sources if wanted.get(source.name, self.cpu_monitoring)], SECONDS)
+        sources = chosen_sources(gpu=self.gpu_monitoring, cpu=self.cpu_monitoring, io=self.io_monitoring, rank=rank)
+        return Machine(sources, SECONDS)
 
     def epoch_begins(self, trainer: Any, recording: Recording) -> None:
         """Begin a file."""
@@ -191,6 +189,15 @@ class ResourceMonitorCallback(MonitorCallback):
     def _complain(self, error: Exception) -> None:
         cause = in_words(error, 300)
         self.notices.say(type(error).__name__, f"cannot keep the machine's samples: {cause}; the training goes on")
+
+
+def chosen_sources(*, gpu: bool, cpu: bool, io: bool, rank: int = 0) -> list[Sampler]:
+    """Return the sources of GPUs; of processors, memory and this process; of disks and network; as wanted."""
+    from stepscope.samplers.process import ProcessSampler
+
+    sources: list[Sampler] = [*local_samplers(), ProcessSampler(lambda: {rank: os.getpid()}, Path("/"), own=0)]
+    wanted = {**dict.fromkeys(GPU_SOURCES, gpu), **dict.fromkeys(IO_SOURCES, io)}
+    return [source for source in sources if wanted.get(source.name, cpu)]
 
 
 def _share(name: str, value: object) -> float:

@@ -1,8 +1,8 @@
-"""Statistics of what named modules put out, every N steps: activations, and attention where it can be seen.
+"""Statistics of the outputs of named modules, every N steps: activations, and attention where it is visible.
 
-Hooks are registered for the measured step only; all other steps run as if this were not here. Values stay on the
-device until the recorder takes them, without a wait. Of a module that is called several times in a step (accumulation,
-recomputation) the first call counts.
+Hooks are registered for the measured step only; all other steps run unchanged. Values stay on the device until the
+recorder reads them, without a wait. If a module is called several times in a step (accumulation, recomputation), the
+first call counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MOST_ELEMENTS = 1 << 20
-"""Elements of one output that are looked at, evenly spaced by samples."""
+"""Elements sampled from one output, evenly spaced."""
 MOST_MODULES = 64
 BOUNDS: dict[str, tuple[float, float]] = {
     "Sigmoid": (0.01, 0.99),
@@ -33,7 +33,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "Softsign": (-0.99, 0.99),
     "ReLU6": (float("-inf"), 5.94),
 }
-"""Modules whose output is bounded: beyond these values it is saturated."""
+"""Modules with a bounded output: beyond these values it is saturated."""
 
 
 class Activations:
@@ -64,7 +64,7 @@ class Activations:
 
     @property
     def measuring(self) -> bool:
-        """Say whether the step that runs now is measured."""
+        """Return whether the step that runs now is measured."""
         return bool(self._handles)
 
     def attach(self, model: Any) -> None:
@@ -72,7 +72,7 @@ class Activations:
         self._models.add(model)
 
     def skip(self, count: int) -> None:
-        """Count steps that were not looked at."""
+        """Count steps that were skipped."""
         self._cadence.step(count)
 
     def step_end(self, step: int | None = None) -> None:
@@ -99,10 +99,10 @@ class Activations:
         self._remove()
 
     def _register(self) -> None:
-        """Put hooks on the modules; a compiled model is left alone, for they would make it compile anew."""
+        """Put hooks on the modules; not on a compiled model, which they would recompile."""
         for model in self._models:
             if any(is_compiled(part) for part in model.modules()):
-                self._tell("compiled", "the model is compiled: hooks would make it compile anew", "run it uncompiled")
+                self._tell("compiled", "the model is compiled, and hooks would recompile it", "run it uncompiled")
                 continue
             named = [(plain_name(name), part) for name, part in model.named_modules() if name]
             chosen = [(name, part) for name, part in named if any(word in name for word in self._parts)]
@@ -170,7 +170,7 @@ class Activations:
 
 
 def is_compiled(module: Any) -> bool:
-    """Say whether a module was compiled by torch.compile or module.compile()."""
+    """Return whether a module was compiled by torch.compile or module.compile()."""
     return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 

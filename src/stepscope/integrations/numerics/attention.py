@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from stepscope.integrations.walls import Failures
 
 MOST_QUERIES = 64
-"""Queries of one head that are looked at, evenly spaced."""
+"""Queries sampled per head, evenly spaced."""
 MOST_SAMPLES = 4
-"""Samples of a batch that are looked at."""
+"""Samples of a batch that are used."""
 
 
 def attention_row(name: str, weights: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How often something may be measured, so that its cost stays within a share of the training's time."""
+"""Decide how often to measure, so that the cost stays within a share of the training's time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHEAP_SECONDS = 0.005
-"""A first measurement that is expected to cost more waits until the duration of a step is known."""
+"""A first measurement with a higher expected cost waits until the duration of a step is known."""
 OPENING_SECONDS = 0.01
-"""What measurements may cost once in all, whatever the budget (but 0): also a run of a second can be judged then."""
+"""Seconds that measurements may cost in total, beyond a budget above 0, so that even a run of a second is judged."""
 LONGEST = 100_000
-"""Steps between two measurements at most, however dear one is."""
+"""Steps between two measurements at most, whatever they cost."""
 
 
 class Cadence:
-    """Say at each step whether to measure: every so many steps, and less often where that would exceed the budget."""
+    """Decide at each step whether to measure: every `every` steps, and less often if that would exceed the budget."""
 
     def __init__(
         self, every: int = 10, budget: float | None = 0.003, clock: Callable[[], float] = time.perf_counter
@@ -43,11 +43,11 @@ class Cadence:
 
     @property
     def is_priced(self) -> bool:
-        """Say whether the cost of a measurement is known or expected."""
+        """Return whether the cost of a measurement is known or expected."""
         return self._cost > 0 or self._expected > 0
 
     def due(self, expected: float = 0.0) -> bool:
-        """Say whether this step is to be measured; `expected` seconds stand for the cost until one is known."""
+        """Return whether this step is to be measured; `expected` seconds stand for the cost until one is known."""
         if expected:
             self._expected = expected
         if self._budget and not self._cost and not self._step and self._expected > CHEAP_SECONDS:
@@ -72,7 +72,7 @@ class Cadence:
         now, self._since = self._clock(), self._since + count
         if self._mark is not None:
             took = max(0.0, now - self._mark) / max(1, count)
-            kept = 0.9**count  # a hundred steps that nobody looked at say more than the one that was measured
+            kept = 0.9**count  # many skipped steps outweigh the one that was measured
             # An evaluation or a checkpoint in between makes no long step of the following ones.
             self._step = kept * self._step + (1 - kept) * min(took, 4 * self._step) if self._step else took
         self._mark = now

@@ -140,7 +140,7 @@ class Numerics:
             self.gradients.looking = False
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the instrument
-        """Leave the program's clipping alone while a stretch of steps is not measured."""
+        """Ignore the program's clipping while steps are not measured."""
         if self.gradients is not None:
             self.gradients.listening = not quiet
 

@@ -110,7 +110,7 @@ class Flops:
 
     @property
     def counting(self) -> bool:
-        """Say whether the step that runs now is being counted: it is slower than the others."""
+        """Return whether the step that runs now is being counted: it is slower than the others."""
         return self._modes is not None
 
     def attach(self, model: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the program's own clipping has said about the gradients of a step."""
+"""The clippings of a step: norms before them, limits, and parameters."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Clips:
         return len(self._covering(ids) or ())
 
     def use(self, ids: Ids) -> bool:
-        """Say whether the clipping of these parameters is new; it is used then."""
+        """Mark the clipping of these parameters as used; return whether it was new."""
         key = self._covering(ids)
         if key is None or key in self._used:
             return False

@@ -134,7 +134,7 @@ class Gradients:
             self._updates_cadence.stop(start, self._copying)
 
     def skip(self, count: int) -> None:
-        """Count steps that were not looked at."""
+        """Count steps that were skipped."""
         self._cadence.step(count)
         self._updates_cadence.step(count)
         self._since = None if self._since is None else self._since + count
@@ -164,7 +164,7 @@ class Gradients:
             self._verdicts.close()
 
     def _is_off(self) -> bool:
-        """Say whether nothing may be measured now: given up, not recording, or a graph is being made."""
+        """Return whether nothing may be measured now: given up, not recording, or a graph is being made."""
         return (
             self.failures.over
             or not self._run.recording
@@ -173,7 +173,7 @@ class Gradients:
         )
 
     def _is_due(self, parameters: Sequence[Any]) -> bool:
-        """Say whether this step is measured; it is decided once."""
+        """Return whether this step is measured; it is decided once."""
         if self._due is None:
             self._due = self._cadence.due(0.0 if self._cadence.is_priced else expected_seconds(parameters))
         return self._due

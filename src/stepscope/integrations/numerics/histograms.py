@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MOST_ELEMENTS = 1 << 16
-"""Elements of one tensor that are looked at, evenly spaced by rows."""
+"""Elements sampled from one tensor, evenly spaced by rows."""
 MOST_TENSORS = 512
 
 

@@ -52,7 +52,7 @@ class DeviceMemory:
 
     @property
     def watching(self) -> bool:
-        """Say whether the phases of this step are looked at."""
+        """Return whether the phases of this step are looked at."""
         return self._watching
 
     def phase_end(self, phase: str) -> None:
@@ -66,7 +66,7 @@ class DeviceMemory:
                 self._phases[f"gpu/{index}/memory_after_{phase}_bytes"] = found["memory_allocated_bytes"]
 
     def skip(self, count: int) -> None:
-        """Count steps that were not looked at."""
+        """Count steps that were skipped."""
         self._cadence.step(count)
         self._snapshots.step(count)
 

@@ -19,7 +19,7 @@ class Models:
         self._references: list[weakref.ref[Any]] = []
 
     def add(self, model: Any) -> bool:
-        """Know a model; say whether it is new."""
+        """Know a model; return whether it is new."""
         if model in self:
             return False
         self._references = [each for each in self._references if each() is not None]
@@ -27,7 +27,7 @@ class Models:
         return True
 
     def __contains__(self, model: object) -> bool:
-        """Say whether this very model is known."""
+        """Return whether this very model is known."""
         return any(known is model for known in self)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,6 +1,6 @@
-"""When memory runs out: keep what was running and what took the memory as an event, and let the exception go on.
+"""When memory runs out, record the running module and the largest tensors as an event; the exception goes on.
 
-Nothing is hooked beforehand: what was running is read from the traceback. Works for GPUs and for the host's own memory.
+Nothing is hooked beforehand: the running module is read from the traceback. Works for GPUs and for the host's memory.
 The GPU part is not verified on hardware: the tests drive it with stand-ins.
 """
 
@@ -35,7 +35,7 @@ REMEDY = remedy("oom")
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Say whether an exception tells that memory ran out, on a device or on the host."""
+    """Return whether an exception means that memory ran out, on a device or on the host."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)

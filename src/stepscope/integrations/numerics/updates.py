@@ -27,7 +27,7 @@ class UpdateRatio:
 
     @property
     def holds(self) -> bool:
-        """Say whether there is a sample to compare with."""
+        """Return whether there is a sample to compare with."""
         return bool(self._before)
 
     def before(self, parameters: list[Any]) -> None:

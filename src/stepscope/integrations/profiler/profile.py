@@ -184,7 +184,7 @@ class Profile:
         return self._active
 
     def start(self) -> bool:
-        """Begin; say whether that was possible. Once ended, a profile does not begin again."""
+        """Begin; return whether that was possible. Once ended, a profile does not begin again."""
         if self._active or self.result is not None:
             return self._active
         self._active = True
@@ -194,7 +194,7 @@ class Profile:
         return self._active
 
     def step(self) -> None:
-        """Say that a step has ended."""
+        """Count a step that has ended."""
         if not self._active or get_ident() != self._progress.thread:
             return
         self._progress.passed += 1
@@ -386,19 +386,19 @@ class EpochProfiles:
         self._current: tuple[int, Profile] | None = None
 
     def begin(self, epoch: int) -> None:
-        """Say that an epoch begins."""
+        """Begin an epoch."""
         self.end()
         if epoch in self.epochs:
             self._current = epoch, self._make(f"chrome_trace_epoch_{epoch}")
             self._current[1].start()
 
     def step(self) -> None:
-        """Say that a step has ended."""
+        """Count a step that has ended."""
         if self._current is not None:
             self._current[1].step()
 
     def end(self) -> Result | None:
-        """Say that the epoch has ended; return what was found in it."""
+        """End the epoch; return its result."""
         if self._current is None:
             return None
         epoch, profile = self._current
@@ -429,7 +429,7 @@ class RunProfile(Profile):
         if self.result is None and not self._active:
             first = self._followed.step_index + 1 + self.options.wait + self.options.warmup
             self._name = f"rank{self._followed.rank}-attempt{self._followed.attempt}-step{first}"
-            if self._labels:  # somebody waits for it
+            if self._labels:  # a command waits for it
                 self._followed.own_event(STARTED, **self._labels)
             self.start()
         else:
@@ -486,7 +486,7 @@ def profile_run(run: Run, steps: int = 20, /, **options: Any) -> RunProfile:
 
 
 def _in_use(torch: Any) -> bool:
-    """Say whether a profiler of torch is recording on this thread."""
+    """Return whether a profiler of torch is recording on this thread."""
     asked = getattr(torch.autograd, "_profiler_enabled", None)
     return bool(asked is not None and asked())
 

@@ -100,7 +100,7 @@ class Calls:
         patches.wrap(torch._tensor_str, "_str", logging_of)  # noqa: SLF001 - the text of a tensor, in an f-string too
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
-        """Leave backward passes alone while a stretch of steps is not measured."""
+        """Ignore backward passes while steps are not measured."""
         for name, original, wrapper in self._passes:
             here, there = (wrapper, original) if quiet else (original, wrapper)
             if getattr(torch.autograd, name) is here:
@@ -174,7 +174,7 @@ class Calls:
             self.heard(args[0])
 
     def _begin_backward(self) -> bool:
-        """Open the phase, unless this stretch of steps is not measured; say whether it is open."""
+        """Open the phase if steps are measured; return whether it is open."""
         timeline = self._timeline
         begun = bool(not timeline.quiet and timeline.backward.begin())
         if begun and timeline.device is not None:

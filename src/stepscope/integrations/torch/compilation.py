@@ -74,7 +74,7 @@ class Compilations:
         timeline = self._timeline
         if not timeline.traced:
             if timeline.quiet:  # from now on hooks stay where they are: what is compiled is guarded by them
-                timeline.silenced(False)  # noqa: FBT003 - whether a quiet stretch begins
+                timeline.silenced(False)  # noqa: FBT003 - whether a quiet span begins
             timeline.traced = True
             timeline.compiled()
             timeline.settle()

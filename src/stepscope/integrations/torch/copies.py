@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_worth_it() -> bool:
-    """Say whether this torch knows any device to copy to; asking whether one is there would wake it up."""
+    """Return whether this torch supports another device than the CPU; checking for one would initialize it."""
     backends = (torch.version.cuda, getattr(torch.version, "hip", None), getattr(torch.version, "xpu", None))
     return any(backends) or torch.backends.mps.is_built()
 
@@ -74,7 +74,7 @@ class Copies:
 
 
 def _is_elsewhere(tensor: Any, target: Any) -> bool:
-    """Say whether `target`, the first argument of `Tensor.to`, names another device than the tensor's."""
+    """Return whether `target`, the first argument of `Tensor.to`, names another device than the tensor's."""
     kind = type(target)
     if target is None or kind is torch.dtype:
         return False

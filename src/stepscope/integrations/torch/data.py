@@ -128,7 +128,7 @@ class Loaders:
         return hot.fetching(self._timeline, self, original, self._marking(original), Tensor, torch.is_grad_enabled)
 
     def _fetching_in_python(self, original: Any) -> Any:
-        """Return the wrapper: in a stretch of unmeasured steps it does little more than count them."""
+        """Return the wrapper; while steps are not measured it does little more than count them."""
         timeline, marked = self._timeline, self._marking(original)
         keeper, note, is_training = timeline.keeper, timeline.steps.note, torch.is_grad_enabled
 

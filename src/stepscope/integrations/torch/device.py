@@ -33,7 +33,7 @@ class DeviceClock:
         """Steps that were given up."""
 
     def mark(self, phase: str = "") -> None:
-        """Say that the work queued from now on belongs to `phase`; to none without a name."""
+        """Charge the work queued from now on to `phase`; to none without a name."""
         if len(self._marks) >= MOST_MARKS or self._capturing():
             return
         event = self._free.pop() if self._free else self._module.Event(enable_timing=True)

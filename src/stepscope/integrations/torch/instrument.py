@@ -127,7 +127,7 @@ class Instrument:
         numerics.connect(self)
 
     def listen(self) -> None:
-        """Record losses, learning rates and padding too: the program tells nobody of them."""
+        """Record losses, learning rates and padding too, for an uninstrumented program."""
         if self._losses is not None or not self.run.recording:
             return
         self._losses = losses = Losses(self.run, self.timeline, self.roots)
@@ -190,7 +190,7 @@ class Instrument:
 
 
 def _is_new_enough(version: str) -> bool:
-    """Say whether this torch has the hooks that are used; one that has not is told."""
+    """Return whether this torch has the hooks that are used; an older one is reported."""
     found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if found >= OLDEST:
         return True
@@ -200,7 +200,7 @@ def _is_new_enough(version: str) -> bool:
 
 
 def _disarm_in_children(instrument: Instrument) -> None:
-    """See to it that a forked child measures nothing; the registration, which nobody can undo, keeps nothing alive."""
+    """Stop measuring in forked children; the registration is permanent, so it holds only a weak reference."""
     reference = weakref.ref(instrument)
 
     def disarm() -> None:

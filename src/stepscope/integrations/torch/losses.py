@@ -1,4 +1,4 @@
-"""The loss and the learning rate of a program that tells nobody, and the padding of its batches.
+"""The loss, learning rate and padding of an uninstrumented program.
 
 Under `stepscope run` a script has no line for us. The loss of a step is what its backward passes begin from, the loss
 of an evaluation the mean of what torch's loss functions return without gradients meanwhile. What the program records

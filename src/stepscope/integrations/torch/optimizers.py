@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OPTIMIZER = CODES["optimizer"]
 MOST_ANEW = 100
-"""Optimizers made after the first update that are told, each as the event of a training that begins anew."""
+"""Optimizers made after the first update that are recorded, each as an event that training starts again."""
 
 
 class Flag:
@@ -84,7 +84,7 @@ class Optimizers:
                 patches.wrap(owner, "step", self._scaling)
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
-        """Only count the steps while a stretch of them is not measured."""
+        """Only count the steps while they are not measured."""
         if not self._handles or self._nests:
             return
         self.detach()
@@ -269,7 +269,7 @@ def _elapsed(functions: list[Callable[[Any], None]], optimizer: Any) -> int:
 
 
 def _is_nested(hook: FrameType | None) -> bool:
-    """Say whether torch calls the hooks of a step inside another: a subclass calls the `step` that it overrides.
+    """Return whether torch calls the hooks of a step inside another: a subclass calls the `step` that it overrides.
 
     Torch hooks every class whose `step` was ever used, so both have hooks once the plain optimizer was used too. An
     error that ended the outer step without its hook looks the same but for the stack.

@@ -1,4 +1,4 @@
-"""Attributes of other people's modules and classes that are replaced for a while, and put back."""
+"""Replace attributes of other modules and classes temporarily, and restore them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MISSING = object()
 
 
 class Patches:
-    """Replaced attributes; each is put back unless somebody else has replaced it since."""
+    """Replaced attributes; each is restored unless other code has replaced it since."""
 
     def __init__(self) -> None:
         """Replace nothing yet."""
@@ -39,7 +39,7 @@ class Patches:
                 setattr(owner, name, other_wrapper)
 
     def restore(self) -> None:
-        """Put everything back; a wrapper that somebody has wrapped again stays, and must be inert by itself."""
+        """Restore everything; a wrapper that was wrapped again stays, and must do nothing by itself."""
         for owner, name, before, wrapper in reversed(self._done):
             if vars(owner).get(name) is not wrapper:
                 continue

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FORWARD = CODES["forward"]
 SETTLING = 4
-"""Steps after a change in which roots that nobody calls pass their hooks on."""
+"""Steps after a change in which uncalled roots pass their hooks to their children."""
 MOST_ROOTS = 200
 MOST_WAIT = 1024
 """Steps between two looks for new modules, at most, in a program that makes new ones all the time."""
@@ -53,7 +53,7 @@ class Root:
     )
 
     def __init__(self, timeline: Timeline, module: Any, depth: int = 0) -> None:
-        """Belong to `module`, `depth` levels below one that nobody calls."""
+        """Belong to `module`, `depth` levels below an uncalled one."""
         self._timeline, self.depth = timeline, depth
         self.module: Callable[[], Any] = weakref.ref(module)
         self.called = self.trained = False
@@ -316,7 +316,7 @@ class Roots:
                 self.hook()
 
     def silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
-        """Take the hooks off while a stretch of steps is left unmeasured."""
+        """Remove the hooks while steps are not measured."""
         if quiet:
             self.suspend()
         else:
@@ -328,7 +328,7 @@ class Roots:
             root.hook()
 
     def step(self) -> None:
-        """Look for new modules, and let roots that nobody calls pass their hooks on."""
+        """Find new modules, and let uncalled roots pass their hooks to their children."""
         if self._settling:
             self._settle()
         self._backwards = self._timeline.backwards
@@ -339,7 +339,7 @@ class Roots:
                 self._wait = 1 if self.look() else min(self._wait * 2, MOST_WAIT)
 
     def look(self) -> bool:
-        """Hook the outermost of the modules made since the last look; say whether there were any."""
+        """Hook the outermost of the modules made since the last look; return whether there were any."""
         made = {id(module): module for reference in self._new if (module := reference()) is not None}
         self._new.clear()
         held = {id(child) for module in made.values() for child in _children(module)}
@@ -407,7 +407,7 @@ def _parts(module: Any) -> Iterator[Any]:
 
 
 def _only_holds_others(module: Any) -> bool:
-    """Say whether nobody can call a module; what `torch.compile` makes has a forward of its own, not of its class."""
+    """Return whether a module has no forward; a compiled module has one of its own, not of its class."""
     return getattr(type(module), "forward", None) is torch.nn.Module.forward and "forward" not in vars(module)
 
 
@@ -422,5 +422,5 @@ def _compiled_around(module: Any) -> Any:
 
 
 def _is_callers(module: Any) -> bool:
-    """Say whether a program calls such a module: not the graphs of a compiler, nor one that is half made."""
+    """Return whether a program may call a module: not the graphs of a compiler, nor a half-made module."""
     return "_modules" in module.__dict__ and not isinstance(module, torch.fx.GraphModule)

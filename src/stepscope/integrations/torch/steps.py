@@ -43,7 +43,7 @@ class StepKeeper:
         self._optimizers, self._service = optimizers, service
         self.until = 1
         self.bare = False
-        """Whether nobody measures the phases of this step."""
+        """Whether the phases of this step are not measured."""
         self.stepped = False
         """Whether an optimizer has stepped since the step began."""
         self.fed = False
@@ -93,7 +93,7 @@ class StepKeeper:
             self.steps.unopen()
 
     def starved(self) -> None:
-        """The loader has no more batches, or nobody asks for them any more."""
+        """The loader has no more batches, or its iteration was abandoned."""
         self.fed = False
         if self.stepped and not self._deferred:
             self.close()

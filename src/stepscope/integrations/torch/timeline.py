@@ -1,4 +1,4 @@
-"""What all hooks of torch share: the phases they charge, the step they are in, and whether anybody measures it."""
+"""The state that all torch hooks share: phases, the current step, and whether it is measured."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Timeline:
             "_skipped",
             "_stage",
             "_steps",
-            "_stretch",
+            "_span_steps",
             "active",
             "add",
             "backward",
@@ -102,7 +102,7 @@ class Timeline:
         self.phase_ended: Callable[[str], None] = lambda _phase: None
         """Called at the end of a phase, where a device's clock is read."""
         self.silenced: Callable[[bool], None] = lambda _quiet: None
-        """Called when a stretch of unmeasured steps begins or ends."""
+        """Called when a span of unmeasured steps begins or ends."""
         self.notice: Callable[[], None] = lambda: None
         """Called before a batch and a backward pass, once anything was compiled: what has a compiled region done?"""
         self.fresh: weakref.ref[Any] | None = None
@@ -120,7 +120,7 @@ class Timeline:
         self.fast = self.hushed = False
         self._begun_at = monotonic_ns()
         self._steps, self._stage = 0, -1
-        self._stretch = self._skipped = 0
+        self._span_steps = self._skipped = 0
 
     def charge(self, name: str) -> automatic.Charge:
         """Return a phase that hooks can open."""
@@ -186,7 +186,7 @@ class Timeline:
             self.steps.reset()
 
     def move(self) -> None:
-        """Follow the training into this thread: whoever updates the weights trains."""
+        """Follow the training into this thread, which updates the weights."""
         self.thread = self.steps.thread = get_ident()
 
     def stop(self) -> None:
@@ -212,22 +212,22 @@ class Timeline:
             for looked in self.looked:
                 looked(None if self.steps.yielded else self.steps.last)
         else:
-            self._skipped += self._stretch
+            self._skipped += self._span_steps
         for listener in self.listeners:
             listener()
         self._steps += 1
         self.looking = self._steps < SETTLING
-        self._stretch = 1 if self.looking else self._measure()
+        self._span_steps = 1 if self.looking else self._measure()
         self.looking = self.looking or self.timing
         if self.looking:
             for look in self.looks:
                 look(self._skipped)
             self._skipped = 0
         self.settle()
-        return self._stretch
+        return self._span_steps
 
     def _measure(self) -> int:
-        """Begin a stretch of steps and return its length.
+        """Begin a span of steps and return its length.
 
         First one in which the hooks time themselves, some more that are measured, then those that are not.
         """

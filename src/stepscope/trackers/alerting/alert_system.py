@@ -1,4 +1,4 @@
-"""Rules that a program adds to its own training: functions of a step's metrics, evaluated in a thread."""
+"""Alert rules of a program: functions of a step's metrics, evaluated in a thread."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from stepscope.alerts.evaluation.state import Transition
 
 MOST_WAITING = 1000
-"""Steps that wait to be looked at; beyond, the oldest are left out and counted."""
+"""Steps that may wait for evaluation; of more, the oldest are dropped and counted."""
 MOST_KEPT = 1000
 SECONDS = 1.0
-"""How long one rule may take: the training does not wait for it."""
+"""How long one rule may take; the training does not wait for it."""
 
 
 class AlertSystem:
-    """Evaluate rules on every step. Nothing it does raises into the training or keeps it waiting.
+    """Evaluate rules on every step. It never raises into the training or makes it wait.
 
-    What fires is printed, kept in `alerts`, and an event of the run, whose watcher tells the configured channels.
+    An alert is printed, kept in `alerts`, and recorded as an event of the run, whose watcher notifies the channels.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class AlertSystem:
 
         Args:
             enabled: whether rules are evaluated at all.
-            notices: tells people what is wrong with a rule.
-            record: given each change of an alert, as the event of a run.
+            notices: reports problems with rules.
+            record: called with each alert event.
         """
         self.enabled = bool(enabled)
         self._notices = notices or Complaints()
@@ -49,9 +49,9 @@ class AlertSystem:
         self._rules = CallableRules(note=lambda text: self._notices.say(text, text), seconds=SECONDS)
         self._steps = Worklist(self._evaluate, name="stepscope-alerts", most=MOST_WAITING)
         self.skipped = 0
-        """Steps that were not looked at, as rules take longer than steps."""
+        """Steps that were not evaluated because the rules take longer than the steps."""
         self.alerts: deque[dict[str, Any]] = deque(maxlen=MOST_KEPT)
-        """What has fired and was resolved, oldest first."""
+        """Firing and resolved alerts, oldest first."""
 
     def add_alert_rule(
         self,
@@ -62,15 +62,15 @@ class AlertSystem:
         cooldown_seconds: float = 0.0,
         remedy: str = "",
     ) -> bool:
-        """Add a rule, or put one in the place of another of that name; say whether it was taken.
+        """Add a rule, or replace the one of that name; return whether it was accepted.
 
         Args:
             name: shown to people.
-            condition: takes the metrics of a step (`metrics.loss`), returns whether that is alarming.
+            condition: takes the metrics of a step (`metrics.loss`); returns whether to alert.
             severity: info, warning or critical.
-            message: template such as "Loss spike detected: {loss:.2f}"; a placeholder that is no metric stays as it is.
+            message: template such as "Loss spike detected: {loss:.2f}"; an unknown placeholder is kept as it is.
             cooldown_seconds: in which it does not fire again.
-            remedy: what to do, told with it.
+            remedy: what to do about it.
         """
         try:
             self._rules.add(name, condition, severity, message, cooldown_seconds, remedy)  # type: ignore[arg-type]
@@ -85,22 +85,22 @@ class AlertSystem:
         return self._rules.names()
 
     def disabled(self) -> dict[str, str]:
-        """Return the rules that are off since they raised, hung or returned nonsense, and why."""
+        """Return the rules that are off because they raised, hung or returned an invalid value, with the reason."""
         return self._rules.disabled()
 
     def active(self) -> list[dict[str, Any]]:
-        """Return what fires now."""
+        """Return the alerts that are firing."""
         latest = {row["rule"]: row for row in list(self.alerts)}
         return [row for row in latest.values() if row["state"] == "firing"]
 
     def check(self, metrics: Any) -> None:
-        """Have a step looked at, and return at once: `metrics` is a mapping, or has `to_dict`."""
+        """Queue a step for evaluation and return at once; `metrics` is a mapping, or has `to_dict`."""
         if not self.enabled or not self._rules.names():
             return
         self.skipped += not self._steps.add(metrics)
 
     def flush(self, seconds: float = 5.0) -> bool:
-        """Wait until every step was looked at, at most so long; say whether it was."""
+        """Wait until every step was evaluated, at most so many seconds; return whether that is so."""
         return self._steps.flush(seconds)
 
     def _evaluate(self, metrics: Any) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Send = Callable[[str, str], str]
 
 THRESHOLDS = {"loss_increase": 0.1, "gpu_memory": 0.9, "cpu_usage": 0.95, "training_speed": 0.5}
-"""As fractions: rise of the loss, memory of a GPU in use, processors in use, loss of speed."""
+"""Fractions: rise of the loss, GPU memory in use, CPU usage, loss of speed."""
 SUBJECT = "Stepscope Alert: {type}"
 BODY = """Stepscope Training Alert
 
@@ -49,7 +49,7 @@ KINDS = {
 }
 """The finding whose remedy an alert tells, in the words of the diagnosis."""
 COOLDOWN = 3600.0
-"""Seconds in which an alert of one type is not sent again: nobody wants a mail every interval."""
+"""Seconds in which an alert of one type is not sent again."""
 SPEEDS = ("training_speed", "steps_per_second", "samples_per_second", "tokens_per_second")
 DURATIONS = ("step_seconds", "batch_time")
 MOST_WAITING = 100
@@ -74,16 +74,16 @@ class PerformanceAlerting:
         now: Callable[[], float] = time.time,
         stream: TextIO | None = None,
     ) -> None:
-        """Prepare; nothing is connected to.
+        """Prepare; nothing connects.
 
         Args:
             email_config: `from`, `to`, `smtp_server`, `smtp_port`, `username`, `password`; without it nothing is sent.
             subject: template of the mail's subject; `{type}`, `{message}`, `{severity}`, `{time}` and `{remedy}`.
             body: template of its text, with the same.
             cooldown_seconds: in which an alert of one type is not sent again.
-            send: takes subject and text, and returns why they could not be sent, or an empty text.
-            now: seconds since 1970.
-            stream: where problems are told; stderr by default.
+            send: takes subject and text; returns why they could not be sent, or an empty text.
+            now: returns seconds since 1970.
+            stream: where problems are printed; stderr by default.
         """
         self.email_config: dict[str, Any] = dict(email_config or {})
         self.alert_thresholds: dict[str, float] = dict(THRESHOLDS)
@@ -102,11 +102,11 @@ class PerformanceAlerting:
     def check_alerts(
         self, current_metrics: Mapping[str, Any] | None, baseline_metrics: Mapping[str, Any] | None
     ) -> list[Alert]:
-        """Return what is alarming, each as `type`, `message` and `severity`; what is not known is not judged.
+        """Return the alerts, each with `type`, `message` and `severity`; unknown values are not judged.
 
         Args:
             current_metrics: `loss`, `gpu_memory` (by GPU), `cpu_percent`, and a speed such as `training_speed`.
-            baseline_metrics: the same, of a time when all was well.
+            baseline_metrics: the same, from a healthy time.
         """
         current = current_metrics if isinstance(current_metrics, Mapping) else {}
         baseline = baseline_metrics if isinstance(baseline_metrics, Mapping) else {}
@@ -123,7 +123,7 @@ class PerformanceAlerting:
             return []
         if not math.isfinite(loss):
             return [_alert("loss_not_finite", f"Training loss is {loss}", "critical")]
-        if normal is None or not math.isfinite(normal) or normal == 0:  # there is no share of nothing
+        if normal is None or not math.isfinite(normal) or normal == 0:  # a share of 0 is undefined
             return []
         rise = (loss - normal) / abs(normal)
         if rise <= self._threshold("loss_increase"):
@@ -151,7 +151,7 @@ class PerformanceAlerting:
         return [_alert("cpu_usage", f"CPU usage is {percent:.1f}%")]
 
     def _speed(self, current: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[Alert]:
-        """Compare the first speed, or the first duration of a step, that both have."""
+        """Compare the first speed, or the first step duration, that both samples have."""
         for name in (*SPEEDS, *DURATIONS):
             now, normal = _number(current.get(name)), _number(baseline.get(name))
             if (
@@ -171,7 +171,7 @@ class PerformanceAlerting:
         return []
 
     def _threshold(self, name: str) -> float:
-        """Return a threshold, read as the setting of that name is; one that makes no sense is told, and the default."""
+        """Return a threshold, parsed like the setting of that name; an invalid one is reported and replaced."""
         value = self.alert_thresholds.get(name)
         if value is None:
             return math.inf
@@ -183,7 +183,7 @@ class PerformanceAlerting:
             return THRESHOLDS[name]
 
     def send_alert(self, alert: Mapping[str, Any]) -> bool:
-        """Have an alert sent, and return at once: whether it will be, or one of its type was sent not long ago."""
+        """Queue an alert and return at once; False if one of its type was sent within the cooldown."""
         kind = str(alert.get("type", "alert"))
         now = self._now()
         with self._lock:
@@ -195,14 +195,14 @@ class PerformanceAlerting:
         return True
 
     def flush(self, seconds: float = 10.0) -> bool:
-        """Wait until everything was sent or has failed, at most so long; say whether it was."""
+        """Wait until every mail was sent or has failed, at most so many seconds; return whether that is so."""
         return self._mails.flush(seconds)
 
     def _try(self, alert: Alert) -> None:
-        """Send an alert, and tell if that fails; in the thread."""
+        """Send an alert; in the thread."""
         try:
             why = self._deliver(alert)
-        except Exception as error:  # noqa: BLE001 - a user's own sender may raise anything; it is told
+        except Exception as error:  # noqa: BLE001 - a user's sender may raise anything; it is reported
             why = in_words(error)
         with self._lock:
             self.sent, self.failed = self.sent + (not why), self.failed + bool(why)
@@ -215,7 +215,7 @@ class PerformanceAlerting:
         facts = {
             "severity": "warning",
             "message": "",
-            "remedy": remedy(KINDS.get(kind, kind)) or "look at the run",
+            "remedy": remedy(KINDS.get(kind, kind)) or "inspect the run",
             **alert,
         }
         shown = {key: _line(value) for key, value in facts.items()}

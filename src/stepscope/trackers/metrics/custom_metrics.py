@@ -1,4 +1,4 @@
-"""Metrics that a user's functions compute, kept apart from the training: a function that fails cannot stop it."""
+"""Custom metrics: functions of the user, called once per step; one that fails cannot stop the training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
 STRIKES = 3
-"""Failures in a row after which a function is not called any more."""
+"""Failures in a row after which a function is no longer called."""
 
 
 class CustomMetrics:
@@ -32,7 +32,7 @@ class CustomMetrics:
             self.add(name, function)
 
     def add(self, name: str, function: Callable[..., object]) -> None:
-        """Add or replace the function of one metric. Something that cannot be called is refused with a notice."""
+        """Add or replace the function of a metric. An object that is not callable is refused with a notice."""
         if not callable(function):
             self.errors[name] = self.errors.get(name, 0) + 1
             kind = type(function).__name__
@@ -43,11 +43,11 @@ class CustomMetrics:
         self._strikes[name] = 0
 
     def disabled(self) -> list[str]:
-        """List the metrics whose function is not called any more."""
+        """Return the metrics whose function is no longer called."""
         return [name for name, strikes in self._strikes.items() if strikes >= STRIKES]
 
     def compute(self, metrics: TrainingMetrics) -> dict[str, object]:
-        """Return what the functions say about a step; a function that fails is absent."""
+        """Return the values of the functions for a step; failed ones are left out."""
         values: dict[str, object] = {}
         for name, function in list(self._functions.items()):
             if self._strikes[name] >= STRIKES:
@@ -63,7 +63,7 @@ class CustomMetrics:
         return values
 
     def add_to(self, metrics: TrainingMetrics) -> None:
-        """Compute the metrics of a step and put them beside its own; what the loop gave itself stays."""
+        """Add the computed metrics to a step; values given by the loop are kept."""
         for name, value in self.compute(metrics).items():
             metrics.custom.setdefault(name, value)
 
@@ -78,7 +78,7 @@ class CustomMetrics:
 
 
 def _takes_metrics(function: Callable[..., object]) -> bool:
-    """Tell whether a function has a place for the step's metrics; one that cannot be inspected is taken to have."""
+    """Return whether a function takes the step's metrics; assumed if it cannot be inspected."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

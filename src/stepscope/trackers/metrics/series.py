@@ -1,4 +1,4 @@
-"""The values of one metric kept in process: a list of the newest ones, and exact statistics over all of them."""
+"""The values of one metric in process: a list of the newest, and exact statistics over all."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 WAIT_SECONDS = 0.02
-"""How long a thread waits for another one; past that a value is dropped and counted."""
+"""How long a thread waits for another; after that the value is dropped and counted."""
 
 
 class Series(list[Any]):
-    """A list that keeps the newest `capacity` values and forgets none of its numbers in its statistics.
+    """A list of the newest `capacity` values, with statistics over all of them.
 
-    `append` and `extend` drop the oldest values when the list is full. `len()` counts what is kept, `recorded` what was
-    ever appended. What is no number is kept as any list keeps it, and is in no statistic. A device tensor is read when
-    somebody looks, not when it is appended; until then NaN stands in its place. A copy is a plain list.
+    `append` and `extend` drop the oldest values when the list is full. `len()` counts the values in the list,
+    `recorded` all that were ever appended. Anything but a number is kept and is in no statistic. A device tensor is
+    read when the list is read, not when it is appended; until then it is NaN. A copy is a plain list.
     """
 
     def __init__(self, values: Iterable[object] = (), *, capacity: int = 10_000) -> None:
@@ -64,7 +64,7 @@ class Series(list[Any]):
         self.push(value if number is None else number)
 
     def push(self, value: Any) -> bool:
-        """Add what `take` returned, or anything else. False if another thread held the series for too long."""
+        """Add a result of `scalar_of`, or anything else. False if another thread held the series for too long."""
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             self.dropped_busy += 1
             return False
@@ -100,7 +100,7 @@ class Series(list[Any]):
             self._reset()
 
     def _enter(self, place: int, number: float | None) -> None:
-        """Put a number that a device has given in its place, unless that is gone, and count it."""
+        """Put a number from a device at its index, unless that was dropped, and add it to the statistics."""
         if number is None:
             self.unreadable += 1
             return
@@ -116,7 +116,7 @@ class Series(list[Any]):
             self._queue.remove(oldest)
 
     def settle(self) -> None:
-        """Read every device scalar that is still pending. Waits for the device, but never keeps `append` waiting."""
+        """Read every pending device scalar. Waits for the device, but never makes `append` wait."""
         while (oldest := self._queue.oldest()) is not None:
             numbers = oldest.read()
             with self._held():

@@ -1,4 +1,4 @@
-"""Hand the metrics of steps to a run, at once or in batches."""
+"""Log the metrics of steps to a run, at once or in batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.trackers.monitor.training_metrics import TrainingMetrics
 
 WAIT_SECONDS = 0.02
-"""How long a training thread waits for another one before a step is dropped and counted."""
+"""How long a training thread waits for another before a step is dropped and counted."""
 STOP_SECONDS = 0.2
 """How long `stop` waits for the flushing thread."""
 
@@ -66,7 +66,7 @@ class MetricsCollector:
         self.flushed = 0
         """Steps written to the run."""
         self.dropped = 0
-        """Steps given up: the buffer was full without a run, or another thread was in the way."""
+        """Steps dropped: the buffer was full without a run, or another thread held the lock."""
         self._clock = clock
         self._last_flush = clock()
         self._buffer: deque[TrainingMetrics] = deque()
@@ -88,7 +88,7 @@ class MetricsCollector:
         self.stop()
 
     def collect(self, metrics: TrainingMetrics) -> TrainingMetrics:
-        """Take one step in, with the custom metrics computed for it, and return it."""
+        """Add one step, with its custom metrics, and return it."""
         self.custom.add_to(metrics)
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             self.dropped += 1
@@ -106,7 +106,7 @@ class MetricsCollector:
         return metrics
 
     def flush(self) -> int:
-        """Write what waits and return how many steps that were."""
+        """Write the buffered steps; return how many there were."""
         if not self._lock.acquire(timeout=WAIT_SECONDS):
             return 0
         try:
@@ -115,11 +115,11 @@ class MetricsCollector:
             self._lock.release()
 
     def flush_if_due(self) -> int:
-        """Write what waits if the interval has passed; return how many steps that were."""
+        """Write the buffered steps if the interval has passed; return how many there were."""
         return self.flush() if self._buffer and self._due() else 0
 
     def start(self) -> None:
-        """Let a thread watch the interval, so that a loop that stalls has its last steps written."""
+        """Start a thread that writes at every interval, so that the last steps of a stalled loop are written."""
         if self.buffer_size == 1 or self.flush_interval <= 0 or (self._thread is not None and self._thread.is_alive()):
             return
         self._stopping.clear()
@@ -128,7 +128,7 @@ class MetricsCollector:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Write what waits and end the thread. May be called again, and `start` after it."""
+        """Write the buffered steps and end the thread. It can be started again."""
         self._stopping.set()
         thread, self._thread = self._thread, None
         if thread is not None:

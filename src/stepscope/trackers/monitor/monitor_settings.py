@@ -44,7 +44,7 @@ class MonitorSettings:
         return str(self.given.get("exporters.tensorboard.dir") or "") or None
 
     def leaves_out(self, environ: Mapping[str, str] = os.environ) -> bool:
-        """Say whether this process is a rank that is not tracked: with `track_rank_0_only` every one but the first."""
+        """Return whether this rank is not tracked: with `track_rank_0_only` all but rank 0."""
         first_only = self.given.get("recorder.track_rank_0_only") or self.given.get("recorder.distributed") is False
         return bool(first_only) and place_of(environ, Distributed.current()).rank != 0
 

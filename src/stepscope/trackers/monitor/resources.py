@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from stepscope.samplers.sampler import Sampler
 
 FIRST_SECONDS = 0.05
-"""How long the first call waits, and how long a later one must be after the one before to measure anew: a share of
-time needs a span of it."""
+"""How long the first call waits, and the shortest time between two measurements, since a share of time needs a span."""
 
 
 class Resources:

@@ -176,7 +176,7 @@ class _Copied:
         self._scalar = scalar
 
     def ready(self) -> bool:
-        """Say that it may be read, by a thread that may wait."""
+        """Return True: the reading thread may wait."""
         return True
 
     def read(self) -> float:

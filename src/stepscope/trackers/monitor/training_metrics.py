@@ -1,4 +1,4 @@
-"""What is known about one training step."""
+"""The values of one training step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RECORDED = {
 
 @dataclass
 class TrainingMetrics:
-    """One step. What is not known is None; a custom metric reads as an attribute (`metrics.tokens_per_second`).
+    """One step. Unknown values are None; a custom metric is also an attribute (`metrics.tokens_per_second`).
 
-    A value that came as a device tensor stays a one-element tensor until `to_dict` reads it: comparing or formatting it
-    works as with a float, and waits for the device.
+    A device tensor stays a one-element tensor until `to_dict` reads it: it compares and formats like a float, which
+    waits for the device.
     """
 
     step: int | None = None

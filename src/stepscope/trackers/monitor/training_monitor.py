@@ -1,4 +1,4 @@
-"""Follow one training from inside its loop: figures at hand in process, everything on disk in a run."""
+"""Monitor a training from inside its loop: figures in process, everything else in a run on disk."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 _KEPT = ("step", "loss", "accuracy", "learning_rate", "grad_norm", "batch_time", "timestamp")
 FLUSH_SECONDS = 0.2
-"""How long the end waits for rules that look at the last steps."""
+"""How long the end waits for the alert rules of the last steps."""
 MAX_DASHBOARD_ROWS = 10_000
 MAX_NAMES = 1000
-"""Names whose values are kept in process; values of further ones go to the run only."""
+"""Names whose values are kept in process; further ones go to the run only."""
 
 
 class TrainingMonitor:
     """Record the steps of a training, in process and in a run on disk.
 
     The constructor starts and writes nothing: the run begins with the first record or with `start_monitoring`. No
-    method raises into the loop. None waits for a device, but for reading figures: `get_training_stats` and `metrics`.
+    method raises into the loop. Only reading figures (`get_training_stats`, `metrics`) waits for a device.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class TrainingMonitor:
         Args:
             config: settings, as a dictionary or as the path of a YAML file.
             custom_metrics: functions of a step's TrainingMetrics (or of nothing), called at every step.
-            run: a run to record into, which is not finished by the monitor; without one it makes and finishes its own.
-            start_run: how to make its own run.
-            clock: both clocks.
+            run: a run to record into, which the monitor does not finish; by default it starts and finishes its own.
+            start_run: starts its own run.
+            clock: wall clock and monotonic clock.
         """
         self.notices = Complaints()
         self._metrics: defaultdict[str, Series] = defaultdict(Series)
@@ -68,7 +68,7 @@ class TrainingMonitor:
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
         self.tensorboard_dir = self._settings.tensorboard_dir
-        """Folder in which the event files of the run lie, in a folder of its name; None without."""
+        """Folder that holds a folder with the run's event files; None without."""
         if run is not None:
             for remark in self._settings.remarks:
                 self.notices.say(remark, remark)
@@ -84,16 +84,16 @@ class TrainingMonitor:
         self._system = SystemAttachment(self.notices)
         is_on = self._settings.given.get("alerting.enabled") is not False
         self.alert_system: Any = AlertSystem(enabled=is_on, notices=self.notices, record=self._alert)
-        """Takes rules of the user's own (`add_alert_rule`), evaluated on every step; may be replaced."""
+        """Evaluates the user's rules (`add_alert_rule`) on every step; may be replaced."""
         wanted = self._settings.given.get("recorder.watch.gradients") is not False
         layers = self._settings.given.get("recorder.watch.layers") or ()
         self._gradients = GradientWatch(self.notices, layers=layers) if wanted else None  # type: ignore[arg-type]
 
     @property
     def system_monitor(self) -> Any:
-        """What samples the machine, such as a SystemMonitor: started and stopped with the monitoring; None without.
+        """A sampler of the machine, such as a SystemMonitor, started and stopped with the monitoring; None without.
 
-        Its figures are kept in `metrics`, one value for each of its samples.
+        `metrics` has one value for each of its samples.
         """
         return self._system.part
 
@@ -110,7 +110,7 @@ class TrainingMonitor:
 
     @property
     def start_time(self) -> float:
-        """Seconds since 1970 UTC from which `training_time` counts; may be set anew."""
+        """Seconds since 1970 UTC from which `training_time` counts; may be set again."""
         return self._start_time
 
     @start_time.setter
@@ -121,7 +121,7 @@ class TrainingMonitor:
 
     @property
     def run(self) -> MonitoredRun | None:
-        """The run that is recorded into; None before it began and after it was finished."""
+        """The current run; None before it begins and after it is finished."""
         return self._run
 
     @property
@@ -157,7 +157,7 @@ class TrainingMonitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finish the run; as failed if an exception is on its way, which goes on unchanged."""
+        """Finish the run, as failed if there is an exception, which is raised on."""
         self._stop(error)
 
     def record_metrics(self, step: int, loss: Any, learning_rate: Any, batch_size: Any) -> None:
@@ -175,12 +175,12 @@ class TrainingMonitor:
         custom_metrics: Mapping[str, object] | None = None,
         step: int | None = None,
     ) -> TrainingMetrics:
-        """Record what is given of one step, with the time since the step before, and return it.
+        """Record the given values of one step and the time since the previous step; return the step.
 
         Args:
             model: its gradient norm is recorded as `grad_norm`, and as `grad_norm_clipped` after clipping if the loop
-                clips; those of the layers that `track_layers` names as `grad_norm/<layer>`. One that cannot be told,
-                since the gradients are gone, is absent, and the reason is told once.
+                clips; those of the layers that `track_layers` names as `grad_norm/<layer>`. If the gradients are gone
+                the norm is absent, and the reason is reported once.
             optimizer: its first group's learning rate is taken when `learning_rate` is omitted. From the second step on
                 the norm is taken right before it steps: then `zero_grad` may come before this call.
             loss: a number or a one-element tensor.
@@ -209,16 +209,16 @@ class TrainingMonitor:
         return self._record(metrics)
 
     def _mapping(self, values: object) -> dict[str, object]:
-        """Copy custom metrics; what has no names is refused."""
+        """Copy custom metrics; anything but a mapping is refused."""
         if isinstance(values, Mapping):
             return dict(values)
         if values is not None:
-            cause = f"a {type(values).__name__} is no dictionary; give values by name"
+            cause = f"a {type(values).__name__} is not a dictionary; give values by name"
             self.notices.say("custom", f"cannot take custom_metrics: {cause}")
         return {}
 
     def get_training_stats(self) -> dict[str, float]:
-        """Return current, average, least and largest loss, steps, and seconds since `start_time`; {} without a loss.
+        """Return current, average, min and max loss, steps, and seconds since `start_time`; {} without a loss.
 
         Average, minimum and maximum are over all finite losses (NaN if there is none); `non_finite_losses` counts the
         others. Waits for losses that are still on a device.
@@ -236,7 +236,7 @@ class TrainingMonitor:
         }
 
     def _record(self, metrics: TrainingMetrics) -> TrainingMetrics:
-        """Keep a step in process and hand it to the run."""
+        """Keep a step in process and log it to the run."""
         metrics.timestamp = self._clock.wall_ns() / 1e9
         self._custom.add_to(metrics)
         kept = _snapshot(metrics)
@@ -247,7 +247,7 @@ class TrainingMonitor:
         else:
             self.start_monitoring()
         if self._run is not None:
-            # At once: a row that the run has taken survives the death of this process, a buffered one would not.
+            # At once: a logged row survives the death of this process, a buffered one would not.
             self._run.log(metrics.to_run(), step=metrics.step)
         for name, value in {**self._system.fresh(), **kept}.items():
             self._keep(name, value)
@@ -259,7 +259,7 @@ class TrainingMonitor:
         return metrics
 
     def _alert(self, event: dict[str, Any]) -> None:
-        """Record a change of an alert; in the thread of the alert system."""
+        """Record an alert event; in the thread of the alert system."""
         record = getattr(self._run, "own_event", None)
         if record is not None:
             fields = {name: value for name, value in event.items() if name not in {"kind", "time", "rank", "step"}}
@@ -284,7 +284,7 @@ def _learning_rate(optimizer: Any) -> Any:
     try:
         return groups[0]["lr"] if groups else None
     except (KeyError, IndexError, TypeError):
-        return None  # another kind of optimizer: the learning rate is absent, as the caller did not give it
+        return None  # another kind of optimizer
 
 
 def _show_on(dashboard: Any, metrics: TrainingMetrics) -> None:
@@ -297,7 +297,7 @@ def _show_on(dashboard: Any, metrics: TrainingMetrics) -> None:
 
 
 def _snapshot(metrics: TrainingMetrics) -> dict[str, float | DeviceScalar]:
-    """Replace each tensor by its number, or by a copy on its device that nobody changes; return the numbers."""
+    """Replace each tensor by its number, or by a copy on its device; return the numbers."""
     own = {name: value for name in _KEPT if (value := getattr(metrics, name)) is not None}
     taken = {name: scalar_of(value) for name, value in {**metrics.custom, **own}.items() if value is not None}
     numbers = {name: number for name, number in taken.items() if number is not None}

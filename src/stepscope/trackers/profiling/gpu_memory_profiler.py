@@ -1,4 +1,4 @@
-"""Memory of the GPU, or of this process without one: measured, compared with a baseline, judged by its slope."""
+"""Measure the memory of a GPU, or of this process; compare it with a baseline and test its slope."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.series.leak import MemoryTrend
 
 KEPT = 10_000
-"""Measurements that are kept of each label; of more, every other one is let go and only every other new one kept."""
+"""Measurements kept per label; of more, every other one is dropped, and then only every other new one is kept."""
 MAX_LABELS = 100
 PROCESS = "process"
 _STATS = {
@@ -34,12 +34,12 @@ _STATS = {
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What `detect_leak` found. It is true if memory grew beyond baseline + threshold; `is_leak` asks for more."""
+    """Result of `detect_leak`. It is true if memory exceeds baseline + threshold; `is_leak` also requires growth."""
 
     exceeded: bool
     """Whether more than the threshold is in use above the baseline. A bigger batch does that too."""
     growing: bool
-    """Whether the slope says that memory grows and goes on growing; warm-up, caches and single jumps do not."""
+    """Whether memory keeps growing; warm-up, caches and single jumps do not count."""
     grown_gb: float
     """GiB in use above the baseline; NaN if there is none."""
     threshold_gb: float
@@ -59,9 +59,9 @@ class LeakReport:
 
 
 class GPUMemoryProfiler:
-    """Measure what torch's allocator has of a GPU; without a GPU the resident memory of this process.
+    """Measure the memory of torch's allocator on a GPU; without a GPU the resident memory of this process.
 
-    Reads counters of the host: no device is waited for. Measurements with the same label should be taken at the same
+    Reads counters on the host: no device is waited for. Measurements with the same label should be taken at the same
     point of the step, since slopes are judged by label. GB means GiB (2**30 bytes).
     """
 
@@ -120,7 +120,7 @@ class GPUMemoryProfiler:
         return self._statistics.count
 
     def measure(self, label: str = "") -> dict[str, float]:
-        """Return what is in use now, in GiB; without a GPU nothing is reserved, which is NaN."""
+        """Return the memory in use in GiB; without a GPU the reserved memory is NaN."""
         values = self._read()
         allocated = values["allocated_gb"]
         if math.isfinite(allocated):
@@ -133,7 +133,7 @@ class GPUMemoryProfiler:
         return {name: value / GIB for name, value in values.items()}
 
     def set_baseline(self) -> None:
-        """Take what is in use now as what is normal; until this is called the first measurement is."""
+        """Take the memory in use now as the baseline; before this call it is the first measurement."""
         allocated = self._read()["allocated_gb"]
         self._baseline = allocated if math.isfinite(allocated) else None
 
@@ -150,8 +150,8 @@ class GPUMemoryProfiler:
         return LeakReport(grown > threshold_gb, trend.growing, grown, threshold_gb, self.baseline_gb, trend)
 
     def trend(self, label: str | None = None) -> MemoryTrend:
-        """Judge the slope of the measurements of one label; without one, of the label that has most."""
-        from stepscope.analysis.series.leak import assess  # numpy, for those who ask
+        """Test the slope of the measurements of one label; by default of the label with the most."""
+        from stepscope.analysis.series.leak import assess  # loads numpy
 
         if label is None:
             label = max(self._series, key=lambda name: self._series[name].count, default="")
@@ -162,13 +162,13 @@ class GPUMemoryProfiler:
 
     def _keep(self, label: str, allocated: float) -> None:
         if label not in self._series and len(self._series) >= MAX_LABELS:
-            remedy = "use few labels; the others are measured, and no slope is judged"
+            remedy = "use fewer labels; further ones are measured without a trend"
             self._notices.say("labels", f"cannot keep label {label[:80]!r}: there are {MAX_LABELS} already; {remedy}")
             return
         self._series.setdefault(label, _Readings()).add(self._clock(), allocated)
 
     def _read(self) -> dict[str, float]:
-        """Return the four figures in bytes, under their names in GiB; NaN for what this source does not have."""
+        """Return the four figures in bytes, under their names in GiB; NaN where the source has none."""
         if self.source == PROCESS:
             used, peak = self._resident()
             return {**dict.fromkeys(_STATS, math.nan), "allocated_gb": used, "max_allocated_gb": peak}

@@ -1,4 +1,4 @@
-"""Time the parts of a training loop by name: by the host's clock, and on a GPU by its own, without waiting for it."""
+"""Time named parts of a training loop with the host's clock, and on a GPU with its own clock, without waiting."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 EVENTS, SYNC, HOST = "events", "sync", "host"
-"""How a GPU is timed: by events that it passes; by waiting for it at both ends; not at all."""
+"""How a GPU is timed: with events in its queue; by synchronizing at both ends; not at all."""
 KEPT = 10_000
 """Values per name that percentiles are taken from."""
 MAX_NAMES, MAX_OPEN, MAX_PENDING = 1000, 100, 4096
-"""Names; times that one name may be open at once in one thread; timings whose GPU events nobody has read yet."""
+"""Limits: names, open timings of one name in one thread, and timings whose GPU events have not been read."""
 
 
 class _Open(NamedTuple):
@@ -39,13 +39,12 @@ class _Pending(NamedTuple):
 class TrainingTimer:
     """Start and stop named timings.
 
-    A name that is started again before it was stopped is timed inside itself: `stop` ends the one started last. Each
-    thread has its own. `stop` without `start` returns NaN and counts nothing. Nothing here raises.
+    Timings of one name may be nested: `stop` ends the one started last. Each thread has its own. `stop` without `start`
+    returns NaN and counts nothing. Nothing here raises.
 
-    With a GPU in use, its time is taken between two events in its queue, which is right for work that the host only
-    hands over, and waits for nothing; `get_summary` then tells the GPU's time beside the host's. `mode="sync"` waits
-    for the GPU at both ends of each timing instead, so that `stop` returns its time at once: that changes what is
-    measured.
+    If a GPU is in use, its time is measured between two events in its queue, which is right for asynchronous work and
+    never waits; `get_summary` then has the GPU's time and the host's. `mode="sync"` waits for the GPU at both ends of
+    each timing instead, so that `stop` returns the GPU's time at once; this slows the training down.
     """
 
     def __init__(
@@ -59,15 +58,15 @@ class TrainingTimer:
         """Time work on a device: its number, "cuda:1", a torch.device, or "cpu".
 
         Args:
-            device: whose work is timed.
+            device: the device to time.
             mode: "events", "sync" or "host" (the host's clock only).
-            clock: seconds, monotonic.
+            clock: returns seconds, monotonic.
             modules: loaded modules by name; torch is used if it is among them, and never imported.
         """
         self.device, self._clock, self._modules = device, clock, modules
         self._notices = Complaints()
         if mode not in (EVENTS, SYNC, HOST):
-            self._notices.say("mode", f"cannot time by {mode!r}: there is no such mode; it is timed by events")
+            self._notices.say("mode", f"cannot time by {mode!r}: it is not a mode; events are used")
             mode = EVENTS
         self.mode = mode
         self._open: dict[tuple[int, str], list[_Open]] = {}
@@ -76,20 +75,20 @@ class TrainingTimer:
         self._pending: deque[_Pending] = deque()
         self._spares: list[Any] = []
         self.dropped = 0
-        """Timings of the GPU that were lost since nobody asked for so long."""
+        """GPU timings dropped because they were not read in time."""
 
     def start(self, name: str) -> None:
         """Begin a timing."""
         stack = self._open.setdefault((get_ident(), name), [])
         if len(stack) >= MAX_OPEN or len(self._open) > MAX_NAMES:
-            self._notices.say("open", f"cannot time {name!r:.80}: too much is started and never stopped; stop it")
+            self._notices.say("open", f"cannot time {name!r:.80}: too many timings are never stopped; call stop()")
             return
         if self.mode == SYNC:
             self._synchronize()
         stack.append(_Open(self._clock(), self._mark()))
 
     def stop(self, name: str) -> float:
-        """End the timing started last; return its seconds (the host's, see the class), NaN if there is none."""
+        """End the timing started last; return its seconds on the host's clock, NaN if there is none."""
         stack = self._open.get((get_ident(), name))
         if not stack:
             self._notices.say("stop", f"cannot stop {name!r:.80}: it was not started in this thread; start it first")
@@ -106,7 +105,7 @@ class TrainingTimer:
         return seconds
 
     def discard(self, name: str) -> None:
-        """Forget a timing that was started in this thread and is not to be counted."""
+        """Drop the timing started last in this thread."""
         stack = self._open.get((get_ident(), name))
         if stack:
             stack.pop()
@@ -156,14 +155,14 @@ class TrainingTimer:
         return group[name]
 
     def _backend(self) -> Any:
-        """Return torch's module for the device if it is in use, else None; neither torch nor a device is started."""
+        """Return torch's module for the device if it is already in use, else None."""
         text = "cuda" if isinstance(self.device, int) else str(self.device).partition(":")[0]
         backend = getattr(self._modules.get("torch"), text, None)
         ready = getattr(backend, "is_initialized", None)
         return backend if ready is not None and hasattr(backend, "Event") and ready() else None
 
     def _mark(self) -> Any:
-        """Put an event into the queue of the device; None without one, or while a graph is captured."""
+        """Put an event into the device's queue; None without a device, or while a graph is captured."""
         if self.mode == HOST:
             return None
         with self._notices.shield("event", f"time {self.device}", "the host's clock is used"):
@@ -189,7 +188,7 @@ class TrainingTimer:
             self.dropped += 1
 
     def _settle(self, *, wait: bool) -> None:
-        """Read the timings whose events the device has passed, in their order; `wait` for the others."""
+        """Read the timings that the device has completed, in order; `wait` for the others."""
         while self._pending:
             name, first, last = self._pending[0]
             with self._notices.shield("read", f"read a time of {self.device}", "it is left out"):
