@@ -41,7 +41,7 @@ class Office:
 
     def tell(self, *events, only=""):
         """Put alerts into the outbox."""
-        self.notifying.tell(list(events), only)
+        self.notifying.send(list(events), only)
 
     def poll(self):
         """Do what the watcher does at each tick; say whether everything was told."""
