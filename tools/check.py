@@ -26,6 +26,7 @@ def commands(scratch: Path) -> dict[str, list[str]]:
         "layers": [PYTHON, "tools/check_layers.py"],
         "errors": [PYTHON, "tools/check_errors.py"],
         "shape": [PYTHON, "tools/check_shape.py"],
+        "reference": [PYTHON, "tools/reference.py", "--check"],
         "words": [PYTHON, "tools/check_words.py"],
     }
 
@@ -38,7 +39,7 @@ def run(name: str, command: list[str]) -> bool:
     said = f"{done.stdout}{done.stderr}".strip()
     passed = done.returncode == 0
     last = said.splitlines()[-1] if said and passed else ""
-    line = f"{name:8} {'ok' if passed else 'FAILED':6} {seconds:5.1f} s  {last}".rstrip()
+    line = f"{name:9} {'ok' if passed else 'FAILED':6} {seconds:5.1f} s  {last}".rstrip()
     print(line if passed else f"{line}\n{said}", flush=True)
     return passed
 

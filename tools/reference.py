@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from stepscope.alerts.evaluation.detectors import DETECTORS
 from stepscope.alerts.rules import builtin
 from stepscope.alerts.rules.profiles import PROFILES
+from stepscope.cli.parser import GROUPS, build_parser, subparsers
 from stepscope.core.remedies import remedy
 from stepscope.core.schema import SECTIONS
 from stepscope.core.settings import default_schema
@@ -66,6 +67,17 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = (" | ".join(cells).replace("|  |", "| |") for cells in (heads, *rows))
     first, *others = (f"| {line} |".replace("  |", " |") for line in lines)
     return "\n".join([first, "|" + "---|" * len(heads), *others])
+
+
+def commands() -> str:
+    """Return a table of the commands in their groups, with their line of `stepscope --help`."""
+    [helps] = subparsers(build_parser())
+    rows = [
+        (title if name == names[0] else "", f"[`{name}`](#stepscope-{name})", helps[name])
+        for title, names in GROUPS.items()
+        for name in names
+    ]
+    return table(("to", "command", "what it does"), rows)
 
 
 def settings() -> str:
@@ -187,6 +199,7 @@ def choices(path: str, field: str) -> str:
 TABLES: dict[str, Callable[..., str]] = {
     draw.__name__: draw
     for draw in (
+        commands,
         settings,
         spellings,
         implications,

@@ -48,7 +48,7 @@ def test_heat_costs_what_the_clock_loses():
     (one,) = found(hot)
     assert (one.kind, one.severity) == ("gpu_throttled", "warning")
     assert one.gain_ratio == pytest.approx(0.5 * (1 - SLOW / BOOST), abs=0.01)
-    assert "with its full clock" in one.expected_gain
+    assert "at its full clock" in one.expected_gain
     assert one.remedy == remedy("gpu_throttled", "heat")
     assert "lower its power limit" in one.remedy
 
@@ -170,7 +170,7 @@ def test_a_quota_costs_the_time_in_which_it_holds_threads(samples, share):
     """What it takes is what a thread waits for the next period, not the number of periods."""
     one = next(one for one in found(samples, processors=samples["cgroup/cpu_limit"][0]) if one.kind == "cpu_throttled")
     assert one.gain_ratio == pytest.approx(share, abs=0.01)
-    assert "with all the processors it wants" in one.expected_gain
+    assert "with all the CPUs it needs" in one.expected_gain
 
 
 def test_a_quota_that_runs_out_for_a_moment_is_none():

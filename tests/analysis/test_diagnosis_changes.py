@@ -42,7 +42,7 @@ def test_changes_are_told_by_what_they_cost_and_a_stretch_once() -> None:
     found = changes(evidence(steps(HEALTHY | {"data": data}, count=600)))
     assert [(one["step"], one["until"]) for one in found] == [(300, 350), (500, None)]
     assert [round(one["cost_seconds"]) for one in found] == [7, 5]
-    assert "came back at step 350" in found[0]["text"]
+    assert "recovered at step 350" in found[0]["text"]
 
 
 def test_a_last_step_that_stalls_is_a_slow_step_and_no_change() -> None:
@@ -76,7 +76,7 @@ def test_a_slow_step_is_told_with_what_it_did() -> None:
         evidence(run, series={"pressure/io_some_stalled_ratio": Track(np.arange(60), when, np.where(slow, 0.8, 0.0))})
     )
     assert found[0]["step"] == 300
-    assert "2.9 s in checkpoint while disks were waited for" in found[0]["text"]
+    assert "2.9 s in checkpoint while processes waited for disks" in found[0]["text"]
 
 
 def test_a_busy_machine_stops_steps_that_are_not_told_as_slow() -> None:

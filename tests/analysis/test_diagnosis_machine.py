@@ -104,7 +104,7 @@ def test_a_disk_that_others_fill_is_not_the_runs_fault() -> None:
 
 def test_a_neighbour_is_a_note_and_no_finding() -> None:
     """The same run gives the same verdict on a busy machine."""
-    assert "other programs took 1.0 of 2 processors" in busy_note(evidence(steps(), series=busy()))
+    assert "other programs used 1.0 of 2 CPUs" in busy_note(evidence(steps(), series=busy()))
     assert busy_note(evidence(steps())) == ""
     assert primary(findings(evidence(steps(), series=busy()))) == primary(findings(evidence(steps())))
 
@@ -134,7 +134,7 @@ def test_ranks_of_one_machine_fill_its_memory_together() -> None:
         }
         found = [one for one in findings(evidence(steps(), steps(rank=1), series=series)) if one.kind == "memory_leak"]
         left[nodes, len(found)] = found[0].evidence["left"]
-        assert ("with the other ranks" in found[0].text) is ((nodes, len(found)) == (1, 2))
+        assert ("with the other growing ranks" in found[0].text) is ((nodes, len(found)) == (1, 2))
     alone = (32 - 6) / 0.01
     assert left[2, 2] == pytest.approx(alone, rel=0.05)
     assert left[1, 1] == pytest.approx(alone - 400, rel=0.05)
@@ -149,4 +149,4 @@ def test_memory_that_is_full_in_years_is_not_forecast() -> None:
         "memory/total_bytes": {-1: track(np.full(count, 4e4 * gib))},
     }
     (found,) = [one for one in findings(evidence(steps(), series=series)) if one.kind == "memory_leak"]
-    assert found.text.endswith("a step")
+    assert found.text.endswith("per step")

@@ -61,7 +61,7 @@ def test_a_healthy_run_has_no_finding_and_says_so() -> None:
     """Nothing found is a verdict, too."""
     run = evidence(steps(), series={"loss": falling()})
     assert [one for one in findings(run) if one.severity != "info"] == []
-    assert "nothing was found in 200 steps" in summary([], run)
+    assert "no problem was found in 200 steps" in summary([], run)
 
 
 def test_tiny_steps_are_not_called_input_bound() -> None:
@@ -190,7 +190,7 @@ def test_a_summary_reckons_as_its_note_says() -> None:
     slowed = {name: HEALTHY[name] * np.repeat([1.0, 30.0], [100, 100]) for name in ("forward", "backward", "optimizer")}
     wait = {"data": 0.008, "other": 0.006}
     run = evidence(steps(HEALTHY | slowed | wait), series=busy())
-    assert summary([], run).endswith("72% of the time is computing")  # not 97
+    assert summary([], run).endswith("72% of the time is compute")  # not 97
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_worker_is_not_slower_than_the_steps_it_feeds() -> None:
     told = busy() | {"process/0/workers": track([1.0] * 20), "data/load_seconds": track([0.09] * 10 + [5.0] * 10)}
     found = findings(evidence(steps(HEALTHY | {"data": 0.06}), series=told))[0]
     assert found.kind == "input_bound"
-    assert "its one worker takes 90 ms for each batch" in found.text
+    assert "its one worker needs 90 ms per batch" in found.text
 
 
 @pytest.mark.parametrize(("ranks", "workers", "cause"), [(1, 0, "threads"), (2, 0, None), (1, 1, None)])

@@ -31,7 +31,7 @@ def test_leak_says_when_memory_ends():
     found = memory_leak("memory of rank 0", TIME, used, limit=8 * GIB)
     assert (found.kind, found.severity) == ("leak", "warning")
     assert found.evidence["left_low"] <= 3 * 3600 <= found.evidence["left_high"]
-    assert " an hour (" in found.text
+    assert " per hour (" in found.text
     assert memory_leak("memory of rank 0", TIME, used, limit=5.5 * GIB).severity == "critical"
     assert "full in" not in memory_leak("memory of rank 0", TIME, used).text
 

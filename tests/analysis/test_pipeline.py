@@ -76,7 +76,7 @@ def replicated(factor: dict[tuple[int, int], float], spread: float = 0.0, replic
         ({(2, -1): 2.0}, 0.0, "stage", "the last pipeline stage 2 explains"),
         ({(0, -1): 2.0}, 0.0, "stage", "the first pipeline stage 0 explains"),
         ({(-1, 3): 2.0}, 0.0, "replica", "replica 13 explains"),
-        ({}, 0.4, "work", "micro-batches of unequal work explain"),
+        ({}, 0.4, "work", "micro-batches with unequal work explain"),
         ({(1, 2): 3.0}, 0.05, "worker", "stage 1 of replica 12 explains"),
     ],
     ids=["worker", "last stage", "first stage", "replica", "sequence lengths", "worker among noise"],

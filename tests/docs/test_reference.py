@@ -17,6 +17,7 @@ from stepscope.core.vocabulary import METRICS
 ROOT = Path(__file__).parents[2]
 DRAWN = {
     "alerts.md": {"rules", "detectors", "profiles", "thresholds"},
+    "cli.md": {"commands"},
     "configuration.md": {"settings", "spellings", "implications"},
     "faces.md": {"signatures"},
     "lightning.md": {"options", "definitions"},

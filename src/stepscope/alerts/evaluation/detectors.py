@@ -274,7 +274,7 @@ def change(scene: Scene) -> list[Sign]:
         if len(window) - each.index < scene.options["after"]:
             continue
         memory["last"] = each.index + gone
-        text = f"{scene.name} changed for good from {each.before:.4g} to {each.after:.4g}"
+        text = f"{scene.name} changed permanently from {each.before:.4g} to {each.after:.4g}"
         evidence = {"value": each.after, "before": each.before, "score": each.score, "threshold": least}
         found.append(Sign(len(window) - 1, holds=True, finding=Finding("change_point", text, INFO, "", evidence)))
     return found or [Sign(len(window) - 1, holds=False)]
@@ -299,7 +299,7 @@ def straggler(scene: Scene) -> list[Sign]:
     if len(ranks) == 2:
         usual = min(own[rank][0] for rank in ranks)
     behind = (own[slow][0] - usual) / whole if whole > 0 else 0.0
-    text = f"rank {slow} is behind the others by {behind:.0%} of a step: {own[slow][0]:.3g} s of its own a step"
+    text = f"rank {slow} is behind the others by {behind:.0%} of a step: it works {own[slow][0]:.3g} s per step"
     evidence: dict[str, Any] = {
         "value": behind,
         "threshold": scene.options["share"],

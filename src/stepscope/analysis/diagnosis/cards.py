@@ -32,7 +32,7 @@ SLOWDOWNS = {
     "hw_slowdown": ("heat or power (hardware slowdown)", ""),
     "hw_thermal": ("heat", "heat"),
     "sw_thermal": ("heat", "heat"),
-    "power_brake": ("the power supply of the machine", "supply"),
+    "power_brake": ("the machine's power supply", "supply"),
 }
 """Reasons for a lower clock that are trouble, for people, and the cause by which their remedy is found; a power cap is
 how many cards run by design, unless it is always on."""
@@ -96,14 +96,14 @@ def _slowed(card: _Card, steps: RankSteps | None) -> Iterator[Finding]:
     lost = _lost(card, f"throttle_{why}")
     if lost is not None:
         facts["clock_lost_ratio"] = lost
-        text += f", by {lost:.0%} of its clock"
+        text += f", losing {lost:.0%} of its clock"
     severity = WARNING if why != "power_cap" else INFO
     advice = remedy("gpu_throttled", cause, why=said)
     if lost is None or steps is None or severity == INFO:
         yield Finding("gpu_throttled", text, severity, advice, facts, confidence=0.9)
         return
     share = shares[why] * lost * (card.mean("utilization_ratio") or 0.0)
-    yield machine_wide("gpu_throttled", text, advice, steps, share, "with its full clock", facts)
+    yield machine_wide("gpu_throttled", text, advice, steps, share, "at its full clock", facts)
 
 
 def _lost(card: _Card, reason: str) -> float | None:
@@ -132,8 +132,8 @@ def _fragmented(card: _Card) -> Iterator[Finding]:
         share, whole = track.mean, card.mean("memory_total_bytes")
         if held is None or not whole or share < FRAGMENTED or held.mean < SHORT * whole:
             continue
-        text = f"{share:.0%} of the memory that torch holds of {card.name} lies in split blocks, "
-        text += f"and {held.mean / whole:.0%} of the card is held"
+        text = f"{share:.0%} of the memory that torch reserves on {card.name} is in split blocks, "
+        text += f"and {held.mean / whole:.0%} of the card is reserved"
         facts = {"fragmentation_ratio": share, "reserved_bytes": held.mean, "total_bytes": whole}
         yield Finding("fragmentation", text, WARNING, remedy("fragmentation"), facts, confidence=0.8)
 
@@ -154,7 +154,7 @@ def _idle(found: list[_Card], evidence: Evidence) -> Iterator[Finding]:
     facts = {"utilization_ratio": {card.name: share for card, share in used.items()}}
     on_processors = any(one.get("device") == "cpu" for one in evidence.of_kind("torch_setup"))
     if on_processors and max(used.values()) < USED:
-        text += "; the model computes on the processors"
+        text += "; the model runs on the CPU"
         advice = remedy("gpu_idle", "unused")
         yield Finding("gpu_idle", text, WARNING, advice, {**facts, "cause": "unused"}, None, 0.8, cost)
         return

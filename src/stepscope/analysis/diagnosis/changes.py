@@ -184,7 +184,7 @@ def _told(edge: _Edge, evidence: Evidence) -> dict[str, Any]:
     happened = _events(evidence, edge.early[1], edge.late[0], edge.step)
     levels = f"from {format_value(edge.before, unit)} to {format_value(edge.after, unit)}"
     text = f"{edge.metric} went {levels} at step {edge.step}"
-    text += f" and came back at step {edge.until}" if edge.until is not None else ""
+    text += f" and recovered at step {edge.until}" if edge.until is not None else ""
     if moved:
         text += ": " + ", ".join(one["text"] for one in moved[:2])
     if happened:
@@ -304,7 +304,7 @@ def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[s
         text += f": {time(phases[most])} in {most}"
     waited = _then(evidence.track("pressure/io_some_stalled_ratio"), end - seconds, end)
     if waited is not None and waited >= WAITED:
-        text += f" while disks were waited for {waited:.0%} of the time"
+        text += f" while processes waited for disks {waited:.0%} of the time"
     happened = _events(evidence, end - seconds, end, step)
     if happened:
         text += f" ({happened[0]['text']})"

@@ -64,7 +64,7 @@ def _ran_out(evidence: Evidence, told: list[Mapping[str, Any]]) -> Finding:
     event = told[-1]
     where = "".join(f", {what} {event[key]}" for key, what in (("module", "in"), ("place", "at")) if event.get(key))
     wanted = event.get("wanted_bytes")
-    size = f" when {format_value(float(wanted), 'bytes')} were wanted" if isinstance(wanted, (int, float)) else ""
+    size = f" while allocating {format_value(float(wanted), 'bytes')}" if isinstance(wanted, (int, float)) else ""
     text = f"memory ran out{size}{where}{f' ({len(told)} times)' if len(told) > 1 else ''}"
     facts = {key: event.get(key) for key in ("cause", "place", "module", "wanted_bytes", "step", "tensors")}
     cause = "" if event.get("allocator") or _on_a_card(str(event.get("cause", ""))) else "host"
@@ -72,7 +72,7 @@ def _ran_out(evidence: Evidence, told: list[Mapping[str, Any]]) -> Finding:
     if not _went_on(evidence, float(event["time"])):
         return found
     severity = INFO if len(told) <= FEW_TIMES else WARNING
-    return replace(found, severity=severity, text=f"{found.text}, and the program went on")
+    return replace(found, severity=severity, text=f"{found.text}, and the program continued")
 
 
 def _on_a_card(cause: str) -> bool:
@@ -140,7 +140,7 @@ def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
     where = f" in {phase}" if phase else ""
     step = event.get("step")
     after = f" after step {step}" if isinstance(step, int) else ""
-    text = f"the training stood still for {format_value(lasted, 'seconds')}{after}{where}"
+    text = f"the training hung for {format_value(lasted, 'seconds')}{after}{where}"
     text += ", then went on" if over else ", and did not go on"
     facts = {
         "seconds": lasted,
@@ -161,6 +161,6 @@ def _crash(evidence: Evidence, hung: bool) -> Finding:  # noqa: FBT001 - one cal
     told = evidence.of_kind("exception", "ended")
     event = told[-1] if told else {}
     why = evidence.cause or str(event.get("error") or event.get("cause") or "nobody knows why")
-    text = f"the run ended before its time, {end_words(evidence.state, why)}"
+    text = f"the run ended unexpectedly, {end_words(evidence.state, why)}"
     facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": hung}
     return _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))

@@ -67,18 +67,17 @@ COMPONENT = re.compile(r"(?:train/)?rewards?/(?P<name>[^/].*?)(?:/mean)?")
 COMPONENT_SPREAD = "/std"
 
 REMEDIES = {
-    "reward_zero_variance": "leave out prompts whose answers all get one reward, sample hotter or more answers a "
-    "prompt, or grade the reward more finely",
-    "reward_component": "scale the parts of the reward to like ranges, or drop the ones that do not move",
-    "kl_runaway": "raise beta, lower the learning rate, or renew the reference model",
-    "kl_dominates": "lower beta, or let it grow from 0",
-    "kl_negative": "use an estimator that cannot be negative (ratio - log ratio - 1), and check which way round the "
-    "log probabilities are subtracted",
-    "length_drift": "punish overlong answers, normalise the loss by a fixed length, and look at some answers",
-    "entropy_drift": "sample hotter, add a term for entropy or clip the upper side wider if it falls; lower the "
-    "learning rate if it rises",
-    "invalid_answers": "look at some invalid answers: give a reward for the format, more room to answer, or mend the "
-    "verifier",
+    "reward_zero_variance": "drop prompts whose answers all get the same reward, raise the temperature, sample more "
+    "answers per prompt, or use a finer-grained reward",
+    "reward_component": "scale the components of the reward to similar ranges, or drop components that do not vary",
+    "kl_runaway": "raise beta, lower the learning rate, or update the reference model",
+    "kl_dominates": "lower beta, or increase it gradually from 0",
+    "kl_negative": "use an estimator that cannot be negative (ratio - log ratio - 1), and check the order in "
+    "which the log probabilities are subtracted",
+    "length_drift": "penalize overlong answers, normalize the loss by a fixed length, and look at some answers",
+    "entropy_drift": "if it falls, raise the temperature, add an entropy bonus or clip the upper side wider; "
+    "if it rises, lower the learning rate",
+    "invalid_answers": "look at some invalid answers: reward the format, allow longer answers, or fix the verifier",
     "reward_flat": "check that the reward can be reached from here: rewards of single groups, size of the gradient, "
     "learning rate and beta",
 }
@@ -147,7 +146,7 @@ def _flat_groups(known: Mapping[str, Floats]) -> Finding | None:
     mean = float(late.mean())
     if mean < FLAT_GROUPS:
         return None
-    text = f"{mean:.0%} of the groups have answers of one reward only: nothing is learned from them"
+    text = f"{mean:.0%} of the groups have the same reward for all answers: the model learns nothing from them"
     severity = CRITICAL if mean >= MOST_FLAT_GROUPS else WARNING
     return _finding("reward_zero_variance", text, severity, 0.9, share=mean, at_first=float(share[: len(late)].mean()))
 
@@ -171,7 +170,7 @@ def _component(known: Mapping[str, Floats]) -> Finding | None:
     name, most = max(spread.items(), key=lambda pair: pair[1])
     if most / total < DOMINATES:
         return None
-    text = f"{name} makes up {most / total:.0%} of what moves the reward; the other {len(spread) - 1} hardly count"
+    text = f"{name} causes {most / total:.0%} of the variation of the reward; the other {len(spread) - 1} hardly matter"
     shares = {part: value / total for part, value in sorted(spread.items())}
     return _finding("reward_component", text, component=name, shares=shares)
 
@@ -201,7 +200,7 @@ def _kl(known: Mapping[str, Floats]) -> Finding | None:
     first, last = _ends(value)
     if float(np.mean(value < 0)) > 0.9:
         text = f"the divergence from the reference is estimated below zero throughout (median {np.median(value):.3g}): "
-        text += "as a penalty it pays for running away"
+        text += "as a penalty it rewards moving away from the reference"
         return _finding("kl_negative", text, confidence=0.85, median=float(np.median(value)))
     early = float(np.median(value[max(1, len(value) // 20) : max(2, len(value) // 3)]))
     if last > KL_LARGE and last > KL_GROWTH * max(early, 1e-12):
@@ -219,7 +218,7 @@ def _penalty(known: Mapping[str, Floats]) -> Finding | None:
     share = share / 100 if share > 1 else share
     if share < KL_SHARE:
         return None
-    text = f"the penalty on divergence makes up {share:.0%} of the loss: the reward hardly counts"
+    text = f"the KL penalty makes up {share:.0%} of the loss: the reward hardly matters"
     return _finding("kl_dominates", text, confidence=0.85, share=share)
 
 
@@ -236,7 +235,7 @@ def _length(known: Mapping[str, Floats]) -> Finding | None:
     if not first > 0 or 1 / LENGTH_RATIO < last / first < LENGTH_RATIO:
         return None
     word = "longer" if last > first else "shorter"
-    text = f"answers have become {word}: {first:.0f} tokens at first, {last:.0f} at last"
+    text = f"answers have become {word}: {first:.0f} tokens at the start, {last:.0f} at the end"
     return _finding("length_drift", text, first=first, last=last)
 
 
@@ -248,7 +247,7 @@ def _entropy(known: Mapping[str, Floats]) -> Finding | None:
     if not first > 0 or ENTROPY_FALL < last / first < ENTROPY_RISE:
         return None
     text = f"the policy's entropy has {'fallen' if last < first else 'risen'} from {first:.3g} to {last:.3g}"
-    why = ": its answers are all alike" if last < first else ": it answers at random"
+    why = ": its answers are all similar" if last < first else ": it answers at random"
     return _finding("entropy_drift", text + why, first=first, last=last)
 
 
@@ -261,7 +260,7 @@ def _invalid(known: Mapping[str, Floats]) -> Finding | None:
         return None
     first, _ = _ends(value)
     severity = CRITICAL if late >= MOSTLY_INVALID else WARNING
-    text = f"{late:.0%} of the answers are invalid ({first:.0%} at first)"
+    text = f"{late:.0%} of the answers are invalid ({first:.0%} at the start)"
     return _finding("invalid_answers", text, severity, 0.9, rate=late, first=first)
 
 

@@ -46,7 +46,7 @@ def input_bound(case: Case, threshold: float) -> Finding | None:
     if case.made.disturbed > 0 and _keep_up(case) and _starts(case) < STARTS * case.steps.spent("data"):
         return None
     why = _why(case)
-    text = f"{case.share('data'):.0%} of the time goes into waiting for data: {time(case.each('data'))} of a step of "
+    text = f"{case.share('data'):.0%} of the time is spent waiting for data: {time(case.each('data'))} of a step of "
     text += f"{time(case.step)}{why.text}"
     facts = {"phase": "data", "phase_seconds": case.spent("data"), **why.facts}
     condition = "if loading keeps up"
@@ -95,19 +95,19 @@ def _why(case: Case) -> _Why:
     waiting = evidence.mean("pressure/io_some_stalled_ratio") or evidence.mean("cpu/iowait_ratio") or 0.0
     if waiting > DISK:
         facts["io_waiting_ratio"] = waiting
-        return _Why("disk", f"; disks were waited for {waiting:.0%} of the time", facts, {})
+        return _Why("disk", f"; processes waited for disks {waiting:.0%} of the time", facts, {})
     if load is None:
         wanted = max(1, min(MOST_AT_FIRST, processors_of_a_rank(evidence) or MOST_AT_FIRST))
-        return _Why("in_process", ", made in the training process itself", facts, {"workers": wanted})
+        return _Why("in_process", ", loaded in the training process itself", facts, {"workers": wanted})
     starts = _starts(case)
     if starts > STARTS * case.steps.spent("data"):
         facts["start_seconds"] = starts
-        return _Why("start", "; most of it at the start of epochs, when workers start", facts, {})
+        return _Why("start", "; most of it at the start of epochs, while workers start", facts, {})
     whole = load + (collate or 0.0)
     if transform is not None and transform > MOST_OF_IT * whole:
-        return _Why("transform", f"; {transform / whole:.0%} of loading are transforms", facts, {})
+        return _Why("transform", f"; {transform / whole:.0%} of the loading time is transforms", facts, {})
     if collate is not None and collate > MOST_OF_IT * whole:
-        return _Why("collate", f"; {collate / whole:.0%} of making a batch is collating", facts, {})
+        return _Why("collate", f"; {collate / whole:.0%} of the loading time is collating", facts, {})
     return _too_few(case, workers, whole, facts)
 
 
@@ -116,8 +116,8 @@ def _too_few(case: Case, workers: int, whole: float, facts: dict[str, Any]) -> _
     rest = max(0.0, case.step - case.each("data"))
     # On average a worker cannot take longer for a batch than all of them together need for as many steps.
     whole = min(whole, max(1, workers) * case.step)
-    told = f"; its one worker takes {time(whole)} for each batch"
-    told = told if workers == 1 else f"; each of its {workers} workers takes {time(whole)} for a batch"
+    told = f"; its one worker needs {time(whole)} per batch"
+    told = told if workers == 1 else f"; each of its {workers} workers needs {time(whole)} per batch"
     wanted = max(workers + 1, int(np.ceil(SPARE * whole / rest)) if rest > 0 else MOST_WORKERS)
     own = processors_of_a_rank(case.evidence)
     allowed = MOST_WORKERS if own is None else own * _times(case, own)

@@ -151,7 +151,7 @@ def _harmless(evidence: Evidence, loss: Track | None) -> bool:
 
 def _survived(found: list[tuple[float, str, int, int]]) -> Finding:
     _, name, step, rank = min(found)
-    text = f"{name} was not finite at step {step}; the loss stayed finite, so that update was left out"
+    text = f"{name} was not finite at step {step}; the loss stayed finite, so that update was skipped"
     facts = {"first": name, "step": step, "range": [max(0, step - 20), step + 20]}
     advice = remedy("non_finite", "gradient", step=step)
     return Finding("non_finite", text, INFO, advice, facts, confidence=0.7, rank=rank if rank >= 0 else None)
@@ -242,11 +242,11 @@ def _spikes(loss: Track) -> Iterator[Finding]:
     steps = [int(loss.step[one.index]) for one in found]
     one = found[0]
     many = (
-        f"; {len(found) - 1} more such rises" if len(found) > 2 else "; one more such rise" if len(found) == 2 else ""
+        f"; {len(found) - 1} more such jumps" if len(found) > 2 else "; one more such jump" if len(found) == 2 else ""
     )
     falls = not one.recovered and comes_down(loss.value[one.peak :], one.top - one.level)
     back = "and came back" if one.recovered else "and is coming down again" if falls else "and has not come back"
-    text = f"the loss rose at once from {one.level:.4g} to {one.top:.4g} at step {steps[0]}, {back}{many}"
+    text = f"the loss jumped from {one.level:.4g} to {one.top:.4g} at step {steps[0]}, {back}{many}"
     facts: dict[str, Any] = {
         "step": steps[0],
         "steps": sorted(steps)[:20],
@@ -266,7 +266,7 @@ def _sudden(loss: Track) -> Iterator[Finding]:
         level, reach = float(np.median(before)), float(before.max() - before.min())
         if level > 0 and loss.value[at] > SUDDEN * level and reach < CALM_REACH * level:
             step = int(loss.step[at])
-            text = f"the loss rose at once from {level:.4g} to {loss.value[at]:.4g} at step {step}"
+            text = f"the loss jumped from {level:.4g} to {loss.value[at]:.4g} at step {step}"
             facts = {
                 "step": step,
                 "level": level,
@@ -354,7 +354,9 @@ def _layers(evidence: Evidence) -> Iterator[Finding]:
     told = {one.get("kind") for one in evidence.of_kind(*GRADIENTS)}
     if len(thin) >= FEWEST_LOOKS and len(thin) > len(looks) / 2 and "vanishing_gradient" not in told:
         last = thin[-1]
-        text = f"the gradient of {last.get('layer') or 'a layer'} is {last['ratio']:.1g} of that of the strongest layer"
+        text = (
+            f"the gradient of {last.get('layer') or 'a layer'} is {last['ratio']:.1g} of the strongest layer's gradient"
+        )
         facts = {key: last.get(key) for key in ("layer", "ratio", "weakest", "strongest", "step")} | {
             "looks": len(thin)
         }

@@ -51,7 +51,7 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
     if share is None or share < THROTTLED or steps is None:
         return
     limit = evidence.mean("cgroup/cpu_limit")
-    text = f"the processor quota{f' of {limit:.3g} processors' if limit else ''} ran out in {share:.0%} of the periods"
+    text = f"the CPU quota{f' of {limit:.3g} CPUs' if limit else ''} ran out in {share:.0%} of the periods"
     facts = {"throttled_ratio": share, "cpu_limit": limit, "step_seconds": steps.total / max(1, steps.count)}
     saved = _held(evidence)
     if saved is None:
@@ -59,9 +59,9 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("cpu_throttled", text, WARNING, remedy("cpu_throttled"), facts, confidence=0.9, cost_seconds=cost)
         return
     if saved >= HELD:
-        text += f", and held the training for {saved:.0%} of the time"
+        text += f", and threads were throttled for {saved:.0%} of the time"
         advice = remedy("cpu_throttled")
-        yield machine_wide("cpu_throttled", text, advice, steps, saved, "with all the processors it wants", facts)
+        yield machine_wide("cpu_throttled", text, advice, steps, saved, "with all the CPUs it needs", facts)
 
 
 def _held(evidence: Evidence) -> float | None:
@@ -93,7 +93,7 @@ def _swap(evidence: Evidence) -> Iterator[Finding]:
     waiting = evidence.track("pressure/memory_some_stalled_ratio")
     if waiting is None:
         if grown >= max(SWAPPED, SWAPPED_BLINDLY * (evidence.mean("memory/total_bytes") or 0.0)):
-            text = f"{format_value(grown, 'bytes')} of memory went to swap during the run"
+            text = f"{format_value(grown, 'bytes')} of memory was swapped out during the run"
             facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": None}
             yield Finding("swapping", text, WARNING, remedy("swapping"), facts, confidence=0.6)
         return
@@ -101,10 +101,10 @@ def _swap(evidence: Evidence) -> Iterator[Finding]:
     steps = evidence.leader
     if held < SWAPPED or not pressure >= SWAP_PRESSURE or steps is None:
         return
-    text = f"{format_value(held, 'bytes')} of memory are in swap"
+    text = f"{format_value(held, 'bytes')} of memory is in swap"
     if grown >= SWAPPED:
-        text = f"{format_value(grown, 'bytes')} of memory went to swap during the run"
-    text += f", and memory was waited for {pressure:.0%} of the time"
+        text = f"{format_value(grown, 'bytes')} of memory was swapped out during the run"
+    text += f", and processes waited for memory {pressure:.0%} of the time"
     facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": pressure}
     yield machine_wide("swapping", text, remedy("swapping"), steps, pressure, "if memory suffices", facts)
 
@@ -180,14 +180,18 @@ def _grown(track: Track, limit: float | None) -> MemoryTrend | None:
 def _leak(name: str, track: Track, trend: MemoryTrend, rank: int, *, shared: bool = False) -> Finding:
     """Return growth of memory as a finding, with its rate and when memory ends."""
     rate = trend.rate or 0.0
-    text = f"{name} grows by {format_value(rate * HOUR, 'bytes')} an hour"
+    text = f"{name} grows by {format_value(rate * HOUR, 'bytes')} per hour"
     steps = track.step[-1] - track.step[0]
     if steps > 0:
         each = rate * float(track.time[-1] - track.time[0]) / float(steps)
-        text += f", {format_value(each, 'bytes')} a step"
+        text += f", {format_value(each, 'bytes')} per step"
     severity = WARNING
     if trend.left is not None and trend.left < FAR:
-        how = "with the other ranks that grow it fills the machine in" if shared else "at this rate memory is full in"
+        how = (
+            "together with the other growing ranks it fills the machine in"
+            if shared
+            else "at this rate memory is full in"
+        )
         text += f"; {how} {format_duration(trend.left)}"
         severity = CRITICAL if (trend.left_low or trend.left) < SOON else WARNING
     facts = {**trend.facts(), "of": name}
@@ -215,5 +219,5 @@ def busy(evidence: Evidence) -> str:
     others = others_use(evidence)
     if others is None or not evidence.processors or not is_disturbed(evidence) or others < 0.2:
         return ""
-    text = f"other programs took {others:.1f} of {evidence.processors:.0f} processors: "
-    return text + "shares and gains are those of steps that they did not disturb"
+    text = f"other programs used {others:.1f} of {evidence.processors:.0f} CPUs: "
+    return text + "shares and gains are from the undisturbed steps"

@@ -89,14 +89,14 @@ class WhatIf:
         cause, facts, who, share = self._cause()
         text = f"stragglers make a step {self.slowdown - 1:.1%} longer: "
         if cause == "work":
-            text += f"micro-batches of unequal work explain {_explained(share)}"
+            text += f"micro-batches with unequal work explain {_explained(share)}"
             text += (
                 f"; long forward passes have long backward passes (r = {self.alike:.2f})" if self.alike > 0.5 else ""
             )
         elif cause:
             text += f"{who} explains {_explained(share)}"
         else:
-            text += f"no worker, stage or replica explains half of it; the most does {who} with {share:.0%}"
+            text += f"no worker, stage or replica explains half of it; {who} explains the most, {share:.0%}"
         return Finding(
             "straggler",
             text,

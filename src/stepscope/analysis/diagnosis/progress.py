@@ -159,7 +159,7 @@ def _overfitted(evidence: Evidence, name: str) -> Iterator[Finding]:
         return
     step = int(held.step[at])
     text = f"{name} rose from {best:.4g} at step {step} to {last:.4g}"
-    text += " while the training loss went on falling" if training is not None else ""
+    text += " while the training loss kept falling" if training is not None else ""
     facts = {"metric": name, "best": best, "last": last, "step": step, "range": [step, int(held.step[-1])]}
     yield Finding("overfitting", text, WARNING, remedy("overfitting", step=step), facts, confidence=0.85)
 
@@ -184,7 +184,7 @@ def learning_rate(evidence: Evidence, *, broken: bool = False) -> Iterator[Findi
         return
     highest = float(rate.value.max())
     if highest <= 0:
-        text = f"the learning rate is {highest:g} throughout: nothing can be learned"
+        text = f"the learning rate is {highest:g} throughout: the model cannot learn"
         yield _rate(text, {"highest": highest, "range": _range(rate)}, "zero", 0.95)
         return
     gone = _gone(rate, highest)
@@ -203,8 +203,8 @@ def _gone(rate: Track, highest: float) -> Finding | None:
     share = float(rate.step[-1] - end) / span if span > 0 else 0.0
     if share <= STALLED_SHARE:
         return None
-    text = f"the learning rate fell below {STALLED_RATE:.1%} of its highest ({highest:.3g}) at step {end}: "
-    text += f"the last {share:.0%} of the steps change nothing"
+    text = f"the learning rate fell below {STALLED_RATE:.1%} of its highest value ({highest:.3g}) at step {end}: "
+    text += f"the last {share:.0%} of the steps have no effect"
     facts = {"step": end, "share": share, "highest": highest, "range": [end, int(rate.step[-1])]}
     return _rate(text, facts, "zero", 0.9)
 
@@ -222,7 +222,7 @@ def _swing(rate: Track, highest: float) -> Iterator[Finding]:
     down = int(((turns[1:] == -1) & (turns[:-1] == 1)).sum()) if len(turns) > 1 else 0
     rises = np.diff(rate.value)
     if down >= CYCLES and len(rises) and float(rises.max()) < 0.5 * highest:
-        text = f"the learning rate swings between {highest:.3g} and nearly 0, {down} times: "
+        text = f"the learning rate oscillates between {highest:.3g} and nearly 0, {down} times: "
         text += "the schedule is stepped too often"
         yield _rate(text, {"cycles": down, "highest": highest, "range": _range(rate)}, "", 0.85)
 

@@ -82,7 +82,7 @@ def _late(
     where = max(extra, key=lambda name: extra[name])
     # One step time in sentence and gain: its mean, of which the usual one that decided is the undisturbed part.
     text = f"rank {first.rank} is late by {time(cost)} in a step of {time(case.step)}, most of it in {where}; "
-    text += "the other one waits for it" if len(some) == 2 else f"the other {len(some) - 1} wait for it"
+    text += "the other rank waits for it" if len(some) == 2 else f"the other {len(some) - 1} ranks wait for it"
     waits = {str(steps.rank): float(np.median(_waited(steps))) for steps in some}
     facts = {"late_rank": first.rank, "late_seconds": cost, "phase": where, "phases": extra, "waiting_seconds": waits}
     made = slow(
@@ -192,12 +192,12 @@ def communication(evidence: Evidence) -> Iterator[Finding]:
     if share < COMMUNICATES or cost / steps.count < (floor / 2 if share >= SURE else floor):
         return
     inside = f", {time(hidden / steps.count)} of it inside the backward pass" if hidden else ""
-    text = f"{cost / case.total:.0%} of the time goes into communication with other ranks: {time(cost / steps.count)}"
+    text = f"{cost / case.total:.0%} of the time is spent on communication with other ranks: {time(cost / steps.count)}"
     text += f" of a step of {time(case.step)}{inside}"
     facts = {"phase": "communication", "phase_seconds": total, "inside_backward_seconds": hidden}
     yield slow(
         *("communication_bound", case, cost, text),
         threshold=COMMUNICATES,
-        condition="if it overlaps with computing or happens less often",
+        condition="if it overlaps with compute or happens less often",
         evidence=facts,
     )

@@ -113,15 +113,15 @@ def _stretch(case: Case, phase: str) -> Iterator[Finding]:
     if share < LEAST_STRETCH or found.during < FLOOR:
         return
     kind, what = STRETCHES[phase]
-    more = f" (and in {found.others} more stretch{'es' if found.others > 1 else ''})" if found.others else ""
-    text = f"from step {found.first} to {found.last}{more} {what} took {time(found.during)} a step, elsewhere "
+    more = f" (and in {found.others} more interval{'s' if found.others > 1 else ''})" if found.others else ""
+    text = f"from step {found.first} to {found.last}{more} {what} took {time(found.during)} per step, elsewhere "
     text += f"{time(found.before)}: {share:.0%} of the time of all steps"
     facts = {"phase": phase, "phase_seconds": case.spent(phase), "during_seconds": found.during}
     facts |= {"elsewhere_seconds": found.before, "range": [found.first, found.last], "stretches": found.others + 1}
     yield slow(
         *(kind, case, found.seconds, text),
         threshold=LEAST_STRETCH,
-        condition="on average, if these steps take what the others take",
+        condition="on average, if these steps become as fast as the others",
         cause="stretch",
         evidence=facts,
         first=found.first,
@@ -145,10 +145,8 @@ def _copy(case: Case) -> Iterator[Finding]:
     if device > case.spent("copy"):
         case = replace(case, made=replace(case.made, spent={**case.made.spent, "copy": device}))
     if _reaches(case, "copy"):
-        text = (
-            f"{case.share('copy'):.0%} of the time goes into copies between devices: {time(case.each('copy'))} a step"
-        )
-        yield _plain("copy_bound", case, "copy", text, "if copies overlap with computing")
+        text = f"{case.share('copy'):.0%} of the time is spent on device copies: {time(case.each('copy'))} per step"
+        yield _plain("copy_bound", case, "copy", text, "if copies overlap with compute")
 
 
 def _copied(case: Case) -> float:
@@ -167,7 +165,7 @@ def _plain(kind: str, case: Case, phase: str, text: str, condition: str) -> Find
 def _host(case: Case) -> Iterator[Finding]:
     if not _reaches(case, "other") or "forward" not in case.steps.phases:
         return
-    text = f"{case.share('other'):.0%} of the time is the program's own, outside of data, passes and optimizer: "
+    text = f"{case.share('other'):.0%} of the time is the program's own code, outside data, passes and optimizer: "
     text += f"{time(case.each('other'))} of a step of {time(case.step)}"
     yield _plain("host_bound", case, "other", text, "without it")
 
@@ -180,7 +178,7 @@ def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
     happened = max(1, int((case.steps.phase(phase) > 0).sum()))
     cost = total * (1 - 1 / happened) if happened > 1 else total
     every = case.steps.count / happened
-    text = f"{share:.0%} of the time goes into {what}: "
+    text = f"{share:.0%} of the time is spent on {what}: "
     text += (
         f"{happened} times {time(total / happened)}, every {every:.0f} steps" if happened > 1 else f"once {time(total)}"
     )
@@ -191,7 +189,7 @@ def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
 
 def _logging(case: Case) -> Iterator[Finding]:
     if _reaches(case, "logging"):
-        text = f"{case.share('logging'):.0%} of the time goes into logging and printing: "
+        text = f"{case.share('logging'):.0%} of the time is spent on logging and printing: "
         text += f"{time(case.each('logging'))} of a step of {time(case.step)}"
         yield _plain("logging_heavy", case, "logging", text, "without it")
 
@@ -201,7 +199,7 @@ def _garbage(case: Case) -> Iterator[Finding]:
         return
     pauses = case.steps.phase("gc")
     some = pauses[pauses > 0]
-    text = f"{case.share('gc'):.0%} of the time goes into garbage collection: {len(some)} "
+    text = f"{case.share('gc'):.0%} of the time is spent on garbage collection: {len(some)} "
     each = case.spent("gc") / case.steps.count * len(pauses) / max(1, len(some))  # as long as in the share
     text += f"pause{'s' if len(some) > 1 else ''} of {time(each)}"
     yield _plain("gc_pauses", case, "gc", text, "without them")
@@ -217,7 +215,7 @@ def _compile(case: Case) -> Iterator[Finding]:
     if len(again) < LEAST_RECOMPILES or cost / whole < RECOMPILE_SHARE:
         return
     text = (
-        f"{cost / whole:.0%} of the time goes into compiling again: {len(again)} times, {time(cost / len(again))} each"
+        f"{cost / whole:.0%} of the time is spent on recompilation: {len(again)} times, {time(cost / len(again))} each"
     )
     facts = {"phase": "compile", "phase_seconds": cost, "recompilations": len(again)}
     wide = replace(case, made=replace(case.made, total=whole))
@@ -234,12 +232,12 @@ def _padding(case: Case) -> Iterator[Finding]:
     if share is None or share < PADDED:
         return
     cost = share * case.spent("forward", "backward")
-    text = f"{share:.0%} of the places in a batch hold padding: so much of the passes is spent on nothing"
+    text = f"{share:.0%} of the tokens in a batch are padding: that share of the passes is wasted"
     facts = {"padding_ratio": share, "passes_seconds": case.spent("forward", "backward")}
     found = slow(
         *("padding_waste", case, cost, text),
         threshold=PADDED,
-        condition="if batches hold no padding",
+        condition="if batches contain no padding",
         evidence=facts,
     )
     yield replace(found, confidence=confidence(share, PADDED, case.steps.count))
@@ -262,7 +260,7 @@ def _small(case: Case) -> Iterator[Finding]:
     parts = [f"{nodes} operations in the passes, {time(passes / nodes)} each"] if tiny["forward and backward"] else []
     if tiny["optimizer"]:
         parts.append(f"{tensors} tensors that the optimizer updates one by one, {time(update / tensors)} each")
-    text = f"{seconds / case.step:.0%} of the time is launching tiny operations: {' and '.join(parts)}"
+    text = f"{seconds / case.step:.0%} of the time is spent launching tiny operations: {' and '.join(parts)}"
     updates = update * tiny["optimizer"] > seconds / 2
     facts = {"operations": operations, "tensors": tensors, "phase": "optimizer" if updates else "forward"}
     found = slow(
@@ -301,7 +299,7 @@ def _compute(case: Case) -> Iterator[Finding]:
         return
     spent = {name: case.spent(name) for name in PASSES}
     parts = ", ".join(f"{name} {case.share(name):.0%}" for name in PASSES)
-    text = f"{share:.0%} of the time is computing ({parts}): the model is what takes {time(case.step)} a step"
+    text = f"{share:.0%} of the time is compute ({parts}): the model itself takes {time(case.step)} per step"
     cause, fields = _remaining(case, spent)
     mfu = case.evidence.mean("mfu_ratio")
     if mfu is not None:

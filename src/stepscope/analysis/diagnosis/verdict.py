@@ -66,11 +66,11 @@ def summary(found: list[Finding], evidence: Evidence) -> str:
         return found[0].text
     steps = evidence.leader
     if steps is None or not len(steps):
-        return "nothing was found; no steps are known"
+        return "no problem was found; no steps were recorded"
     case = case_of(evidence)
     passes = case.share(*PASSES) if case is not None else 0.0
-    share = f"; {passes:.0%} of the time is computing" if passes > 0 else ""
-    return f"nothing was found in {steps.count} steps{share}"
+    share = f"; {passes:.0%} of the time is compute" if passes > 0 else ""
+    return f"no problem was found in {steps.count} steps{share}"
 
 
 def limited(finding: Finding, most: int = 40) -> Finding:

@@ -113,7 +113,7 @@ def _leak(name: str, trend: MemoryTrend) -> Finding | None:
         return None
     soon = exhaustion(trend, name)
     rates = [format_value(rate * HOUR, "bytes") for rate in (trend.rate, trend.rate_low, trend.rate_high)]
-    text = f"{name} grows by {rates[0]} an hour ({rates[1]} to {rates[2]})"
+    text = f"{name} grows by {rates[0]} per hour ({rates[1]} to {rates[2]})"
     severity = WARNING
     if soon is not None and soon.low < FAR:
         text += f"; at this rate it is full in {format_duration(soon.seconds)} ({_range(soon)})"
@@ -129,9 +129,7 @@ def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
     if soon is None or soon.low > FAR or trend.rate is None:
         return None
     hourly = format_value(trend.rate * HOUR, "bytes")
-    text = (
-        f"the disk of the run is full in {format_duration(soon.seconds)} ({_range(soon)}): {hourly} an hour are written"
-    )
+    text = f"the run's disk is full in {format_duration(soon.seconds)} ({_range(soon)}): it grows by {hourly} per hour"
     return Finding("disk_full", text, CRITICAL if soon.low < SOON else WARNING, remedy("disk_full"), trend.facts())
 
 
