@@ -16,7 +16,7 @@ from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.backtest import replay
 from stepscope.alerts.rules.profiles import profile
 from stepscope.alerts.rules.rule import Rule
-from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.records import FIRST_SCHEMA, RECORD
 from stepscope.importers import formats
 from stepscope.importers.imported import Imported, series_of
@@ -77,7 +77,7 @@ def _cost(options: Options) -> list[Figure]:
     first = ("loss", "grad_norm", "learning_rate", "step_seconds", "phase/data")
     names = (*first, *(f"layer/{number}/value" for number in range(METRICS - len(first))))
     table = SchemaTable()
-    table.schemas[FIRST_SCHEMA] = Schema(FIRST_SCHEMA, names, "d" * len(names))
+    table.schemas[FIRST_SCHEMA] = RowSchema(FIRST_SCHEMA, names, "d" * len(names))
     fifty = rules()
     engine = Engine(fifty)
     noise = np.random.default_rng(options.seed)

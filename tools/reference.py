@@ -34,13 +34,13 @@ from stepscope.samplers.nvidia import NvidiaSampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from stepscope.core.schema import Alias, Key, Schema
+    from stepscope.core.schema import Key, KeyAlias, SettingsSchema
 
 TEMPLATE = Path("configs/monitoring_config.yaml")
 TEMPLATE_HEADER = """\
 # Every setting of Stepscope with its default. Keep what you change, delete the rest.
-# Lines that start with "# " and a key are not active: parts that are not built yet, and values that other
-# settings change as long as they are not set here. docs/reference/configuration.md explains all of them.
+# Lines that start with "# " and a key are not active: other settings change these values as long as they are not
+# set here. docs/reference/configuration.md explains all of them.
 """
 MARK = re.compile(r"(?P<open><!-- generated: (?P<call>[^>]*?) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 INTERNAL = {
@@ -95,7 +95,7 @@ def settings() -> str:
 
 def spellings() -> str:
     """Return a table of the other spellings that a configuration may use, for each of their three styles."""
-    styles: dict[str, Sequence[Alias]] = {
+    styles: dict[str, Sequence[KeyAlias]] = {
         "A `monitoring:` root": MONITORING_ROOT,
         "Flat sections": FLAT_SECTIONS,
         "Callback groups": CALLBACK_GROUPS,
@@ -230,7 +230,7 @@ def metric_table(chosen: Iterable[Metric]) -> str:
     return table(("metric", "unit", "kind", "meaning"), rows)
 
 
-def section_keys(schema: Schema, section: str) -> list[Key]:
+def section_keys(schema: SettingsSchema, section: str) -> list[Key]:
     """Return the keys of a section, those of one subsection together."""
     keys = [key for path, key in schema.keys.items() if path.startswith(f"{section}.")]
     return sorted(keys, key=lambda key: key.path.split(".")[1:-1])
@@ -238,7 +238,7 @@ def section_keys(schema: Schema, section: str) -> list[Key]:
 
 def key_text(key: Key) -> str:
     """Return what a setting means."""
-    return f"{key.help} (not built yet)" if key.status == "planned" else key.help
+    return key.help
 
 
 def load(path: str) -> Any:
@@ -293,7 +293,7 @@ def render_template() -> str:
         for key in section_keys(schema, section):
             *parents, name = key.path.split(".")
             facts = ", ".join(filter(None, [key.unit, f"default {key.type.show(key.default)}"]))
-            active = key.status == "built" and key.path not in implied
+            active = key.path not in implied
             indent = "  " * len(parents)
             new = (depth for depth in range(len(parents)) if parents[: depth + 1] != above[: depth + 1])
             lines += [f"{'  ' * depth}{parents[depth]}:" for depth in new]

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.rule import Rule, rule_of
-from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.records import FIRST_SCHEMA, RECORD
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def records(rows: Sequence[tuple[int, float, Mapping[str, float]]]) -> tuple[lis
     for sequence, (step, moment, values) in enumerate(rows):
         names = tuple(values)
         number = known.setdefault(names, FIRST_SCHEMA + len(known))
-        table.schemas[number] = Schema(number, names, "d" * len(names))
+        table.schemas[number] = RowSchema(number, names, "d" * len(names))
         body = struct.pack(f"<{len(names)}d", *values.values())
         head = RECORD.pack(RECORD.size + len(body), number, sequence, round(moment * SECOND), step)
         pieces.append(head + body)

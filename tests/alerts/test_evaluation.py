@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.alerts.evaluation.conditions import Frame, Stack, evaluate
-from stepscope.alerts.evaluation.window import Need, SeriesWindow
-from stepscope.alerts.evaluation.windows import needs_of
+from stepscope.alerts.evaluation.conditions import EvaluationFrame, Stack, evaluate
+from stepscope.alerts.evaluation.series_store import needs_of
+from stepscope.alerts.evaluation.series_window import Need, SeriesWindow
 from stepscope.alerts.rules.expression import parse
 from stepscope.alerts.rules.rule import Rule
 
@@ -31,7 +31,7 @@ def window_of(values, *, keep=100, axis=1):
 def left_of(text, *series, fresh=None):
     """Return the left side of a condition on series, rows by points."""
     windows = [window_of(values) for values in series]
-    frame = Frame({"x": Stack.of(windows)}, "x", len(series[0]) if fresh is None else fresh)
+    frame = EvaluationFrame({"x": Stack.of(windows)}, "x", len(series[0]) if fresh is None else fresh)
     return evaluate(parse(text).operands[0], frame)
 
 
@@ -101,7 +101,7 @@ def test_windows_that_repeat_and_skip():
     values, driver = window_of([5, 1, 9, 2, 8, 3, 7]), SeriesWindow(Need(100))
     moments = np.array([2.1, 2.2, 4.1, 5.1, 6.1])
     driver.extend(moments, moments, np.zeros(5), 2)
-    frame = Frame({"y": Stack.of([driver]), "x": Stack.of([values])}, "y", 5)
+    frame = EvaluationFrame({"y": Stack.of([driver]), "x": Stack.of([values])}, "y", 5)
     assert evaluate(parse("median(x, 3) > y").operands[0], frame)[0].tolist() == [5, 5, 8, 3, 7]
 
 
@@ -118,7 +118,7 @@ def test_what_cannot_change_a_truth_is_left_out():
     """Where the first part of an `and` is false everywhere, nobody asks for the second unless a baseline is wanted."""
     condition = parse("x > 5 and x > 2 * baseline(x, 20, 3)")
     for lazy, asked in ((True, 0), (False, 1)):
-        frame = Frame({"x": Stack.of([window_of([1.0] * 50)])}, "x", 20, lazy=lazy)
+        frame = EvaluationFrame({"x": Stack.of([window_of([1.0] * 50)])}, "x", 20, lazy=lazy)
         assert not evaluate(condition, frame).any()
         assert len(frame.baselines) == asked
 
@@ -126,7 +126,7 @@ def test_what_cannot_change_a_truth_is_left_out():
 def test_unknown_is_neither_true_nor_false():
     """A window that is not full makes a comparison unknown; what is known decides `and` and `or` all the same."""
     window = window_of([1.0])
-    frame = Frame({"x": Stack.of([window]), "y": None}, "x", 1)
+    frame = EvaluationFrame({"x": Stack.of([window]), "y": None}, "x", 1)
     assert np.isnan(evaluate(parse("mean(x, 5) > 0"), frame)[0, 0])
     assert evaluate(parse("x > 5 and y > 1"), frame)[0, 0] == 0.0
     assert evaluate(parse("x > 0 or y > 1"), frame)[0, 0] == 1.0
@@ -141,7 +141,7 @@ def test_division_by_zero_is_unknown():
 
 def test_finite_sees_what_comparisons_cannot():
     """NaN is not finite, and that is known."""
-    frame = Frame({"x": Stack.of([window_of([1.0, np.nan, np.inf])])}, "x", 3)
+    frame = EvaluationFrame({"x": Stack.of([window_of([1.0, np.nan, np.inf])])}, "x", 3)
     assert evaluate(parse("not finite(x)"), frame)[0].tolist() == [0.0, 1.0, 1.0]
 
 
@@ -164,12 +164,12 @@ def test_batches_do_not_matter(text, values, cut):
     """
     condition = parse(text)
     need = needs_of(Rule("any", when=text))["x"]
-    expected = evaluate(condition, Frame({"x": Stack.of([window_of(values)])}, "x", len(values)))[0]
+    expected = evaluate(condition, EvaluationFrame({"x": Stack.of([window_of(values)])}, "x", len(values)))[0]
     window, found, at = SeriesWindow(need), [], np.arange(len(values), dtype=np.float64)
     for start in range(0, len(values), cut):
         part = slice(start, start + cut)
         window.extend(at[part], at[part], np.asarray(values[part]), start)
-        frame = Frame({"x": Stack.of([window], need.points + window.fresh)}, "x", window.fresh)
+        frame = EvaluationFrame({"x": Stack.of([window], need.points + window.fresh)}, "x", window.fresh)
         found += evaluate(condition, frame)[0].tolist()
         window.settle()
     assert np.array_equal(found, expected, equal_nan=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.alerts.rules import expression
-from stepscope.alerts.rules.expression import ExpressionError, Metric, Number, Operation, metrics_of, parse
+from stepscope.alerts.rules.expression import ExpressionError, MetricNode, NumberNode, OperationNode, metrics_of, parse
 
 
 def test_a_slash_without_spaces_belongs_to_a_name():
@@ -21,8 +21,8 @@ def test_a_slash_without_spaces_belongs_to_a_name():
 def test_percent_is_a_share():
     """90% is 0.9."""
     node = parse("cpu/usage_ratio > 90%")
-    assert isinstance(node, Operation)
-    assert node.operands[1] == Number(0.9)
+    assert isinstance(node, OperationNode)
+    assert node.operands[1] == NumberNode(0.9)
 
 
 def test_quotes_take_any_name():
@@ -78,7 +78,7 @@ def test_depth_and_length_are_bounded(text):
 @pytest.mark.parametrize("text", ["loss.__class__ > 1", "__import__ > 1", "a.b.c.format_map > 1"])
 def test_dunder_is_only_a_name(text):
     """Rule S12: a dotted word is the name of a metric and reaches no attribute."""
-    assert isinstance(parse(text).operands[0], Metric)
+    assert isinstance(parse(text).operands[0], MetricNode)
 
 
 @pytest.mark.parametrize("text", ["__import__('os') > 1", "eval(loss) > 1", "loss.mean(5) > 1", "loss[0] > 1"])

@@ -8,7 +8,7 @@ import pytest
 
 from stepscope.alerts.delivery import lane as lanes
 from stepscope.alerts.delivery.channel import Channel
-from stepscope.alerts.delivery.lane import GIVE_UP, LONGEST_WAIT, PACE, Lane
+from stepscope.alerts.delivery.lane import GIVE_UP, LONGEST_WAIT, PACE, ChannelLane
 from stepscope.alerts.delivery.outbox import DEAD, DONE, FAILED, TRY, Entry
 from stepscope.alerts.delivery.quiet_hours import QuietHours
 
@@ -18,7 +18,7 @@ NIGHT = datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc).timestamp()
 
 def lane_of(**more):
     channel = Channel("hook", "webhook", "webhook", "https://example.com", **more)
-    return Lane(channel, name="run", vary=lambda: 0.5)
+    return ChannelLane(channel, name="run", vary=lambda: 0.5)
 
 
 def entry(number, now=NOON, **more):
@@ -56,7 +56,7 @@ def test_a_failure_is_tried_again_later_and_later():
     assert len(ids) == 1
     assert waits[:4] == [1.0, 2.0, 4.0, 8.0]
     assert waits[-1] == LONGEST_WAIT
-    short, long = (Lane(lane.channel, vary=lambda end=end: end) for end in (0.0, 1.0))
+    short, long = (ChannelLane(lane.channel, vary=lambda end=end: end) for end in (0.0, 1.0))
     for other, wait in ((short, 6.0), (long, 10.0)):
         other.add(entry(0), NOON)
         other.begin(NOON)
@@ -127,7 +127,7 @@ def test_a_channel_is_told_what_is_severe_enough():
 
 def test_resolve_messages_can_be_left_out():
     """Where the configuration says so, only what fires is told."""
-    lane = Lane(lane_of().channel, resolved=False)
+    lane = ChannelLane(lane_of().channel, resolved=False)
     lane.add(entry(0, state="resolved"), NOON)
     assert lane.idle()
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepscope.alerts.delivery.message import Message, Subject, inert, plain
+from stepscope.alerts.delivery.message import Message, MessageSubject, inert, plain
 from tests.alerts.servers import alert
 
 HOSTILE = (
@@ -13,7 +13,9 @@ HOSTILE = (
 
 
 def message(*events, **more):
-    return Message("id", Subject(**{"run": "r1", "project": "mnist", "name": "first", "node": "n", **more}), events)
+    return Message(
+        "id", MessageSubject(**{"run": "r1", "project": "mnist", "name": "first", "node": "n", **more}), events
+    )
 
 
 @pytest.mark.promise("S0-083")

@@ -12,11 +12,11 @@ from stepscope.alerts.delivery.outbox import (
     DONE,
     FAILED,
     TRY,
-    BusyError,
-    Ledger,
+    DeliveryJournal,
+    LineReader,
     Note,
+    NotifierBusyError,
     Queue,
-    Reading,
     deliveries,
     entries,
     notes,
@@ -25,14 +25,14 @@ from tests.alerts.servers import alert
 
 
 def numbers(run):
-    return [entry.number for entry in entries(Reading(outbox.queue_path(run, "n")))]
+    return [entry.number for entry in entries(LineReader(outbox.queue_path(run, "n")))]
 
 
 def test_a_queue_goes_on_where_the_last_one_stopped(tmp_path):
     """Numbers never repeat, whoever writes; readers see what is new once."""
     queue = Queue(tmp_path, "n")
     assert queue.add([alert(), alert()])
-    reading = Reading(outbox.queue_path(tmp_path, "n"))
+    reading = LineReader(outbox.queue_path(tmp_path, "n"))
     assert [entry.number for entry in entries(reading)] == [0, 1]
     other = Queue(tmp_path, "n")
     other.add([alert(number=7)], only="mail")
@@ -91,17 +91,17 @@ def test_a_rule_that_never_stops_does_not_fill_the_disk(tmp_path, monkeypatch):
 
 def test_one_notifier_at_a_time(tmp_path):
     """A second one finds the journal taken."""
-    ledger = Ledger(tmp_path, "n")
-    with pytest.raises(BusyError):
-        Ledger(tmp_path, "n")
+    ledger = DeliveryJournal(tmp_path, "n")
+    with pytest.raises(NotifierBusyError):
+        DeliveryJournal(tmp_path, "n")
     ledger.close()
-    Ledger(tmp_path, "n").close()
+    DeliveryJournal(tmp_path, "n").close()
 
 
 def test_deliveries_tell_how_it_went(tmp_path):
     """For each channel: what was told, what waits, and why."""
     Queue(tmp_path, "n").add([alert(number=number) for number in range(4)])
-    ledger = Ledger(tmp_path, "n")
+    ledger = DeliveryJournal(tmp_path, "n")
     for note in (
         Note("k1", "g", TRY, (0, 1), 1.0, "", "mail"),
         Note("k1", "g", DONE, (0, 1), 2.0, "", "mail"),
@@ -110,7 +110,7 @@ def test_deliveries_tell_how_it_went(tmp_path):
     ):
         ledger.write(note)
     ledger.close()
-    assert len(notes(Reading(outbox.sent_path(tmp_path, "n")))) == 4
+    assert len(notes(LineReader(outbox.sent_path(tmp_path, "n")))) == 4
     mail, hook = deliveries(tmp_path)
     assert (mail["channel"], mail["state"], mail["sent"], mail["waiting"]) == ("mail", "sent", 2, 2)
     assert (hook["state"], hook["waiting"], hook["why"]) == ("failing", 3, "the server answered 500")
@@ -121,8 +121,8 @@ def test_rows_of_another_version_are_passed_over(tmp_path):
     """A line that is no object, no entry or no note costs itself alone."""
     path = tmp_path / "rows"
     path.write_text('[1]\n{"n": "1"}\n{"n": 3, "event": {"rule": "a"}}\n{"n": [1], "c": "x"}\n')
-    assert [entry.number for entry in entries(Reading(path))] == [3]
-    assert notes(Reading(path)) == []
+    assert [entry.number for entry in entries(LineReader(path))] == [3]
+    assert notes(LineReader(path)) == []
 
 
 def test_an_alert_beyond_the_size_of_the_file_is_counted(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from stepscope.alerts.evaluation.history import alerts_of
 from stepscope.alerts.evaluation.rule_engine import Engine
 from stepscope.alerts.rules.profiles import profile
 from stepscope.alerts.rules.rule import rule_of
-from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS
 from tests.alerts.rows import SECOND, Rig, records, states
 
@@ -179,7 +179,7 @@ def test_durations_and_pairs_are_read():
     """Durations are recorded in ns; runs with very many names have rows of pairs."""
     engine = Engine([rule_of({"name": "slow", "when": "step_seconds > 1"}), rule_of({"name": "own", "when": "m7 > 1"})])
     table = SchemaTable()
-    table.schemas[20] = Schema(20, ("step_seconds",), "q")
+    table.schemas[20] = RowSchema(20, ("step_seconds",), "q")
     table.names = [f"m{number}" for number in range(10)]
     duration = RECORD.pack(40, 20, 0, 0, 0) + struct.pack("<q", 2 * SECOND)
     pairs = RECORD.pack(64, SCHEMA_PAIRS, 1, 0, NO_STEP) + struct.pack("<qdqd", 7, 5.0, 3, 5.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.alerts.rules.builtin import THRESHOLDS, rules
-from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, Window
+from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, RuleWindow
 from stepscope.alerts.rules.profiles import PROFILES, profile, rules_of
 from stepscope.alerts.rules.rule import read_rule, rule_of
 from stepscope.alerts.rules.rules_file import load_rules, misspelt
@@ -35,11 +35,11 @@ def test_every_key_is_read():
             "actions": ["stop", {"profile": {"steps": 20}}],
         }
     )
-    assert (rule.lasting, rule.keep, rule.cooldown) == (Window(20, STEPS), Window(300, TIME), 600.0)
+    assert (rule.lasting, rule.keep, rule.cooldown) == (RuleWindow(20, STEPS), RuleWindow(300, TIME), 600.0)
     assert rule.escalate is not None
     assert rule.escalate.severity == "critical"
     assert rule.actions == ("stop", {"profile": {"steps": 20}})
-    assert rule_of({**GOOD, "for": "5 points"}).lasting == Window(5, POINTS)
+    assert rule_of({**GOOD, "for": "5 points"}).lasting == RuleWindow(5, POINTS)
     assert rule_of({**GOOD, "cooldown_seconds": 30}).cooldown == 30.0
 
 

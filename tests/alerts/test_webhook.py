@@ -12,11 +12,11 @@ import time
 import pytest
 
 from stepscope.alerts.delivery import webhook
-from stepscope.alerts.delivery.message import Message, Subject
+from stepscope.alerts.delivery.message import Message, MessageSubject
 from stepscope.alerts.delivery.webhook import post, send, sign, wait_asked
 from tests.alerts.servers import Hook, alert
 
-MESSAGE = Message("alert_1", Subject("r1", "mnist"), [alert()])
+MESSAGE = Message("alert_1", MessageSubject("r1", "mnist"), [alert()])
 
 
 @pytest.fixture

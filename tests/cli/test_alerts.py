@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from stepscope.alerts.delivery.outbox import DONE, FAILED, Ledger, Note, Queue
+from stepscope.alerts.delivery.outbox import DONE, FAILED, DeliveryJournal, Note, Queue
 from stepscope.cli.main import main
 from stepscope.store.states import NodeState, RankState
 from tests.alerts.servers import Hook, alert, free_port
@@ -58,7 +58,7 @@ def configure(path, **alerting):
 def test_list_shows_what_fires_and_who_was_told(run, capsys):
     """Resolved ones are counted; text of a run cannot act on the terminal; a channel that fails is told."""
     Queue(run, "n").add([alert(), alert()])
-    ledger = Ledger(run, "n")
+    ledger = DeliveryJournal(run, "n")
     ledger.write(Note("k", "g", DONE, (0,), 1.0, "", "mail"))
     ledger.write(Note("k2", "g", FAILED, (0,), 1.0, "the server answered 500", "hook"))
     ledger.close()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.core.columns import (
-    Schema,
+    RowSchema,
     SchemaTable,
     decode_entries,
     encode_entry,
@@ -14,7 +14,7 @@ from stepscope.core.columns import (
 
 NAME = st.text(min_size=1, max_size=8)
 SCHEMA = st.builds(
-    lambda number, names: Schema(number, tuple(names), "d" * len(names)),
+    lambda number, names: RowSchema(number, tuple(names), "d" * len(names)),
     st.integers(16, 1040),
     st.lists(NAME, max_size=5),
 )
@@ -50,7 +50,7 @@ def test_any_cut(schemas, data):
 
 def test_changed_byte_ends_the_reading():
     """An entry with a changed byte is not taken, nor is what follows it."""
-    first, second = encode_schema(Schema(16, ("a",), "d")), encode_schema(Schema(17, ("b",), "d"))
+    first, second = encode_schema(RowSchema(16, ("a",), "d")), encode_schema(RowSchema(17, ("b",), "d"))
     spoiled = first + bytes([second[0]]) + second[1:-1] + b"!"
     assert decode_entries(spoiled)[0] == decode_entries(first)[0]
 

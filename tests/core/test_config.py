@@ -136,15 +136,6 @@ def test_load_or_default_keeps_what_is_valid(write):
     assert "No such file" in config.notices[-1]
 
 
-def test_parts_that_are_not_built_are_kept_with_one_notice_each():
-    """Unbuilt sections take any key; each gives one notice that says so."""
-    config = load(settings={"exporters": {"colour": "red", "paper": {"dark": True}}})
-    assert config.section("exporters.paper") == {"dark": True}
-    assert config.get("exporters.colour") == "red"
-    assert len(config.notices) == 1
-    assert all("not built yet" in notice for notice in config.notices)
-
-
 @pytest.mark.promise("S0-084")
 def test_targets_are_figures_by_the_names_of_metrics():
     """Any metric can have a target, a number or one with a unit; there is nothing to say about it."""
@@ -155,17 +146,19 @@ def test_targets_are_figures_by_the_names_of_metrics():
     assert "'targets.loss' is 'low', not a number" in message(settings={"targets": {"loss": "low"}})
 
 
-def test_built_sections_take_no_unknown_key():
-    """What is built knows all of its keys."""
+def test_no_section_takes_an_unknown_key():
+    """Nothing in the configuration is accepted and ignored."""
+    assert "unknown key 'exporters.colour'" in message(settings={"exporters": {"colour": "red"}})
+    assert "unknown key 'callbacks.profiler.colour'" in message(settings={"callbacks": {"profiler": {"colour": 1}}})
     assert "unknown key 'store.colour'" in message(settings={"store": {"colour": "red"}})
     assert "unknown key 'web.port.x'" in message(settings={"web": {"port": {"x": 1}}})
 
 
 def test_a_value_gives_way_to_a_later_section_and_back(write):
-    """In an open section a path is a value or a section, whichever came last."""
-    first, second = write("exporters: {a: {b: 1, c: 2}}", "a.yaml"), write("exporters: {a: 3}")
-    assert load([first, second]).section("exporters")["a"] == 3
-    assert load([second, first]).section("exporters")["a"] == {"b": 1, "c": 2}
+    """Where people name the keys themselves, a path is a value or a section, whichever came last."""
+    first, second = write("targets: {a: {b: 1, c: 2}}", "a.yaml"), write("targets: {a: 3}")
+    assert load([first, second]).section("targets")["a"] == 3
+    assert load([second, first]).section("targets")["a"] == {"b": 1, "c": 2}
 
 
 def test_the_same_key_twice_in_two_forms_is_refused():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.config import load, load_or_default
 from stepscope.core.settings import default_schema
-from stepscope.core.yaml_text import Refusal, read_text
+from stepscope.core.yaml_text import YamlRefusal, read_text
 
 SCHEMA = default_schema()
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=2)
@@ -41,5 +41,5 @@ def test_to_dict_loads_to_the_same_values(settings):
 @given(st.text(alphabet="ab:-[]{}&*!#|>?%@,\"'~ \n\t\\0.e", max_size=40))
 def test_random_text_is_read_or_refused(text):
     """The reader knows two ends: a mapping, or a refusal."""
-    with suppress(Refusal):
+    with suppress(YamlRefusal):
         assert isinstance(read_text(text).data, dict)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from stepscope.core.errors import UsageError
-from stepscope.core.yaml_text import Refusal, read_file, read_text
+from stepscope.core.yaml_text import YamlRefusal, read_file, read_text
 
 PARSERS = [False, True] if yaml.__with_libyaml__ else [False]
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
@@ -45,7 +45,7 @@ def read(request):
 )
 def test_hostile_text_is_refused_at_once(read, text, cause):
     """Bombs, objects and broken text end in a clear refusal."""
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(YamlRefusal) as refused:
         read(text)
     assert cause in refused.value.cause
     assert refused.value.remedy

@@ -53,14 +53,14 @@ def test_identity_stands_in_the_header(small, tmp_path):
 def test_identity_of_a_later_version_is_understood(tmp_path):
     """Fields of the identity that this version does not know are passed over."""
     text = json.dumps({**identity_of(tmp_path)._asdict(), "from_the_future": 1}).encode()
-    assert ring.Identity.decode(struct.pack("<II", len(text), zlib.crc32(text)) + text) == identity_of(tmp_path)
+    assert ring.RingIdentity.decode(struct.pack("<II", len(text), zlib.crc32(text)) + text) == identity_of(tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"", b"\1", bytes(8) + b"x", struct.pack("<II", 5, 0) + b"{}"])
 def test_damaged_identity_is_an_error(data):
     """An identity that is cut or changed is a ValueError, whatever its bytes."""
     with pytest.raises(ValueError, match=r"damaged|Expecting"):
-        ring.Identity.decode(data)
+        ring.RingIdentity.decode(data)
 
 
 def test_consumers_words_do_not_touch_the_writers(small):

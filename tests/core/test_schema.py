@@ -1,4 +1,4 @@
-"""The schema: registration, and the kinds of values."""
+"""The schema, and the kinds of values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from itertools import count
 import numpy as np
 import pytest
 
-from stepscope.core.config import load
 from stepscope.core.kinds import (
     DURATION,
     FLOAT,
@@ -24,7 +23,7 @@ from stepscope.core.kinds import (
     TEXT,
     describe,
 )
-from stepscope.core.schema import SECTIONS, Key
+from stepscope.core.schema import SECTIONS
 from stepscope.core.settings import default_schema
 
 KEYS = list(default_schema().keys.values())
@@ -135,20 +134,3 @@ def test_kinds_refuse(kind, given):
 def test_describe_is_short_and_never_raises(value):
     """A message shows any value in a few words."""
     assert len(describe(value)) < 60
-
-
-def test_a_later_part_registers_its_section():
-    """A registered key replaces the planned one, loses the notice, and closes its section."""
-    schema = default_schema()
-    schema.register("exporters", [Key("exporters.csv.dir", PATH, "elsewhere", "", "folder")])
-    assert load(settings={"exporters__csv__dir": "x"}, schema=schema).notices == ()
-    assert load(schema=schema).get("exporters.csv.dir") == "elsewhere"
-    assert load(schema=default_schema()).get("exporters.csv.dir") == "resource_logs"
-    assert not schema.is_open("exporters.theme")
-
-
-@pytest.mark.parametrize(("section", "path"), [("web", "store.x"), ("store", "store.dir"), ("store", "store")])
-def test_registering_a_wrong_key_is_refused(section, path):
-    """A key lies in its section and is registered once."""
-    with pytest.raises(ValueError, match=path):
-        default_schema().register(section, [Key(path, TEXT, "", "", "help")])

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.feed import Subject
 from stepscope.core.records import RECORD
 from stepscope.core.vocabulary import GAUGE, Metric
@@ -46,7 +46,7 @@ def step(seconds):
 @pytest.fixture
 def table():
     made = SchemaTable()
-    made.schemas[16] = Schema(16, ("step_seconds", "loss"), "qd")
+    made.schemas[16] = RowSchema(16, ("step_seconds", "loss"), "qd")
     return made
 
 

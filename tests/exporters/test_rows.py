@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS
 from stepscope.exporters.prometheus.rows import Rows
 
@@ -18,9 +18,9 @@ def record(schema, step, layout, *values):
 def table():
     made = SchemaTable()
     for schema in (
-        Schema(16, ("loss", "lr"), "dd"),
-        Schema(17, ("step_seconds", "phase/data"), "qq"),
-        Schema(18, ("batch_time",), "d"),
+        RowSchema(16, ("loss", "lr"), "dd"),
+        RowSchema(17, ("step_seconds", "phase/data"), "qq"),
+        RowSchema(18, ("batch_time",), "d"),
     ):
         made.schemas[schema.id] = schema
     made.names = ["a", "step_seconds"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.columns import Schema, SchemaTable
+from stepscope.core.columns import RowSchema, SchemaTable
 from stepscope.core.feed import Subject
 from stepscope.core.records import RECORD, SCHEMA_PAIRS
 from stepscope.exporters import TensorBoardMonitor
@@ -187,7 +187,7 @@ def drained(rows):
 def test_the_watcher_writes_rows_as_they_come(tmp_path):
     """Drained rows and samples are in the event file of the run; durations are seconds."""
     table = SchemaTable()
-    table.schemas[16] = Schema(16, ("loss", "step_seconds"), "dq")
+    table.schemas[16] = RowSchema(16, ("loss", "step_seconds"), "dq")
     table.names.append("extra")
     subject = Subject("run-1", "p", "node", tmp_path)
     settings = {"exporters.tensorboard.enabled": True, "exporters.tensorboard.dir": str(tmp_path / "tb")}

@@ -22,7 +22,7 @@ from stepscope.store.drain import Stream
 from stepscope.store.layout import RunFolder
 from stepscope.store.seal import seal
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.loop import Pace, Watcher
+from stepscope.watcher.loop import Watcher, WatcherPace
 from stepscope.watcher.sealing import Sealing
 from tests.faults.shim import FAULTS, Faults
 
@@ -73,7 +73,7 @@ class Alone:
         HELD.clear()
         home = RunFolder(self.run.path)
         journal = Journal(home.path / "watcher.log")
-        self.watcher = Watcher(home, find_places(), self.clock, Pace(), sealing(home, journal), journal)
+        self.watcher = Watcher(home, find_places(), self.clock, WatcherPace(), sealing(home, journal), journal)
 
     def tick(self, seconds):
         self.clock.passed += seconds

@@ -92,9 +92,9 @@ def test_a_recycled_pid_is_not_taken_for_the_trainer(bench):
     ring_path = find_places().rings()[0]
     with ring_path.open("r+b") as file:
         file.seek(ring.IDENTITY_OFFSET)
-        identity = ring.Identity.decode(file.read(ring.HEADER_BYTES - ring.IDENTITY_OFFSET))
+        identity = ring.RingIdentity.decode(file.read(ring.HEADER_BYTES - ring.IDENTITY_OFFSET))
         file.seek(ring.IDENTITY_OFFSET)
-        file.write(ring.Identity(**{**identity._asdict(), "pid": os.getpid()}).encode())
+        file.write(ring.RingIdentity(**{**identity._asdict(), "pid": os.getpid()}).encode())
     assert stepscope.open(path).state == "killed"
 
 

@@ -310,3 +310,19 @@ def test_lines_of_an_epoch_are_the_documents():
     callback.metrics = {"samples_per_second": 45.2}
     several = SimpleNamespace(current_epoch=1, world_size=4, global_rank=0)
     assert callback.lines(several) == ["ThroughputMonitor: Epoch 1 - samples/sec: 45.2 on rank 0 of 4"]
+
+
+def test_options_that_are_not_passed_come_from_the_configuration(tmp_path, monkeypatch):
+    """A callback follows its section of stepscope.yaml in any spelling; an argument of the program wins."""
+    from stepscope.callbacks import ProfilerCallback, ResourceMonitorCallback
+
+    (tmp_path / "stepscope.yaml").write_text(
+        "callbacks:\n  profiler: {enabled: true, profile_steps: 7, profile_epochs: [3]}\n"
+        "  resource_monitor: {log_interval: 4, export_timeseries: false, timeseries_path: elsewhere}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    profiler = ProfilerCallback(profile_epochs=[2])
+    assert (profiler.enabled, profiler.options["steps"], profiler.profile_epochs) == (True, 7, [2])
+    resources = ResourceMonitorCallback()
+    assert (resources.log_interval, resources.export_timeseries) == (4, False)
+    assert str(resources.timeseries_path) == "elsewhere"

@@ -35,7 +35,7 @@ def identity_of(folder, rank=0, attempt=0, **more):
         "monotonic_ns": 0,
         "schema_path": "",
     }
-    return ring.Identity(**{**facts, **more})
+    return ring.RingIdentity(**{**facts, **more})
 
 
 def peek(path):

@@ -16,7 +16,7 @@ from stepscope.samplers.memory import MemorySampler
 from stepscope.samplers.nvidia import NvidiaSampler, describe_gpus
 from stepscope.samplers.nvidia_metrics import METRICS
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.sampling import Plan, Sampling
+from stepscope.watcher.sampling import Sampling, SamplingPlan
 from tests.nvml.fixture import fake_driver  # noqa: F401 - the fixture `driver`
 
 pytestmark = pytest.mark.processes
@@ -140,7 +140,7 @@ def test_hung_driver_leaves_the_other_sources_alone(driver, make, tmp_path):
     """While the driver hangs every other source gives its row each second."""
     source = make(patience=0.0)
     driver.set(hang=1)
-    sampling = Sampling([source, MemorySampler()], Plan(), Journal(tmp_path / "log"))
+    sampling = Sampling([source, MemorySampler()], SamplingPlan(), Journal(tmp_path / "log"))
     rounds = [sampling.round(second * SECOND) for second in range(12)]
     assert all(len(each.rows) == 1 and "memory/used_bytes" in each.rows[0] for each in rounds)
     assert [event["kind"] for each in rounds for event in each.events] == ["gpu_driver_hung"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.columns import Schema, encode_names, encode_schema
+from stepscope.core.columns import RowSchema, encode_names, encode_schema
 from stepscope.core.records import RECORD, heads
 from stepscope.store import tail
 from stepscope.store.decode import decode_tail
@@ -162,7 +162,7 @@ def test_unknown_frames_are_passed_over_and_told(long_tail):
 
 def test_unknown_columns_are_passed_over_and_told():
     """Rows whose columns nothing declares are passed over, and said so; the rest is read."""
-    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(16, ("a",), "d")))
+    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(RowSchema(16, ("a",), "d")))
     rows = record(16, 0, 1.0) + record(17, 1, 2.0) + record(1, 2, 5, 3.0, kinds="Qd") + record(16, 3, 4.0)
     found = decode_tail(stream_frame() + schema + tail.encode(tail.KIND_RECORDS, 0, rows))
     assert found.points.value.tolist() == [1.0, 4.0]
@@ -171,7 +171,7 @@ def test_unknown_columns_are_passed_over_and_told():
 
 def test_rows_that_do_not_fit_their_columns():
     """A row of another length than its columns say is not guessed at."""
-    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(16, ("a", "b"), "dd")))
+    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(RowSchema(16, ("a", "b"), "dd")))
     found = decode_tail(stream_frame() + schema + tail.encode(tail.KIND_RECORDS, 0, record(16, 0, 1.0)))
     assert (len(found.points), found.unknown_records) == (0, 1)
 
@@ -184,7 +184,7 @@ def test_rows_of_nobody():
 
 def test_nonsense_inside_a_frame():
     """A record that claims more than its frame holds, or less than a record, ends the frame."""
-    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(16, ("a",), "d")))
+    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(RowSchema(16, ("a",), "d")))
     for length in (0, 8, 4096):
         rows = record(16, 0, 1.0) + RECORD.pack(length, 16, 1, 0, 0)
         found = decode_tail(stream_frame() + schema + tail.encode(tail.KIND_RECORDS, 0, rows))
@@ -194,7 +194,7 @@ def test_nonsense_inside_a_frame():
 @pytest.mark.parametrize("checked", [False, True])
 def test_kinds_of_columns(checked):
     """Floats, exact durations and pairs are decoded, with and without a checksum behind each record."""
-    schemas = encode_schema(Schema(16, ("t", "x"), "qd")) + encode_names(0, ["p", "q"])
+    schemas = encode_schema(RowSchema(16, ("t", "x"), "qd")) + encode_names(0, ["p", "q"])
     rows = record(16, 0, 1_500_000_000, 2.5, kinds="qd", checked=checked)
     rows += record(1, 1, 1, 7.0, 0, 8.0, kinds="QdQd", checked=checked)
     data = stream_frame(checked=checked) + tail.encode(tail.KIND_SCHEMAS, 0, schemas)
@@ -207,7 +207,7 @@ def test_kinds_of_columns(checked):
 
 def test_time_follows_the_latest_pair_of_clocks():
     """Wall time comes from the latest pair of clocks at or before the row's moment."""
-    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(16, ("a",), "d")))
+    schema = tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(RowSchema(16, ("a",), "d")))
     rows = b"".join(
         struct.pack("<IIQqqd", 40, 16, sequence, moment, 0, 0.0) for sequence, moment in enumerate((10_000, 60_000))
     )
@@ -245,7 +245,7 @@ def test_rows_that_come_twice_in_one_frame_are_taken_once():
     again = b"".join(record(16, n, float(n)) for n in range(0, 20, 2)) + record(18, 20, 20.0)
     frames = [
         tail.encode(tail.KIND_STREAM, 0, json.dumps({"rank": 0, "attempt": 0}).encode()),
-        *(tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(Schema(n, ("x",), "d"))) for n in (16, 17, 18)),
+        *(tail.encode(tail.KIND_SCHEMAS, 0, encode_schema(RowSchema(n, ("x",), "d"))) for n in (16, 17, 18)),
         tail.encode(tail.KIND_RECORDS, 0, rows + again),
     ]
     assert sorted(decode_tail(b"".join(frames)).points.seq.tolist()) == list(range(21))

@@ -10,7 +10,7 @@ from stepscope.store.reader import Past
 from stepscope.store.states import NodeState
 from stepscope.watcher import loop
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.loop import Pace, Watcher
+from stepscope.watcher.loop import Watcher, WatcherPace
 from tests.recorder.rig import Rig, identity_of
 from tests.store.recorded import OwnStream, make_folder
 
@@ -68,7 +68,7 @@ class Stage:
         self.watcher = self.new_watcher(**pace)
 
     def new_watcher(self, **pace):
-        return Watcher(self.folder, self.places, self.clock, Pace(**pace), self.sealing, self.journal)
+        return Watcher(self.folder, self.places, self.clock, WatcherPace(**pace), self.sealing, self.journal)
 
     def trainer(self, rank=0, attempt=0, **more):
         """Return the rig of a new trainer of this run."""

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from stepscope.alerts.delivery.outbox import Reading, entries, queue_path
+from stepscope.alerts.delivery.outbox import LineReader, entries, queue_path
 from stepscope.alerts.evaluation.rule_engine import Engine
-from stepscope.alerts.requests import ask
+from stepscope.alerts.user_requests import ask
 from stepscope.core import ring, status
 from stepscope.core.places import ALERTING_SUFFIX, REQUEST_SUFFIX
 from stepscope.watcher.alerting import Alerting, read_settings
@@ -68,7 +68,7 @@ def alerts(stage, kind="alert"):
 
 
 def queued(stage):
-    reading = Reading(queue_path(stage.folder.path, stage.watcher.node))
+    reading = LineReader(queue_path(stage.folder.path, stage.watcher.node))
     return [(entry.event["rule"], entry.event["state"]) for entry in entries(reading)]
 
 

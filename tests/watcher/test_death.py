@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.core import ring
 from stepscope.store.states import KILLED
 from stepscope.watcher import death
-from stepscope.watcher.death import End, Evidence, Trainee, holder, judge, scheduler, shutting_down
+from stepscope.watcher.death import End, EndEvidence, Trainee, holder, judge, scheduler, shutting_down
 from stepscope.watcher.oom import Oom
 
 pytestmark = pytest.mark.processes
@@ -33,57 +33,57 @@ GROUP = Oom(60 << 20, 58 << 20, kills=1)
 BY_HAND = "rank 3 was interrupted"
 JUDGED = [
     # What the run said itself comes first.
-    (Evidence(status=KILL, state=FINISHED), End("finished", "")),
-    (Evidence(state=FAILED, error="ValueError: no"), End("failed", "ValueError: no")),
-    (Evidence(state=FAILED, error="SystemExit: 0"), End("finished", "")),
-    (Evidence(state=FAILED, error="SystemExit: None"), End("finished", "")),
-    (Evidence(state=FAILED, error="SystemExit: 3"), End("failed", "exit code 3")),
-    (Evidence(state=FAILED, error="SystemExit: bad data"), End("failed", "exit code 1")),
+    (EndEvidence(status=KILL, state=FINISHED), End("finished", "")),
+    (EndEvidence(state=FAILED, error="ValueError: no"), End("failed", "ValueError: no")),
+    (EndEvidence(state=FAILED, error="SystemExit: 0"), End("finished", "")),
+    (EndEvidence(state=FAILED, error="SystemExit: None"), End("finished", "")),
+    (EndEvidence(state=FAILED, error="SystemExit: 3"), End("failed", "exit code 3")),
+    (EndEvidence(state=FAILED, error="SystemExit: bad data"), End("failed", "exit code 1")),
     # Exit codes, with and without the exit functions having run.
-    (Evidence(status=0, state=EXITED), End("finished", "")),
-    (Evidence(status=0), End("finished", "")),
-    (Evidence(status=3 << 8, state=EXITED), End("failed", "exit code 3")),
-    (Evidence(status=3 << 8), End("failed", "exit code 3")),
-    (Evidence(status=1 << 8, error="OSError: gone"), End("failed", "OSError: gone (exit code 1)")),
+    (EndEvidence(status=0, state=EXITED), End("finished", "")),
+    (EndEvidence(status=0), End("finished", "")),
+    (EndEvidence(status=3 << 8, state=EXITED), End("failed", "exit code 3")),
+    (EndEvidence(status=3 << 8), End("failed", "exit code 3")),
+    (EndEvidence(status=1 << 8, error="OSError: gone"), End("failed", "OSError: gone (exit code 1)")),
     # Signals.
-    (Evidence(status=KILL), End("killed", "killed by SIGKILL")),
-    (Evidence(status=SEGV), End("killed", "killed by SIGSEGV")),
-    (Evidence(status=ABRT | 0x80), End("killed", "killed by SIGABRT, with a core dump")),
-    (Evidence(status=TERM), End("killed", "killed by SIGTERM")),
-    (Evidence(status=40), End("killed", "killed by signal 40")),
+    (EndEvidence(status=KILL), End("killed", "killed by SIGKILL")),
+    (EndEvidence(status=SEGV), End("killed", "killed by SIGSEGV")),
+    (EndEvidence(status=ABRT | 0x80), End("killed", "killed by SIGABRT, with a core dump")),
+    (EndEvidence(status=TERM), End("killed", "killed by SIGTERM")),
+    (EndEvidence(status=40), End("killed", "killed by signal 40")),
     # A person ended it.
-    (Evidence(state=FAILED, error="KeyboardInterrupt"), End("interrupted", "Ctrl-C")),
-    (Evidence(state=FAILED, error="KeyboardInterrupt: stop it"), End("interrupted", "Ctrl-C")),
-    (Evidence(status=INT), End("interrupted", "Ctrl-C (SIGINT)")),
-    (Evidence(status=130 << 8, state=EXITED), End("interrupted", "Ctrl-C (exit code 130)")),
-    (Evidence(state=FAILED, error="SystemExit: 130"), End("interrupted", "Ctrl-C (exit code 130)")),
-    (Evidence(status=TERM, after=BY_HAND), End("interrupted", f"SIGTERM, after {BY_HAND}")),
-    (Evidence(status=1 << 8, after=BY_HAND), End("interrupted", f"exit code 1, after {BY_HAND}")),
+    (EndEvidence(state=FAILED, error="KeyboardInterrupt"), End("interrupted", "Ctrl-C")),
+    (EndEvidence(state=FAILED, error="KeyboardInterrupt: stop it"), End("interrupted", "Ctrl-C")),
+    (EndEvidence(status=INT), End("interrupted", "Ctrl-C (SIGINT)")),
+    (EndEvidence(status=130 << 8, state=EXITED), End("interrupted", "Ctrl-C (exit code 130)")),
+    (EndEvidence(state=FAILED, error="SystemExit: 130"), End("interrupted", "Ctrl-C (exit code 130)")),
+    (EndEvidence(status=TERM, after=BY_HAND), End("interrupted", f"SIGTERM, after {BY_HAND}")),
+    (EndEvidence(status=1 << 8, after=BY_HAND), End("interrupted", f"exit code 1, after {BY_HAND}")),
     (
-        Evidence(state=FAILED, error="OSError: peer", after=BY_HAND),
+        EndEvidence(state=FAILED, error="OSError: peer", after=BY_HAND),
         End("interrupted", f"OSError: peer, after {BY_HAND}"),
     ),
     (
-        Evidence(status=TERM, at_prompt=True),
+        EndEvidence(status=TERM, at_prompt=True),
         End("interrupted", "the notebook or prompt that it ran in was closed (SIGTERM)"),
     ),
-    (Evidence(status=SEGV, at_prompt=True), End("killed", "killed by SIGSEGV")),
+    (EndEvidence(status=SEGV, at_prompt=True), End("killed", "killed by SIGSEGV")),
     (
-        Evidence(status=KILL, at_prompt=True, oom=GROUP),
+        EndEvidence(status=KILL, at_prompt=True, oom=GROUP),
         End("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
     ),
     # Lack of memory.
     (
-        Evidence(status=KILL, oom=GROUP),
+        EndEvidence(status=KILL, oom=GROUP),
         End("oom-killed", "out of memory: limit 60 MiB, last seen with 58 MiB resident"),
     ),
     (
-        Evidence(status=KILL, oom=Oom(64 << 30, None, named=True, whole_machine=True)),
+        EndEvidence(status=KILL, oom=Oom(64 << 30, None, named=True, whole_machine=True)),
         End("oom-killed", "out of memory: memory of the machine 64.0 GiB"),
     ),
-    (Evidence(status=SEGV, oom=GROUP), End("killed", "killed by SIGSEGV")),
+    (EndEvidence(status=SEGV, oom=GROUP), End("killed", "killed by SIGSEGV")),
     (
-        Evidence(state=FAILED, error="RuntimeError: worker is gone", oom=GROUP),
+        EndEvidence(state=FAILED, error="RuntimeError: worker is gone", oom=GROUP),
         End(
             "failed",
             "RuntimeError: worker is gone; a process of its cgroup had been killed for lack of memory (limit 60 MiB)",
@@ -91,35 +91,35 @@ JUDGED = [
     ),
     # The machine was taken away.
     (
-        Evidence(status=TERM, scheduler="SLURM"),
+        EndEvidence(status=TERM, scheduler="SLURM"),
         End("preempted", "SIGTERM in a SLURM job (preempted, cancelled or out of time)"),
     ),
     (
-        Evidence(status=143 << 8, state=EXITED, scheduler="Kubernetes"),
+        EndEvidence(status=143 << 8, state=EXITED, scheduler="Kubernetes"),
         End("preempted", "exit code 143 after SIGTERM in a Kubernetes job (preempted, cancelled or out of time)"),
     ),
-    (Evidence(status=143 << 8, state=EXITED), End("failed", "exit code 143")),
+    (EndEvidence(status=143 << 8, state=EXITED), End("failed", "exit code 143")),
     (
-        Evidence(status=USR1, scheduler="SLURM"),
+        EndEvidence(status=USR1, scheduler="SLURM"),
         End("preempted", "SIGUSR1 in a SLURM job (preempted, cancelled or out of time)"),
     ),
-    (Evidence(status=USR1, warned=True), End("killed", "killed by SIGUSR1")),
-    (Evidence(status=KILL, scheduler="SLURM"), End("killed", "killed by SIGKILL")),
+    (EndEvidence(status=USR1, warned=True), End("killed", "killed by SIGUSR1")),
+    (EndEvidence(status=KILL, scheduler="SLURM"), End("killed", "killed by SIGKILL")),
     (
-        Evidence(status=KILL, scheduler="SLURM", warned=True),
+        EndEvidence(status=KILL, scheduler="SLURM", warned=True),
         End("preempted", "SIGKILL in a SLURM job (preempted, cancelled or out of time)"),
     ),
-    (Evidence(status=TERM, shutting_down=True), End("preempted", "SIGTERM while the machine was shutting down")),
-    (Evidence(status=TERM, scheduler="SLURM", after="rank 3 failed"), End("killed", "SIGTERM, after rank 3 failed")),
+    (EndEvidence(status=TERM, shutting_down=True), End("preempted", "SIGTERM while the machine was shutting down")),
+    (EndEvidence(status=TERM, scheduler="SLURM", after="rank 3 failed"), End("killed", "SIGTERM, after rank 3 failed")),
     # Nobody saw it.
-    (Evidence(), End("killed", KILLED, certain=False)),
-    (Evidence(state=EXITED), End("finished", "", certain=False)),
-    (Evidence(state=EXITED, said=3), End("failed", "exit code 3")),
+    (EndEvidence(), End("killed", KILLED, certain=False)),
+    (EndEvidence(state=EXITED), End("finished", "", certain=False)),
+    (EndEvidence(state=EXITED, said=3), End("failed", "exit code 3")),
     (
-        Evidence(oom=Oom(60 << 20, 59 << 20)),
+        EndEvidence(oom=Oom(60 << 20, 59 << 20)),
         End("oom-killed", "out of memory: limit 60 MiB, last seen with 59 MiB resident", certain=False),
     ),
-    (Evidence(shutting_down=True), End("preempted", "ended while the machine was shutting down", certain=False)),
+    (EndEvidence(shutting_down=True), End("preempted", "ended while the machine was shutting down", certain=False)),
 ]
 
 
@@ -131,12 +131,12 @@ def test_each_evidence_has_its_judgement(evidence, end):
 
 def test_a_process_that_lives_on_without_its_ring_is_lost_and_not_killed():
     """A trainer that became another program by exec is not called dead."""
-    assert judge(Evidence(alive=True)).state == "lost"
+    assert judge(EndEvidence(alive=True)).state == "lost"
 
 
 @given(
     st.builds(
-        Evidence,
+        EndEvidence,
         status=st.none() | st.integers(0, 255).map(lambda code: code << 8) | st.integers(1, 64),
         state=st.sampled_from([RUNNING, FINISHED, FAILED, EXITED, 0, 99]),
         error=st.text(),
@@ -160,10 +160,10 @@ def test_any_evidence_is_judged(evidence):
 
 def test_the_event_of_an_end_has_its_figures():
     """Signal or exit code, and for lack of memory limit and last memory, are fields of their own."""
-    evidence = Evidence(status=KILL, oom=GROUP)
+    evidence = EndEvidence(status=KILL, oom=GROUP)
     facts = judge(evidence).event(evidence)
     assert (facts["signal"], facts["limit_bytes"], facts["rss_bytes"]) == ("SIGKILL", 60 << 20, 58 << 20)
-    evidence = Evidence(status=3 << 8)
+    evidence = EndEvidence(status=3 << 8)
     assert judge(evidence).event(evidence)["exit_code"] == 3
 
 

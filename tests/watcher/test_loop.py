@@ -9,7 +9,7 @@ from stepscope.core.config import load
 from stepscope.core.vocabulary import metric_of, unit_of
 from stepscope.store.states import KILLED
 from stepscope.watcher import metering, ranks
-from stepscope.watcher.loop import Pace
+from stepscope.watcher.loop import WatcherPace
 from tests.store.locks import held
 from tests.watcher.stage import Stage
 
@@ -34,16 +34,16 @@ def test_a_ring_that_fills_slowly_is_looked_at_half_as_often(stage):
     trainer = stage.trainer(ring_bytes=1 << 20)
     trainer.run.log({"a": 1.0})
     stage.tick()
-    assert stage.watcher.rest() == pytest.approx(2 * Pace().drain)
+    assert stage.watcher.rest() == pytest.approx(2 * WatcherPace().drain)
     for number in range(500):
         trainer.run.log({"a": float(number)})
     stage.tick()
-    assert stage.watcher.rest() == Pace().drain
+    assert stage.watcher.rest() == WatcherPace().drain
     stage.tick()
-    assert stage.watcher.rest() == pytest.approx(2 * Pace().drain)
+    assert stage.watcher.rest() == pytest.approx(2 * WatcherPace().drain)
     stage.end(trainer)
     stage.tick()
-    assert stage.watcher.rest() == Pace().drain
+    assert stage.watcher.rest() == WatcherPace().drain
 
 
 def test_last_seal_is_waited_for(stage):
@@ -239,7 +239,9 @@ def test_flush_interval_decides_how_often_the_disk_is_asked(tmp_path, monkeypatc
     monkeypatch.setattr("stepscope.store.tail._sync", asked.append)
     settings = load(settings={"performance_tuning": {"flush_interval": 10.0}})
     stage = Stage(
-        tmp_path, monkeypatch, sync=Pace.of({"watcher.sync_interval": settings.get("watcher.sync_interval")}).sync
+        tmp_path,
+        monkeypatch,
+        sync=WatcherPace.of({"watcher.sync_interval": settings.get("watcher.sync_interval")}).sync,
     )
     trainer = stage.trainer()
     counts = []
@@ -400,9 +402,9 @@ def test_jump_of_the_wall_clock(stage):
 
 def test_pace():
     """The pace is what the configuration says, and otherwise the default."""
-    assert Pace.of({}) == Pace()
+    assert WatcherPace.of({}) == WatcherPace()
     settings = {"watcher.drain_interval": 0.01, "store.seal_bytes": 99, "unknown": 1}
-    assert Pace.of(settings) == Pace(drain=0.01, seal_bytes=99)
+    assert WatcherPace.of(settings) == WatcherPace(drain=0.01, seal_bytes=99)
 
 
 def test_ring_that_a_salvager_has(stage):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.watcher import oom
-from stepscope.watcher.oom import Group, KernelLog, Oom, OomWatch, afterwards, parse_line
+from stepscope.watcher.oom import KernelLog, MemoryCgroup, Oom, OomWatch, afterwards, parse_line
 
 PID = 4242
 KILLED = (
@@ -106,7 +106,7 @@ def test_a_group_that_went_with_its_process_keeps_its_last_limit(machine):
 def test_a_container_that_sees_its_own_part_of_the_hierarchy_alone(tmp_path):
     """The path in /proc/<pid>/cgroup is taken relative to what is mounted."""
     machine = Machine(tmp_path, 1, "/docker/abc", "/docker/abc")
-    assert Group.find(PID, str(machine.root)).path == str(machine.root / "sys/fs/cgroup/memory")
+    assert MemoryCgroup.find(PID, str(machine.root)).path == str(machine.root / "sys/fs/cgroup/memory")
 
 
 def test_no_cgroup_and_no_process_is_no_evidence(tmp_path):
@@ -167,7 +167,7 @@ def test_a_log_that_may_not_be_read_says_nothing(tmp_path):
 
 def test_the_end_of_a_whole_cgroup_is_inferred_afterwards(machine):
     """With nobody left, the log, the counter or memory close to the limit speak; far from it nothing does."""
-    group = Group.find(PID, str(machine.root))
+    group = MemoryCgroup.find(PID, str(machine.root))
     machine.set(1)
     assert afterwards(PID, 0, group, 0, 10, 100) == Oom(100, 10, kills=1)
     assert afterwards(PID, 0, group, 1, 95, 100) == Oom(100, 95)

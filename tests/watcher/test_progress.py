@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepscope.watcher import proc
 from stepscope.watcher.proc import Signals, parse_stat, read_signals, read_stat, threads
-from stepscope.watcher.progress import Progress, moved, read_progress, tree
+from stepscope.watcher.progress import ProcessProgress, moved, read_progress, tree
 
 pytestmark = pytest.mark.processes
 
@@ -50,7 +50,7 @@ def test_a_process_that_is_gone_is_nothing(tmp_path):
     """No file means no answer, and no exception."""
     gone = str(tmp_path)
     assert (read_stat(1, gone), read_signals(1, gone)) == (None, None)
-    assert (threads(1, gone), tree(1, gone), read_progress(1, gone)) == ([], [1], Progress())
+    assert (threads(1, gone), tree(1, gone), read_progress(1, gone)) == ([], [1], ProcessProgress())
 
 
 def test_signal_masks_are_read_by_bit(tmp_path):
@@ -70,18 +70,18 @@ def test_signal_masks_are_read_by_bit(tmp_path):
 @pytest.mark.parametrize(
     ("after", "progress"),
     [
-        (Progress(1.0, 100), False),
-        (Progress(1.01, 100), False),
-        (Progress(1.2, 100), True),
-        (Progress(1.0, 500), False),
-        (Progress(1.0, 9000), True),
-        (Progress(1.0, 100, gpu_busy=True), True),
-        (Progress(0.5, 0), False),
+        (ProcessProgress(1.0, 100), False),
+        (ProcessProgress(1.01, 100), False),
+        (ProcessProgress(1.2, 100), True),
+        (ProcessProgress(1.0, 500), False),
+        (ProcessProgress(1.0, 9000), True),
+        (ProcessProgress(1.0, 100, gpu_busy=True), True),
+        (ProcessProgress(0.5, 0), False),
     ],
 )
 def test_progress_is_more_than_a_process_needs_to_keep_warm(after, progress):
     """A few ticks and bytes of background threads are none; a child that ended takes its counters along."""
-    assert moved(Progress(1.0, 100), after, 2.5) == progress
+    assert moved(ProcessProgress(1.0, 100), after, 2.5) == progress
 
 
 FAMILY = """

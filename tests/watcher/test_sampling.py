@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.sampling import Plan, Sampling, by_instance
+from stepscope.watcher.sampling import Sampling, SamplingPlan, by_instance
 
 
 class FakeSampler:
@@ -37,7 +37,7 @@ def sampler():
 
 
 def sampling_of(tmp_path, *samplers, **plan):
-    return Sampling(samplers, Plan(**plan), Journal(tmp_path / "watcher.log"), lambda: tuple(samplers[0].spent))
+    return Sampling(samplers, SamplingPlan(**plan), Journal(tmp_path / "watcher.log"), lambda: tuple(samplers[0].spent))
 
 
 def go(sampling, seconds, phase="", start=0.0):
@@ -115,9 +115,9 @@ def test_events_and_absences(tmp_path, sampler):
 def test_plan_of_settings():
     """The configuration names intervals by sampler and by phase; 0 is one that nobody set."""
     settings = {"samplers.interval": 2.0, "samplers.intervals.disk": 5.0, "samplers.intervals.cpu": 0.0}
-    plan = Plan.of({**settings, "samplers.phases.evaluation": 10.0, "samplers.budget": 0.1})
-    assert plan == Plan(2.0, {"disk": 5.0}, {"evaluation": 10.0}, 0.1)
-    assert Plan.of({}) == Plan()
+    plan = SamplingPlan.of({**settings, "samplers.phases.evaluation": 10.0, "samplers.budget": 0.1})
+    assert plan == SamplingPlan(2.0, {"disk": 5.0}, {"evaluation": 10.0}, 0.1)
+    assert SamplingPlan.of({}) == SamplingPlan()
 
 
 def test_a_row_per_instance():

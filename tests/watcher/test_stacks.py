@@ -18,7 +18,7 @@ from stepscope.session import stacks as session_stacks
 from stepscope.watcher import stacks
 from stepscope.watcher.death import Trainee
 from stepscope.watcher.proc import read_signals
-from stepscope.watcher.stacks import Answer, Asking, at_prompt, digest, find_spy, parse_dump, parse_spy, trim
+from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt, digest, find_spy, parse_dump, parse_spy, trim
 from tests.integration.processes import SOURCE, until
 
 pytestmark = pytest.mark.processes
@@ -170,12 +170,15 @@ def test_no_stacks_are_no_prompt():
 def test_a_digest_tells_places_apart_and_nothing_else():
     """The same places give the same digest in any order of threads; another line another one; silence has one too."""
     found = parse_dump(DUMP)
-    same = Answer("faulthandler", list(reversed(found)), [])
-    assert same.digest == Answer("faulthandler", found, [{"thread": 1}]).digest
+    same = StackAnswer("faulthandler", list(reversed(found)), [])
+    assert same.digest == StackAnswer("faulthandler", found, [{"thread": 1}]).digest
     moved = parse_dump(DUMP.replace("line 324", "line 325"))
-    assert Answer("faulthandler", moved, []).digest != same.digest
+    assert StackAnswer("faulthandler", moved, []).digest != same.digest
     waits = [{"thread": 1, "name": "python", "state": "T", "waits_in": "do_signal_stop"}]
-    assert Answer("", [], waits, "stopped").digest == Answer("", [], [{**waits[0], "state": "t"}], "stopped").digest
+    assert (
+        StackAnswer("", [], waits, "stopped").digest
+        == StackAnswer("", [], [{**waits[0], "state": "t"}], "stopped").digest
+    )
     assert digest([1]) != digest([2])
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.watcher.progress import Progress
-from stepscope.watcher.stall import ARMED, HUNG, IDLE, STALLED, Sample, Vigil
+from stepscope.watcher.progress import ProcessProgress
+from stepscope.watcher.stall import ARMED, HUNG, IDLE, STALLED, StackSample, Vigil
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 S = 10**9
@@ -47,7 +47,7 @@ class Watch:
             self.cpu += self.busy * self.tick / S
             self.take(self.vigil.look(self.now, long_phase=self.phase))
             if self.answers and self.vigil.wants_sample(self.now):
-                seen = Sample(self.stack, Progress(self.cpu), at_prompt=self.prompt)
+                seen = StackSample(self.stack, ProcessProgress(self.cpu), at_prompt=self.prompt)
                 self.take(self.vigil.sample(self.now, seen))
 
     def wait(self, seconds):
@@ -223,7 +223,7 @@ def test_a_sample_that_comes_after_the_step_is_ignored(watch):
     watch.answers = False
     watch.wait(10.5)
     watch.step(0.1)
-    watch.take(watch.vigil.sample(watch.now, Sample("x")))
+    watch.take(watch.vigil.sample(watch.now, StackSample("x")))
     assert (watch.events, watch.vigil.state) == ([], ARMED)
 
 
@@ -252,8 +252,8 @@ CALLS = {
     "row": lambda vigil, now: vigil.logged([now]),
     "look": lambda vigil, now: vigil.look(now),
     "long": lambda vigil, now: vigil.look(now, long_phase=True),
-    "sample": lambda vigil, now: vigil.sample(now, Sample("x")),
-    "prompt": lambda vigil, now: vigil.sample(now, Sample("x", at_prompt=True)),
+    "sample": lambda vigil, now: vigil.sample(now, StackSample("x")),
+    "prompt": lambda vigil, now: vigil.sample(now, StackSample("x", at_prompt=True)),
 }
 
 

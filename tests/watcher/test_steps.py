@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stepscope.core.columns import SchemaTable
 from stepscope.core.records import NO_STEP, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
-from stepscope.watcher.steps import LAST_ROWS, Moments, Steps
+from stepscope.watcher.steps import LAST_ROWS, Moments, RankSteps
 
 S = 10**9
 STEP, ROW, OWN = 16, 17, 18
@@ -29,7 +29,7 @@ def steps_of(*records):
     table.add({"id": ROW, "names": ["loss"], "kinds": "d"})
     table.add({"id": OWN, "names": ["step_seconds"], "kinds": "d"})
     table.add({"first": 0, "names": ["loss", "step_seconds"]})
-    steps = Steps(table)
+    steps = RankSteps(table)
     steps.add([b"".join(records)])
     return steps
 

@@ -1,8 +1,8 @@
-"""What a rule may do beside telling people, where its author asks for it: data in, checked actions out.
+"""The actions of a rule besides notifications: parses and checks them.
 
 `checkpoint` writes a flag file that the training may look for, `stop` sets `run.should_stop`, `profile` profiles the
 next steps, `sample` asks the machine more often for a while, and `run` starts a command. A rule only names the command:
-what it is stands in the local configuration, under `alerting.commands`.
+the command itself is in the local configuration, under `alerting.commands`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Limits]] = {
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to do when an alert begins to fire."""
+    """One action that is taken when an alert begins to fire."""
 
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Command:
+class ActionCommand:
     """A program of the local configuration."""
 
     name: str
@@ -54,7 +54,7 @@ def actions_of(data: object) -> tuple[Action, ...]:
     """Return the actions that a rule asks for.
 
     Raises:
-        UsageError: one is none that we know.
+        UsageError: an action is unknown or invalid.
     """
     if data is None:
         return ()
@@ -97,12 +97,12 @@ def _options(kind: str, given: object) -> dict[str, Any]:
     return {name: int(value) if name == "steps" else float(value) for name, value in given.items()}
 
 
-def commands_of(settings: Mapping[str, Any]) -> tuple[dict[str, Command], list[str]]:
-    """Return the commands of `alerting.commands` by name, and what is wrong with it as sentences.
+def commands_of(settings: Mapping[str, Any]) -> tuple[dict[str, ActionCommand], list[str]]:
+    """Return the commands of `alerting.commands` by name, and its problems as sentences.
 
     Each is a mapping: `name`, `command` (a list of words, no shell), and if wanted `seconds` after which it is ended.
     """
-    found: dict[str, Command] = {}
+    found: dict[str, ActionCommand] = {}
     problems: list[str] = []
     for number, item in enumerate(settings.get("alerting.commands") or (), 1):
         try:
@@ -114,7 +114,7 @@ def commands_of(settings: Mapping[str, Any]) -> tuple[dict[str, Command], list[s
     return found, problems
 
 
-def _command(item: object, number: int) -> Command:
+def _command(item: object, number: int) -> ActionCommand:
     what = f"use command {number} of alerting.commands"
     facts = dict(item) if isinstance(item, dict) else {}
     name, words, seconds = facts.get("name"), facts.get("command"), facts.get("seconds", COMMAND_SECONDS)
@@ -125,4 +125,4 @@ def _command(item: object, number: int) -> Command:
         raise UsageError(what, "its command is no list of words", 'write it as ["sbatch", "--requeue", "job.sh"]')
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 3600:
         raise UsageError(what, "its seconds are no number from 0 to 3600", "give one, or leave it out")
-    return Command(name, tuple(words or ()), float(seconds))
+    return ActionCommand(name, tuple(words or ()), float(seconds))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.core.strict_json import flagged
 
 if TYPE_CHECKING:
     import argparse
@@ -59,21 +60,5 @@ def json_text(facts: dict[str, Any]) -> str:
 
     JSON has no NaN and no infinity: such a value is null, and "nonfinite" lists where (as RFC 6901 pointers) and which.
     """
-    flags: list[dict[str, str]] = []
-    plain = _strict(facts, "", flags)
+    plain, flags = flagged(facts)
     return json.dumps({**plain, "nonfinite": flags}, indent=2, allow_nan=False)
-
-
-def _strict(value: Any, at: str, flags: list[dict[str, str]]) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        flags.append({"at": at, "value": repr(value)})
-        return None
-    if isinstance(value, dict):
-        return {key: _strict(item, f"{at}/{_pointer(key)}", flags) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item, f"{at}/{number}", flags) for number, item in enumerate(value)]
-    return value
-
-
-def _pointer(key: object) -> str:
-    return str(key).replace("~", "~0").replace("/", "~1")

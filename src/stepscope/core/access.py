@@ -1,8 +1,8 @@
-"""Who may ask a server of ours: addresses that only this machine reaches, and tokens in files for their owner alone.
+"""Access to our servers: loopback addresses, and tokens in files that only their owner can read.
 
-On a machine with several users everybody reaches every loopback port, and the kernel cannot be asked reliably who is at
-the other end. So every server of the page asks for a token. One on loopback makes a new token at each start: whoever
-takes its port after its end, and is asked by a page left open, learns nothing that the next server accepts.
+On a machine with several users everyone reaches every loopback port, and the kernel does not report reliably who is at
+the other end. So every server of the page asks for a token. One on loopback makes a new token at each start: a
+process that takes its port later, and gets the token of a page left open, learns nothing that the next server accepts.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ SHORTEST = 32
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     parts = host.split(".")
     is_four = len(parts) == 4 and parts[0] == "127" and all(part.isdecimal() and int(part) < 256 for part in parts)
     return is_four or host.strip("[]") in {"localhost", "::1"}
 
 
 def bracketed(host: str) -> str:
-    """Return an address as it stands in a URL."""
+    """Return an address as a URL has it."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def new_token() -> str:
-    """Return a token that nobody has seen."""
+    """Return a new token."""
     return os.urandom(TOKEN_BYTES).hex()
 
 
@@ -57,7 +57,7 @@ def token_to_ask_for(host: str, environ: Mapping[str, str] | None = None) -> str
 
 
 def token_path(port: int) -> Path:
-    """Return where the token of the server on a port lies, for programs of the same user.
+    """Return the path of the token file of the server on a port, for programs of the same user.
 
     Raises:
         OSError: this user has no private directory.
@@ -66,10 +66,10 @@ def token_path(port: int) -> Path:
 
 
 def kept_token(path: Path) -> str:
-    """Return the token in a file that only its owner can read; a new one is made where there is none.
+    """Return the token in a file that only its owner can read; create it if there is none.
 
     Raises:
-        OSError: it can be neither read nor made, or the file is a link or somebody else's.
+        OSError: it can be neither read nor created, or the file is a link or has another owner.
     """
     descriptor = _opened(path)
     try:
@@ -86,7 +86,7 @@ def write_private(path: Path, text: str) -> None:
     """Write a file that only its owner can read.
 
     Raises:
-        OSError: that is impossible, or the file is a link or somebody else's.
+        OSError: that is impossible, or the file is a link or has another owner.
     """
     descriptor = _opened(path)
     try:

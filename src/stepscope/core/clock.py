@@ -1,7 +1,7 @@
 """The two clocks, and the map from one to the other.
 
-Rows carry monotonic time only; (wall, monotonic) pairs are recorded beside them, and wall time is computed from the
-latest pair at or before the moment, so that a clock set back or forward never disorders a series.
+Rows carry monotonic time only; (wall, monotonic) pairs are recorded with them, and wall time is computed from the
+latest pair at or before a time, so that a clock set back or forward never disorders a series.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds since some fixed moment; never goes back."""
+        """Return nanoseconds since some fixed time; never goes back."""
         ...
 
 
@@ -39,24 +39,24 @@ class SystemClock:
 
 
 class Pair(NamedTuple):
-    """One reading of both clocks at the same moment, in nanoseconds."""
+    """One reading of both clocks at the same time, in nanoseconds."""
 
     wall_ns: int
     monotonic_ns: int
 
 
 def read_pair(clock: Clock) -> Pair:
-    """Read both clocks as one moment: the wall clock between two monotonic readings, whose middle is taken."""
+    """Read both clocks: the wall clock between two monotonic readings, whose mean is taken."""
     before = clock.monotonic_ns()
     wall = clock.wall_ns()
     return Pair(wall, (before + clock.monotonic_ns()) // 2)
 
 
 class WallMap:
-    """Maps monotonic moments to wall time by the latest pair at or before them (the first pair before that)."""
+    """Maps monotonic times to wall time by the latest pair at or before them (the first pair before that)."""
 
     def __init__(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Take (wall, monotonic) pairs in nanoseconds, in any order; of equal moments the last given holds."""
+        """Take (wall, monotonic) pairs in nanoseconds, in any order; of pairs with equal time the last one counts."""
         latest = {int(monotonic): int(wall) for wall, monotonic in pairs}
         self._starts = sorted(latest)
         self._offsets = [latest[start] - start for start in self._starts]
@@ -66,10 +66,10 @@ class WallMap:
         return len(self._starts)
 
     def to_wall_us_array(self, monotonic_ns: Any, numpy: Any) -> Any:
-        """Return microseconds since 1970 UTC for many moments: an int64 array of the same shape.
+        """Return microseconds since 1970 UTC for many times: an int64 array of the same shape.
 
         Args:
-            monotonic_ns: moments in nanoseconds, anything `numpy.asarray` takes.
+            monotonic_ns: times in nanoseconds, anything `numpy.asarray` takes.
             numpy: the module; the caller has it, and core loads none.
 
         Raises:
@@ -89,7 +89,7 @@ class Jump(NamedTuple):
     wall_us: int
     """Wall time after the jump, microseconds since 1970 UTC."""
     monotonic_ns: int
-    """Moment of the first reading after it."""
+    """Time of the first reading after it."""
     seconds: float
     """How far the clock was set forward; negative: back."""
 

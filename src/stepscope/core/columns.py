@@ -1,4 +1,4 @@
-"""The columns of a ring's rows: their names, kept in a file beside the ring that is only ever appended to."""
+"""The columns of a ring's rows: their names, in an append-only file next to the ring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FRAME = struct.Struct("<II")
 """Before each entry: length in bytes and crc32 of the JSON that follows."""
 
 
-class Schema(NamedTuple):
+class RowSchema(NamedTuple):
     """The columns of a kind of row: names, and per column 'd' (float) or 'q' (duration in ns)."""
 
     id: int
@@ -20,31 +20,31 @@ class Schema(NamedTuple):
 
 
 class SchemaTable:
-    """Everything that was declared so far: row schemas by id, and the names behind (name id, value) pairs."""
+    """All declarations so far: row schemas by id, and the names of (name id, value) pairs."""
 
     def __init__(self) -> None:
-        """Begin with nothing declared."""
-        self.schemas: dict[int, Schema] = {}
+        """Start with nothing declared."""
+        self.schemas: dict[int, RowSchema] = {}
         self.names: list[str] = []
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Take in one entry of the file; an entry of a kind that we do not know is left alone."""
+        """Add one entry of the file; an entry of an unknown kind is ignored."""
         names = [str(name) for name in entry.get("names", ())]
         if "id" in entry:
-            schema = Schema(int(entry["id"]), tuple(names), str(entry["kinds"]))
+            schema = RowSchema(int(entry["id"]), tuple(names), str(entry["kinds"]))
             self.schemas[schema.id] = schema
         elif entry.get("first") == len(self.names):
             self.names.extend(names)
 
     def entries(self) -> list[bytes]:
-        """Return entries that declare the whole table anew."""
+        """Return entries that declare the whole table."""
         found = [encode_schema(schema) for schema in self.schemas.values()]
         step = 512
         found += [encode_names(at, self.names[at : at + step]) for at in range(0, len(self.names), step)]
         return found
 
 
-def encode_schema(schema: Schema) -> bytes:
+def encode_schema(schema: RowSchema) -> bytes:
     """Return the entry that declares a row schema."""
     return encode_entry({"id": schema.id, "kinds": schema.kinds, "names": schema.names})
 

@@ -1,4 +1,4 @@
-"""How our program is called from here: what a person can type as it stands."""
+"""How to call our program from here, as a person can type it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def typed(executable: str | None = None, path: str | None = None, cwd: str | Non
     """Return how to call `stepscope` in a shell: by its name where the shell finds this very one, else by its path.
 
     Args:
-        executable: the interpreter that runs us; our program is installed beside it.
-        path: the folders that a shell looks in; those of this process by default.
+        executable: the interpreter that runs us; our program is installed next to it.
+        path: the folders that a shell searches; those of this process by default.
         cwd: where the person is.
     """
     python = executable or sys.executable

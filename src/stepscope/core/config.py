@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.core.environment import BETWEEN, PLAIN, ours, path_of, variable_of
 from stepscope.core.errors import UsageError
-from stepscope.core.kinds import MAX_DEPTH, describe, parse_plain
+from stepscope.core.kinds import MAX_DEPTH, describe
 from stepscope.core.settings import default_schema
 from stepscope.core.spellings import CALLBACKS
 
 if TYPE_CHECKING:
-    from stepscope.core.schema import Key, Schema
+    from stepscope.core.schema import Key, SettingsSchema
 
 FILE_NAME = "stepscope.yaml"
 MAX_SHOWN = 20
-"""Problems told in one error; the rest are counted."""
-MAX_LISTED = 3
-"""Keys named in one notice; the rest are counted."""
+"""Problems listed in one error; the rest are counted."""
 MAX_SETTINGS = 2000
 """Settings of one source; more are a mistake."""
 REFERENCE = "docs/reference/configuration.md lists every key"
@@ -44,10 +42,10 @@ class Config:
     sources: Mapping[str, str]
     """Where each value that is not a default comes from: a file and line, or the name of the source."""
     notices: tuple[str, ...] = ()
-    """What people should know: parts not built yet, settings that override others, errors passed over."""
+    """Notices for people: settings that override others, errors that were skipped."""
 
     def get(self, path: str) -> Any:
-        """Return the value at a path such as "store.seal_bytes"; KeyError where there is none."""
+        """Return the value at a path such as "store.seal_bytes"; KeyError if there is none."""
         return self.values[path]
 
     def section(self, name: str) -> dict[str, Any]:
@@ -57,8 +55,19 @@ class Config:
             {path.removeprefix(prefix): value for path, value in self.values.items() if path.startswith(prefix)}
         )
 
+    def options(self, group: str) -> dict[str, Any]:
+        """Return the options of a group such as "callbacks.profiler" that were set, here or by another spelling."""
+        schema = default_schema()
+        targets = {path: path for path in schema.keys} | {path: alias.target for path, alias in schema.aliases.items()}
+        prefix = f"{group}."
+        return {
+            path.removeprefix(prefix): self.values[target]
+            for path, target in targets.items()
+            if path.startswith(prefix) and target in self.sources
+        }
+
     def shown(self) -> dict[str, Any]:
-        """Return by path what was set, without the values of secret keys: to be kept beside a run."""
+        """Return the settings that were set, by path, without the values of secret keys: to be kept with a run."""
         secret = {path for path, key in default_schema().keys.items() if key.secret}
         return {path: "(set)" if path in secret else self.values[path] for path in self.sources}
 
@@ -81,7 +90,7 @@ def load(
     settings: Mapping[str, object] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    schema: Schema | None = None,
+    schema: SettingsSchema | None = None,
 ) -> Config:
     """Return the configuration from all sources.
 
@@ -89,10 +98,10 @@ def load(
         files: YAML files, lowest precedence first (see `discover`).
         settings: keyword settings: nested dicts, dotted paths, `store__dir` for `store.dir`, or any other spelling.
         environ: environment; `STEPSCOPE_DIR` sets `store.dir`, `STEPSCOPE_<SECTION>__<KEY>` any setting.
-        schema: what may be set; everything this version knows if omitted.
+        schema: the known settings; all settings of this version if omitted.
 
     Raises:
-        UsageError: something is unknown, of the wrong type or unreadable; the message tells all of it.
+        UsageError: a setting is unknown, of the wrong type or unreadable; the message lists all problems.
     """
     config, problems = _load(files, settings or {}, environ or {}, schema or default_schema())
     if problems:
@@ -105,7 +114,7 @@ def load_or_default(
     settings: Mapping[str, object] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    schema: Schema | None = None,
+    schema: SettingsSchema | None = None,
 ) -> Config:
     """Return what `load` returns; where it would raise, keep every valid setting and put the error in the notices."""
     config, problems = _load(files, settings or {}, environ or {}, schema or default_schema())
@@ -113,7 +122,7 @@ def load_or_default(
 
 
 class _Problem(NamedTuple):
-    """What is wrong with a source, and what to do about it."""
+    """A problem of a source, and what to do about it."""
 
     source: str
     cause: str
@@ -150,9 +159,9 @@ class _Source:
 
     name: str
     """As messages have it."""
-    schema: Schema
+    schema: SettingsSchema
     settings: dict[str, _Setting] = field(default_factory=dict)
-    """What is valid, by own paths."""
+    """The valid settings, by own paths."""
     problems: list[_Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     spell: Callable[[str], str] = str
@@ -178,7 +187,7 @@ class _Source:
         above: tuple[str, ...],
         lines: Mapping[tuple[str, ...], int],
     ) -> Iterator[_Entry]:
-        """Yield the values of a tree; what is null is not set."""
+        """Yield the values of a tree; null means not set."""
         for key, value in tree.items():
             if len(self.problems) > MAX_SETTINGS:
                 return
@@ -209,7 +218,7 @@ class _Source:
                 yield entry._replace(path=f"callbacks.{groups[body]}.{option}")
 
     def group_of(self, entry: _Entry) -> str:
-        """Return the group that a `_target_` stands for, or "" (and a problem) for a class that is not ours."""
+        """Return the group of a `_target_`, or "" (and a problem) for a class that is not ours."""
         group = CALLBACKS.get(entry.value.rpartition(".")[2], "") if isinstance(entry.value, str) else ""
         if not group:
             cause = f"{entry.name()} is {describe(entry.value)}, not a callback of Stepscope"
@@ -220,16 +229,14 @@ class _Source:
         """Check one entry and keep it, unless a stronger spelling of the same key was there."""
         alias = self.schema.aliases.get(entry.path)
         path = alias.target if alias else entry.path
-        key = self.schema.keys.get(path)
-        if key is None and (self.schema.below(path) or not self.schema.is_open(path)):
+        kind = self.schema.kind(path)
+        if kind is None:
             self.unknown(entry)
             return
         try:
-            value = alias.convert(entry.value) if alias and alias.convert else entry.value
-            free = self.schema.free_kind(path)
-            value = key.parse(value) if key else free.parse(value) if free else parse_plain(value)
+            value = kind.parse(alias.convert(entry.value) if alias and alias.convert else entry.value)
         except ValueError as error:
-            self.wrong(entry, key, error)
+            self.wrong(entry, self.schema.keys.get(path), error)
             return
         rank = list(self.schema.aliases).index(entry.path) if alias else _OWN_SPELLING
         origin = f"{self.name} line {entry.line}" if entry.line else self.name
@@ -249,7 +256,7 @@ class _Source:
                 self.notices.append(f"{self.name}: '{winner.written}' overrides '{loser.written}'")
 
     def unknown(self, entry: _Entry) -> None:
-        """Refuse an entry that is no setting."""
+        """Refuse an entry that is not a setting."""
         below = self.schema.below(entry.path)
         if below:
             self.refuse(f"{entry.name()} is a section, not a value", f"set the keys below it, as in '{below}'")
@@ -258,7 +265,7 @@ class _Source:
             self.refuse(f"unknown key {entry.name()}", self.suggestion(entry.path))
 
     def suggestion(self, path: str) -> str:
-        """Return the remedy for an unknown key: the nearest known one."""
+        """Return the remedy for an unknown key: the closest known one."""
         if len(self.problems) >= MAX_SHOWN:
             return REFERENCE
         near = close_matches(path, self.schema.paths())
@@ -272,7 +279,7 @@ class _Source:
 
 
 def _load(
-    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: Schema
+    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: SettingsSchema
 ) -> tuple[Config, list[_Problem]]:
     """Return the configuration that all valid settings make, and the problems with the others."""
     problems: list[_Problem] = []
@@ -291,11 +298,11 @@ def _load(
             implied = {path: value for path, value in rule.implied.items() if path not in merged}
             values.update(implied)
             sources.update(dict.fromkeys(implied, f"implied by {rule.path}"))
-    return Config(values, sources, (*notices, *_not_built(merged, schema))), problems
+    return Config(values, sources, tuple(notices)), problems
 
 
 def _sources(
-    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: Schema
+    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: SettingsSchema
 ) -> Iterator[_Source]:
     """Read each source, lowest precedence first."""
     for path in files:
@@ -308,7 +315,7 @@ def _sources(
     yield _keywords(settings, schema)
 
 
-def _keywords(settings: Mapping[str, object], schema: Schema) -> _Source:
+def _keywords(settings: Mapping[str, object], schema: SettingsSchema) -> _Source:
     source = _Source("the settings", schema)
     source.read({key.replace(BETWEEN, ".") if type(key) is str else key: settings[key] for key in settings}, {})
     return source
@@ -319,8 +326,8 @@ def unknown_settings(settings: Mapping[str, object]) -> list[str]:
     return _keywords(settings, default_schema()).strangers
 
 
-def _variables(environ: Mapping[str, str], schema: Schema) -> Iterator[_Source]:
-    """Read each variable that sets a setting; one that names none is told."""
+def _variables(environ: Mapping[str, str], schema: SettingsSchema) -> Iterator[_Source]:
+    """Read each variable that names a setting; one that names none gets a notice."""
     for name in sorted(ours(environ)):
         source = _Source(name, schema, spell=variable_of)
         if BETWEEN in name:
@@ -333,25 +340,25 @@ def _variables(environ: Mapping[str, str], schema: Schema) -> Iterator[_Source]:
 
 
 def _value(text: str) -> object:
-    """Return the value of a variable: text, or what stands in brackets as in a YAML file."""
+    """Return the value of a variable: text, or YAML if it is in brackets."""
     if not text.strip().startswith(("[", "{")):
         return text
-    from stepscope.core.yaml_text import Refusal, read_text  # loads PyYAML
+    from stepscope.core.yaml_text import YamlRefusal, read_text  # loads PyYAML
 
     try:
         return read_text(f"value: {text.strip()}").data["value"]
-    except (Refusal, KeyError):  # a text after all, or one that its kind refuses with its own words
+    except (YamlRefusal, KeyError):  # text after all, or a value that its kind refuses with its own message
         return text
 
 
 def close_matches(word: str, known: Sequence[str]) -> str:
-    """Return the known word that is nearest to one, empty if none is near."""
+    """Return the closest known word, "" if none is close."""
     import difflib
 
     return next(iter(difflib.get_close_matches(word[:80], known, n=1)), "")
 
 
-def _read_file(path: Path, schema: Schema) -> _Source:
+def _read_file(path: Path, schema: SettingsSchema) -> _Source:
     from stepscope.core.yaml_text import read_file  # loads PyYAML
 
     source = _Source(f"'{path}'", schema)
@@ -379,19 +386,6 @@ def _error(problems: list[_Problem]) -> UsageError:
     return UsageError(what, f"{len(problems)} problems", f"correct each of them:{''.join(shown)}{more}")
 
 
-def _not_built(merged: Mapping[str, _Setting], schema: Schema) -> Iterator[str]:
-    """Return one notice for each section with settings of parts that are not built yet."""
-    waiting: dict[str, list[str]] = {}
-    for path, setting in merged.items():
-        known = schema.keys.get(path)
-        if (known is None and schema.free_kind(path) is None) or (known is not None and known.status == "planned"):
-            waiting.setdefault(path.partition(".")[0], []).append(setting.written)
-    for section, written in waiting.items():
-        names = ", ".join(f"'{name}'" for name in written[:MAX_LISTED])
-        more = f" and {len(written) - MAX_LISTED} more" if len(written) > MAX_LISTED else ""
-        yield f"not built yet in section '{section}': {names}{more}, kept without effect"
-
-
 def _parents(path: str) -> Iterator[str]:
     """Return the paths above a path, the nearest to the root first."""
     parts = path.split(".")
@@ -399,7 +393,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _put(settings: dict[str, _Setting], path: str, setting: _Setting) -> None:
-    """Set a path; a value above it or below it in an open section gives way, so that the whole stays a tree."""
+    """Set a path; a value above or below it is dropped, so that the whole stays a tree."""
     for other in [other for other in settings if other.startswith(f"{path}.") or path.startswith(f"{other}.")]:
         del settings[other]
     settings[path] = setting

@@ -1,4 +1,4 @@
-"""The settings of a run that nobody configured, without the machinery that reads configurations.
+"""The settings of a run without a configuration, without the machinery that reads configurations.
 
 `init` must return quickly, and most runs set nothing: the tables of core.settings would be a third of its imports.
 A test keeps these values equal to them.
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 
 class Settings(Protocol):
-    """What the session needs of a configuration; `core.config.Config` has it too."""
+    """The part of a configuration that the session needs; `core.config.Config` has it too."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What people should know."""
+        """Notices for people."""
         ...
 
     def get(self, path: str) -> Any:
@@ -22,7 +22,7 @@ class Settings(Protocol):
         ...
 
     def shown(self) -> dict[str, Any]:
-        """Return by path what was set, without secrets."""
+        """Return the settings that were set, by path, without secrets."""
         ...
 
 
@@ -98,5 +98,5 @@ class Defaults:
         return self._set.get(path, VALUES[path])
 
     def shown(self) -> dict[str, Any]:
-        """Return what was set."""
+        """Return the settings that were set."""
         return dict(self._set)

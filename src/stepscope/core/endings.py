@@ -1,4 +1,4 @@
-"""How a run ended, in words: the same for the card, the commands, the page, the report and the alerts."""
+"""How a run ended, as text: the same for the card, the commands, the page, the report and the alerts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def end_words(state: str, cause: str = "") -> str:
 
 
 def is_bad(state: str, cause: str = "") -> bool:
-    """Say whether a run ended badly: also one that finished while something critical held, which is its cause then."""
+    """Return whether a run ended badly; a finished run did if a critical alert was firing at its end."""
     return bool(cause) if state == "finished" else state in BAD
 
 
@@ -32,7 +32,7 @@ def end_by_error(error: str) -> tuple[str, str]:
 
 
 def crash_kind(state: str, cause: str) -> str:
-    """Return what kind of crash a state and its cause tell of, for `remedies`; "" for one that left a traceback."""
+    """Return the kind of crash of a state and its cause, for `remedies`; "" for one that left a traceback."""
     if any(name in cause for name in NATIVE):
         return "native"
     if "SIGKILL" in cause:
@@ -50,7 +50,7 @@ def exit_code(argument: object) -> int:
 
 
 def end_of(error: BaseException | None) -> str:
-    """Return how a program ended by this exception, in words; "finished" without one."""
+    """Return how a program ended by this exception, as text; "finished" without one."""
     if isinstance(error, SystemExit):
         code = exit_code(error.code)
         return end_words("failed", f"exit code {code}") if code else "finished"

@@ -16,7 +16,7 @@ ALERT = f"{PREFIX}ALERT_"
 
 
 def ours(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of variables that set a setting, or look as if they should."""
+    """Return the names of variables that set a setting, or seem meant to."""
     return [name for name in environ if name.startswith(PREFIX) and name not in PLAIN and not name.startswith(ALERT)]
 
 

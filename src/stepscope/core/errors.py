@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stepscope.core.walls import attempt
+
 
 class StepscopeError(Exception):
     """Something could not be done; the command line prints the message and exits with 1."""
@@ -29,9 +31,7 @@ class UsageError(StepscopeError):
 
 
 def in_words(error: BaseException, most: int = 500) -> str:
-    """Return the kind and the text of an error, at most so many characters; never raises."""
-    try:
-        text = str(error)
-        return (f"{type(error).__name__}: {text}" if text else type(error).__name__)[:most]
-    except Exception as second:  # noqa: BLE001 - `__str__` of a user's exception; the first one must not be hidden
-        return f"{type(error).__name__}: (no text: {type(second).__name__})"
+    """Return the kind and the text of an error, at most `most` characters; never raises."""
+    name = type(error).__name__
+    text = attempt(lambda: str(error), lambda second: f"(no text: {type(second).__name__})")  # of a user's exception
+    return (f"{name}: {text}" if text else name)[:most]

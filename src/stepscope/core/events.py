@@ -1,7 +1,7 @@
-"""Whose an event is, and of which type its fields are: whoever wrote the run may have put anything in.
+"""Who wrote an event, and the types of its fields: the program that wrote the run may have put anything in.
 
-What the store hands out has a `time` (seconds), a `kind` that is text, and `rank`, `attempt`, `step` and `sequence`
-that are whole numbers where they are there. Whoever concludes something from an event takes it from `ours`.
+An event of the store has a `time` (seconds), a `kind` that is text, and `rank`, `attempt`, `step` and `sequence`
+that are whole numbers where they are there. Code that draws conclusions from events takes them from `ours`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WRITTEN_BY, USER = "written_by", "user"
 """The field that marks events of the user's own program, and its value there; a user's field is never called so."""
 SHARED = frozenset(("checkpoint", "evaluation"))
-"""Kinds that mean the same whoever writes them."""
+"""Kinds that mean the same whether Stepscope or the user's program writes them."""
 WATCHERS = frozenset(
     (
         *("stalled", "hung", "recovered", "ended", "stacks", "clock_jump", "alerting", "notification", "alert_request"),
@@ -37,18 +37,18 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("edges", "counts", "stacks"), (list,)),
     **dict.fromkeys(("workers", "tensors"), (int, list)),
 }
-"""The types of fields that are read, by name; float stands for any number."""
+"""The types of fields that are read, by name; float is any number."""
 
 
 def is_users(event: Mapping[str, Any]) -> bool:
-    """Say whether the user's program wrote an event itself, whatever it is called."""
+    """Return whether the user's program wrote an event itself, under any kind."""
     return event.get(WRITTEN_BY) == USER or ("sequence" in event and event.get("kind") in WATCHERS)
 
 
 def ours(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events that mean what we say of their kind: those of Stepscope, and of a shared kind.
+    """Return the events whose kind has our meaning: those of Stepscope, and of a shared kind.
 
-    Fields that are not of the type in `TYPES` are left out, as if nobody had told them.
+    Fields that are not of the type in `TYPES` are left out, as if they were absent.
     """
     return [typed(event) for event in events if not is_users(event) or event.get("kind") in SHARED]
 
@@ -59,7 +59,7 @@ def typed(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fits(value: Any, kinds: tuple[type, ...]) -> bool:
-    """Say whether a value is of one of these types; a number must be finite and fit 64 bits, True is none."""
+    """Return whether a value is of one of these types; a number must be finite and fit 64 bits, and is no bool."""
     if isinstance(value, bool):
         return bool in kinds
     if isinstance(value, int):

@@ -29,7 +29,7 @@ _NAMES = {
 
 
 class GpuMemory(NamedTuple):
-    """Memory of one GPU in bytes; None where the source does not tell."""
+    """Memory of one GPU in bytes; None where the source does not report it."""
 
     used: float | None = None
     """In use on the device, by all processes."""
@@ -44,7 +44,7 @@ class GpuMemory(NamedTuple):
 
     @property
     def in_use(self) -> float | None:
-        """The widest known figure of what is taken: of the device, else held by the allocator, else given out by it."""
+        """The widest known figure of used memory: of the device, else reserved by the allocator, else allocated."""
         return next((value for value in (self.used, self.reserved, self.allocated) if value is not None), None)
 
     @property
@@ -54,7 +54,7 @@ class GpuMemory(NamedTuple):
 
 
 def by_gpu(memory: object, unit: float = MIB) -> dict[int, GpuMemory]:
-    """Return the memory by index of the GPU, in order; what is not a size of memory is left out, and nothing raises.
+    """Return the memory by index of the GPU, in order; invalid sizes are left out, and nothing raises.
 
     Args:
         memory: any of the shapes above; None for no GPU.
@@ -69,14 +69,14 @@ def by_gpu(memory: object, unit: float = MIB) -> dict[int, GpuMemory]:
 
 
 def total_in_use(memory: object, unit: float = MIB) -> float | None:
-    """Return the bytes in use over all GPUs, for those who want one number; None if no GPU tells."""
+    """Return the bytes in use over all GPUs; None if no GPU reports any."""
     taken = [figures.in_use for figures in by_gpu(memory, unit).values()]
     known = [value for value in taken if value is not None]
     return sum(known) if known else None
 
 
 def _parts(memory: object) -> list[tuple[int, object]]:
-    """Return what is said about each GPU."""
+    """Return the reported figures of each GPU."""
     if isinstance(memory, Mapping):
         parts: list[tuple[int, object]] = []
         for key, part in memory.items():
@@ -121,7 +121,7 @@ def _first(part: Mapping[object, object], names: tuple[str, ...], unit: float) -
 
 
 def _size(value: object, factor: float) -> float | None:
-    """Return bytes; None for what is no size: no number, negative, not finite."""
+    """Return bytes; None for an invalid size: no number, negative, not finite."""
     if isinstance(value, (bool, str, bytes, bytearray)) or not isinstance(value, SupportsFloat):
         return None
     try:

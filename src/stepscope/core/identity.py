@@ -1,4 +1,4 @@
-"""Say which run, which rank and which attempt a process is, from its environment alone and without any I/O.
+"""Find out which run, rank and attempt a process is, from its environment alone and without any I/O.
 
 Every rank of one job computes the same run id, so that no rank has to ask another. The order is: the argument, the
 variable STEPSCOPE_RUN_ID, the launcher's job key, the launching process on this machine, else a new id.
@@ -40,9 +40,9 @@ class Process(NamedTuple):
     ppid: int
     """The parent, or for a `multiprocessing` child the process that asked for it (not the fork server)."""
     parent_start: str = ""
-    """Start of the parent in clock ticks since boot; empty where the system does not say."""
+    """Start of the parent in clock ticks since boot; "" where the system does not report it."""
     boot_id: str = ""
-    """This boot of this machine and this pid namespace; the host name where the system does not say."""
+    """This boot of this machine and this pid namespace; the host name where the system does not report them."""
     is_spawned: bool = False
     """Whether `multiprocessing` started it."""
     argv: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Process(NamedTuple):
 
     @classmethod
     def current(cls, proc: str = "/proc") -> Process:
-        """Read the facts of this process; what the system does not tell stays empty."""
+        """Read the facts of this process; unavailable ones stay empty."""
         family = sys.modules.get("multiprocessing.process")
         parent = family.parent_process() if family is not None else None
         ppid = os.getppid() if parent is None else int(parent.pid or os.getppid())
@@ -80,15 +80,15 @@ class Distributed(NamedTuple):
             return None  # half imported, or torn down meanwhile: no group to ask
 
 
-class Place(NamedTuple):
-    """Where a process stands among those of its job; None where nothing says so."""
+class RankPlace(NamedTuple):
+    """The place of a process in its job; None where unknown."""
 
     rank: int
     world_size: int
     local_rank: int | None
     node_rank: int | None
     is_known: bool
-    """Whether a launcher or a process group gave the rank; else it is rank 0 of 1 for want of better."""
+    """Whether a launcher or a process group gave the rank; else it defaults to rank 0 of 1."""
 
 
 class Identity(NamedTuple):
@@ -107,7 +107,7 @@ class Identity(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """A launcher and what it calls this job."""
+    """A launcher and its name for this job."""
 
     launcher: str
     parts: tuple[str, ...]
@@ -203,7 +203,7 @@ def _count(environ: Mapping[str, str], *names: str) -> int | None:
     return None
 
 
-def place_of(environ: Mapping[str, str], distributed: Distributed | None = None) -> Place:
+def place_of(environ: Mapping[str, str], distributed: Distributed | None = None) -> RankPlace:
     """Return where a process stands: the process group knows best, then torchrun, then SLURM, then MPI."""
     local = _count(environ, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
     node = _count(environ, "GROUP_RANK", "NODE_RANK")
@@ -220,8 +220,8 @@ def place_of(environ: Mapping[str, str], distributed: Distributed | None = None)
         node = _count(environ, "SLURM_NODEID") if node is None else node
     for rank, size in candidates:
         if rank is not None and size is not None and rank < size:
-            return Place(rank, size, local, node, is_known=True)
-    return Place(0, 1, local, node, is_known=False)
+            return RankPlace(rank, size, local, node, is_known=True)
+    return RankPlace(0, 1, local, node, is_known=False)
 
 
 def _slurm_step(environ: Mapping[str, str]) -> int | None:
@@ -243,8 +243,8 @@ def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
     return _count(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
 
 
-def _job_key(environ: Mapping[str, str], place: Place, process: Process) -> _Key | None:
-    """Return what the launcher calls this job, on every node alike."""
+def _job_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> _Key | None:
+    """Return the launcher's name for this job, the same on every node."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     ray = environ.get("RAY_JOB_ID")
     slurm = None if ray else _slurm_key(environ, process)
@@ -271,7 +271,7 @@ def _slurm_key(environ: Mapping[str, str], process: Process) -> _Key | None:
 
 
 def _is_interactive(environ: Mapping[str, str]) -> bool:
-    """Tell whether a person types commands into this job: it is never requeued, and it starts many runs."""
+    """Return whether a person types commands into this job: it is never requeued, and it starts many runs."""
     step = _count_wide(environ.get("SLURM_STEP_ID", ""))
     is_shell = step == SLURM_SPECIAL_STEP + 10  # 0xfffffffa, the interactive step of salloc
     return is_shell or "SLURM_PTY_PORT" in environ or environ.get("SLURM_JOB_NAME") in {"bash", "interactive", "zsh"}
@@ -289,7 +289,7 @@ def _program(process: Process) -> tuple[str, ...]:
     return tuple(shared)
 
 
-def _local_key(environ: Mapping[str, str], place: Place, process: Process) -> _Key | None:
+def _local_key(environ: Mapping[str, str], place: RankPlace, process: Process) -> _Key | None:
     """Return the launching process, which all ranks of this node share and no later launch repeats."""
     if "TORCHELASTIC_RUN_ID" in environ:
         return _Key("torchrun", process.parent_key())
@@ -311,7 +311,7 @@ def _new_id(now: float, token: str) -> str:
     return check_run_id(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{token}", "token=")
 
 
-def _scatter_warning(environ: Mapping[str, str], place: Place, key: _Key | None) -> tuple[str, ...]:
+def _scatter_warning(environ: Mapping[str, str], place: RankPlace, key: _Key | None) -> tuple[str, ...]:
     """Return the one warning for a job that falls into several runs; once per node, where ranks share a run."""
     remedy = f"set {RUN_ID_VARIABLE} to one value for all of them (or pass run_id=) to record one run"
     if key is None and place.world_size > 1:
@@ -333,8 +333,8 @@ def _scatter_warning(environ: Mapping[str, str], place: Place, key: _Key | None)
     return ()
 
 
-def _attempt(environ: Mapping[str, str], place: Place) -> int | None:
-    """Return restarts and requeues so far; None where nobody counts them."""
+def _attempt(environ: Mapping[str, str], place: RankPlace) -> int | None:
+    """Return restarts and requeues so far; None if not counted."""
     restarts = _count(environ, "TORCHELASTIC_RESTART_COUNT")
     requeues = _count(environ, "SLURM_RESTART_COUNT")
     if restarts is None and requeues is None:
@@ -350,7 +350,7 @@ def _start_of(pid: int, proc: str) -> str:
     try:
         with Path(proc, str(pid), "stat").open("rb") as file:
             return file.read(4096).rpartition(b")")[2].split()[19].decode("ascii", "replace")
-    except (OSError, IndexError):  # it is gone, or not ours to look at: the identity does without
+    except (OSError, IndexError):  # it is gone, or not ours to read: the identity works without it
         return ""
 
 

@@ -54,7 +54,7 @@ _MEASURES = {
 _MEASURES["%"] = 1 / PERCENT
 
 
-class Kind(NamedTuple):
+class ValueKind(NamedTuple):
     """One kind of value."""
 
     name: str
@@ -88,7 +88,7 @@ def parse_float(value: object) -> float:
 
 
 def parse_text(value: object) -> str:
-    """Return text as it is."""
+    """Return text unchanged."""
     if not isinstance(value, str):
         raise ValueError("not a text")  # noqa: TRY004 - one exception type for every kind
     return str(value)
@@ -121,7 +121,7 @@ def parse_gibibytes(value: object) -> float:
 def parse_fraction(value: object) -> float:
     """Return a share from 0 to 1: 0.9, "90%", or 90, which can only be percent.
 
-    A plain number between 1 and 2 is refused: nobody can tell 150 % from 1.5 %.
+    A plain number between 1 and 2 is refused: it could be 150 % or 1.5 %.
     """
     hint = "not a fraction (0 to 1) or a percentage (2 to 100, or any with a % sign)"
     number, is_percent = _share(value, hint)
@@ -143,7 +143,7 @@ def parse_rise(value: object) -> float:
 
 
 def _share(value: object, hint: str) -> tuple[float, bool]:
-    """Return a number as it is written, and whether a percent sign follows it."""
+    """Return a number as written, and whether a percent sign follows it."""
     is_percent = isinstance(value, str) and value.rstrip().endswith("%")
     return float(_quantity(value, {"": 1.0, "%": 1.0}, hint)), is_percent
 
@@ -246,17 +246,17 @@ def _each(value: object, parse: Callable[[object], T], hint: str) -> list[T]:
     return [parse(item) for item in value]
 
 
-SWITCH = Kind("switch", parse_switch)
-INTEGER = Kind("integer", parse_integer)
-FLOAT = Kind("number", parse_float)
-TEXT = Kind("text", parse_text)
-PATH = Kind("path", parse_path)
-DURATION = Kind("duration", parse_duration)
-SIZE = Kind("size", parse_size, show_size)
-GIBIBYTES = Kind("size in GiB", parse_gibibytes)
-FRACTION = Kind("fraction", parse_fraction)
-RISE = Kind("growth", parse_rise)
-MEASURE = Kind("number or quantity", parse_measure)
-TEXTS = Kind("list of texts", parse_texts)
-INTEGERS = Kind("list of integers", parse_integers)
-LIST = Kind("list", parse_list)
+SWITCH = ValueKind("switch", parse_switch)
+INTEGER = ValueKind("integer", parse_integer)
+FLOAT = ValueKind("number", parse_float)
+TEXT = ValueKind("text", parse_text)
+PATH = ValueKind("path", parse_path)
+DURATION = ValueKind("duration", parse_duration)
+SIZE = ValueKind("size", parse_size, show_size)
+GIBIBYTES = ValueKind("size in GiB", parse_gibibytes)
+FRACTION = ValueKind("fraction", parse_fraction)
+RISE = ValueKind("growth", parse_rise)
+MEASURE = ValueKind("number or quantity", parse_measure)
+TEXTS = ValueKind("list of texts", parse_texts)
+INTEGERS = ValueKind("list of integers", parse_integers)
+LIST = ValueKind("list", parse_list)

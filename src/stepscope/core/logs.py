@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from stepscope.core.redact import jsonable, redact, redact_text
 from stepscope.core.trace_context import TraceContext, of_rank, parse
+from stepscope.core.walls import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,14 +29,14 @@ REQUEST: ContextVar[TraceContext | None] = ContextVar("stepscope_request", defau
 """The request that this thread or task works on."""
 
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; the rest is what the program added by `extra=`."""
+"""Fields that every record has; the rest was added by the program with `extra=`."""
 RESERVED = frozenset(
     {
         *("time", "level", "logger", "message", "run", "rank", "exception", "traceback", "stack"),
         *("trace_id", "span_id", "trace_flags", "parent_span_id", "run_trace_id"),
     }
 )
-"""Fields of our own; one that the program adds under such a name gets an underscore behind it."""
+"""Fields of our own; a program's field of the same name gets a trailing underscore."""
 
 
 class LoggedRun(Protocol):
@@ -54,14 +55,14 @@ class JsonFormatter(logging.Formatter):
         Args:
             run_id: the run, from which the trace follows.
             rank: of this process.
-            environ: where TRACEPARENT is looked for; of this process if omitted.
+            environ: has TRACEPARENT; the environment of this process if omitted.
         """
         super().__init__()
         self.run_id, self.rank = run_id, rank
         self.context = of_rank(run_id, rank, environ)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one record as a line, without its end. Whatever was logged, this does not raise."""
+        """Return one record as a line, without its end. Never raises."""
         request = REQUEST.get()
         context = request or self.context
         fields: dict[str, Any] = {
@@ -86,7 +87,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields, allow_nan=False)
 
     def _failure(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Return what is known of an exception, and the stack if one was asked for."""
+        """Return the facts of an exception, and the stack if one was asked for."""
         found: dict[str, Any] = {}
         if record.exc_info and record.exc_info[0] is not None:
             found["exception"] = record.exc_info[0].__name__
@@ -106,7 +107,7 @@ def attach(
     stream: TextIO | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> logging.Handler:
-    """Write what a logger gets as JSON lines of a run; return the handler, which `removeHandler` takes away.
+    """Write the records of a logger as JSON lines of a run; return the handler, for `removeHandler`.
 
     Called again for the same logger, it takes the place of the former one: no line comes twice.
 
@@ -115,7 +116,7 @@ def attach(
         run: what `stepscope.init` returned.
         path: a file to append to, made for its owner alone; else `stream`.
         stream: where to write without a path; standard error if omitted.
-        environ: where TRACEPARENT is looked for; of this process if omitted.
+        environ: has TRACEPARENT; the environment of this process if omitted.
 
     Raises:
         OSError: the file cannot be opened.
@@ -140,7 +141,7 @@ def request(traceparent: str | None = None, *, within: TraceContext | None = Non
     """Mark the lines of this thread or task as those of one request; yields its place, to be handed on.
 
     Args:
-        traceparent: header of the request; its trace goes on. One that is absent or broken is ignored.
+        traceparent: header of the request, whose trace is continued. An absent or broken one is ignored.
         within: the place that the request is a part of otherwise, as `JsonFormatter.context`.
     """
     around = parse(traceparent) or within or REQUEST.get()
@@ -153,10 +154,10 @@ def request(traceparent: str | None = None, *, within: TraceContext | None = Non
 
 
 def _message(record: logging.LogRecord) -> str:
-    try:
-        return record.getMessage()
-    except Exception as error:  # noqa: BLE001 - arguments that do not fit, or `__str__` of a user's object: said in the line
-        return f"{jsonable(record.msg)} <unreadable arguments: {type(error).__name__}>"
+    """Return the text of a record, also if its arguments do not fit or cannot be shown."""
+    return attempt(
+        record.getMessage, lambda error: f"{jsonable(record.msg)} <unreadable arguments: {type(error).__name__}>"
+    )
 
 
 def _moment(seconds: float) -> str:

@@ -1,11 +1,13 @@
 """Clean metric names: any object in, a short printable text out, and never an exception.
 
-A name is text and nothing else: it never becomes a path, so `../` needs no care. A cleaned name is clean.
+A name is only text: it never becomes a path, so `../` is harmless. A cleaned name stays the same when cleaned again.
 """
 
 from __future__ import annotations
 
 import re
+
+from stepscope.core.walls import attempt
 
 MAX_LENGTH = 256
 """Characters of the longest name."""
@@ -26,14 +28,14 @@ REMEDIES = {
     EMPTY: "a value without a metric name was refused; give it a name",
     UNREADABLE: "a metric name could not be converted to text and its value was refused; pass a str",
 }
-"""What to tell the user, once per kind of problem."""
+"""The notice for the user, once per kind of problem."""
 
 UNSAFE = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # controls, NUL among them
     "\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction marks and overrides, zero-width space
     "\u2028\u2029\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # line separators, invisible operators
-    "\U000e0000-\U000e007f"  # tag characters: text that nobody sees
+    "\U000e0000-\U000e007f"  # tag characters: invisible text
     "\ud800-\udfff"  # lone surrogates: not encodable
     "]"
 )
@@ -42,7 +44,7 @@ UNSAFE = re.compile(
 def clean(name: object) -> tuple[str, str | None]:
     """Return the name as it is recorded and the kind of problem it had; an empty name means refused.
 
-    Names that differ only in what is replaced become one; names that differ only past the cut stay distinct.
+    Names that differ only in replaced characters become one; names that differ only after the cut stay distinct.
     """
     if type(name) is str and 0 < len(name) <= MAX_LENGTH and name.isascii() and name.isprintable():
         text = name.strip()
@@ -58,15 +60,14 @@ def clean(name: object) -> tuple[str, str | None]:
 
 
 def _text_of(name: object) -> tuple[str, str | None]:
-    """Return any object as exact `str`; foreign code runs here, whatever it raises."""
-    try:
-        if issubclass(type(name), str):
-            return str.__str__(name), None
-        if isinstance(name, (bytes, bytearray)):
-            return name.decode("utf-8", "replace"), NOT_TEXT
-        return str.__str__(str(name)), NOT_TEXT
-    except Exception:  # noqa: BLE001  `__str__` of a user's object may raise anything, and log() must not
-        return "", UNREADABLE
+    """Return any object as exact `str`, and its problem; `__str__` of a user's object may raise anything."""
+    if issubclass(type(name), str):
+        return str.__str__(name), None
+    return attempt(lambda: (_decoded(name), NOT_TEXT), lambda _: ("", UNREADABLE))
+
+
+def _decoded(name: object) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, (bytes, bytearray)) else str.__str__(str(name))
 
 
 def _digest(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What the parameters of a model are called, whatever a wrapper has made of their names."""
+"""The names of a model's parameters, without the prefixes that wrappers add."""
 
 from __future__ import annotations
 

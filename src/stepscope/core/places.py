@@ -1,4 +1,4 @@
-"""Where the files between processes lie: rings in shared memory or on local disk, locks in a private directory."""
+"""The locations of files between processes: rings in shared memory or on local disk, locks in a private directory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directory below it is made 
 RING_SUFFIX, SCHEMA_SUFFIX, STACKS_SUFFIX, REQUEST_SUFFIX = ".ring", ".schema", ".stacks", ".request"
 SPILL_SUFFIX, WAKE_SUFFIX = ".spill", ".wake"
 ALERTING_SUFFIX, NOTICE_SUFFIX = ".alerting", ".notice"
-"""What was set of the alerts, addresses with their secrets among it: for the watcher alone, and gone with the ring."""
+"""The alert settings, with addresses and their secrets: for the watcher alone, and removed with the ring."""
 WATCHER_LOCK, SEAL_LOCK = "watcher.lock", "seal.lock"
 HELD: set[Path] = set()
-"""Rings that this process writes. To open one again and close it would give up its lock (POSIX), so nobody does."""
+"""Rings that this process writes. Opening and closing one again would release its lock (POSIX), so nothing does."""
 
 
 class Places(NamedTuple):
-    """The private directories of this user on this machine; `shared` is None where there is no shared memory."""
+    """The private directories of this user on this machine; `shared` is None without shared memory."""
 
     shared: Path | None
     disk: Path
@@ -79,7 +79,7 @@ def find_places(
 
 
 def shared_root(override: str = "", shared_memory: Path = SHARED_MEMORY) -> Path:
-    """Return where rings go in shared memory; `override` is what STEPSCOPE_RUNTIME_DIR says."""
+    """Return the folder for rings in shared memory; `override` is the value of STEPSCOPE_RUNTIME_DIR."""
     suffix = f"-{_digest(override)}" if override else ""
     return shared_memory / f"stepscope-{os.getuid()}{suffix}"
 
@@ -114,7 +114,7 @@ def private_directory(path: Path) -> Path:
     """Make `path` a directory that only this user can enter; refuse one that another user owns.
 
     Raises:
-        OSError: it is a link, belongs to somebody else, or cannot be made.
+        OSError: it is a link, has another owner, or cannot be made.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = path.lstat()

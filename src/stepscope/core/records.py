@@ -1,6 +1,6 @@
 """The layout of a record in a ring, and the one reader for it: by group, by row, or as numpy columns.
 
-A training logs the same kinds of rows again and again. Such rows lie at even distances, so the heads of all rows of one
+A training logs the same kinds of rows again and again. Such rows are evenly spaced, so the heads of all rows of one
 kind form a column of words that is read and compared as a whole: walking a million records one by one would take
 Python a second. docs/format.md describes the layout for people.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from stepscope.core.columns import Schema, SchemaTable
+    from stepscope.core.columns import RowSchema, SchemaTable
 
 RECORD = struct.Struct("<IIQqq")
 """Head of a record: length in bytes, schema id, sequence, monotonic time in ns, step."""
@@ -48,7 +48,7 @@ class Group(NamedTuple):
     offset: int
     """Of the first record, in bytes."""
     stride: int
-    """Bytes from one record to the next; other records may lie in between."""
+    """Bytes from one record to the next; other records may be in between."""
     size: int
     """Number of records."""
     length: int
@@ -145,17 +145,17 @@ def first_head(data: bytes) -> Head:
 
 
 def payload(data: bytes, offset: int, *, checked: bool) -> bytes:
-    """Return the bytes of a record behind its head, without its checksum if it is `checked`."""
+    """Return the bytes of a record after its head, without its checksum if it is `checked`."""
     length = PAD.unpack_from(data, offset)[0]
     return data[offset + RECORD.size : offset + length - (CHECKSUM.size if checked else 0)]
 
 
-def row_values(data: bytes, offset: int, schema: Schema) -> dict[str, float]:
+def row_values(data: bytes, offset: int, schema: RowSchema) -> dict[str, float]:
     """Return the values of a row by name, durations in seconds; {} if the schema does not fit the row."""
     try:
         values = struct.unpack_from(f"<{schema.kinds}", data, offset + RECORD.size)
     except struct.error:
-        return {}  # whoever reads the run counts such rows
+        return {}  # a reader of the run counts such rows
     return {
         name: value / NS if kind == "q" else value
         for name, kind, value in zip(schema.names, schema.kinds, values, strict=False)

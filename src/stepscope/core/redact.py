@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.strict_json import word
+from stepscope.core.walls import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -30,7 +31,7 @@ MAX_CHARACTERS = 128 * 1024
 """Characters that one conversion keeps in all."""
 
 MAX_ARRAY = 64
-"""Elements of the largest array whose values are configuration and no data."""
+"""Elements of the largest array that counts as configuration, not data."""
 
 STRONG = re.compile(
     r"passw(?:or)?d|passphrase|passcode|secret|credential|apikey|authtoken|accesstoken|accesskey|privatekey|"
@@ -128,7 +129,7 @@ SHAPES = {
     "AGE-SECRET-KEY-1": "[A-Z0-9]{20,}",
     "dp.": r"[a-z]{2}\.[A-Za-z0-9]{20,}",
 }
-"""Tokens that say by themselves what they are: how they start, and what follows."""
+"""Tokens that are recognised by themselves: their start, and what follows."""
 
 TELEGRAM = "[0-9]{8,10}:[A-Za-z0-9_-]{30,}"
 
@@ -154,7 +155,7 @@ VALUE = re.compile(r"(\\?\")[^\"]*|(\\?')[^']*|[^\s\"'&;,})\]]+")
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a configuration key, variable or option of this name holds a secret."""
+    """Return whether a configuration key, variable or option of this name holds a secret."""
     return _strength(name) > 0
 
 
@@ -175,13 +176,13 @@ def _strength(name: str) -> int:
 
 
 def _is_key(words: list[str]) -> bool:
-    """Tell whether the words end in `<owner> key`, with at most one tail such as `id`."""
+    """Return whether the words end in `<owner> key`, with at most one tail such as `id`."""
     body = words[:-1] if words[-1] in KEY_TAILS else words
     return len(body) > 1 and body[-1] in {"key", "keys"} and body[-2] in KEY_OWNERS
 
 
 def _is_token(words: list[str]) -> bool:
-    """Tell whether the words end in a token that opens a door: any singular one that is no piece of text."""
+    """Return whether the words end in a token that grants access: any singular one that is not a piece of text."""
     body = words[:-1] if words[-1] in {"value", "string"} else words
     if body[-1:] == ["token"]:
         return len(body) == 1 or body[-2] not in PLAIN_TOKENS
@@ -189,7 +190,7 @@ def _is_token(words: list[str]) -> bool:
 
 
 def _hides(name: str, value: Any) -> bool:
-    """Tell whether the value of that name is to be hidden; absence and switches tell nothing and are kept."""
+    """Return whether the value of that name is hidden; None and switches reveal nothing and are kept."""
     if value is None or isinstance(value, bool) or (isinstance(value, str) and value in {"", REDACTED}):
         return False
     strength = _strength(name)
@@ -297,7 +298,7 @@ def jsonable(value: Any, depth: int = 8, size: int = 2000) -> Any:
 
 
 class _Plain:
-    """One conversion: counts what may still be kept and knows which objects it is inside of."""
+    """One conversion: counts what may still be kept and tracks the objects it is inside of."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -307,15 +308,12 @@ class _Plain:
     def convert(self, value: Any, depth: int) -> Any:
         """Return one value as plain data; the one place where foreign code may raise."""
         self._left -= 1
-        try:
-            if id(value) in self._inside:
-                return "<cycle>"
-            return self._known(value, depth)
-        except Exception as error:  # noqa: BLE001  attributes and methods of a user's object may raise anything
-            return f"<unreadable: {type(error).__name__}>"
+        if id(value) in self._inside:
+            return "<cycle>"
+        return attempt(lambda: self._known(value, depth), lambda error: f"<unreadable: {type(error).__name__}>")
 
     def _known(self, value: Any, depth: int) -> Any:
-        """Return a scalar as it is, and what holds others one level down."""
+        """Return a scalar unchanged, and convert a container one level down."""
         if value is None or value is True or value is False:
             return value
         if isinstance(value, enum.Enum):
@@ -388,7 +386,7 @@ class _Plain:
 
 
 class _Unreadable:
-    """Stands for an attribute or item whose access raised, so that the others are still read."""
+    """Replaces an attribute or item whose access raised, so that the others are still read."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -400,10 +398,8 @@ class _Unreadable:
 
 
 def _reach(read: Any, key: Any) -> Any:
-    try:
-        return read(key)
-    except Exception as error:  # noqa: BLE001  a property, or an interpolation that cannot be resolved
-        return _Unreadable(error)
+    """Return `read(key)`; it may run a property, or an interpolation that cannot be resolved."""
+    return attempt(lambda: read(key), _Unreadable)
 
 
 def _pairs_of(value: Any, limit: int) -> Iterator[tuple[Any, Any]] | None:
@@ -456,7 +452,7 @@ def _qualified(value: Any) -> str:
 
 
 def _opaque(value: Any) -> str:
-    """Return the text of an object that says what it is, such as a dtype or a date; else its type."""
+    """Return the text of an object that describes itself, such as a dtype or a date; else its type."""
     kind = type(value)
     has_text = any({"__str__", "__repr__"} & vars(owner).keys() for owner in kind.__mro__[:-1])
     return _short(str(value)) if has_text and not callable(value) else f"<{_qualified(kind)}>"

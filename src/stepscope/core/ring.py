@@ -1,11 +1,11 @@
 """The ring between a trainer and its watcher: the layout of the file, and how to read it from outside.
 
 A ring is a file of fixed size in shared memory with one writer (a rank of the training) and one reader
-(its watcher, or a salvager when both are gone). docs/reference/format.md describes it. What does not fit during a
-burst goes to a spill file beside it, segment by segment (`core.spill`).
+(its watcher, or a salvager when both are gone). docs/reference/format.md describes it. Rows that do not fit during a
+burst go to a spill file, segment by segment (`core.spill`).
 
 Positions are absolute: they count bytes since the ring was made and never go back. The byte at position
-p lies at ``HEADER_BYTES + p % capacity``. A record never straddles two segments.
+p is at ``HEADER_BYTES + p % capacity``. A record never straddles two segments.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ STATE_RUNNING, STATE_FINISHED, STATE_FAILED, STATE_EXITED = 1, 2, 3, 4
 STATE_NAMES = {STATE_RUNNING: "running", STATE_FINISHED: "finished", STATE_FAILED: "failed", STATE_EXITED: "finished"}
 
 LONG_PHASES = {"evaluation": 1, "validation": 1, "eval": 1, "checkpoint": 2, "checkpointing": 2, "compile": 3}
-"""Phases that may last for minutes, by the name that the program gives them; the header says which one is open."""
+"""Phases that may last for minutes, by the program's name for them; the header has the one that is open."""
 PHASE_NAMES = ("", "evaluation", "checkpoint", "compile")
 NO_STEP = records.NO_STEP
 """Step of a row that belongs to no step."""
 
 
-class Identity(NamedTuple):
-    """Who writes a ring: enough to decode it and to file its rows after everybody died."""
+class RingIdentity(NamedTuple):
+    """The writer of a ring: enough to decode the ring and to file its rows after every process died."""
 
     run_path: str
     rank: int
@@ -73,7 +73,7 @@ class Identity(NamedTuple):
         return struct.pack("<II", len(text), zlib.crc32(text)) + text
 
     @classmethod
-    def decode(cls, data: bytes) -> Identity:
+    def decode(cls, data: bytes) -> RingIdentity:
         """Read the identity from the bytes at IDENTITY_OFFSET; raise ValueError if they are damaged."""
         length, crc = struct.unpack_from("<II", data) if len(data) >= 8 else (-1, 0)
         text = data[8 : 8 + length]
@@ -89,7 +89,7 @@ def segment_bytes(ring_bytes: int) -> int:
 
 
 class Piece(NamedTuple):
-    """Whole records that lie one after another in one segment, as they are."""
+    """Whole records that follow each other in one segment, unchanged."""
 
     position: int
     data: bytes
@@ -123,10 +123,10 @@ class RingReader:
         if os.fstat(descriptor).st_size < HEADER_BYTES + self.capacity:
             raise ValueError("the ring was truncated")
         self.checked = bool(head[WORD_CHECKED])
-        self.identity = Identity.decode(os.pread(descriptor, HEADER_BYTES - IDENTITY_OFFSET, IDENTITY_OFFSET))
+        self.identity = RingIdentity.decode(os.pread(descriptor, HEADER_BYTES - IDENTITY_OFFSET, IDENTITY_OFFSET))
 
     def words(self) -> tuple[int, ...]:
-        """Return all header words at this moment."""
+        """Return the current header words."""
         data = os.pread(self._descriptor, WORDS * 8, 0)
         if len(data) < WORDS * 8:
             raise ValueError("the ring was truncated")
@@ -143,7 +143,7 @@ class RingReader:
     def read(self, cursor: int, limit: int = 1 << 20) -> tuple[list[Piece], int]:
         """Return the published records from `cursor` on, about `limit` bytes of them, and the next cursor.
 
-        What the writer lapped is left out; the gap shows in the sequence of the records.
+        Records that the writer lapped are left out; the gap shows in the sequence of the records.
 
         Raises:
             ValueError: the ring was truncated, or its header is damaged.
@@ -166,7 +166,7 @@ class RingReader:
             oldest = words[WORD_OLDEST]
             if first >= oldest or words[WORD_SPILL_END] <= first or self.spill is None:
                 return [piece for piece in pieces if piece.position >= oldest and piece.data], max(position, oldest)
-            cursor = first  # what was lapped meanwhile lies in the spill file now
+            cursor = first  # the lapped records are in the spill file now
         return [], cursor
 
     def _read_ring(self, position: int, head: int, limit: int) -> tuple[list[Piece], int]:
@@ -188,7 +188,7 @@ class RingReader:
         return pieces, position
 
     def whole_records(self, data: bytes) -> tuple[bytes, bool]:
-        """Cut the padding at a segment's end and what does not look like a record; say if all was understood."""
+        """Cut the padding at a segment's end and anything that is not a record; return whether all was understood."""
         end, complete = records.whole_records(data)
         if not self.checked:
             return data[:end], complete

@@ -1,6 +1,6 @@
 """The settings of Stepscope: the keys of each section, their compatible spellings, and implied defaults.
 
-`default_schema` combines them. When a part is built, its keys move from `PLANNED` to its own section.
+`default_schema` puts them together. Every key here is read somewhere (tests/core/test_settings_used.py).
 """
 
 # ruff: noqa: FBT003 - a table, where true and false are defaults
@@ -23,9 +23,8 @@ from stepscope.core.kinds import (
     SWITCH,
     TEXT,
     TEXTS,
-    Kind,
 )
-from stepscope.core.schema import SECTIONS, Implication, Key, Schema
+from stepscope.core.schema import Implication, Key, SettingsSchema
 from stepscope.core.spellings import ALIASES
 
 BUILT = (
@@ -379,32 +378,37 @@ WEB = (
 )
 
 
-def planned(path: str, kind: Kind, default: object, text: str, unit: str = "") -> Key:
-    """Return a key of a part that is not built yet."""
-    return Key(path, kind, default, unit, text, status="planned")
-
-
-PLANNED = (
-    planned("exporters.csv.enabled", SWITCH, False, "write the machine's samples as CSV, one file per epoch"),
-    planned("exporters.csv.dir", PATH, "resource_logs", "folder of the CSV files"),
-    planned("callbacks.throughput_monitor.enabled", SWITCH, True, "false turns the callback into a no-op"),
-    planned("callbacks.throughput_monitor.log_interval", INTEGER, 1, "interval of console lines", "epochs"),
-    planned("callbacks.throughput_monitor.track_memory", SWITCH, True, "report memory"),
-    planned("callbacks.throughput_monitor.track_timing", SWITCH, True, "report batch times"),
-    planned(
-        "callbacks.profiler.enabled", SWITCH, False, "run the profiler; off by default because it slows training down"
+CALLBACKS = (
+    Key(
+        "exporters.csv.enabled",
+        SWITCH,
+        True,
+        "",
+        "let ResourceMonitorCallback write its samples as CSV, one file per epoch",
     ),
-    planned("callbacks.profiler.profile_epochs", INTEGERS, (1, 5, 10), "epochs to profile"),
-    planned("callbacks.profiler.profile_steps", INTEGER, 100, "steps to profile in each of these epochs", "steps"),
-    planned("callbacks.profiler.warmup_steps", INTEGER, 5, "steps before profiling starts", "steps"),
-    planned("callbacks.profiler.activities", TEXTS, ("cpu", "cuda"), "devices to profile; missing devices are skipped"),
-    planned("callbacks.profiler.record_shapes", SWITCH, True, "record the shapes of tensors"),
-    planned("callbacks.profiler.with_stack", SWITCH, False, "record stacks: slower, but more detail"),
-    planned("callbacks.profiler.output_dir", PATH, "profiler_traces", "folder of the traces"),
-    planned("callbacks.profiler.export_chrome_trace", SWITCH, True, "write Chrome traces"),
-    planned("callbacks.profiler.log_top_k_ops", INTEGER, 15, "slowest operations to print", "operations"),
-    planned("callbacks.resource_monitor.enabled", SWITCH, True, "false turns the callback into a no-op"),
-    planned("callbacks.resource_monitor.log_interval", INTEGER, 10, "interval of console lines", "batches"),
+    Key("exporters.csv.dir", PATH, "resource_logs", "", "folder of these CSV files"),
+    Key("callbacks.throughput_monitor.enabled", SWITCH, True, "", "false turns the callback into a no-op"),
+    Key("callbacks.throughput_monitor.log_interval", INTEGER, 1, "epochs", "interval of reports on the console"),
+    Key("callbacks.throughput_monitor.track_memory", SWITCH, True, "", "report memory"),
+    Key("callbacks.throughput_monitor.track_timing", SWITCH, True, "", "report batch times"),
+    Key(
+        "callbacks.profiler.enabled",
+        SWITCH,
+        False,
+        "",
+        "run the profiler; off by default because it slows training down",
+    ),
+    Key("callbacks.profiler.profile_epochs", INTEGERS, (1, 5, 10), "", "epochs to profile"),
+    Key("callbacks.profiler.profile_steps", INTEGER, 100, "steps", "steps to profile in each of these epochs"),
+    Key("callbacks.profiler.warmup_steps", INTEGER, 5, "steps", "warm-up steps before profiling starts"),
+    Key("callbacks.profiler.activities", TEXTS, ("cpu", "cuda"), "", "devices to profile; missing devices are skipped"),
+    Key("callbacks.profiler.record_shapes", SWITCH, True, "", "record the shapes of tensors"),
+    Key("callbacks.profiler.with_stack", SWITCH, False, "", "record stacks: slower, but more detail"),
+    Key("callbacks.profiler.output_dir", PATH, "profiler_traces", "", "folder of the traces"),
+    Key("callbacks.profiler.export_chrome_trace", SWITCH, True, "", "write Chrome traces"),
+    Key("callbacks.profiler.log_top_k_ops", INTEGER, 15, "operations", "slowest operations to print"),
+    Key("callbacks.resource_monitor.enabled", SWITCH, True, "", "false turns the callback into a no-op"),
+    Key("callbacks.resource_monitor.log_interval", INTEGER, 10, "batches", "interval of reports on the console"),
 )
 
 IMPLICATIONS = (
@@ -434,16 +438,14 @@ IMPLICATIONS = (
 )
 
 
-def default_schema() -> Schema:
-    """Return a new schema with all settings of this version."""
-    schema = Schema()
-    built = ("recorder", "samplers", "watcher", "store", "alerting", "ledger", "web")
-    for section in built:
-        keys = (*BUILT, *WATCH, *SAMPLERS, *ALERTING, *LEDGER, *WEB)
-        schema.register(section, [key for key in keys if key.path.startswith(f"{section}.")])
-    schema.plan((*PROMETHEUS, *TENSORBOARD))
-    schema.plan(PLANNED, open_sections=set(SECTIONS) - {*built, "callbacks"})
-    schema.free("targets", MEASURE)
-    schema.alias(*ALIASES)
-    schema.imply(*IMPLICATIONS)
-    return schema
+KEYS = (*BUILT, *WATCH, *SAMPLERS, *ALERTING, *LEDGER, *WEB, *PROMETHEUS, *TENSORBOARD, *CALLBACKS)
+
+
+def default_schema() -> SettingsSchema:
+    """Return the schema of this version."""
+    return SettingsSchema(
+        keys={key.path: key for key in KEYS},
+        aliases={alias.path: alias for alias in ALIASES},
+        implications=IMPLICATIONS,
+        free_sections={"targets": MEASURE},
+    )

@@ -1,4 +1,4 @@
-"""Start our own programs beside the training, whatever lies in the user's working directory or path."""
+"""Starts our own programs next to the training, independent of the user's working directory and path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ second interpreter, for containers without one, in 10."""
 
 
 class SpawnError(Exception):
-    """No process can be started here; the text says why."""
+    """No process can be started here; the text has the reason."""
 
 
 def arguments(module: str, *values: str) -> list[str]:
@@ -65,7 +65,7 @@ def _absolute(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def interpreter() -> str:
-    """Return the path of the running interpreter; raise SpawnError where there is none, as in an embedding program."""
+    """Return the path of the running interpreter; raise SpawnError without one, as in an embedding program."""
     if not sys.executable or not os.access(sys.executable, os.X_OK):
         raise SpawnError("this process does not know its Python interpreter")
     if not (Path(__file__).resolve().parents[1] / "__init__.py").is_file():
@@ -97,10 +97,10 @@ def _pidfd() -> int | None:
 
 
 def start_detached(module: str, *values: str) -> None:
-    """Start `module` so that it belongs to nobody: no child, no terminal, no open file of ours.
+    """Start `module` fully detached: not a child, no terminal, no open file of ours.
 
-    Its standard input is a pidfd of this process where the system has such: whatever happens, and however soon, it can
-    tell how we ended. Takes a few ms, until the first of two forks has happened.
+    Its standard input is a pidfd of this process where the system supports that, so that it can always find out how we
+    ended. Takes a few ms, until the first of two forks has happened.
 
     Raises:
         SpawnError: no process can be started.
@@ -112,7 +112,7 @@ def start_detached(module: str, *values: str) -> None:
     if ourselves is not None:
         nowhere.append((os.POSIX_SPAWN_DUP2, ourselves, 0))
     try:
-        # A session of its own: a Ctrl-C at this moment, or a closed terminal, is not for us.
+        # A session of its own: a Ctrl-C now, or a closed terminal, does not reach us.
         first = os.posix_spawn(command[0], command, _absolute(os.environ), file_actions=nowhere, setsid=True)
     except (OSError, ValueError, NotImplementedError) as error:
         raise SpawnError(str(error)) from error

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepscope.core.kinds import MIB, parse_integer
-from stepscope.core.schema import Alias
+from stepscope.core.schema import KeyAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 ROW_BYTES = 128
-"""Ring memory, in bytes, that stands for one row of a `buffer_size`."""
+"""Ring memory, in bytes, for one row of a `buffer_size`."""
 
 CALLBACKS: Mapping[str, str] = {
     "ThroughputMonitorCallback": "throughput_monitor",
@@ -27,21 +27,21 @@ CALLBACKS: Mapping[str, str] = {
 
 
 def rows_to_bytes(value: object) -> int:
-    """Return the ring size in bytes for a buffer of so many rows: a power of two from 256 KiB to 64 MiB."""
+    """Return the ring size in bytes for a buffer of that many rows: a power of two from 256 KiB to 64 MiB."""
     rows = parse_integer(value)
     if rows < 1:
         raise ValueError("not a positive number of rows")
     return min(max(1 << (rows * ROW_BYTES - 1).bit_length(), MIB // 4), 64 * MIB)
 
 
-def _renamed(prefix: str, names: Mapping[str, str]) -> Iterable[Alias]:
-    return (Alias(f"{prefix}{name}", target) for name, target in names.items())
+def _renamed(prefix: str, names: Mapping[str, str]) -> Iterable[KeyAlias]:
+    return (KeyAlias(f"{prefix}{name}", target) for name, target in names.items())
 
 
-def _buffer(section: str) -> Iterable[Alias]:
+def _buffer(section: str) -> Iterable[KeyAlias]:
     note = f"rows x {ROW_BYTES} bytes, up to a power of two, 256 KiB to 64 MiB"
-    yield Alias(f"{section}.buffer_size", "recorder.ring_bytes", rows_to_bytes, note)
-    yield Alias(f"{section}.flush_interval", "watcher.sync_interval", None, "fdatasync; rows are written sooner")
+    yield KeyAlias(f"{section}.buffer_size", "recorder.ring_bytes", rows_to_bytes, note)
+    yield KeyAlias(f"{section}.flush_interval", "watcher.sync_interval", None, "fdatasync; rows are written sooner")
 
 
 MONITORING_ROOT = tuple(

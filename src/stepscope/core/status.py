@@ -1,4 +1,4 @@
-"""What the watcher can tell the person at the trainer's terminal: one word in the ring, one line on stderr."""
+"""Messages from the watcher to the trainer's terminal: one word in the ring, one line on stderr."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _MOST_WORDS = 2000
 
 
 def text_of(status: int, ring: Path | None = None) -> str:
-    """Return what a status means for people; empty if nothing. What the watcher wrote beside the ring says it best."""
+    """Return the message of a status, "" for none; the notice that the watcher wrote next to the ring comes first."""
     if status == UNTOLD and ring is not None:
         try:
             with ring.with_suffix(NOTICE_SUFFIX).open("rb") as file:

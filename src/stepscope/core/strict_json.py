@@ -1,4 +1,4 @@
-"""JSON that every reader takes: it has no NaN and no infinity."""
+"""Plain data as strict JSON, which has no NaN and no infinity."""
 
 from __future__ import annotations
 
@@ -21,9 +21,30 @@ def strict(value: Any, instead: Callable[[float], Any]) -> Any:
 
 
 def word(number: float) -> str:
-    """Return the word that JavaScript has for a number that is not finite."""
+    """Return JavaScript's word for a number that is not finite."""
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def null(_: float) -> None:
-    """Return what JSON has for a number that is not known."""
+    """Return None, which is null in JSON."""
+
+
+def flagged(value: Any) -> tuple[Any, list[dict[str, str]]]:
+    """Return plain data with None for numbers that are not finite, and where these were.
+
+    Each flag has `at`, an RFC 6901 pointer, and `value`, the number as text.
+    """
+    flags: list[dict[str, str]] = []
+    return _flagged(value, "", flags), flags
+
+
+def _flagged(value: Any, at: str, flags: list[dict[str, str]]) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        flags.append({"at": at, "value": repr(value)})
+        return None
+    if isinstance(value, dict):
+        keys = {key: str(key).replace("~", "~0").replace("/", "~1") for key in value}
+        return {key: _flagged(item, f"{at}/{keys[key]}", flags) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_flagged(item, f"{at}/{number}", flags) for number, item in enumerate(value)]
+    return value

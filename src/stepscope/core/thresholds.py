@@ -8,7 +8,7 @@ from stepscope.core.kinds import DURATION, FLOAT, FRACTION, INTEGER, RISE
 from stepscope.core.schema import Key
 
 if TYPE_CHECKING:
-    from stepscope.core.kinds import Kind
+    from stepscope.core.kinds import ValueKind
 
 PREFIX = "alerting.thresholds."
 
@@ -17,7 +17,7 @@ class Threshold(NamedTuple):
     """One threshold of the default profile."""
 
     name: str
-    kind: Kind
+    kind: ValueKind
     default: float
     unit: str
     help: str

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.signedinteger[Any]]
 
 OTHER = 0
-"""Kind of an event that is none of the following: marks, spans of the profiler itself, unknown things of the host."""
+"""Kind of all other events: marks, spans of the profiler itself, unknown events of the host."""
 OPERATOR = 1
 """Host: an operator of the framework."""
 ANNOTATION = 2
@@ -29,7 +29,7 @@ PYTHON = 3
 RUNTIME = 4
 """Host: a call of the device's runtime or driver: launches, copies, synchronisation, allocation."""
 OVERHEAD = 5
-"""Host: what the profiler itself cost."""
+"""Host: the cost of the profiler itself."""
 SYNC = 6
 """Device lane, but nothing runs: a stream or an event is waited for."""
 RANGE = 7
@@ -69,9 +69,9 @@ class Lane:
     pid: int | str
     tid: int | str
     process: str = ""
-    """What the trace calls the process, such as `python3` or `GPU 0`."""
+    """Name of the process in the trace, such as `python3` or `GPU 0`."""
     thread: str = ""
-    """What the trace calls the thread, such as `stream 7`."""
+    """Name of the thread in the trace, such as `stream 7`."""
     device: int = ABSENT
     """Number of the device; ABSENT on the host."""
     stream: int = ABSENT
@@ -90,7 +90,7 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the allocator reported, in order of time: one row per allocation (bytes > 0) or release (bytes < 0)."""
+    """The allocator's reports, in order of time: one row per allocation (bytes > 0) or release (bytes < 0)."""
 
     time: Numbers
     """ns on the clock of the trace."""
@@ -115,7 +115,7 @@ class Trace:
 
     file: str
     rank: int | None
-    """None if neither the trace nor its file name tells."""
+    """None if neither the trace nor its file name has it."""
     start: Numbers
     end: Numbers
     name: Codes
@@ -125,9 +125,9 @@ class Trace:
     lane: Codes
     """Place of its thread or stream in `lanes`."""
     correlation: Ids
-    """Joins a runtime call and what it started on the device; ABSENT."""
+    """Joins a runtime call and the work it started on the device; ABSENT."""
     external: Ids
-    """Joins an operator and what it started; ABSENT."""
+    """Joins an operator and the work it started; ABSENT."""
     names: list[str]
     words: list[str]
     """Texts of the columns in `texts`."""
@@ -140,14 +140,14 @@ class Trace:
     origin: int = 0
     """Time 0 in ns, as the trace's own clock counts (for most: since 1970 or since the machine started)."""
     base: int = 0
-    """ns to add to get the time since 1970 (`baseTimeNanoseconds`), 0 if the trace does not tell."""
+    """ns to add to get the time since 1970 (`baseTimeNanoseconds`), 0 if the trace does not have it."""
     world_size: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the trace says about itself: distributedInfo, deviceProperties, versions."""
+    """The trace's description of itself: distributedInfo, deviceProperties, versions."""
     thinned: bool = False
-    """Whether short host events were left out: what the host did in between is then not known."""
+    """Whether short host events were left out: the host's work in between is then unknown."""
     notes: tuple[str, ...] = ()
-    """What was left out or repaired, and why."""
+    """Everything that was left out or repaired, and why."""
 
     def __len__(self) -> int:
         """Return the number of events."""

@@ -46,9 +46,9 @@ class TraceContext(NamedTuple):
 
 
 def parse(header: str | None) -> TraceContext | None:
-    """Return the place that a `traceparent` names; None if there is none, or one to be ignored: it breaks the standard.
+    """Return the context of a `traceparent`; None if there is none, or it breaks the standard.
 
-    A version that is not known yet is read by the fields of the first, as the standard asks.
+    An unknown version is read with the fields of the first, as the standard requires.
     """
     text = (header or "").strip(" \t")
     found = _FIELDS.match(text)

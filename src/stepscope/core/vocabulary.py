@@ -27,7 +27,7 @@ class Metric(NamedTuple):
     help: str
 
 
-class Alias(NamedTuple):
+class MetricAlias(NamedTuple):
     """Another spelling of a metric."""
 
     name: str
@@ -158,56 +158,56 @@ METRICS: tuple[Metric, ...] = (
     Metric("stepscope/watcher_memory_bytes", "bytes", GAUGE, "Resident memory of the watcher."),
 )
 
-ALIASES: tuple[Alias, ...] = (
-    Alias("lr", "learning_rate"),
-    Alias("gradient_norm", "grad_norm"),
-    Alias("train_loss", "loss"),
-    Alias("train/loss", "loss"),
-    Alias("training_loss", "loss"),
-    Alias("acc", "accuracy"),
-    Alias("train_accuracy", "accuracy"),
-    Alias("training_epoch", "epoch"),
-    Alias("training_steps_total", "steps_total"),
-    Alias("batch_time", "step_seconds"),
-    Alias("step_time", "step_seconds"),
-    Alias("step_duration", "step_seconds"),
-    Alias("training_step_duration_seconds", "step_seconds"),
-    Alias("throughput", "samples_per_second"),
-    Alias("samples_per_sec", "samples_per_second"),
-    Alias("throughput_samples_per_sec", "samples_per_second"),
-    Alias("tokens_per_sec", "tokens_per_second"),
-    Alias("batches_per_second", "steps_per_second"),
-    Alias("cpu_percent", "cpu/usage_ratio", 0.01, "percent"),
-    Alias("cpu_usage_percent", "cpu/usage_ratio", 0.01, "percent"),
-    Alias("cpu_utilization", "cpu/usage_ratio"),
-    Alias("memory_percent", "memory/used_ratio", 0.01, "percent"),
-    Alias("memory_usage_percent", "memory/used_ratio", 0.01, "percent"),
-    Alias("memory_available_gb", "memory/available_bytes", GIB, "GiB"),
-    Alias("memory_peak_mb", "memory/peak_bytes", MIB, "MiB"),
-    Alias("peak_memory_mb", "memory/peak_bytes", MIB, "MiB"),
-    Alias("process/memory_bytes", "process/*/memory_bytes"),
-    Alias("cpu_memory_mb", "process/*/memory_bytes", MIB, "MiB"),
-    Alias("disk_read_mb_s", "disk/read_bytes_per_second", MIB, "MiB/second"),
-    Alias("gpu_memory_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
-    Alias("gpu_memory_used_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
-    Alias("memory_allocated", "gpu/*/memory_used_bytes", MIB, "MiB"),
-    Alias("gpu_memory_total_mb", "gpu/*/memory_total_bytes", MIB, "MiB"),
-    Alias("memory_allocated_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
-    Alias("memory_allocation_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
-    Alias("allocated_gb", "gpu/*/memory_allocated_bytes", GIB, "GiB"),
-    Alias("memory_reserved", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
-    Alias("memory_reserved_mb", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
-    Alias("reserved_gb", "gpu/*/memory_reserved_bytes", GIB, "GiB"),
-    Alias("max_memory_allocated", "gpu/*/memory_peak_bytes", MIB, "MiB"),
-    Alias("max_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
-    Alias("peak_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
-    Alias("gpu_utilization", "gpu/*/utilization_ratio", 0.01, "percent"),
-    Alias("gpu_utilization_percent", "gpu/*/utilization_ratio", 0.01, "percent"),
-    Alias("gpu_temperature", "gpu/*/temperature_celsius"),
-    Alias("gpu_temperature_celsius", "gpu/*/temperature_celsius"),
-    Alias("gpu_power_watts", "gpu/*/power_watts"),
-    Alias("gpu_power_draw_watts", "gpu/*/power_watts"),
-    Alias("gpu_fan_speed_percent", "gpu/*/fan_ratio", 0.01, "percent"),
+ALIASES: tuple[MetricAlias, ...] = (
+    MetricAlias("lr", "learning_rate"),
+    MetricAlias("gradient_norm", "grad_norm"),
+    MetricAlias("train_loss", "loss"),
+    MetricAlias("train/loss", "loss"),
+    MetricAlias("training_loss", "loss"),
+    MetricAlias("acc", "accuracy"),
+    MetricAlias("train_accuracy", "accuracy"),
+    MetricAlias("training_epoch", "epoch"),
+    MetricAlias("training_steps_total", "steps_total"),
+    MetricAlias("batch_time", "step_seconds"),
+    MetricAlias("step_time", "step_seconds"),
+    MetricAlias("step_duration", "step_seconds"),
+    MetricAlias("training_step_duration_seconds", "step_seconds"),
+    MetricAlias("throughput", "samples_per_second"),
+    MetricAlias("samples_per_sec", "samples_per_second"),
+    MetricAlias("throughput_samples_per_sec", "samples_per_second"),
+    MetricAlias("tokens_per_sec", "tokens_per_second"),
+    MetricAlias("batches_per_second", "steps_per_second"),
+    MetricAlias("cpu_percent", "cpu/usage_ratio", 0.01, "percent"),
+    MetricAlias("cpu_usage_percent", "cpu/usage_ratio", 0.01, "percent"),
+    MetricAlias("cpu_utilization", "cpu/usage_ratio"),
+    MetricAlias("memory_percent", "memory/used_ratio", 0.01, "percent"),
+    MetricAlias("memory_usage_percent", "memory/used_ratio", 0.01, "percent"),
+    MetricAlias("memory_available_gb", "memory/available_bytes", GIB, "GiB"),
+    MetricAlias("memory_peak_mb", "memory/peak_bytes", MIB, "MiB"),
+    MetricAlias("peak_memory_mb", "memory/peak_bytes", MIB, "MiB"),
+    MetricAlias("process/memory_bytes", "process/*/memory_bytes"),
+    MetricAlias("cpu_memory_mb", "process/*/memory_bytes", MIB, "MiB"),
+    MetricAlias("disk_read_mb_s", "disk/read_bytes_per_second", MIB, "MiB/second"),
+    MetricAlias("gpu_memory_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
+    MetricAlias("gpu_memory_used_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
+    MetricAlias("memory_allocated", "gpu/*/memory_used_bytes", MIB, "MiB"),
+    MetricAlias("gpu_memory_total_mb", "gpu/*/memory_total_bytes", MIB, "MiB"),
+    MetricAlias("memory_allocated_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
+    MetricAlias("memory_allocation_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
+    MetricAlias("allocated_gb", "gpu/*/memory_allocated_bytes", GIB, "GiB"),
+    MetricAlias("memory_reserved", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
+    MetricAlias("memory_reserved_mb", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
+    MetricAlias("reserved_gb", "gpu/*/memory_reserved_bytes", GIB, "GiB"),
+    MetricAlias("max_memory_allocated", "gpu/*/memory_peak_bytes", MIB, "MiB"),
+    MetricAlias("max_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
+    MetricAlias("peak_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
+    MetricAlias("gpu_utilization", "gpu/*/utilization_ratio", 0.01, "percent"),
+    MetricAlias("gpu_utilization_percent", "gpu/*/utilization_ratio", 0.01, "percent"),
+    MetricAlias("gpu_temperature", "gpu/*/temperature_celsius"),
+    MetricAlias("gpu_temperature_celsius", "gpu/*/temperature_celsius"),
+    MetricAlias("gpu_power_watts", "gpu/*/power_watts"),
+    MetricAlias("gpu_power_draw_watts", "gpu/*/power_watts"),
+    MetricAlias("gpu_fan_speed_percent", "gpu/*/fan_ratio", 0.01, "percent"),
 )
 
 UNIT_PREFIXES = {"phase/": "seconds"}
@@ -254,7 +254,7 @@ def pattern_of(name: str) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Say whether a name is one of a pattern's; a `*` stands for one part between slashes."""
+    """Return whether a name is one of a pattern's; a `*` stands for one part between slashes."""
     if "*" not in pattern:
         return pattern == name
     parts, given = pattern.split("/"), name.split("/")

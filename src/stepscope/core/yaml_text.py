@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 MAX_NODES = 20_000
-"""Values in a document, counted after its aliases are replaced by what they stand for."""
+"""Values in a document, counted after its aliases are expanded."""
 MAX_ALIASES = 100
 MAX_DIGITS = 300
-"""Characters beyond which a scalar is text, whatever it looks like."""
+"""Characters beyond which a scalar is always text."""
 
 _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -55,7 +55,7 @@ class Document:
     """Keys that stand twice in one mapping, with both lines; `data` has the first."""
 
 
-class Refusal(Exception):  # noqa: N818 - a verdict on the text; people see it as a UsageError that names the file
+class YamlRefusal(Exception):  # noqa: N818 - a verdict on the text; people see it as a UsageError that names the file
     """Why a text is not accepted, as a cause and a remedy."""
 
     def __init__(self, cause: str, remedy: str) -> None:
@@ -83,7 +83,7 @@ def read_file(path: Path) -> Document:
         raise UsageError(what, error.strerror or error, "check the path and its permissions") from error
     except ValueError as error:
         raise UsageError(what, "the path or the text in it is not valid UTF-8", "save it as UTF-8") from error
-    except Refusal as refusal:
+    except YamlRefusal as refusal:
         raise UsageError(what, refusal.cause, refusal.remedy) from refusal
 
 
@@ -101,9 +101,9 @@ def read_text(text: str, *, fast: bool = yaml.__with_libyaml__) -> Document:
         return _Reader(yaml.parse(text, Loader=yaml.CSafeLoader if fast else yaml.SafeLoader)).document()
     except yaml.MarkedYAMLError as error:
         where = f" (line {error.problem_mark.line + 1})" if error.problem_mark else ""
-        raise Refusal(f"{error.problem or error.context}{where}", "correct the YAML there") from error
+        raise YamlRefusal(f"{error.problem or error.context}{where}", "correct the YAML there") from error
     except (yaml.YAMLError, UnicodeError) as error:
-        raise Refusal("it holds characters that YAML forbids", "remove them") from error
+        raise YamlRefusal("it holds characters that YAML forbids", "remove them") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,17 @@ class _Reader:
             if not isinstance(event, yaml.DocumentStartEvent):
                 continue
             if node is not None:
-                raise Refusal(f"a second document starts{_at(event)}", "keep one document in the file")
+                raise YamlRefusal(f"a second document starts{_at(event)}", "keep one document in the file")
             node = self.node(next(self.events), depth=0)
         if node is None or node.value is None:
             return Document({}, {})
         if not isinstance(node.value, dict):
-            raise Refusal("it is not a mapping of keys to values", "write it as 'key: value' lines")
+            raise YamlRefusal("it is not a mapping of keys to values", "write it as 'key: value' lines")
         return Document(node.value, node.lines, tuple(self.duplicates))
 
     def node(self, event: yaml.Event, depth: int) -> _Node:
         if depth > MAX_DEPTH:
-            raise Refusal(f"it is nested deeper than {MAX_DEPTH} levels{_at(event)}", "flatten it")
+            raise YamlRefusal(f"it is nested deeper than {MAX_DEPTH} levels{_at(event)}", "flatten it")
         if isinstance(event, yaml.AliasEvent):
             return self.alias(event)
         _check_tag(event)
@@ -161,10 +161,12 @@ class _Reader:
     def alias(self, event: yaml.AliasEvent) -> _Node:
         self.aliases += 1
         if self.aliases > MAX_ALIASES:
-            raise Refusal(f"it has more than {MAX_ALIASES} aliases{_at(event)}", "write the values out")
+            raise YamlRefusal(f"it has more than {MAX_ALIASES} aliases{_at(event)}", "write the values out")
         node = self.anchors.get(event.anchor or "")
         if node is None:
-            raise Refusal(f"the alias '*{event.anchor}' stands for nothing yet{_at(event)}", "define its anchor before")
+            raise YamlRefusal(
+                f"the alias '*{event.anchor}' stands for nothing yet{_at(event)}", "define its anchor before"
+            )
         self.add(node.count, event)
         return node
 
@@ -192,12 +194,12 @@ class _Reader:
     def add(self, count: int, event: yaml.Event) -> None:
         self.total += count
         if self.total > MAX_NODES:
-            raise Refusal(f"it holds more than {MAX_NODES} values{_at(event)}", "give a smaller file")
+            raise YamlRefusal(f"it holds more than {MAX_NODES} values{_at(event)}", "give a smaller file")
 
 
 def _key(event: yaml.Event) -> str:
     if not isinstance(event, yaml.ScalarEvent):
-        raise Refusal(f"a key is not a word{_at(event)}", "use plain words as keys")
+        raise YamlRefusal(f"a key is not a word{_at(event)}", "use plain words as keys")
     _check_tag(event)
     return str(event.value)
 
@@ -205,7 +207,7 @@ def _key(event: yaml.Event) -> str:
 def _check_tag(event: yaml.Event) -> None:
     tag = getattr(event, "tag", None)
     if tag not in _TAGS:
-        raise Refusal(f"the tag '{tag[:60]}' is not allowed{_at(event)}", "remove the tag")
+        raise YamlRefusal(f"the tag '{tag[:60]}' is not allowed{_at(event)}", "remove the tag")
 
 
 def _scalar(text: str) -> object:

@@ -9,7 +9,7 @@ import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.columns import Schema, encode_names, encode_schema
+from stepscope.core.columns import RowSchema, encode_names, encode_schema
 from stepscope.core.records import FIRST_SCHEMA, MAX_SCHEMAS, RECORD, SCHEMA_EVENT, SCHEMA_PAIRS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Declarations:
                 return None
             self._admit(names)
             number = FIRST_SCHEMA + len(self._layouts)
-            _append(self._descriptor, encode_schema(Schema(number, names, kinds)))
+            _append(self._descriptor, encode_schema(RowSchema(number, names, kinds)))
             layout = self._layouts[names, kinds] = self._pack(kinds, number)
         return layout
 

@@ -73,7 +73,7 @@ class Mapping:
 def create(
     path: Path,
     ring_bytes: int,
-    identity: ring.Identity,
+    identity: ring.RingIdentity,
     machine: str | None = None,
     is_welcome: Callable[[], bool] = lambda: True,
 ) -> Mapping:
@@ -121,7 +121,7 @@ def reserve(descriptor: int, size: int) -> None:
         written += os.pwrite(descriptor, zeros[: size - written], written)
 
 
-def _map(descriptor: int, size: int, identity: ring.Identity, checked: bool) -> Mapping:  # noqa: FBT001 - private
+def _map(descriptor: int, size: int, identity: ring.RingIdentity, checked: bool) -> Mapping:  # noqa: FBT001 - private
     flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     buffer = mmap.mmap(descriptor, size, flags=flags)
     text = identity.encode()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
-from stepscope.core.context import describe
 from stepscope.core.defaults import VALUES, Defaults, Settings
 from stepscope.core.environment import ours
 from stepscope.core.identity import Distributed, Identity, Process, identify
@@ -34,6 +33,7 @@ from stepscope.core.places import (
     private_directory,
 )
 from stepscope.core.redact import jsonable, redact
+from stepscope.core.run_description import describe
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import Declarations
 from stepscope.recorder.device import DeviceValues
@@ -298,7 +298,7 @@ def _is_welcome(places: Places) -> bool:
 
 
 def _ring_in(
-    place: Path, size: int, prefix: str, facts: Callable[[Path], ring.Identity], welcome: Callable[[], bool]
+    place: Path, size: int, prefix: str, facts: Callable[[Path], ring.RingIdentity], welcome: Callable[[], bool]
 ) -> tuple[Mapping, int]:
     stem = f"{prefix}.{os.urandom(4).hex()}"
     schema = place / f"{stem}{SCHEMA_SUFFIX}"
@@ -313,8 +313,8 @@ def _ring_in(
         raise
 
 
-def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, disk: Path, schema: Path) -> ring.Identity:
-    return ring.Identity(
+def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, disk: Path, schema: Path) -> ring.RingIdentity:
+    return ring.RingIdentity(
         run_path=str(folder.path),
         rank=identity.rank,
         attempt=attempt,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring
-from stepscope.core.columns import Schema, SchemaTable, decode_entries, encode_entry, encode_schema
+from stepscope.core.columns import RowSchema, SchemaTable, decode_entries, encode_entry, encode_schema
+from stepscope.core.line_file import append_lines
 from stepscope.core.places import (
     ALERTING_SUFFIX,
     NOTICE_SUFFIX,
@@ -211,7 +212,7 @@ class OwnRows:
     rank: int
     sequence: int
     table: SchemaTable = field(default_factory=SchemaTable)
-    _schemas: dict[tuple[str, ...], Schema] = field(default_factory=dict)
+    _schemas: dict[tuple[str, ...], RowSchema] = field(default_factory=dict)
     _layouts: dict[int, struct.Struct] = field(default_factory=dict)
     _fresh: list[bytes] = field(default_factory=list)
     _records: list[bytes] = field(default_factory=list)
@@ -225,7 +226,7 @@ class OwnRows:
                 self.add({name: value}, now)
             return
         if schema is None:
-            schema = Schema(FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
+            schema = RowSchema(FIRST_SCHEMA + len(self._schemas), names, "d" * len(names))
             self._schemas[names] = schema
             self.table.schemas[schema.id] = schema
             self._fresh.append(encode_schema(schema))
@@ -340,9 +341,7 @@ class Drain:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
         try:
-            _append_lines(descriptor, b"".join(lines))
-            if sync:
-                os.fdatasync(descriptor)
+            append_lines(descriptor, b"".join(lines), sync=sync)
         finally:
             os.close(descriptor)
 
@@ -398,18 +397,3 @@ class Drain:
     @staticmethod
     def _declarations(number: int, entries: list[dict[str, Any]]) -> list[bytes]:
         return [tail.encode(tail.KIND_SCHEMAS, number, encode_entry(entry)) for entry in entries for _ in (1, 2)]
-
-
-def _append_lines(descriptor: int, data: bytes) -> None:
-    """Append whole lines to a file. A torn line at its end, old or new, must not spoil the next one."""
-    size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
-        data = b"\n" + data
-    written = 0
-    try:
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
-    except OSError:
-        with contextlib.suppress(OSError):  # a torn line remains; the next call terminates it
-            os.ftruncate(descriptor, size)
-        raise

@@ -179,7 +179,7 @@ def with_rings() -> set[str]:
             # It was drained and deleted since, or is being created: other signs show that its run is running.
             with contextlib.suppress(OSError, ValueError, TypeError, struct.error), open(path, "rb") as file:
                 file.seek(ring.IDENTITY_OFFSET)
-                found.add(os.path.realpath(ring.Identity.decode(file.read(ring.HEADER_BYTES)).run_path))
+                found.add(os.path.realpath(ring.RingIdentity.decode(file.read(ring.HEADER_BYTES)).run_path))
     return found
 
 

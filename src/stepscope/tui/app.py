@@ -16,7 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from stepscope.alerts.requests import ask
+from stepscope.alerts.user_requests import ask
 from stepscope.core.errors import StepscopeError
 from stepscope.tui.draw_alerts import listed
 from stepscope.tui.draw_head import views

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.strict_json import null, strict
 from stepscope.core.vocabulary import unit_of
 from stepscope.exporters.files.csv import text_cell
 
@@ -44,7 +45,7 @@ def save(scene: TerminalScene, folder: Path | None = None) -> list[Path]:
 
 def facts(scene: TerminalScene) -> dict[str, Any]:
     """Return what is shown as plain data; what is not finite is null."""
-    found: dict[str, Any] = _strict(
+    found: dict[str, Any] = strict(
         {
             "run": {"id": scene.id, "name": scene.title, "project": scene.project} if scene.is_run else None,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(scene.now)),
@@ -82,7 +83,8 @@ def facts(scene: TerminalScene) -> dict[str, Any]:
             ],
             "alerts": scene.alerts,
             "diagnosis": scene.diagnosis,
-        }
+        },
+        null,
     )
     return found
 
@@ -102,13 +104,3 @@ def rows(scene: TerminalScene) -> list[str]:
                 number, bad = repr(float(value)), int(not math.isfinite(value))
                 lines.append(f"{start},{place},{number},{number},{number},1,{bad}")
     return lines
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
-    return value if value is None or isinstance(value, (str, int, bool)) else str(value)

@@ -1,4 +1,4 @@
-"""Do what rules ask for beside telling people; each is an event of the run, whether it worked or not."""
+"""The actions of alerts besides notifications; each becomes an event of the run, whether it worked or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepscope.alerts.actions import (
     SAMPLE_SECONDS,
     STOP,
     Action,
-    Command,
+    ActionCommand,
 )
 from stepscope.core import ring
 from stepscope.core.errors import in_words
@@ -44,7 +44,7 @@ MOST_RUNNING = 4
 class _Running:
     """A command that was started."""
 
-    command: Command
+    command: ActionCommand
     process: subprocess.Popen[bytes]
     until: float
     alert: str
@@ -58,11 +58,11 @@ class Acting:
     streams: Callable[[], Iterable[Stream]]
     """Those of the ranks that live."""
     sampling: Callable[[], Sampling]
-    commands: Mapping[str, Command] = field(default_factory=dict)
+    commands: Mapping[str, ActionCommand] = field(default_factory=dict)
     _running: list[_Running] = field(default_factory=list)
 
     def perform(self, actions: Iterable[Action], alert: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
-        """Do what an alert asks for; return an event for each action. `now` is monotonic, in seconds; never raises."""
+        """Take the actions of an alert; return an event for each. `now` is monotonic, in seconds; never raises."""
         doing = {
             CHECKPOINT: self._flag,
             STOP: self._stop,
@@ -86,14 +86,14 @@ class Acting:
         return found
 
     def _flag(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Write the flag file that says that a checkpoint is wanted."""
+        """Write the flag file that asks the training for a checkpoint."""
         del action, now
         facts = {key: alert.get(key) for key in ("rule", "alert", "severity", "text", "step", "time")}
         replace(self.run / FLAG, json.dumps(facts, default=str).encode())
         return ""
 
     def _stop(self, action: Action, alert: Mapping[str, Any], now: float) -> str:
-        """Set what `run.should_stop` looks at, in every rank of this node."""
+        """Set the flag behind `run.should_stop` in every rank of this node."""
         del action, alert, now
         streams = list(self.streams())
         for stream in streams:
@@ -164,5 +164,5 @@ class Acting:
         return found
 
     def idle(self) -> bool:
-        """Say whether no command runs."""
+        """Return whether no command runs."""
         return not self._running

@@ -11,8 +11,8 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.evaluation.claims import Claims
-from stepscope.alerts.requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, Request
+from stepscope.alerts.evaluation.notification_claims import NotificationClaims
+from stepscope.alerts.user_requests import ACKNOWLEDGE, SILENCE, TEST, Inbox, UserRequest
 from stepscope.core import ring, status
 from stepscope.core.access import write_private
 from stepscope.core.errors import StepscopeError, in_words
@@ -100,7 +100,7 @@ class Alerting(Feed):
         """None before the rules are loaded, and where alerts are off."""
         self._notifying: Notifying | None = None
         self._acting: Acting | None = None
-        self._inbox, self._claims = Inbox(folder.path), Claims(folder.path, node)
+        self._inbox, self._claims = Inbox(folder.path), NotificationClaims(folder.path, node)
         self._now = 0
         self._offset = 0.0
         """Seconds from the monotonic clock to the engine's."""
@@ -110,7 +110,7 @@ class Alerting(Feed):
         """Events that the watcher has to write."""
         self._from_trainer: list[dict[str, Any]] = []
         self._changes: list[Transition] = []
-        """Changes of alerts that nobody was notified of yet."""
+        """Changes of alerts that have not been sent yet."""
 
     def attach(self, path: Path, pair: Pair) -> None:
         """Read the settings beside the first ring that is found: they are removed together with it."""
@@ -315,7 +315,7 @@ class Alerting(Feed):
             return [{"kind": "alerting", "text": str(error)}]
         return acting.perform(actions, change.event(), pair.monotonic_ns / 1e9)
 
-    def _answer(self, engine: Engine, requests: Iterable[Request], pair: Pair) -> list[Transition]:
+    def _answer(self, engine: Engine, requests: Iterable[UserRequest], pair: Pair) -> list[Transition]:
         """Do what people asked for from outside."""
         changes: list[Transition] = []
         for request in requests:
@@ -331,14 +331,14 @@ class Alerting(Feed):
             self._events.append({"kind": "alert_request", "do": request.do, "request": request.id, **facts})
         return changes
 
-    def _send_test(self, request: Request, pair: Pair) -> None:
+    def _send_test(self, request: UserRequest, pair: Pair) -> None:
         from stepscope.alerts.delivery.message import trial_event
 
         if self._notifying is not None:
             self._notifying.send([trial_event(pair.wall_ns / 1e9, request.id)], str(request.facts.get("channel", "")))
 
     def busy(self, now: float, *, alone: bool) -> bool:
-        """Tell whether work is left; `alone` if no trainer is left. `now` is monotonic, in seconds."""
+        """Return whether work is left; `alone` if no trainer is left. `now` is monotonic, in seconds."""
         if not alone:
             self._alone_since = None
             return True
@@ -385,7 +385,7 @@ def _channels(settings: dict[str, Any]) -> tuple[list[Channel], list[str]]:
 
 
 class NoAlerting:
-    """Stands in where a watcher evaluates no rules."""
+    """Used where a watcher evaluates no rules."""
 
     def attach(self, path: Path, pair: Pair) -> None:
         """Do nothing."""

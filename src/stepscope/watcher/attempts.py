@@ -37,7 +37,7 @@ class Attempts:
         Args:
             folder: of the run.
             node: name of this one.
-            sealing: who seals tails.
+            sealing: seals the tails.
             ranks: those that live, now and later.
             seal_bytes: size of a tail that is sealed, also in the middle of a burst.
         """
@@ -54,7 +54,7 @@ class Attempts:
         Args:
             stream: the ring of a rank.
             now: monotonic time in ns, where the sequence of the watcher's own rows begins.
-            heard: who is told of every event that is written.
+            heard: called with every event that is written.
         """
         attempt = stream.identity.attempt
         if attempt not in self._found:
@@ -95,7 +95,7 @@ class Attempts:
                 self.seal(drain)
 
     def beat(self, node: NodeState, pair: Pair) -> None:
-        """Write a node's file anew, with a sign of life."""
+        """Write a node's file again, with a heartbeat."""
         node.counter += 1
         node.time, node.monotonic_ns, node.boot_id = pair.wall_ns // 1000, pair.monotonic_ns, boot_id()
         node.save(self._folder)
@@ -107,7 +107,7 @@ class Attempts:
                 self.beat(node, pair)
 
     def conclude(self, wrong: str, pair: Pair, note: Callable[[str], None]) -> None:
-        """Write down what was wrong when the last attempt ended, if anything was."""
+        """Record which critical alert was firing when the last attempt ended, if any."""
         _, node = self._found[max(self._found)] if self._found else (None, None)
         if node is None or node.wrong == wrong:
             return
@@ -118,7 +118,7 @@ class Attempts:
             note(f"cannot write down what was wrong at the end: {error}; the alerts of the run tell it")
 
     def let_go_of_lost_tails(self) -> tuple[bool, bool]:
-        """Close tails that were deleted or replaced under us; say whether there were any, and if one is in place."""
+        """Close tails that were deleted or replaced; return whether there were any, and whether one is still there."""
         lost = there = False
         for drain, _ in self._found.values():
             if drain.file is None:

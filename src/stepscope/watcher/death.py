@@ -1,4 +1,4 @@
-"""The end of a trainer: who it is, how it ended, and what that means."""
+"""The end of a trainer: which process it is, how it ended, and why."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Trainee:
     def find(cls, descriptor: int, proc: str = PROC) -> Trainee | None:
         """Return the process that holds the writer's lock of the ring open at `descriptor`; None if we cannot see it.
 
-        The lock is asked for again behind the pidfd: whoever held it before and after is what the pidfd stands for.
+        The lock is checked again after opening the pidfd: if the holder is the same, the pidfd belongs to it.
         """
         try:
             pid = holder(descriptor, ring.LOCK_WRITER)
@@ -76,13 +76,13 @@ class Trainee:
         return self._descriptor
 
     def dead(self) -> bool:
-        """Say whether the process has ended, reaped or not."""
+        """Return whether the process has ended, reaped or not."""
         return wait([self], 0.0)
 
     def status(self) -> int | None:
-        """Return how the ended process ended, as a wait status; None while it lives or nobody can tell.
+        """Return the wait status of the ended process; None while it lives, or if the status is unavailable.
 
-        Before its parent has reaped it /proc tells; afterwards the pidfd, on Linux 6.15 and later.
+        Before the parent has reaped it, /proc has the status; afterwards the pidfd has it, on Linux 6.15 and later.
         """
         if self._status is None and self.dead():
             for ask in (self._of_zombie, self._of_reaped, self._of_zombie):  # it may be reaped between the first two
@@ -94,7 +94,7 @@ class Trainee:
         stat = read_stat(self.pid, self._proc)
         if stat is None or stat.started != self.started or stat.state not in "ZX":
             return None
-        return stat.exit_code if self._may_look or stat.exit_code else None  # 0 also stands for "not for you"
+        return stat.exit_code if self._may_look or stat.exit_code else None  # 0 also means that we may not read it
 
     def _of_reaped(self) -> int | None:
         asked = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
@@ -110,14 +110,14 @@ class Trainee:
         signal.pidfd_send_signal(self._descriptor, number)
 
     def close(self) -> None:
-        """Let go of the pidfd."""
+        """Close the pidfd."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def wait(trainees: Iterable[Trainee], seconds: float) -> bool:
-    """Sleep for `seconds`, or until one of these processes has ended; say whether one has."""
+    """Sleep for `seconds`, or until one of these processes has ended; return whether one has."""
     poll = select.poll()
     for trainee in trainees:
         if trainee.fileno() >= 0:
@@ -125,22 +125,22 @@ def wait(trainees: Iterable[Trainee], seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-class Evidence(NamedTuple):
-    """What is known about the end of one rank."""
+class EndEvidence(NamedTuple):
+    """The evidence about the end of one rank."""
 
     status: int | None = None
-    """The wait status; None if nobody saw it."""
+    """The wait status; None if unavailable."""
     state: int = ring.STATE_RUNNING
-    """What the run itself said last: a STATE_ of the ring."""
+    """The last state in the ring, one of its STATE_ constants."""
     error: str = ""
     """The exception that the run reported, as `Type: text`."""
     said: int | None = None
-    """The exit code by the word of the run or of a parent of ours, where the status is not known."""
+    """The exit code as the run or its parent reported it, where the status is unavailable."""
     oom: Oom | None = None
     scheduler: str = ""
-    """Whose job this was: SLURM, Kubernetes, or nobody's."""
+    """The scheduler of the job: SLURM, Kubernetes, or ""."""
     warned: bool = False
-    """This watcher was told to end, too, shortly before: the whole job was."""
+    """This watcher got SIGTERM shortly before, so the whole job did."""
     shutting_down: bool = False
     """The machine is going down."""
     after: str = ""
@@ -159,8 +159,8 @@ class End(NamedTuple):
     cause: str
     certain: bool = True
 
-    def event(self, evidence: Evidence) -> dict[str, object]:
-        """Return the event that tells of this end, with the figures behind it."""
+    def event(self, evidence: EndEvidence) -> dict[str, object]:
+        """Return the event that describes this end, with the figures behind it."""
         facts: dict[str, object] = {"kind": "ended", "state": self.state, "cause": self.cause, "certain": self.certain}
         if evidence.status is not None:
             number = os.WTERMSIG(evidence.status) if os.WIFSIGNALED(evidence.status) else 0
@@ -172,8 +172,8 @@ class End(NamedTuple):
         return facts
 
 
-def judge(evidence: Evidence) -> End:
-    """Say how a rank ended: by its own words if it had the last one, else by what was seen of its death."""
+def judge(evidence: EndEvidence) -> End:
+    """Decide how a rank ended: by its own last state if it set one, else by the evidence of its death."""
     if evidence.state == ring.STATE_FINISHED:
         return End("finished", "")
     if evidence.state == ring.STATE_FAILED:
@@ -185,7 +185,7 @@ def judge(evidence: Evidence) -> End:
     return _by_exit(evidence, os.WEXITSTATUS(evidence.status))
 
 
-def _failed(evidence: Evidence) -> End:
+def _failed(evidence: EndEvidence) -> End:
     kind, _, text = evidence.error.partition(": ")
     if kind == "SystemExit":  # leaving through a `with` block is no failure by itself
         return _by_exit(evidence._replace(error=""), _exit_code(text))
@@ -202,7 +202,7 @@ def _exit_code(text: str) -> int:
     return int(text) & 0xFF if text.lstrip("-").isdecimal() else 1
 
 
-def _by_signal(evidence: Evidence, number: int) -> End:
+def _by_signal(evidence: EndEvidence, number: int) -> End:
     name = signal_name(number)
     oom = evidence.oom
     if number == signal.SIGKILL and oom is not None:
@@ -220,7 +220,7 @@ def _by_signal(evidence: Evidence, number: int) -> End:
     return End("killed", f"killed by {name}{dumped}")
 
 
-def _by_exit(evidence: Evidence, code: int) -> End:
+def _by_exit(evidence: EndEvidence, code: int) -> End:
     if code == 0:
         return End("finished", "")
     taken = _taken(evidence, code - 128) if not evidence.error and not evidence.after else ""
@@ -233,13 +233,13 @@ def _by_exit(evidence: Evidence, code: int) -> End:
     return End(state, cause + (f", after {evidence.after}" if evidence.after else "") + _workers_oom(evidence.oom))
 
 
-def _after_interrupt(evidence: Evidence) -> bool:
-    """Say whether another rank was interrupted before: Ctrl-C reaches some ranks through their launcher or peers."""
+def _after_interrupt(evidence: EndEvidence) -> bool:
+    """Return whether another rank was interrupted before: Ctrl-C reaches some ranks through their launcher or peers."""
     return evidence.after.endswith(INTERRUPTED)
 
 
-def _taken(evidence: Evidence, number: int) -> str:
-    """Return who took the machine away, if this signal is how that is done; "" if it is not."""
+def _taken(evidence: EndEvidence, number: int) -> str:
+    """Return what took the machine away, if this signal is how that is done; else ""."""
     if number == signal.SIGKILL and not (evidence.warned or evidence.shutting_down):
         return ""
     if number not in (*_WARNINGS, signal.SIGKILL):
@@ -251,8 +251,8 @@ def _taken(evidence: Evidence, number: int) -> str:
     return "to the whole job" if evidence.warned and number != signal.SIGUSR1 else ""
 
 
-def _unseen(evidence: Evidence) -> End:
-    """Judge an end of which nobody saw the status."""
+def _unseen(evidence: EndEvidence) -> End:
+    """Judge an end whose status is unavailable."""
     if evidence.said is not None and evidence.state == ring.STATE_EXITED:
         return _by_exit(evidence, evidence.said)
     if evidence.state == ring.STATE_EXITED:
@@ -274,7 +274,7 @@ def _memory(oom: Oom) -> str:
 
 
 def _workers_oom(oom: Oom | None) -> str:
-    """Return what to add to a failure whose reason may be a worker that the kernel killed."""
+    """Return the hint for a failure that may come from a worker that the kernel killed."""
     if oom is None or oom.named or not oom.kills:
         return ""
     count = "a process" if oom.kills == 1 else f"{oom.kills} processes"
@@ -290,12 +290,12 @@ def signal_name(number: int) -> str:
 
 
 def scheduler(environ: Mapping[str, str]) -> str:
-    """Return who placed this job here, of those that take the machine away by a signal; "" if nobody did."""
+    """Return the scheduler of this job, if it is one that preempts with a signal; else ""."""
     if environ.get("SLURM_JOB_ID"):
         return "SLURM"
     return "Kubernetes" if environ.get("KUBERNETES_SERVICE_HOST") else ""
 
 
 def shutting_down(root: str = "") -> bool:
-    """Say whether systemd has begun, or has an appointment within seconds, to take this machine down."""
+    """Return whether systemd is shutting the machine down, or is about to within seconds."""
     return os.path.exists(f"{root}/run/systemd/shutdown/scheduled") or os.path.exists(f"{root}/run/nologin")

@@ -1,4 +1,4 @@
-"""What the samples of a run mean and what its machine does not tell, written down whenever that changes."""
+"""Describes the samples of a run and what its machine cannot measure; written whenever that changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Description:
-    """The machine's file of each attempt, and what it says already."""
+    """The machine file of each attempt, and its current content."""
 
     def __init__(self, folder: RunFolder) -> None:
         """Describe the machine in this run; nothing is written yet."""
@@ -23,7 +23,7 @@ class Description:
         self._written: dict[Writer, Machine] = {}
 
     def renew(self, sampling: Sampling, drains: Iterable[Drain]) -> None:
-        """Write what has changed since the last time; nothing where there is no source to describe."""
+        """Write the files that changed since the last call; nothing without a source to describe."""
         if not sampling.samplers:
             return
         absent = sampling.absent()

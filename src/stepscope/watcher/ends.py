@@ -1,11 +1,11 @@
-"""How ranks end, and whether they stand still: judged by their guards, written down here."""
+"""Records how ranks end and whether they hang, as their guards judge it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from stepscope.core import ring
-from stepscope.watcher.guard import STACK_KINDS, earlier
+from stepscope.watcher.rank_guard import STACK_KINDS, earlier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from stepscope.watcher.ranks import Rank
 
 REFINE_SECONDS = 5.0
-"""How long an end that nobody can explain yet is looked at again."""
+"""Seconds for which an unexplained end is checked again."""
 GPU_BUSY = 0.02
-"""Use of a GPU's memory from which on it works. Its utilisation does not tell: a collective that hangs spins."""
+"""Memory use of a GPU above which it works. Utilisation is no evidence: a hung collective spins."""
 
 
 class Ends:
@@ -35,7 +35,7 @@ class Ends:
         self._gpu_busy = False
 
     def sampled(self) -> None:
-        """Look at new samples: whether a GPU works is evidence against a hang."""
+        """Read new samples: a GPU that works is evidence against a hang."""
         self._gpu_busy = any(
             value > GPU_BUSY
             for name, value in self._latest().items()
@@ -43,11 +43,11 @@ class Ends:
         )
 
     def pending(self) -> bool:
-        """Say whether more may become known of an end."""
+        """Return whether more evidence about an end may still come."""
         return bool(self._uncertain)
 
     def judge(self, rank: Rank, pair: Pair, *, finally_: bool = False) -> End | None:
-        """Return how a rank has ended; None while that may become clearer within moments, unless asked `finally_`."""
+        """Return how a rank ended; None while more evidence may come within moments, unless `finally_` is set."""
         words = rank.stream.reader.words()
         state = words[ring.WORD_STATE]
         if state == ring.STATE_EXITED and not words[ring.WORD_ENDED]:
@@ -70,7 +70,7 @@ class Ends:
             self._uncertain.append((rank, pair.monotonic_ns / 1e9 + REFINE_SECONDS))
 
     def leave(self, rank: Rank, pair: Pair, journal: Journal) -> None:
-        """Make durable what can be of an end in a run that cannot be written, and let go of the rank."""
+        """Record the end as far as a run that cannot be written allows, and release the rank."""
         end = self.judge(rank, pair, finally_=True)
         for write in (self._write_event, self._write_node):
             try:
@@ -99,7 +99,7 @@ class Ends:
         self._beat(rank.node, pair)
 
     def refine(self, pair: Pair) -> None:
-        """Correct an end of which more has become known."""
+        """Correct an end for which more evidence has come."""
         for rank, until in list(self._uncertain):
             is_late = pair.monotonic_ns / 1e9 > until
             better = rank.better = rank.guard.refine() or rank.better
@@ -109,13 +109,13 @@ class Ends:
                 if better is not None:
                     self._write(rank, better, pair)
             except OSError:
-                if not is_late:  # else what was written of the end before must do
+                if not is_late:  # else the end recorded before must do
                     raise
             self._uncertain.remove((rank, until))
             rank.guard.close()
 
     def look_after(self, rank: Rank, all_ranks: Collection[Rank], pair: Pair) -> None:
-        """See whether a rank stands still; if so have the stacks of all the others, too."""
+        """Check whether a rank hangs; if so, request the stacks of all other ranks, too."""
         for event in rank.watch(pair, gpu_busy=self._gpu_busy):
             facts = event | rank.circumstances(self._latest()) if event["kind"] in STACK_KINDS else event
             rank.drain.write_events([facts], rank.number, pair, sync=True)

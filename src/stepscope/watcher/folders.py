@@ -1,4 +1,4 @@
-"""Rings that come: what happens in the runtime folders around a watcher."""
+"""Notices new rings in the runtime folders of a run."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from stepscope.core.places import Places
 
 SETTLE, ANYWAY = 2.0, 5.0
-"""Seconds after a change in which the time of a folder proves nothing, and between two lists whatever it says."""
+"""Seconds after a change in which a folder's time proves nothing, and between two listings in any case."""
 
 
 class RingFolders:
-    """The folders in which a run's rings come; a look at their times is cheaper than a list."""
+    """The folders in which the rings of a run appear; checking their times is cheaper than listing them."""
 
     def __init__(self, places: Places, run: Path) -> None:
-        """Look at nothing yet."""
+        """Check nothing yet."""
         self._paths = [places.of_run(str(run), root) for root in places.roots()]
         self._times: list[int] = []
         self._changed = self._listed = 0.0
 
     def may_have_new(self, now: float) -> bool:
-        """Say whether a ring may have come since it last said so; `now` is monotonic, in seconds."""
+        """Return whether a ring may have appeared since the last True; `now` is monotonic, in seconds."""
         times = [_changed(path) for path in self._paths]
         if times != self._times:
             self._times, self._changed = times, now

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class Jumps:
-    """What the clock did between two looks."""
+    """Detects jumps of the wall clock between two ticks."""
 
     def __init__(self, journal: Journal) -> None:
-        """Begin without a past."""
+        """Start without a past."""
         self._journal = journal
         self._pair: Pair | None = None
 
     def look(self, pair: Pair, drains: Callable[[], Iterable[Drain]]) -> None:
-        """Write a jump since the last look into every run file that is open."""
+        """Write a jump since the last call into every run file that is open."""
         found = jumps([self._pair, pair]) if self._pair else []
         self._pair = pair
         for jump in found:

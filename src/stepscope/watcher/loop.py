@@ -1,4 +1,4 @@
-"""The watcher's loop: find rings, drain them, keep the heartbeat, seal, notice ends. One `tick` at a time."""
+"""The watcher's loop: find rings, drain them, keep the heartbeat, seal, detect ends. One `tick` at a time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stepscope.watcher.attempts import Attempts
 from stepscope.watcher.description import Description
 from stepscope.watcher.ends import Ends
 from stepscope.watcher.folders import RingFolders
-from stepscope.watcher.guard import Guard, Job
 from stepscope.watcher.jumps import Jumps
 from stepscope.watcher.metering import WatcherCost, recorder_cost
+from stepscope.watcher.rank_guard import Job, RankGuard
 from stepscope.watcher.ranks import Rank
-from stepscope.watcher.sampling import Plan, Sample, Sampling
+from stepscope.watcher.sampling import SampleRound, Sampling, SamplingPlan
 from stepscope.watcher.stall import FLOOR, HUNG_AFTER, Vigil
 from stepscope.watcher.trouble import Trouble
 
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
     from stepscope.watcher.sealing import Sealing
 
 DISCOVER_EVERY = 0.5
-"""Seconds between two looks for new rings."""
+"""Seconds between two searches for new rings."""
 METER_EVERY = 2.0
 BEAT_EVERY = 0.5
 """Seconds between two signs of life in the rings."""
 DESCRIBE_EVERY = 5.0
-"""Seconds between two looks at what the machine does not tell."""
+"""Seconds between two updates of the machine's description."""
 AGAIN = ("describe", "sync", "heartbeat")
-"""What is tried again in the next tick after a write has failed, so that its success means that all is well."""
+"""Tasks that are tried again in the next tick after a failed write, so that their success clears the problem."""
 
 
 @dataclass(frozen=True)
-class Pace:
+class WatcherPace:
     """How often the watcher does what; seconds and bytes."""
 
     drain: float = 0.1
@@ -61,8 +61,8 @@ class Pace:
     hang_after: float = HUNG_AFTER
 
     @classmethod
-    def of(cls, settings: dict[str, Any]) -> Pace:
-        """Read the pace from the configuration's keys; what is absent keeps its default."""
+    def of(cls, settings: dict[str, Any]) -> WatcherPace:
+        """Read the pace from the configuration; absent keys keep their default."""
         keys = {
             "drain": "watcher.drain_interval",
             "sync": "watcher.sync_interval",
@@ -87,7 +87,7 @@ class Watcher:
         folder: RunFolder,
         places: Places,
         clock: Clock,
-        pace: Pace,
+        pace: WatcherPace,
         sealing: Sealing,
         journal: Journal,
         job: Job | None = None,
@@ -109,8 +109,8 @@ class Watcher:
         self._trouble = Trouble(folder, journal)
         self._abandoned = False
         self._cost = WatcherCost()
-        self.sampling = Sampling([], Plan(), journal)
-        """The sources of the machine; none until somebody gives some."""
+        self.sampling = Sampling([], SamplingPlan(), journal)
+        """The sources of the machine; none by default."""
         self.woken = False
         """A trainer has ended, or its ring fills up, since the last tick."""
         self.feed = Feed()
@@ -120,7 +120,7 @@ class Watcher:
         self._ends = Ends(folder, lambda: self.sampling.latest, self._attempts.beat)
 
     def tick(self) -> bool:
-        """Do what is due; return False when there is nothing left to watch."""
+        """Do what is due; return False when nothing is left to watch."""
         pair = read_pair(self._clock)
         now = pair.monotonic_ns / 1e9
         if self._folder_gone(now):
@@ -138,7 +138,7 @@ class Watcher:
         return self._alive(pair, now)
 
     def _write(self, pair: Pair, now: float) -> None:
-        """Write whatever is new; a part of the run that cannot be written keeps none of the others from it."""
+        """Write everything that is new; a part of the run that cannot be written does not block the others."""
         problem: OSError | None = None
         tasks = (self._drain_all, self._ends.refine, self._note_costs, self._describe, self._sample, self._sync)
         for task in (*tasks, self._heartbeat, self._seal_full):
@@ -189,7 +189,7 @@ class Watcher:
                 continue
             self._streams += 1
             stacks, pid = str(path.with_suffix(STACKS_SUFFIX)), stream.identity.pid
-            guard = Guard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
+            guard = RankGuard.over(stream.fileno(), stacks, self._job, self._pace.vigil(), pid)
             files = self._attempts.of(stream, self._clock.monotonic_ns(), self.alerting.on_events)
             self._ranks[path] = Rank(stream, *files, guard)
             stream.reader.set_word(ring.WORD_HEARTBEAT, self._clock.monotonic_ns())
@@ -198,7 +198,7 @@ class Watcher:
             self._trouble.greet(stream)
 
     def _dismiss(self, path: Path, stream: Stream) -> None:
-        """Let go of a ring whose run was deleted; the folder of that name is another run now."""
+        """Drop a ring whose run was deleted; the folder of that name belongs to another run now."""
         self.bad.add(path)
         stream.reader.set_word(ring.WORD_STATUS, status.GONE)
         stream.close()
@@ -227,9 +227,9 @@ class Watcher:
             return
         over = not rank.alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
         dry = rank.move(pair, self.feed)
-        if over:  # its last rows may tell that it went on
+        if over:  # its last rows may show that it went on
             self._ends.look_after(rank, self._ranks.values(), pair)
-        # What a dead writer has left unreadable stays so; of a live one it may only be on its way.
+        # Unreadable records of a dead writer stay unreadable; those of a live one may still be on their way.
         if over and (stream.empty() or (dry and not rank.alive)):
             self._end(path, rank, pair)
 
@@ -246,7 +246,7 @@ class Watcher:
             self._attempts.seal(rank.drain)
 
     def _end(self, path: Path, rank: Rank, pair: Pair) -> None:
-        """Write down the end of a rank once it is known, then let go of its ring."""
+        """Record the end of a rank once it is known, then remove its ring."""
         end = self._ends.judge(rank, pair)
         if end is None:
             return
@@ -260,7 +260,7 @@ class Watcher:
         self._let_go(path, rank)
 
     def _abandon(self, pair: Pair) -> None:
-        """Leave the rows of dead trainers to a salvager: the run cannot be written. What can be is written down."""
+        """Leave the rows of dead trainers to a salvager, as the run cannot be written; record what is possible."""
         self._abandoned = True
         for path, rank in list(self._ranks.items()):
             self.bad.add(path)
@@ -278,7 +278,7 @@ class Watcher:
         del self._ranks[path]
 
     def trainees(self) -> list[Trainee]:
-        """Return the processes whose end is waited for."""
+        """Return the processes whose end ends the pause."""
         if self._trouble.is_cut():
             return []
         return [
@@ -317,8 +317,8 @@ class Watcher:
         self._attempts.beat_all(pair)
 
     def _sample(self, pair: Pair) -> None:
-        """Ask the sources that are due, and write what the watcher has to say itself."""
-        sample = Sample()
+        """Ask the sources that are due, and write the watcher's own rows."""
+        sample = SampleRound()
         if self.sampling.is_due(pair.monotonic_ns):
             phases = {rank.phase() for rank in self._ranks.values()}
             sample = self.sampling.round(pair.monotonic_ns, phases.pop() if len(phases) == 1 else "")
@@ -344,7 +344,7 @@ class Watcher:
         return [rank.stream for rank in self._ranks.values()]
 
     def subject(self) -> Subject:
-        """Say whose numbers these are."""
+        """Return the run that this watcher watches."""
         path = self._folder.path
         return Subject(path.name, path.parent.name, self.node, path)
 
@@ -370,7 +370,7 @@ class Watcher:
         return True
 
     def _is_cut(self, now: float) -> bool:
-        """Make anew what was taken out of the run; say whether to write nothing yet, as more may be taken."""
+        """Recreate missing parts of the run; return whether to write nothing yet, because more may be removed."""
         if not self._ranks or not self._trouble.is_cut():
             return False
         if self._trouble.notice(now):

@@ -1,4 +1,4 @@
-"""The machine alone, without a run: its sources asked in turn, and what they tell at one moment."""
+"""The machine alone, without a run: asks its sources in turn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.clock import Clock, SystemClock
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.sampling import Plan, Sampling
+from stepscope.watcher.sampling import Sampling, SamplingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stepscope.samplers.sampler import Sampler
 
 BUDGET = 0.05
-"""Share of one processor that one source may take: whoever asks for an interval by hand wants it kept."""
+"""Share of one processor that one source may use: an interval that the user chose should be kept."""
 FRESH_SECONDS = 10.0
 FRESH_INTERVALS = 3
 """A value is shown until it is older than both: a source that is asked less often does not flicker, a lost one goes."""
@@ -27,11 +27,11 @@ FRESH_INTERVALS = 3
 def local_samplers(
     *, all_gpus: bool = False, root: Path = Path("/"), environ: Mapping[str, str] = os.environ
 ) -> list[Sampler]:
-    """Return every source of this machine, for whoever watches it without a run.
+    """Return every source of this machine, for use without a run.
 
     Args:
         all_gpus: also those that CUDA_VISIBLE_DEVICES hides.
-        root: where /proc, /sys and /dev lie.
+        root: the folder that holds /proc, /sys and /dev.
         environ: has CUDA_VISIBLE_DEVICES.
     """
     from stepscope.samplers.machine import host_samplers
@@ -53,17 +53,17 @@ def host_basics(root: Path = Path("/")) -> list[Sampler]:
 
 @dataclass(frozen=True)
 class Moment:
-    """What the machine told at one moment."""
+    """The values of the machine at one time."""
 
     wall_ns: int
     """Nanoseconds since 1970 UTC."""
     monotonic_ns: int
     values: Mapping[str, float] = field(default_factory=dict)
-    """In base units, by canonical name; what is not known is not there. Some may be a few seconds old."""
+    """In base units, by canonical name; unavailable values are absent. Some may be a few seconds old."""
     new: Mapping[str, float] = field(default_factory=dict)
-    """Those that were read at this very moment: what is written down carries its time."""
+    """Values that were read at this time: only these are recorded."""
     events: Sequence[Mapping[str, object]] = ()
-    """What happened since the moment before, each with its `kind`."""
+    """Events since the previous call, each with its `kind`."""
 
 
 class Machine:
@@ -74,18 +74,18 @@ class Machine:
 
         Args:
             samplers: one per source.
-            interval: seconds between two moments.
+            interval: seconds between two samples.
             clock: both clocks.
         """
         self._clock = clock or SystemClock()
         self._samplers = samplers
-        # What it would note comes as events too, and nobody keeps a log here.
-        self._sampling = Sampling(samplers, Plan(interval, budget=BUDGET), Journal(Path(os.devnull)))
+        # Its notes come as events too, and nothing keeps a log here.
+        self._sampling = Sampling(samplers, SamplingPlan(interval, budget=BUDGET), Journal(Path(os.devnull)))
         self._fresh_ns = round(max(FRESH_SECONDS, FRESH_INTERVALS * interval) * 1e9)
         self._latest: dict[str, tuple[int, float]] = {}
 
     def look(self) -> Moment:
-        """Ask the sources that are due, and return what is known now; a source that fails is an event."""
+        """Ask the sources that are due, and return the current values; a source that fails is an event."""
         now = self._clock.monotonic_ns()
         found = self._sampling.round(now)
         new = {name: value for row in found.rows for name, value in row.items()}
@@ -95,11 +95,11 @@ class Machine:
         return Moment(self._clock.wall_ns(), now, values, new, found.events)
 
     def absent(self) -> dict[str, str]:
-        """Return what this machine cannot tell, with reason and remedy."""
+        """Return the metrics that this machine cannot measure, with reason and remedy."""
         return self._sampling.absent()
 
     def metrics(self) -> list[Metric]:
-        """Return what the sources declare."""
+        """Return the metrics that the sources declare."""
         return [metric for sampler in self._samplers for metric in sampler.metrics]
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def recorder_cost(rank: Rank) -> dict[str, float]:
-    """Return the figures of one rank's recorder, and begin to look for the largest lag anew."""
+    """Return the figures of one rank's recorder, and reset its largest lag."""
     words = rank.stream.reader.words()
     calls = words[ring.WORD_CALLS]
     suffix = "" if rank.stream.identity.rank == 0 else f"/rank{rank.stream.identity.rank}"
@@ -34,10 +34,10 @@ def recorder_cost(rank: Rank) -> dict[str, float]:
 
 
 class WatcherCost:
-    """What the watcher itself takes."""
+    """The cost of the watcher itself."""
 
     def __init__(self) -> None:
-        """Begin without a past: a share of time needs two looks."""
+        """Start without a past: a share of time needs two readings."""
         self._spent: tuple[float, float] | None = None
 
     def read(self, drain: Drain, now: float) -> dict[str, float]:
@@ -52,7 +52,7 @@ class WatcherCost:
 
 
 def resident_bytes(statm: str = "/proc/self/statm") -> int | None:
-    """Return the resident memory of this process in bytes; None where the system does not tell."""
+    """Return the resident memory of this process in bytes; None where the system does not report it."""
     try:
         with open(statm, "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

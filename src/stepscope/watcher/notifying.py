@@ -1,6 +1,6 @@
-"""Have people told: start the notifier when there is something in the outbox, and again whenever it was killed.
+"""Starts the notifier when the outbox holds something, and again whenever it was killed.
 
-The watcher never talks to the network and never waits for whoever does.
+The watcher never talks to the network and never waits for the process that does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_LINE = 1 << 16
 
 
 def start_notifier(run: str) -> subprocess.Popen[bytes]:
-    """Start the notifier of a run; it has a session of its own, so that it outlives whatever ends this process."""
+    """Start the notifier of a run, in a session of its own, so that it outlives this process."""
     return subprocess.Popen(
         [interpreter(), *arguments(MODULE, run)],
         stdin=subprocess.PIPE,
@@ -61,7 +61,7 @@ class Notifying:
         self._not_before, self._wait = 0.0, FIRST_WAIT
         self._said_bye = False
         self.reports: list[dict[str, Any]] = []
-        """What notifiers said of deliveries, to be taken."""
+        """Reports of notifiers about deliveries, for the watcher to collect."""
         self._wants = True
         """There may be something to do: at the start something that an earlier watcher left."""
 
@@ -74,7 +74,7 @@ class Notifying:
         self._poke()
 
     def poll(self, now: float) -> None:
-        """Hear what the notifier says, notice its end, start it if there is work; `now` is monotonic, in seconds."""
+        """Read the notifier's reports, notice its end, start it if there is work; `now` is monotonic, in seconds."""
         if self._child is not None:
             self._hear()
             if self._child.poll() is not None:
@@ -86,7 +86,7 @@ class Notifying:
             self._begin(now)
 
     def idle(self) -> bool:
-        """Say whether everything was told."""
+        """Return whether every message was handled."""
         return self._child is None and not self._wants
 
     def _begin(self, now: float) -> None:
@@ -106,13 +106,13 @@ class Notifying:
             self._poke()
 
     def _poke(self) -> None:
-        """Say that there is something new; hand over what is on no disk."""
+        """Wake the notifier; hand over entries that the disk refused."""
         lines = [json.dumps(entry.row(), default=str).encode() + b"\n" for entry in self._queue.unwritten[:200]]
         self._write(b"".join(lines) or b"\n")
 
     def _write(self, data: bytes) -> None:
         if self._child is not None and self._child.stdin is not None:
-            with contextlib.suppress(OSError):  # full or gone: it looks by itself every half a second
+            with contextlib.suppress(OSError):  # full or gone: the notifier checks by itself every half second
                 os.write(self._child.stdin.fileno(), data)
 
     def _hear(self) -> None:
@@ -140,7 +140,7 @@ class Notifying:
             self.reports.append(facts)
 
     def _ended(self, now: float) -> None:
-        """Look how it went: done, asleep, or ended by somebody."""
+        """Handle the notifier's end: done, asleep, or killed."""
         assert self._child is not None  # noqa: S101 - poll() has checked
         self._hear()
         code = self._child.returncode
@@ -160,12 +160,12 @@ class Notifying:
         self._not_before, self._wait = now + self._wait, min(LONGEST_WAIT, self._wait * 2)
 
     def close(self) -> None:
-        """Let go: a notifier that still has something to tell goes on by itself."""
+        """Stop; a notifier that still has messages goes on by itself."""
         if self._child is not None:
             for pipe in (self._child.stdin, self._child.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
-            self._child.returncode = self._child.returncode or 0  # nobody waits for it
+            self._child.returncode = self._child.returncode or 0  # no one waits for it
             self._child = None
         self._queue.close()

@@ -9,9 +9,9 @@ from typing import NamedTuple
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the machine's own pid namespace: elsewhere the pids in the kernel's log are not ours."""
 UNLIMITED = 1 << 60
-"""Limits from here on are cgroup v1's way to say none."""
+"""cgroup v1 writes "no limit" as a number from here on."""
 MOST_LINES = 20_000
-"""Lines of the kernel's log that one read takes in at most."""
+"""Lines of the kernel's log in one read, at most."""
 NEARLY = 0.9
 """Share of its limit at which a process that vanished with its whole cgroup was probably killed for memory."""
 
@@ -27,7 +27,7 @@ class Kill(NamedTuple):
 
     pid: int
     rss: int
-    """Resident bytes at that moment."""
+    """Resident bytes at that time."""
     limit: int | None
     """Bytes that the cgroup may have; None if the whole machine had run out."""
     time_us: int
@@ -35,7 +35,7 @@ class Kill(NamedTuple):
 
 
 class Oom(NamedTuple):
-    """What speaks for a death by lack of memory."""
+    """Evidence for a death by lack of memory."""
 
     limit: int | None = None
     """Bytes."""
@@ -44,7 +44,7 @@ class Oom(NamedTuple):
     named: bool = False
     """The kernel's log names this very process."""
     kills: int = 0
-    """Processes of its cgroup that were killed for memory since we look."""
+    """Processes of its cgroup that were killed for memory since the watch began."""
     whole_machine: bool = False
 
     @property
@@ -54,7 +54,7 @@ class Oom(NamedTuple):
 
 
 def parse_line(line: str, limit: int | None = None) -> Kill | None:
-    """Read a line of /dev/kmsg; `limit`, in bytes, is what the lines before it said of the cgroup."""
+    """Parse a line of /dev/kmsg; `limit`, in bytes, is the cgroup's limit from the lines before."""
     head, _, text = line.partition(";")
     match = _KILLED.search(text)
     if match is None:
@@ -88,7 +88,7 @@ class KernelLog:
         return self._descriptor >= 0
 
     def of(self, pid: int, since_us: int = 0) -> Kill | None:
-        """Return what the kernel said of `pid`, not before `since_us` (microseconds since the boot)."""
+        """Return the kernel's line about `pid`, not before `since_us` (microseconds since the boot)."""
         self._read()
         kill = self.kills.get(pid)
         return kill if kill and kill.time_us >= since_us else None
@@ -99,7 +99,7 @@ class KernelLog:
                 data = os.read(self._descriptor, 8192)
             except BlockingIOError:
                 return
-            except BrokenPipeError:  # lines were overwritten before we read them: go on behind the gap
+            except BrokenPipeError:  # lines were overwritten before we read them: continue after the gap
                 continue
             except OSError:
                 self.close()
@@ -117,13 +117,13 @@ class KernelLog:
                 self.kills[kill.pid] = kill
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-class Group:
+class MemoryCgroup:
     """The memory cgroup of a process, of version 1 or 2."""
 
     def __init__(self, path: str, top: str, version: int) -> None:
@@ -131,8 +131,8 @@ class Group:
         self.path, self.top, self.version = path, top, version
 
     @classmethod
-    def find(cls, pid: int, root: str = "") -> Group | None:
-        """Return the cgroup that bounds the memory of `pid`; `root` is prefixed to every path. None: there is none."""
+    def find(cls, pid: int, root: str = "") -> MemoryCgroup | None:
+        """Return the cgroup that limits the memory of `pid`, or None; `root` is prefixed to every path."""
         try:
             members = _read_text(f"{root}/proc/{pid}/cgroup")
             mounts = _read_text(f"{root}/proc/self/mountinfo")
@@ -181,15 +181,15 @@ class OomWatch:
     """The memory of one process: how often its cgroup was out of it before, and again after the death."""
 
     def __init__(self, pid: int, log: KernelLog | None = None, root: str = "") -> None:
-        """Look while the process lives: afterwards /proc tells no cgroup any more."""
+        """Read the cgroup while the process lives: afterwards /proc does not have it."""
         self._pid, self._log, self._root = pid, log, root
         self._before = log.of(pid) if log else None  # of an earlier process with this number
-        self.group = Group.find(pid, root)
+        self.group = MemoryCgroup.find(pid, root)
         self._kills = (self.group.kills() if self.group else None) or 0
         self._limit = self.group.limit() if self.group else None
 
     def evidence(self, rss: int | None = None) -> Oom | None:
-        """Return what speaks for a death by lack of memory, None if nothing does.
+        """Return the evidence for a death by lack of memory; None if there is none.
 
         Args:
             rss: resident bytes of the process, last seen alive.
@@ -203,12 +203,12 @@ class OomWatch:
         return Oom(limit, rss, kills=kills) if kills > 0 else None
 
     def kills(self) -> int:
-        """Return the counter of the cgroup; what it was at first if it is gone."""
+        """Return the counter of the cgroup; its first value if the cgroup is gone."""
         found = self.group.kills() if self.group else None
         return self._kills if found is None else found
 
     def limit(self) -> int | None:
-        """Return the limit in bytes: of the cgroup, as it is now or was at last, else the memory of the machine."""
+        """Return the limit in bytes: the latest of the cgroup, else the memory of the machine."""
         if self.group is not None and self.group.kills() is not None:
             self._limit = self.group.limit()
         return self._limit or machine_bytes(self._root)
@@ -217,13 +217,13 @@ class OomWatch:
 def afterwards(
     pid: int,
     since_us: int,
-    group: Group | None = None,
+    group: MemoryCgroup | None = None,
     kills: int = 0,
     rss: int | None = None,
     limit: int | None = None,
     log: KernelLog | None = None,
 ) -> Oom | None:
-    """Return what speaks for lack of memory when nobody was left to watch: the whole cgroup was killed at once.
+    """Return the evidence for lack of memory after the whole cgroup was killed at once, its watcher included.
 
     Args:
         pid: the process, as our pid namespace numbered it.
@@ -243,7 +243,7 @@ def afterwards(
 
 
 def machine_bytes(root: str = "") -> int | None:
-    """Return the memory of the machine in bytes; None where the system does not tell."""
+    """Return the memory of the machine in bytes; None where the system does not report it."""
     try:
         return int(_read_text(f"{root}/proc/meminfo").split()[1]) * 1024
     except (OSError, ValueError, IndexError):
@@ -251,7 +251,7 @@ def machine_bytes(root: str = "") -> int | None:
 
 
 def _mounted(mounts: str, path: str, version: int) -> tuple[str, str] | None:
-    """Return the folder of a cgroup and the mount point above it; None if it lies outside what is mounted here."""
+    """Return the folder of a cgroup and the mount point above it; None if it is not mounted here."""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         fields, kinds = left.split(), right.split()
@@ -268,7 +268,7 @@ def _mounted(mounts: str, path: str, version: int) -> tuple[str, str] | None:
 
 
 def _unescape(text: str) -> str:
-    """Return a path of mountinfo as it is: blanks in it are written in octal."""
+    """Decode a path of mountinfo, in which blanks are octal."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 

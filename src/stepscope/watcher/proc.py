@@ -1,4 +1,4 @@
-"""What /proc tells of one process: its state, its times, its signals and where its threads wait."""
+"""Reads /proc about one process: its state, its times, its signals and where its threads wait."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Stat(NamedTuple):
     """Ticks after the boot: with the pid this names a process for as long as the machine is up."""
     resident_pages: int
     start_of_stack: int
-    """0 if we may not look into this process, or it is a zombie."""
+    """0 if we may not inspect this process, or it is a zombie."""
     exit_code: int
-    """As a wait status; 0 if we may not look into this process."""
+    """As a wait status; 0 if we may not inspect this process."""
 
     @property
     def ticks(self) -> int:
@@ -55,17 +55,17 @@ def read_stat(pid: int, proc: str = PROC) -> Stat | None:
 
 
 class Signals(NamedTuple):
-    """The signals of a process as bit masks: bit n-1 stands for signal n."""
+    """The signals of a process as bit masks: bit n-1 is signal n."""
 
     caught: int
     pending: int
 
     def catches(self, number: int) -> bool:
-        """Say whether a handler is installed for this signal."""
+        """Return whether a handler is installed for this signal."""
         return bool(self.caught >> (number - 1) & 1)
 
     def awaits(self, number: int) -> bool:
-        """Say whether this signal was sent and is not taken yet."""
+        """Return whether this signal was sent and is still pending."""
         return bool(self.pending >> (number - 1) & 1)
 
 
@@ -81,7 +81,7 @@ def read_signals(pid: int, proc: str = PROC) -> Signals | None:
 
 
 def threads(pid: int, proc: str = PROC, most: int = MOST_THREADS) -> list[dict[str, object]]:
-    """Return number, name, state and kernel function of the first threads: what is known without their stacks."""
+    """Return number, name, state and kernel function of the first threads, which need no stacks."""
     found: list[dict[str, object]] = []
     numbers = children_of(f"{proc}/{pid}/task")
     for number in sorted(numbers, key=lambda number: (number != pid, number))[:most]:  # pids start over at their end

@@ -23,11 +23,11 @@ from stepscope.store.known_roots import note_root
 from stepscope.store.layout import RunFolder
 from stepscope.store.retention import Limits, apply
 from stepscope.store.salvage import salvage
-from stepscope.watcher import sources
 from stepscope.watcher.alerting import Alerting
-from stepscope.watcher.guard import Job
 from stepscope.watcher.journal import Journal
-from stepscope.watcher.loop import Pace, Watcher
+from stepscope.watcher.loop import Watcher, WatcherPace
+from stepscope.watcher.rank_guard import Job
+from stepscope.watcher.sampling import build_sampling
 from stepscope.watcher.sealing import Sealing, lower_priority
 from stepscope.watcher.waking import Sleeper, heed, pause, wakers
 
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
     """
     folder = RunFolder(Path(arguments[0]))
     settings: dict[str, Any] = json.loads(arguments[1]) if len(arguments) > 1 else {}
-    pace = Pace.of(settings)
+    pace = WatcherPace.of(settings)
     lower_priority(NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -51,18 +51,18 @@ def main(arguments: list[str]) -> int:
     journal = Journal(folder.path / "watcher.log")
     job = Job.here(seeing=bool(settings.get("watcher.stacks", True)))
     job.born = int(arguments[2]) if len(arguments) > 2 else None
-    # Told to end: so are all the others of this job, and how they do is what we are here to see.
+    # SIGTERM means that the whole job ends: watching how the others end is our task.
     signal.signal(signal.SIGTERM, lambda *_: job.warn(time.monotonic_ns()))
     places = find_places()
-    # In a thread: a home on a server that is gone may keep it for minutes.
+    # In a thread: a home directory on a dead server may block for minutes.
     threading.Thread(target=_note, args=(folder, journal), daemon=True).start()
     while (descriptor := _elect(folder, places)) is not None:
         salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
-        watcher.sampling = sources.build(settings, folder.path, watcher.pids, journal)
+        watcher.sampling = build_sampling(settings, folder.path, watcher.pids, journal)
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
         watcher.alerting, watcher.feed = alerting, Feeds([*_exporters(watcher, settings, journal), alerting])
-        gc.freeze()  # what is loaded stays: to look through it for garbage was a tenth of all that the watcher does
+        gc.freeze()  # what is loaded stays: scanning it for garbage was a tenth of the watcher's work
         gave_up = not _watch(watcher, journal)
         watcher.sampling.close()
         watcher.feed.close()
@@ -92,7 +92,7 @@ def _exporters(watcher: Watcher, settings: dict[str, Any], journal: Journal) -> 
 
 
 def _note(folder: RunFolder, journal: Journal) -> None:
-    """Note where this run lies, so that it is found from any folder."""
+    """Record where this run is, so that it is found from any folder."""
     problem = note_root(folder.path.parents[1])
     if problem:
         journal.note(f"cannot note where the runs are: {problem}; name their folder with --dir")
@@ -133,7 +133,7 @@ def _elect(folder: RunFolder, places: Places) -> int | None:
 
 
 def _resign(folder: RunFolder, places: Places, descriptor: int) -> None:
-    """Let go of the lock, and leave nothing behind if no ring is left."""
+    """Release the lock, and remove the folder if no ring is left."""
     if not places.rings(str(folder.path)):
         places.remove(str(folder.path))
     os.close(descriptor)

@@ -8,37 +8,37 @@ from typing import NamedTuple
 from stepscope.watcher.proc import PROC, children_of, read_stat
 
 MOST_PROCESSES = 64
-"""Processes of one tree that are looked at; a trainer has a few dozen workers at most."""
+"""Processes of one tree that are read at most; a trainer has a few dozen workers."""
 LEAST_CPU = 0.02
 """Share of one core below which a process only keeps itself warm: timers and background threads of frameworks."""
 LEAST_IO = 1024.0
 """Bytes per second below which nothing is moved that a training waits for."""
 
 
-class Progress(NamedTuple):
+class ProcessProgress(NamedTuple):
     """Counters that grow while a process tree works."""
 
     cpu_seconds: float = 0.0
     io_bytes: int = 0
     """Bytes read and written by system calls, also through sockets and pipes."""
     gpu_busy: bool = False
-    """Whether the GPUs of this process have worked since the last look; False where nobody knows."""
+    """Whether the GPUs of this process have worked since the last sample; False if unknown."""
 
 
-def moved(before: Progress, after: Progress, seconds: float) -> bool:
-    """Say whether a process did more in `seconds` than to keep itself warm."""
+def moved(before: ProcessProgress, after: ProcessProgress, seconds: float) -> bool:
+    """Return whether a process did more in `seconds` than its background threads do."""
     cpu, data = after.cpu_seconds - before.cpu_seconds, after.io_bytes - before.io_bytes
     return after.gpu_busy or cpu > LEAST_CPU * seconds or data > LEAST_IO * seconds
 
 
-def read_progress(pid: int, proc: str = PROC, most: int = MOST_PROCESSES, *, gpu_busy: bool = False) -> Progress:
-    """Read the counters of a process and of its descendants; what is gone or hidden counts nothing."""
+def read_progress(pid: int, proc: str = PROC, most: int = MOST_PROCESSES, *, gpu_busy: bool = False) -> ProcessProgress:
+    """Read the counters of a process and of its descendants; a process that is gone or hidden counts nothing."""
     ticks = data = 0
     for member in tree(pid, proc, most):
         stat = read_stat(member, proc)
         ticks += stat.ticks if stat else 0
         data += _io_bytes(member, proc)
-    return Progress(ticks / os.sysconf("SC_CLK_TCK"), data, gpu_busy)
+    return ProcessProgress(ticks / os.sysconf("SC_CLK_TCK"), data, gpu_busy)
 
 
 def tree(pid: int, proc: str = PROC, most: int = MOST_PROCESSES) -> list[int]:

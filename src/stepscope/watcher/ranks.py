@@ -1,4 +1,4 @@
-"""One rank as its watcher sees it: its ring, where its rows go, and what is known of the trainer behind it."""
+"""One rank as its watcher sees it: its ring, its files, and the trainer behind it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from stepscope.core.events import is_users
 from stepscope.core.records import NO_STEP, first_head, heads, last_sequence
 from stepscope.store.events import read_events
 from stepscope.store.states import NodeState, RankState
-from stepscope.watcher.gaps import Gap
-from stepscope.watcher.steps import Steps
+from stepscope.watcher.steps import RankSteps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,24 +20,42 @@ if TYPE_CHECKING:
     from stepscope.store.drain import Drain, Stream
     from stepscope.store.layout import RunFolder
     from stepscope.watcher.death import End
-    from stepscope.watcher.guard import Guard
+    from stepscope.watcher.rank_guard import RankGuard
 
 BATCHES, BATCH_BYTES = 8, 1 << 20
 """Reads of one ring in one tick at most, so that one fast rank neither starves the others nor fills our memory."""
 CALM = 256
-"""A ring of which less than one part in so many was written between two looks is looked at half as often."""
+"""A ring of which less than one part in this many was written between two checks is checked half as often."""
 WRITTEN = (ring.WORD_PHASE + 1) * 8
-"""Bytes of a ring's header that its trainer writes; behind them are our own."""
+"""Bytes of a ring's header that its trainer writes; our own follow."""
 
 MOST_SAMPLES = 64
 """Values of the machine that an event keeps."""
 
 
-class Rank:
-    """A stream, and what is known of the trainer behind it."""
+class Gap:
+    """The time in which nobody watched a ring: its watcher was killed, and another one goes on."""
 
-    def __init__(self, stream: Stream, drain: Drain, node: NodeState, guard: Guard) -> None:
-        """Begin with a rank that runs, before it gets our first sign of life."""
+    def __init__(self, stream: Stream) -> None:
+        """Read the last heartbeat, before anything is drained and before the ring gets a new one."""
+        self._last, self._lost = stream.reader.words()[ring.WORD_HEARTBEAT], stream.lost
+
+    def event(self, stream: Stream, now: int) -> dict[str, Any] | None:
+        """Return the event of this gap, once the first rows were drained; None without a watcher before us.
+
+        `now` is monotonic, in ns.
+        """
+        if not self._last:
+            return None
+        seconds = round(max(0, now - self._last) / 1e9, 3)
+        return {"kind": "watcher_restarted", "seconds": seconds, "lost_rows": stream.lost - self._lost}
+
+
+class Rank:
+    """A stream, and the state of the trainer behind it."""
+
+    def __init__(self, stream: Stream, drain: Drain, node: NodeState, guard: RankGuard) -> None:
+        """Start with a rank that runs, before it gets our first sign of life."""
         self._gap: Gap | None = Gap(stream)
         self.stream, self.drain, self.node, self.guard = stream, drain, node, guard
         identity = stream.identity
@@ -47,22 +64,22 @@ class Rank:
         self.state = before or RankState(pid=identity.pid, started=identity.wall_ns // 1000)
         node.ranks[identity.rank] = self.state
         self.lag, self.bytes = 0.0, 0
-        self.steps = Steps(stream.table)
+        self.steps = RankSteps(stream.table)
         self._saw_all = before is None
         """Whether no other watcher has drained this ring before."""
         self.words = stream.reader.words()
-        """The header of its ring, as of the last look."""
+        """The header of its ring, as of the last check."""
         self.backlog = 0
-        """Bytes that its trainer had written since the last move, as of the last look."""
+        """Bytes that its trainer had written since the last move, as of the last check."""
         self._seen, self._was_quiet = b"", False
         self.alive = True
-        """Whether its trainer held its ring at the last look."""
+        """Whether its trainer held its ring at the last check."""
         self.told: End | None = None
-        """The end that an event of the run tells of."""
+        """The end that an event of the run describes."""
         self.better: End | None = None
         """A better judgement of its end that is to be written."""
         self._heard, self._next = 0, 0
-        """Where in its ring, and at which sequence, the rows begin that nobody has been told of."""
+        """Position in the ring, and sequence, of the first row that the feeds have not got."""
 
     @property
     def number(self) -> int:
@@ -75,7 +92,7 @@ class Rank:
         return ring.PHASE_NAMES[number] if number < len(ring.PHASE_NAMES) else ""
 
     def is_quiet(self) -> bool:
-        """Look at its ring; say whether there is nothing to do before its process ends or time passes."""
+        """Check its ring; return whether there is nothing to do before its process ends or time passes."""
         seen = os.pread(self.stream.fileno(), WRITTEN, 0)
         if seen != self._seen:  # as only a few of many ranks at a time
             self.words = self.stream.reader.words()
@@ -86,21 +103,21 @@ class Rank:
         return self._was_quiet
 
     def is_calm(self) -> bool:
-        """Say whether it goes on and had so little to say that its ring would take many seconds to fill."""
+        """Return whether it goes on and writes so little that its ring would take many seconds to fill."""
         goes_on = self.words[ring.WORD_STATE] == ring.STATE_RUNNING
         return goes_on and self.backlog * CALM < self.stream.reader.capacity
 
     def writes(self, *, sure: bool) -> bool:
-        """Say whether its trainer still holds its ring.
+        """Return whether its trainer still holds its ring.
 
         Unless it must be `sure`, that is taken for granted of a process that is watched: its end wakes us. One that
-        has let go of its ring and lives, as after os.execv, is found by whoever asks for certainty now and then.
+        has released its ring and lives on, as after os.execv, is found by the occasional check that is `sure`.
         """
         is_watched = self.guard.trainee is not None and self.words[ring.WORD_STATE] == ring.STATE_RUNNING
         return self.stream.writer_alive() if sure or not is_watched else True
 
     def move(self, pair: Pair, feed: Feed) -> bool:
-        """Move its rows to disk, and what is new of them to `feed`; say whether none is left."""
+        """Move its rows to disk, and new ones to `feed`; return whether none is left."""
         self._seen, self.stream.is_behind = b"", False
         for _ in range(BATCHES):
             try:
@@ -121,7 +138,7 @@ class Rank:
         return False
 
     def _look_on(self, feed: Feed) -> None:
-        """Hear the rows that wait in the ring for a disk: the training goes on, whatever can be written of it."""
+        """Pass on the rows that wait in the ring for a disk: the training goes on even if it cannot be recorded."""
         position = max(self._heard, self.stream.cursor)
         for _ in range(BATCHES):
             pieces, position = self.stream.reader.read(position, BATCH_BYTES)
@@ -131,7 +148,7 @@ class Rank:
         self._heard = position
 
     def _hear(self, pieces: list[bytes], following: int, feed: Feed) -> None:
-        """Tell everybody of rows, once; `following` is the sequence behind the last of them."""
+        """Pass rows on, each once; `following` is the sequence after the last of them."""
         fresh = pieces if first_head(pieces[0])[3] >= self._next else _from(self._next, pieces)
         self._next = max(self._next, following)
         if fresh:
@@ -142,25 +159,25 @@ class Rank:
             feed.rows(self.number, fresh, self.stream.table, checked=self.stream.reader.checked)
 
     def _tell_gap(self, pair: Pair) -> None:
-        """Write down, once, that nobody watched it before us."""
+        """Record, once, that another watcher was killed before us."""
         event = None if self._gap is None else self._gap.event(self.stream, pair.monotonic_ns)
         if event is not None:
             self.drain.write_events([event], self.number, pair)
         self._gap = None
 
     def watch(self, pair: Pair, *, gpu_busy: bool) -> list[dict[str, Any]]:
-        """Look whether its steps go on; return what happened."""
+        """Check whether its steps go on; return events."""
         return self.guard.watch(pair, self.steps.moments(), self.phase(), gpu_busy=gpu_busy)
 
     def note_memory(self, latest: Mapping[str, float]) -> None:
-        """Keep how near to its limit it was, for whoever must explain an end that took the watcher along."""
+        """Record how near to its memory limit it was, to explain an end that kills the watcher, too."""
         limit = latest.get("cgroup/memory_limit_bytes")
         used = latest.get("cgroup/memory_used_bytes") if limit else self.guard.rss
         self.state.memory = None if used is None else int(used)
         self.state.memory_limit = None if limit is None else int(limit)
 
     def circumstances(self, latest: Mapping[str, float]) -> dict[str, Any]:
-        """Return what to keep in an event that somebody will want to explain: last rows, open phase, last samples."""
+        """Return the circumstances of an event that needs an explanation: last rows, open phase, last samples."""
         prefixes = ("cpu/usage", "memory/used_ratio", "swap/used", "disk/free", "gpu/", f"process/{self.number}/")
         samples = {name: value for name, value in latest.items() if name.startswith(prefixes)}
         return {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.errors import in_words
+from stepscope.core.walls import wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +19,21 @@ if TYPE_CHECKING:
     from stepscope.watcher.journal import Journal
 
 LONGEST = 60.0
-"""Seconds between two looks at a source that fails or costs too much, at most."""
+"""Longest interval, in seconds, of a source that fails or costs too much."""
 PATIENCE = 3
 """Samples over budget in a row that make a sampler back off: one alone may be the machine's fault."""
 BLOCKED = 0.1
 """Seconds of waiting that count as cost although no processor was used: a file system that hangs."""
 SLACK = 0.01
-"""Seconds before its time at which a sampler is asked all the same: the next tick would be late."""
+"""Seconds before its time at which a sampler is asked already: the next tick would be late."""
+GROUPS = {
+    **dict.fromkeys(("nvidia", "amd", "other_gpus"), "gpu"),
+    **dict.fromkeys(("disk", "network"), "io"),
+    "process": "processes",
+}
+"""Section of the configuration that a sampler belongs to, by its name; "cpu" for all others."""
 MOST_NAMES = 10_000
-"""Names whose instance is remembered."""
+"""Names whose instance is cached."""
 Costs = tuple[float, float]
 """Processor seconds of the thread, and wall seconds."""
 
@@ -35,7 +44,7 @@ def costs() -> Costs:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """How often to ask whom; seconds."""
 
     interval: float = 1.0
@@ -47,8 +56,8 @@ class Plan:
     """Share of one processor that one sampler may take."""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Plan:
-        """Read the plan from the configuration's keys; an interval of 0 is one that nobody set."""
+    def of(cls, settings: Mapping[str, Any]) -> SamplingPlan:
+        """Read the plan from the configuration; an interval of 0 is unset."""
         return cls(
             settings.get("samplers.interval", cls.interval),
             _below("samplers.intervals.", settings),
@@ -104,14 +113,14 @@ class Turn:
 
     due: float = 0.0
     slower: float = 1.0
-    """What its interval is multiplied by: more than 1 after failures or too high a cost."""
+    """Factor of its interval: more than 1 after failures or too high a cost."""
     over: int = 0
     failing: str = ""
 
 
 @dataclass
-class Sample:
-    """What one round brought: a row per source, what happened, what the machine does not tell."""
+class SampleRound:
+    """The result of one round: a row per source, and events."""
 
     rows: list[dict[str, float]] = field(default_factory=list)
     events: list[dict[str, object]] = field(default_factory=list)
@@ -123,7 +132,7 @@ class Sampling:
     def __init__(
         self,
         samplers: Sequence[Sampler],
-        plan: Plan,
+        plan: SamplingPlan,
         journal: Journal,
         read_costs: Callable[[], Costs] = costs,
     ) -> None:
@@ -136,13 +145,13 @@ class Sampling:
         self._due = 0.0
 
     def is_due(self, now: int) -> bool:
-        """Say whether somebody has to be asked at `now` (monotonic ns)."""
+        """Return whether a source is due at `now` (monotonic ns)."""
         return now / 1e9 >= self._due - SLACK
 
-    def round(self, now: int, phase: str = "") -> Sample:
-        """Ask whoever is due at `now` (monotonic ns), in a `phase` of the training that may have its own interval."""
+    def round(self, now: int, phase: str = "") -> SampleRound:
+        """Ask the sources that are due at `now` (monotonic ns); a `phase` of the training may have its own interval."""
         seconds = now / 1e9
-        found = Sample()
+        found = SampleRound()
         for sampler, turn in zip(self.samplers, self._turns, strict=True):
             if seconds < turn.due - SLACK:
                 continue
@@ -156,21 +165,21 @@ class Sampling:
         return found
 
     def quicken(self, interval: float, until: float) -> None:
-        """Ask everybody at least every `interval` seconds, until then (monotonic, in seconds), within their budgets."""
+        """Ask all sources at least every `interval` seconds, `until` then (monotonic seconds), within their budgets."""
         self._quick, self._quick_until = interval, until
         self._due = 0.0
         for turn in self._turns:
             turn.due = 0.0
 
     def meet(self, facts: Mapping[str, Any]) -> None:
-        """Tell the sources about a rank that has come: `facts` is what its ring says of it."""
+        """Announce a new rank to the sources: `facts` is the extra part of its ring's identity."""
         for sampler in self.samplers:
             meet = getattr(sampler, "also_visible", None)
             if meet is not None and "visible" in facts:
                 meet(facts["visible"])
 
     def close(self) -> None:
-        """Let go of what the sources hold: helper processes."""
+        """Close the sources, which may hold helper processes."""
         for sampler in self.samplers:
             close = getattr(sampler, "close", None)
             if close is not None:
@@ -178,15 +187,15 @@ class Sampling:
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Everything that the sources can tell."""
+        """All metrics that the sources declare."""
         return tuple(metric for sampler in self.samplers for metric in sampler.metrics)
 
     def absent(self) -> dict[str, str]:
-        """Return what the sources cannot tell on this machine, with reason and remedy."""
+        """Return the metrics that this machine cannot measure, with reason and remedy."""
         return {what: why for sampler in self.samplers for what, why in sampler.absent().items()}
 
     def devices(self) -> dict[str, str]:
-        """Return what the devices are called that sources have found, by the beginning of their metrics."""
+        """Return the names of the devices that the sources found, by the prefix of their metrics."""
         found: dict[str, str] = {}
         for sampler in self.samplers:
             for device in getattr(sampler, "devices", ()):
@@ -194,13 +203,13 @@ class Sampling:
                     found[f"gpu/{device.index}"] = device.name
         return found
 
-    def _ask(self, sampler: Sampler, turn: Turn, now: int, interval: float, found: Sample) -> None:
+    def _ask(self, sampler: Sampler, turn: Turn, now: int, interval: float, found: SampleRound) -> None:
         before = self._costs()
-        try:
-            values = sampler.sample(now)
-            events = sampler.events()
-        except Exception as error:  # noqa: BLE001 - one source that fails, for whatever reason, must not stop the others
-            self._fail(sampler, turn, interval, in_words(error), found)
+        values: Mapping[str, float] | None = None
+        events: Sequence[dict[str, object]] = ()
+        with wall(lambda error: self._fail(sampler, turn, interval, in_words(error), found)):
+            values, events = sampler.sample(now), sampler.events()
+        if values is None:  # it failed
             return
         after = self._costs()
         if turn.failing:
@@ -210,10 +219,10 @@ class Sampling:
             found.rows += by_instance(values)
             self.latest |= values
         found.events += events
-        wall = after[1] - before[1]
-        self._weigh(sampler, turn, max(after[0] - before[0], wall if wall > BLOCKED else 0.0), interval, found)
+        elapsed = after[1] - before[1]
+        self._weigh(sampler, turn, max(after[0] - before[0], elapsed if elapsed > BLOCKED else 0.0), interval, found)
 
-    def _fail(self, sampler: Sampler, turn: Turn, interval: float, why: str, found: Sample) -> None:
+    def _fail(self, sampler: Sampler, turn: Turn, interval: float, why: str, found: SampleRound) -> None:
         turn.slower = min(turn.slower * 2, max(1.0, LONGEST / interval))
         if turn.failing:
             return
@@ -221,7 +230,7 @@ class Sampling:
         self._journal.note(f"cannot sample {sampler.name}: {why}; the other sources go on")
         found.events.append({"kind": "sampler_failed", "sampler": sampler.name, "error": why[:500]})
 
-    def _weigh(self, sampler: Sampler, turn: Turn, cost: float, interval: float, found: Sample) -> None:
+    def _weigh(self, sampler: Sampler, turn: Turn, cost: float, interval: float, found: SampleRound) -> None:
         """Ask a sampler less often that takes more than its budget, and more often again when it has become cheap."""
         allowed = self._plan.budget * interval * turn.slower
         if cost > allowed:
@@ -241,3 +250,55 @@ class Sampling:
         found.events.append(
             {"kind": "sampler_slowed", "sampler": sampler.name, "cost_seconds": cost, "interval_seconds": every}
         )
+
+
+def build_sampling(
+    settings: Mapping[str, Any],
+    run: Path,
+    pids: Callable[[], Mapping[int, int]],
+    journal: Journal,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+) -> Sampling:
+    """Return the sampling of this machine: every source that the configuration does not switch off.
+
+    Args:
+        settings: the configuration by key; absent keys keep their default.
+        run: the run's folder, whose disk is sampled.
+        pids: returns the training's processes by rank.
+        journal: gets the failures of sources.
+        root: the folder that holds /proc and /sys.
+        environ: the environment of the training, which names the GPUs it sees.
+    """
+    plan = SamplingPlan.of(settings)
+    if not settings.get("samplers.enabled", True):
+        return Sampling([], plan, journal)
+    chosen = [sampler for sampler in _all_samplers(settings, run, pids, root, environ) if _is_on(settings, sampler)]
+    intervals = {sampler.name: plan.intervals.get(_section(sampler), 0.0) for sampler in chosen}
+    return Sampling(chosen, SamplingPlan(plan.interval, intervals, plan.phases, plan.budget), journal)
+
+
+def _all_samplers(
+    settings: Mapping[str, Any],
+    run: Path,
+    pids: Callable[[], Mapping[int, int]],
+    root: Path,
+    environ: Mapping[str, str],
+) -> list[Sampler]:
+    from stepscope.samplers.machine import host_samplers
+    from stepscope.samplers.nvidia import NvidiaSampler
+
+    nvidia = NvidiaSampler(
+        environ.get("CUDA_VISIBLE_DEVICES"),
+        all_devices=bool(settings.get("samplers.all_gpus")),
+        pids=lambda: set(pids().values()),
+    )
+    return [*host_samplers(root, run, pids), nvidia]
+
+
+def _section(sampler: Sampler) -> str:
+    return GROUPS.get(sampler.name, "cpu")
+
+
+def _is_on(settings: Mapping[str, Any], sampler: Sampler) -> bool:
+    return bool(settings.get(f"samplers.{_section(sampler)}", True))

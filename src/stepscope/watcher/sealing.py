@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RETRIES = 3
 RETRY_AFTER, RETRY_AT_END = 30.0, 5.0
-"""Seconds: while trainers live, and once nobody but the sealing keeps the watcher."""
+"""Seconds: while trainers live, and once only the sealing keeps the watcher running."""
 
 
 class Sealing:
@@ -36,7 +36,7 @@ class Sealing:
     def poll(self, now: float, *, alone: bool = False) -> None:
         """Notice the end of a child and start the next; `now` in seconds of any monotonic clock.
 
-        `alone` says that no trainer is left: what failed is tried again sooner.
+        `alone` means that no trainer is left: a failure is tried again sooner.
         """
         if self._child is not None:
             code = self._child.poll()
@@ -47,7 +47,7 @@ class Sealing:
             self._start(now)
 
     def idle(self) -> bool:
-        """Say whether nothing is left to do, or nothing more will be tried."""
+        """Return whether nothing is left to do, or nothing more will be tried."""
         return self._child is None and (not self._queue or self._failures >= RETRIES)
 
     def _start(self, now: float) -> None:
@@ -86,7 +86,7 @@ class Sealing:
 
 
 def lower_priority(increment: int) -> None:
-    """Give way to the training: raise our nice value; a system without it is left as it is."""
+    """Raise our nice value, in favour of the training; does nothing on a system without it."""
     try:
         os.nice(increment)
     except (AttributeError, OSError):

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 1.0
 """How long a process may take to write its stacks; what sleeps in the kernel never does."""
 LEAST_LOOKS = 5
-"""How often the answer is looked for at least: on a machine that stood still the process had no time to write it."""
+"""Checks for the answer, at least: on a machine that was suspended the process had no time to write it."""
 SPY_SECONDS = 5.0
 """How long py-spy may take."""
 MOST_BYTES = 256 << 10
 """Of one dump that are read."""
 FULL_BYTES = 1 << 20
-"""From this size on the file of the dumps is emptied: it lies in shared memory."""
+"""From this size on the file of the dumps is emptied: it is in shared memory."""
 MOST_THREADS, MOST_FRAMES = 64, 60
 
 Thread = dict[str, Any]
@@ -98,7 +98,7 @@ _CELL = ("run_cell", "run_code", "run_ast_nodes", "runcode")
 
 
 def at_prompt(found: list[Thread]) -> bool:
-    """Say whether the main thread waits for a person: at a prompt, or in the event loop of an idle notebook.
+    """Return whether the main thread waits for a person: at a prompt, or in the event loop of an idle notebook.
 
     The prompt of a plain interpreter is C code below no Python frame at all.
     """
@@ -122,8 +122,8 @@ def _of(frame: dict[str, Any], parts: tuple[str, ...]) -> bool:
     return any(f"/{part}" in path for part in parts)
 
 
-class Answer(NamedTuple):
-    """What came of asking for stacks."""
+class StackAnswer(NamedTuple):
+    """The result of a request for stacks."""
 
     source: str
     """faulthandler or py-spy; "" if there are none."""
@@ -135,11 +135,11 @@ class Answer(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The same for two moments at which all threads were at the same place."""
+        """Equal for two samples in which all threads were at the same place."""
         if self.stacks:
             places = [[thread["thread"], thread["frames"]] for thread in self.stacks]
             return digest([self.source, sorted(places, key=lambda place: str(place[0]))])
-        # A thread of the kernel's scheduler may be seen running for a moment; where it sleeps is what counts.
+        # A sleeping thread may be seen running briefly; the function it sleeps in is what counts.
         return digest([self.why, [[wait["thread"], wait["waits_in"]] for wait in self.waits]])
 
 
@@ -147,7 +147,7 @@ class Asking:
     """One rank's stacks: at most one question at a time, answered over several ticks, never waited for."""
 
     def __init__(self, trainee: Trainee, path: str, proc: str = PROC, spy: str | None = None) -> None:
-        """Ask `trainee`, which writes to the file at `path`; `spy` is the program py-spy, None to look for it."""
+        """Ask `trainee`, which writes to the file at `path`; `spy` is the program py-spy, None to search for it."""
         self._trainee, self._path, self._proc = trainee, path, proc
         self._spy: str = find_spy() if spy is None else spy
         self._asked: int | None = None
@@ -199,14 +199,14 @@ class Asking:
         command = [self._spy, "dump", "--nonblocking", "--json", "--pid", str(self._trainee.pid)]
         nowhere = subprocess.DEVNULL
         try:
-            self._output = os.memfd_create("py-spy")  # a pipe would be full at 64 KiB, with nobody waiting for it
+            self._output = os.memfd_create("py-spy")  # a pipe would be full at 64 KiB, with no one reading it
             self._child = subprocess.Popen(command, stdin=nowhere, stdout=self._output, stderr=nowhere)
             self._source = "py-spy"
         except OSError as error:
             self._why += f"; py-spy: {error.strerror}"
             self._end_spy()
 
-    def answer(self, now: int) -> Answer | None:
+    def answer(self, now: int) -> StackAnswer | None:
         """Return the answer, None while it may still come; `now` is monotonic, in ns."""
         if self._asked is None:
             return None
@@ -222,7 +222,7 @@ class Asking:
         self._asked = None
         return self._made(text)
 
-    def _made(self, text: str) -> Answer:
+    def _made(self, text: str) -> StackAnswer:
         found: list[Thread] = []
         try:
             found = parse_spy(text) if self._source == "py-spy" and text else parse_dump(text)
@@ -230,8 +230,8 @@ class Asking:
             self._why = str(error)
         waits = threads(self._trainee.pid, self._proc)
         if found:
-            return Answer(self._source, trim(found), waits)
-        return Answer("", [], waits, self._why or "the process did not answer")
+            return StackAnswer(self._source, trim(found), waits)
+        return StackAnswer("", [], waits, self._why or "the process did not answer")
 
     def _dump(self, waited: float) -> str | None:
         """Return the dump once the file grows no more; "" if none came, None to wait on."""
@@ -281,7 +281,7 @@ class Asking:
         self._child, self._output = None, -1
 
     def close(self) -> None:
-        """Give up an open question."""
+        """Cancel an open request."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -290,7 +290,7 @@ class Asking:
 
 
 def find_spy(path: str | None = None) -> str:
-    """Return the program py-spy: beside our interpreter, else in the folders of `path`; "" if it is not installed."""
+    """Return the path of py-spy: next to our interpreter, else in the folders of `path`; "" if it is not installed."""
     folders = [os.path.dirname(sys.executable), *(os.environ.get("PATH", "") if path is None else path).split(":")]
     candidates = [f"{folder}/py-spy" for folder in folders if folder]
     return next((found for found in candidates if os.path.isfile(found) and os.access(found, os.X_OK)), "")

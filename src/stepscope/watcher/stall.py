@@ -1,4 +1,4 @@
-"""When a training stands still: a state machine over step ends, stacks and counters, with the time handed in.
+"""Detects a training that hangs: a state machine over step ends, stacks and counters, with the time as an argument.
 
 Stalled: a step is expected and none ended for longer than this training ever takes. Hung: its stacks stand still as
 well, and it neither computes nor reads nor writes; or it has been stalled for minutes.
@@ -10,7 +10,7 @@ from collections import deque
 from operator import sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.watcher.progress import Progress, moved
+from stepscope.watcher.progress import ProcessProgress, moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,31 +21,31 @@ FLOOR = 10.0
 MEDIANS, PAUSES = 5.0, 2.0
 """A stall is this many times the recent median step, and this many times the longest pause so far."""
 RECENT = 101
-"""Steps whose median counts."""
+"""Steps in the median."""
 HUNG_SAMPLES, HUNG_SPAN = 3, 5.0
 """Stacks that must be the same, and the seconds that they must span."""
 HUNG_AFTER = 300.0
-"""Seconds of a stall after which it is a hang, whatever moves."""
+"""Seconds of a stall after which it counts as a hang in any case."""
 SAMPLE_EVERY, SAMPLE_SLOWLY = 2.5, 15.0
 """Seconds between two samples of a stalled process: at first, and later."""
 SAMPLE_PATIENCE = 4.0
-"""Seconds that the first sample may take; without one the stall is told as it is."""
+"""Seconds that the first sample may take; without one the stall is reported without stacks."""
 SLOWLY_AFTER = 30.0
 UNSEEN = 5.0
-"""Seconds between two looks from which on this watcher was held up itself: that time proves nothing."""
+"""Seconds between two calls above which this watcher itself was held up: that time proves nothing."""
 FIRST_ROWS, ROWS_APART = 3, 0.05
-"""A run without steps is armed by this many rows that lie this many seconds apart."""
+"""A run without steps is armed by this many rows that are this many seconds apart."""
 _NS = 1e9
 
 
-class Sample(NamedTuple):
-    """What was seen of the process at one moment."""
+class StackSample(NamedTuple):
+    """One sample of the process."""
 
     digest: str
-    """Of all stacks: equal for two moments at which every thread was at the same place."""
-    progress: Progress = Progress()
+    """Of all stacks: equal for two samples in which every thread was at the same place."""
+    progress: ProcessProgress = ProcessProgress()
     """Before the process was asked for its stacks."""
-    resumed: Progress | None = None
+    resumed: ProcessProgress | None = None
     """After it had answered, which is work as well; None if it was not asked."""
     at_prompt: bool = False
     """The main thread waits for a person."""
@@ -59,7 +59,7 @@ class Vigil:
 
         Args:
             floor: seconds without a step that never mean anything.
-            hung_after: seconds of a stall after which it is a hang, whatever moves.
+            hung_after: seconds of a stall after which it counts as a hang in any case.
         """
         self._floor, self._hung_after = floor, hung_after
         self.state = IDLE
@@ -69,7 +69,7 @@ class Vigil:
         self._row: int | None = None
         self._idle_since: int | None = None
         self._last: int | None = None
-        """The end of the step before, or the last moment that counts as one."""
+        """The end of the previous step, or the time that counts as one."""
         self._excused = 0
         """Nanoseconds since then that a long phase explains."""
         self._durations: deque[float] = deque(maxlen=RECENT)
@@ -77,10 +77,10 @@ class Vigil:
         self._looked: int | None = None
         self._long = False
         self._told = 0
-        """When the stall was told."""
+        """When the stall was reported."""
         self._suspected: int | None = None
         self._sampled = 0
-        self._same: list[tuple[int, Sample]] = []
+        self._same: list[tuple[int, StackSample]] = []
 
     def threshold(self) -> float:
         """Return the seconds without a step from which on this training is stalled."""
@@ -92,9 +92,9 @@ class Vigil:
         return ordered[len(ordered) // 2] if ordered else 0.0
 
     def ended(self, times: Sequence[int], began: int | None = None) -> list[dict[str, Any]]:
-        """Take in the moments at which steps ended, in order; return what that means.
+        """Add the times at which steps ended, in order; return events.
 
-        `began` is the beginning of the first of them: of a training that has just begun all that is known.
+        `began` is the start of the first of them, which is all that is known of a training that has just started.
         """
         if not times or self._over:
             return []
@@ -106,7 +106,7 @@ class Vigil:
         return self._count(times)
 
     def logged(self, times: Sequence[int]) -> list[dict[str, Any]]:
-        """Take in the moments of rows of numbers: in a run that has no steps they stand for steps."""
+        """Add the times of rows of numbers: in a run without steps they count as steps."""
         if not times or self._over or self._steps:
             return []
         if self._rows < FIRST_ROWS:
@@ -136,11 +136,11 @@ class Vigil:
         self._longest = max(self._longest, seconds)
 
     def look(self, now: int, *, long_phase: bool = False) -> list[dict[str, Any]]:
-        """Let time pass until `now`; return what that means.
+        """Let time pass until `now`; return events.
 
         Args:
             now: monotonic time in ns.
-            long_phase: the run said that it evaluates, compiles or writes a checkpoint.
+            long_phase: the run is evaluating, compiling or writing a checkpoint.
         """
         before, self._looked = self._looked, now
         passed = now - before if before is not None else 0
@@ -168,7 +168,7 @@ class Vigil:
         return [self._stall(now)]
 
     def wants_sample(self, now: int) -> bool:
-        """Say whether stacks and counters shall be looked at now."""
+        """Return whether stacks and counters should be sampled now."""
         if self.state == ARMED:
             return self._suspected is not None and not self._sampled
         if self.state == IDLE or self._long:
@@ -176,8 +176,8 @@ class Vigil:
         slowly = self.state == HUNG or now - self._told > SLOWLY_AFTER * _NS
         return now - self._sampled >= (SAMPLE_SLOWLY if slowly else SAMPLE_EVERY) * _NS
 
-    def sample(self, now: int, sample: Sample) -> list[dict[str, Any]]:
-        """Take in what was seen of the process at `now`; return what that means."""
+    def sample(self, now: int, sample: StackSample) -> list[dict[str, Any]]:
+        """Add a sample of the process at `now`; return events."""
         self._sampled = now
         if self.state == IDLE or self._last is None or (self.state == ARMED and self._suspected is None):
             return []  # asked for before the step that has come meanwhile
@@ -197,7 +197,7 @@ class Vigil:
             events.append(self._hang(now, why))
         return events
 
-    def _stands_still(self, now: int, sample: Sample) -> bool:
+    def _stands_still(self, now: int, sample: StackSample) -> bool:
         then, before = self._same[-1]
         same = bool(sample.digest) and sample.digest == before.digest
         return same and not moved(before.resumed or before.progress, sample.progress, (now - then) / _NS)
@@ -227,7 +227,7 @@ class Vigil:
         return [event]
 
     def _event(self, kind: str, now: int, why: str) -> dict[str, Any]:
-        """Return an event; `since_ns` is the moment of the last step, monotonic."""
+        """Return an event; `since_ns` is the time of the last step, monotonic."""
         return {
             "kind": kind,
             "monotonic_ns": now,

@@ -43,7 +43,7 @@ class Moments(NamedTuple):
     """When the first of these steps began."""
 
 
-class Steps:
+class RankSteps:
     """The steps of one rank, as its records show them."""
 
     def __init__(self, table: SchemaTable) -> None:
@@ -105,7 +105,7 @@ class Steps:
         return seconds if number < len(names) and names[number] == STEP else None
 
     def _ends_steps(self, schema: int) -> bool:
-        """Tell whether rows of a schema end a step; a float `step_seconds` is one that the user logged."""
+        """Return whether rows of a schema end a step; a float `step_seconds` is one that the user logged."""
         declared = self._table.schemas.get(schema)
         return declared is not None and STEP in declared.names[:1] and declared.kinds[0] == "q"
 

@@ -1,4 +1,4 @@
-"""Writes that fail: parts of a run that were taken away, what the trainer is told, and when a watcher gives up."""
+"""Failed writes: removed parts of a run, the status that trainers get, and when a watcher gives up."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 PATIENCE = 15.0
 """Seconds after the end of the last trainer in which a failed write is tried again."""
 FULL_PATIENCE = 600.0
-"""The same for a full disk, on which somebody may make space; then the rows stay in the ring for a salvager."""
+"""The same for a full disk, on which space may be freed; afterwards the rows stay in the ring for a salvager."""
 SETTLE = 1.0
-"""Seconds from the moment that a part is missing until it is made anew."""
+"""Seconds from the time that a part is missing until it is created again."""
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -28,17 +28,17 @@ class Trouble:
     """What keeps one watcher from writing its run, if anything does."""
 
     def __init__(self, folder: RunFolder, journal: Journal) -> None:
-        """Begin with a run that can be written."""
+        """Start with a run that can be written."""
         self._folder, self._journal = folder, journal
         self.status = status.OK
-        """What the trainers were told last; one of `core.status`."""
+        """The last status that the trainers got; one of `core.status`."""
         self._since: float | None = None
         self._alone_since: float | None = None
         self._lost_tail = False
         self._cut_since: float | None = None
 
     def settle(self, error: OSError | None, now: float, streams: Iterable[Stream]) -> None:
-        """Take in the first error of a tick, None for none, and tell the trainers what changed.
+        """Handle the first error of a tick, None without one, and set the trainers' status if it changed.
 
         Args:
             error: why something could not be written.
@@ -61,12 +61,12 @@ class Trouble:
                 stream.reader.set_word(ring.WORD_STATUS, code)
 
     def greet(self, stream: Stream) -> None:
-        """Tell a trainer that has just come what keeps its rows from being written."""
+        """Set the status of a new trainer if its rows cannot be written."""
         if self._since is not None:
             stream.reader.set_word(ring.WORD_STATUS, self.status)
 
     def is_over(self, now: float, streams: Iterable[Stream]) -> bool:
-        """Say whether to give up: nothing can be written, and all trainers ended long enough ago."""
+        """Return whether to give up: nothing can be written, and all trainers ended long enough ago."""
         if self._since is None or any(map(_goes_on, streams)):
             self._alone_since = None
             return False
@@ -75,16 +75,16 @@ class Trouble:
         return now - self._alone_since >= (FULL_PATIENCE if self.status == status.DISK_FULL else PATIENCE)
 
     def folder_gone(self) -> bool:
-        """Say whether the run's folder was removed or replaced; one that nobody lets us look at is not."""
+        """Return whether the run's folder was removed or replaced; a folder that we may not read still exists."""
         try:
             return not stat.S_ISDIR(self._folder.path.stat().st_mode)
         except OSError as error:
             return error.errno in _ABSENT
 
     def notice(self, now: float, *, lost: bool = False) -> bool:
-        """Look for parts that were taken out of the run; say whether to hold off all writing for a moment.
+        """Look for missing parts of the run; return whether to pause all writing for now.
 
-        Whoever removes a whole run begins with its parts: for SETTLE seconds nothing is put into their way.
+        Deleting a run begins with its parts: for SETTLE seconds nothing is created in the way.
 
         Args:
             now: monotonic time in seconds.
@@ -98,16 +98,16 @@ class Trouble:
         return now - self._cut_since < SETTLE
 
     def is_cut(self) -> bool:
-        """Say whether parts are missing, as far as `notice` has seen."""
+        """Return whether parts are missing, as far as `notice` has seen."""
         return self._cut_since is not None
 
     def mend(self, streams: Iterable[Stream]) -> None:
-        """Make the parts anew that `notice` has found missing, and tell the trainers."""
+        """Create the parts again that `notice` has found missing, and set the trainers' status."""
         parts = ["a tail with the newest rows"] if self._lost_tail else []
         self._lost_tail, self._cut_since = False, None
         try:
             parts += self._folder.restore()
-        except OSError:  # whoever wants to write there finds out why, and tells
+        except OSError:  # the next write reports why it fails
             return
         what = ", ".join(parts)
         self._journal.note(f"parts of the run were removed: {what}; what was in them is lost, recording goes on")
@@ -115,5 +115,5 @@ class Trouble:
 
 
 def _goes_on(stream: Stream) -> bool:
-    """Say whether more rows may come from a trainer."""
+    """Return whether more rows may come from a trainer."""
     return stream.reader.words()[ring.WORD_STATE] == ring.STATE_RUNNING and stream.writer_alive()

@@ -245,7 +245,7 @@ async def change_alerts(site: Site, _parameters: given.NoParameters, request: Re
 
 def _leave_request(site: Site, action: AlertAction) -> dict[str, Any]:
     """Leave a request for the watchers of a run. Raises NotFoundError if the run has ended, UsageError."""
-    from stepscope.alerts.requests import ask
+    from stepscope.alerts.user_requests import ask
 
     path = site.folder(action.run)
     row = site.runs.row(action.run)

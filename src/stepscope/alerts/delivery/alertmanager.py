@@ -1,4 +1,4 @@
-"""Tell a Prometheus Alertmanager, by its API: it groups, silences and routes as its own configuration says."""
+"""Sends alerts to a Prometheus Alertmanager, which groups, silences and routes them by its own configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepscope.alerts.delivery.webhook import Outcome, post
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.alerts.delivery.message import Message, Subject
+    from stepscope.alerts.delivery.message import Message, MessageSubject
 
 PATH = "/api/v2/alerts"
 LASTS = 7 * 24 * 3600.0
@@ -23,7 +23,7 @@ _NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 def send(message: Message, url: str, now: float | None = None) -> Outcome:
-    """Send the alerts of a message to `alertmanager+http://host:9093`, and say how that went."""
+    """Send the alerts of a message to `alertmanager+http://host:9093`, and return the outcome."""
     when = time.time() if now is None else now
     latest = {str(event.get("alert", place)): event for place, event in enumerate(message.events)}
     alerts = [alert for event in latest.values() for alert in alerts_of(event, message.subject, when)]
@@ -31,8 +31,8 @@ def send(message: Message, url: str, now: float | None = None) -> Outcome:
     return post(address, json.dumps(alerts, separators=(",", ":")).encode(), {})
 
 
-def alerts_of(event: Mapping[str, Any], subject: Subject, now: float) -> list[dict[str, Any]]:
-    """Return what Alertmanager is told of one event.
+def alerts_of(event: Mapping[str, Any], subject: MessageSubject, now: float) -> list[dict[str, Any]]:
+    """Return Alertmanager's alerts for one event.
 
     It knows an alert by its labels, the severity among them: an alert that is resolved is so in each severity that it
     may have had.

@@ -21,7 +21,7 @@ _NEVER = tuple(
         ("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "100.100.100.200/32", "0.0.0.0/8", "::/128", "192.0.0.192/32"),
     )
 )
-"""Link-local addresses and those where clouds keep the credentials of a machine: refused whatever is allowed."""
+"""Link-local addresses and those where clouds keep a machine's credentials: always refused."""
 
 
 class AddressError(OSError):
@@ -57,7 +57,7 @@ def hosts_of(channels: Iterable[Channel], environ: Mapping[str, str]) -> set[str
     """Return the hosts that channels name themselves, in small letters: of web addresses, mail servers, services."""
     found: set[str] = set()
     for channel in channels:
-        with contextlib.suppress(UsageError, ValueError):  # an address that cannot be had is told when it is used
+        with contextlib.suppress(UsageError, ValueError):  # an unusable address is reported when it is used
             parts = urlsplit(channel.address(environ).removeprefix("alertmanager+"))
             asked = parse_qs(parts.query)
             found |= {
@@ -71,10 +71,10 @@ def guarded(
 ) -> Callable[..., list[Any]]:
     """Return a `getaddrinfo` that raises AddressError for addresses where nothing may go.
 
-    Whoever connects does so to what it returns, so a name that resolves anew in between changes nothing.
+    The caller connects to the addresses that it returns, so a later change of the name has no effect.
 
     Args:
-        resolve: looks names up.
+        resolve: resolves names.
         private: whether every name may lead to this machine and to private networks.
         named: hosts that may; not those that have led to a public address, or do so as well: that is no server of
             one's own, but a name that is made to lead elsewhere.

@@ -1,4 +1,4 @@
-"""Tell people through apprise: mail, Slack, Discord, Teams, Telegram, PagerDuty, ntfy, Pushover and a hundred others.
+"""Notifications through apprise: mail, Slack, Discord, Teams, Telegram, PagerDuty, ntfy, Pushover and a hundred others.
 
 Only the notifier and `stepscope alerts` import this: apprise never lives in the watcher or in a training.
 """
@@ -17,6 +17,7 @@ import requests
 from stepscope.alerts.delivery.channel import MAIL
 from stepscope.alerts.delivery.message import inert, plain
 from stepscope.alerts.delivery.webhook import Outcome, describe, wait_asked
+from stepscope.core.walls import wall
 
 with warnings.catch_warnings():  # it loads modules that this Python calls deprecated, which is no fault of a training
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 TYPES = {"critical": apprise.NotifyType.FAILURE, "warning": apprise.NotifyType.WARNING, "info": apprise.NotifyType.INFO}
 MAX_WHY = 200
 DETAIL = "Socket Exception: "
-"""How apprise begins the line that says why a connection failed."""
+"""Start of the line in which apprise reports why a connection failed."""
 _ANSWERS = threading.local()
 """The last answer that this thread got from a server: its status and its Retry-After."""
 
@@ -73,7 +74,7 @@ def service(address: str) -> Any:
 
 
 def send(message: Message, address: str) -> Outcome:
-    """Send a message to an address of apprise and say how that went; never raises for what the network does."""
+    """Send a message to an apprise address and return the outcome; never raises for network errors."""
     kind = apprise.NotifyType.SUCCESS if message.resolved else TYPES.get(message.severity, apprise.NotifyType.WARNING)
     if is_mail(address):
         return tell(address, message.title(), message.html(), kind, apprise.NotifyFormat.HTML)
@@ -81,7 +82,7 @@ def send(message: Message, address: str) -> Outcome:
 
 
 def is_mail(address: str) -> bool:
-    """Say whether an address of apprise is one of mail."""
+    """Return whether an apprise address is a mail address."""
     return address.startswith(tuple(f"{scheme}://" for scheme in MAIL))
 
 
@@ -92,16 +93,19 @@ def tell(
     kind: apprise.NotifyType = apprise.NotifyType.WARNING,
     form: apprise.NotifyFormat = apprise.NotifyFormat.TEXT,
 ) -> Outcome:
-    """Send a text to an address of apprise, and say how that went."""
-    found = service(address)  # a new one each time: it remembers whom it has told, and waits between two messages
+    """Send a text to an apprise address, and return the outcome."""
+    found = service(
+        address
+    )  # a new one each time: a plugin remembers its last recipients, and waits between two messages
     if found is None:
         return Outcome(ok=False, why="apprise does not know this address")
     _ANSWERS.last = None
-    with _Complaints() as complaints:
-        try:
-            ok = bool(found.notify(body=body, title=title, notify_type=kind, body_format=form))
-        except Exception as error:  # noqa: BLE001 - a hundred plugins may raise anything; it is told as the cause
-            return Outcome(ok=False, why=without_secrets(describe(error), address))
+    ok = False
+    errors: list[Exception] = []
+    with _Complaints() as complaints, wall(errors.append):  # a hundred plugins may raise anything
+        ok = bool(found.notify(body=body, title=title, notify_type=kind, body_format=form))
+    if errors:
+        return Outcome(ok=False, why=without_secrets(describe(errors[0]), address))
     if ok:
         return Outcome(ok=True)
     answer = getattr(_ANSWERS, "last", None)
@@ -111,7 +115,7 @@ def tell(
 
 
 def without_secrets(text: str, address: str) -> str:
-    """Return text of apprise without anything that is in the address behind its scheme."""
+    """Return apprise's text without any part of the address after its scheme."""
     shown = plain(text, MAX_WHY)
     body = address.partition("://")[2]
     pieces = set(re.split(r"[/?&@:]", body))
@@ -124,7 +128,7 @@ def without_secrets(text: str, address: str) -> str:
 
 
 class _Complaints(logging.Handler):
-    """What apprise complains about in this thread while it is open; why a mail failed it tells as a detail only."""
+    """Collects apprise's warnings of this thread while open; why a mail failed is only in the details."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -143,7 +147,7 @@ class _Complaints(logging.Handler):
             self._details.append(text.removeprefix(DETAIL))
 
     def last(self) -> str:
-        """Return the last line, rather one that says why."""
+        """Return the last line, preferably one with a cause."""
         return ([*self._texts, *self._details] or [""])[-1]
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Whom to tell: the channels of the configuration, with their secrets kept out of every message and file."""
+"""The channels of the configuration, with their secrets kept out of every message and file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ MAX_SECRET = 4096
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOLE = re.compile(r"\$\{(file:)?([^{}\s]{1,500})\}")
 _NATIVE = ("hooks.slack.com", "discord.com", "discordapp.com", "webhook.office.com", "outlook.office.com", "ntfy.sh")
-"""Hosts whose https addresses apprise knows by itself."""
+"""Hosts whose https addresses apprise handles itself."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """One way to tell people. Its `repr` and `name` hold no secret."""
+    """One way to notify people. Its `repr` and `name` hold no secret."""
 
     name: str
-    """Shown to people, and in the outbox: a scheme and a number, or what the configuration says."""
+    """Shown to people, and in the outbox: a scheme and a number, or the configured name."""
     kind: str
     """apprise, webhook or alertmanager."""
     scheme: str
@@ -41,16 +41,16 @@ class Channel:
     """As the configuration has it: with holes such as ${TOKEN} or ${file:/run/secrets/token}."""
     secret: str = field(default="", repr=False)
     severity: str = "info"
-    """The least that is told."""
+    """The lowest severity that is sent."""
     quiet: QuietHours | None = None
 
     @property
     def key(self) -> str:
-        """Who it is in the outbox: the same as long as the configuration names it alike."""
+        """Identifies the channel in the outbox; stays the same while name and address do."""
         return hashlib.sha256(f"{self.name}\0{self.url}".encode()).hexdigest()[:12]
 
     def takes(self, severity: str) -> bool:
-        """Say whether an alert of this severity is told here."""
+        """Return whether alerts of this severity are sent here."""
         return rank_of(severity) >= rank_of(self.severity)
 
     def address(self, environ: Mapping[str, str] = os.environ) -> str:
@@ -62,12 +62,12 @@ class Channel:
         return filled(self.url, environ, self.name)
 
     def signing_secret(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Return the secret that signs messages; empty if there is none."""
+        """Return the secret that signs messages; "" without one."""
         return filled(self.secret, environ, self.name)
 
 
 def rank_of(severity: str) -> int:
-    """Return how severe: 0 to 2; what is unknown counts as a warning."""
+    """Return the rank of a severity, 0 to 2; an unknown one counts as a warning."""
     return SEVERITIES.index(severity) if severity in SEVERITIES else 1
 
 
@@ -101,7 +101,7 @@ def _from_file(path: str, name: str) -> str:
 
 
 def channels_of(settings: Mapping[str, Any]) -> tuple[list[Channel], list[str]]:
-    """Return the channels of a configuration, and what is wrong with it as sentences; the right ones are returned.
+    """Return the valid channels of a configuration, and its problems as sentences.
 
     Args:
         settings: by path: `alerting.channels`, `alerting.quiet_hours`, `alerting.email`, `alerting.slack`.
@@ -172,13 +172,13 @@ def _kind(url: str, what: str) -> tuple[str, str]:
 
 
 def _is_on(channel: Channel, settings: Mapping[str, Any]) -> bool:
-    """Say whether the switches for mail and Slack leave a channel on."""
+    """Return whether the switches for mail and Slack leave a channel on."""
     switch = "alerting.email" if channel.scheme in MAIL else "alerting.slack" if channel.scheme == "slack" else ""
     return bool(settings.get(switch, True)) if switch else True
 
 
 def _wanted(settings: Mapping[str, Any], found: list[Channel]) -> list[str]:
-    """Say which switch is on, by the user's own word, that no channel answers."""
+    """Return a problem for each switch that the user turned on and that has no channel."""
     schemes = {channel.scheme for channel in found}
     mail = "mailtos://user:${MAIL_PASSWORD}@server:587?mode=starttls&to=you@example.com"
     wanted = [

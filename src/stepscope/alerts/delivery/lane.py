@@ -1,6 +1,6 @@
-"""When one channel is told what: in groups, at most one a second, again and again until it worked, quiet at night.
+"""The schedule of one channel: messages in groups, at most one per second, with retries and quiet hours.
 
-Nothing here waits or sends: the notifier asks when the next message is due, and says how sending went.
+Nothing here waits or sends: the notifier asks when the next message is due, and reports the outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepscope.alerts.delivery.channel import Channel
 
 PACE = 1.0
-"""Seconds between two messages of a channel: what comes meanwhile is one message."""
+"""Seconds between two messages of a channel; alerts that arrive meanwhile form one message."""
 FIRST_WAIT, LONGEST_WAIT = 1.0, 600.0
 """Seconds after the first failure, and at most; doubled after each."""
 JITTER = 0.25
@@ -27,13 +27,13 @@ JITTER = 0.25
 LONGEST_ASKED = 3600.0
 """Seconds of a Retry-After that are honoured at most."""
 GIVE_UP = 24 * 3600.0
-"""Seconds after which a message that cannot be delivered is given up, and counted."""
+"""Seconds after which an undeliverable message is dropped, and counted."""
 MOST_ENTRIES = 5000
-"""Alerts in one message; it tells the first ones, and counts the rest."""
+"""Alerts in one message; it lists the first ones, and counts the rest."""
 
 
 @dataclass(frozen=True)
-class Group:
+class MessageGroup:
     """Alerts that are one message."""
 
     id: str
@@ -46,12 +46,12 @@ class Group:
 
 
 @dataclass
-class Lane:
+class ChannelLane:
     """One channel's way through the outbox."""
 
     channel: Channel
     resolved: bool = True
-    """Whether it is told that an alert is resolved, too."""
+    """Whether resolved alerts are sent, too."""
     name: str = ""
     """Prefix of the identities of its messages: the run's."""
     vary: Callable[[], float] = random.random
@@ -59,7 +59,7 @@ class Lane:
     failures: int = 0
     not_before: float = 0.0
     why: str = ""
-    group: Group | None = None
+    group: MessageGroup | None = None
     """On its way, or to be sent again."""
     _pending: dict[int, Entry] = field(default_factory=dict)
     _over: set[int] = field(default_factory=set)
@@ -68,7 +68,7 @@ class Lane:
     _since: float = 0.0
 
     def restore(self, note: Note) -> None:
-        """Take in a note of an earlier notifier; call `add` for the entries after all of them."""
+        """Restore a note of an earlier notifier; call `add` for the entries after all notes."""
         if note.state in {DONE, DEAD, SKIPPED}:
             self._over.update(note.numbers)
         if note.state in {TRY, FAILED}:
@@ -77,7 +77,7 @@ class Lane:
             self._again, self._since = None, 0.0
 
     def add(self, entry: Entry, now: float) -> None:
-        """Take an entry of the queue, unless it was told, is too old to tell or none of this channel's."""
+        """Add an entry of the queue, unless it was sent, is too old, or is not for this channel."""
         if entry.number in self._over or entry.number in self._pending:
             return
         happened = entry.event.get("time")
@@ -103,7 +103,7 @@ class Lane:
         known = tuple(self._pending[number] for number in numbers if number in self._pending)
         self._again = None
         if known:
-            self.group = Group(group, known)
+            self.group = MessageGroup(group, known)
 
     def due(self, now: float) -> float | None:
         """Return when (unix seconds) there is something to send; None if there is nothing."""
@@ -113,13 +113,13 @@ class Lane:
         return max(self.not_before, min(times)) if times else None
 
     def _free_at(self, entry: Entry, now: float) -> float:
-        """Return when an entry may be told: at once, or after the quiet hours."""
+        """Return when an entry may be sent: at once, or after the quiet hours."""
         quiet = self.channel.quiet
         if quiet is None or entry.only or event_severity(entry.event) == "critical":
             return 0.0
         return quiet.until(now) or 0.0
 
-    def begin(self, now: float) -> Group | None:
+    def begin(self, now: float) -> MessageGroup | None:
         """Return the message to send now, if one is due."""
         due = self.due(now)
         if due is None or due > now:
@@ -129,7 +129,7 @@ class Lane:
             chosen = tuple(sorted(free)[:MOST_ENTRIES])
             numbers = ",".join(str(entry.number) for entry in chosen)
             digest = hashlib.sha256(f"{self.name}\0{self.channel.key}\0{numbers}".encode()).hexdigest()[:24]
-            self.group, self._since = Group(f"alert_{digest}", chosen), now
+            self.group, self._since = MessageGroup(f"alert_{digest}", chosen), now
         self._since = self._since or now
         return self.group
 
@@ -142,18 +142,18 @@ class Lane:
 
     def note(self, state: str, now: float, why: str = "") -> Note:
         """Return a note about the message on its way."""
-        group = self.group or Group("", ())
+        group = self.group or MessageGroup("", ())
         return Note(self.channel.key, group.id, state, group.numbers, now, why, self.channel.name)
 
     def sent(self, now: float) -> Note:
-        """Say that the message was delivered; return what to write down."""
+        """Mark the message as delivered; return the note to write."""
         note = self.note(DONE, now)
         self._close()
         self.failures, self.why, self.not_before = 0, "", now + PACE
         return note
 
     def failed(self, now: float, why: str, retry_after: float | None = None) -> Note:
-        """Say that it was not; return what to write down: that it is tried again, or given up."""
+        """Mark it as failed; return the note to write: it is tried again, or given up."""
         if now - self._since > GIVE_UP:
             note = self.note(DEAD, now, why)
             self._close()
@@ -174,5 +174,5 @@ class Lane:
         self.group, self._since = None, 0.0
 
     def idle(self) -> bool:
-        """Say whether there is nothing left to tell."""
+        """Return whether nothing is left to send."""
         return not self._pending

@@ -1,4 +1,4 @@
-"""What people read: alerts of one run, grouped, in plain words, with nothing in them that acts on whoever shows it."""
+"""The text of notifications: alerts of one run, grouped, with nothing that could act on the program that shows them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MOST_SHOWN = 20
-"""Alerts that a message tells one by one; the rest is counted by rule."""
+"""Alerts that a message lists one by one; the rest is counted by rule."""
 MAX_LINE = 500
 MAX_TITLE = 120
 EVIDENCE_SHOWN = 8
@@ -25,15 +25,15 @@ _LINK = re.compile(r"\]\(|:(?=//)|\bwww\.")
 
 
 @dataclass(frozen=True)
-class Subject:
-    """Whose alerts these are."""
+class MessageSubject:
+    """The run that the alerts belong to."""
 
     run: str
     project: str = ""
     name: str = ""
     node: str = ""
     page: str = ""
-    """Address of the page, as the configuration has it; empty if there is none."""
+    """Address of the page from the configuration, or ""."""
 
     def title(self) -> str:
         """Return how the run is called in a title."""
@@ -46,8 +46,8 @@ class Message:
     """Some alerts of one run, for one channel."""
 
     id: str
-    """The same whenever it is sent again: whoever receives it twice can tell."""
-    subject: Subject
+    """The same whenever it is sent again, so that a receiver can drop duplicates."""
+    subject: MessageSubject
     events: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
     """The alert events, oldest first."""
 
@@ -58,7 +58,7 @@ class Message:
 
     @property
     def resolved(self) -> bool:
-        """Whether it only tells that things are well again."""
+        """Whether every alert of it is resolved."""
         return all(event.get("state") == "resolved" for event in self.events)
 
     def title(self) -> str:
@@ -166,7 +166,7 @@ def moment(seconds: float) -> str:
 
 
 def _lines(event: Mapping[str, Any]) -> list[str]:
-    """Return what one alert says: the fact, what to do, when and where, and the values that decided."""
+    """Return the lines of one alert: the fact, what to do, when and where, and the values that decided."""
     state, severity = plain(event.get("state", "firing"), 40), plain(event.get("severity", "warning"), 40)
     head = "resolved" if state == "resolved" else severity
     lines = [f"{head}: {plain(event.get('text') or event.get('rule', 'alert'))}"]
@@ -175,10 +175,18 @@ def _lines(event: Mapping[str, Any]) -> list[str]:
     lines.append(f"Rule: {plain(event.get('rule', ''), 120)}, {_place(event)}")
     evidence = event.get("evidence")
     if isinstance(evidence, dict) and evidence:
-        safe = redact(dict(list(evidence.items())[:EVIDENCE_SHOWN]))
-        shown = [f"{plain(key, 60)} {_value(value)}" for key, value in safe.items()]
-        lines.append(f"Evidence: {', '.join(shown)}")
+        lines.append(f"Evidence: {', '.join(_evidence(evidence))}")
     return lines
+
+
+def _evidence(evidence: Mapping[str, Any]) -> list[str]:
+    """Return the values that decided, each with its name; those of several metrics follow one by one."""
+    facts = {key: value for key, value in evidence.items() if not isinstance(value, dict)}
+    values = evidence.get("values")
+    if isinstance(values, dict) and set(values) != {evidence.get("metric")}:
+        facts |= values
+    safe = redact(dict(list(facts.items())[:EVIDENCE_SHOWN]))
+    return [f"{plain(key, 60)} {_value(value)}" for key, value in safe.items()]
 
 
 def _value(value: object) -> str:
@@ -186,7 +194,7 @@ def _value(value: object) -> str:
 
 
 def _place(event: Mapping[str, Any]) -> str:
-    """Say when and where it was."""
+    """Return when and where it happened."""
     parts = []
     rank, step, time = event.get("rank"), event.get("step"), event.get("time")
     if isinstance(rank, int) and rank >= 0:
@@ -206,10 +214,11 @@ def _counted(events: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{rule} ({count})" for rule, count in sorted(rules.items(), key=lambda pair: -pair[1])[:10])
 
 
-def _footer(subject: Subject) -> list[str]:
+def _footer(subject: MessageSubject) -> list[str]:
+    run = plain(subject.run, 120)
+    name = f"{plain(subject.project, 120)}/{run}" if subject.project else run
     where = f" on {plain(subject.node, 80)}" if subject.node else ""
-    lines = [f"Run {plain(subject.run, 120)} of {plain(subject.project or 'default', 120)}{where}"]
-    return [*lines, subject.page or f"stepscope alerts list {plain(subject.run, 120)}"]
+    return [f"Run: {name}{where}", subject.page or f"Details: stepscope alerts list {run}"]
 
 
 def _public(event: Mapping[str, Any]) -> dict[str, Any]:

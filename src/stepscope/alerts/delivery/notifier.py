@@ -1,7 +1,7 @@
-"""The notifier: a process that tells people what is in the outbox of a run, and ends when it has.
+"""The notifier: a process that sends the alerts in the outbox of a run, and ends when it is done.
 
-Its standard input is a pipe of whoever started it: one line of JSON says whom to tell and how, each further line means
-that there is something new. It outlives the other end. On its standard output it says how it went, a line of JSON each.
+Its standard input is a pipe from the process that started it: one line of JSON is the brief, each further line
+announces new entries. It outlives that process. On its standard output it reports outcomes, one line of JSON each.
 A channel that hangs keeps no other waiting: each has a thread.
 """
 
@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.delivery.channel import APPRISE, Channel, channels_of
-from stepscope.alerts.delivery.lane import Lane
-from stepscope.alerts.delivery.message import Message, Subject
+from stepscope.alerts.delivery.lane import ChannelLane
+from stepscope.alerts.delivery.message import Message, MessageSubject
 from stepscope.alerts.delivery.outbox import (
     DEAD,
     TRY,
-    BusyError,
+    DeliveryJournal,
     Entry,
-    Ledger,
+    LineReader,
     Note,
-    Reading,
+    NotifierBusyError,
     entries,
     entry_of,
     notes,
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from stepscope.alerts.delivery.webhook import Outcome
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at the queue where nobody says that something is new."""
+"""Seconds between two checks of the queue without an announcement."""
 HANGS_AFTER = 60.0
-"""Seconds after which sending counts as hung; the process begins anew, as a thread cannot be ended."""
+"""Seconds after which sending counts as hung; the process then restarts, because a thread cannot be killed."""
 SLEEPS_FROM = 30.0
-"""Seconds until the next message is due from which on the process ends, if somebody is there to start it again."""
+"""The process ends if the next message is due later than this many seconds, and its parent can start it again."""
 MAX_LINE = 1 << 20
 MOST_UNWRITTEN = 1000
 """Notes that wait for a disk which takes nothing."""
@@ -57,7 +57,7 @@ MOST_UNWRITTEN = 1000
 
 @dataclass
 class Brief:
-    """What the notifier is told on its first line."""
+    """The first line that the notifier reads: the run, its settings and its options."""
 
     run: str
     node: str
@@ -73,7 +73,7 @@ class Brief:
 
     @classmethod
     def parse(cls, line: bytes) -> Brief:
-        """Read it; ValueError or TypeError if it is none."""
+        """Parse it; ValueError or TypeError if it is invalid."""
         return cls(**json.loads(line))
 
 
@@ -83,30 +83,32 @@ class Notifier:
     def __init__(
         self,
         brief: Brief,
-        ledger: Ledger,
+        journal: DeliveryJournal,
         report: Callable[[dict[str, Any]], None],
         clock: Callable[[], float] = time.time,
         send: Callable[[Channel, Message], Outcome] = deliver,
     ) -> None:
         """Take up where the last notifier of this node left off."""
         run = Path(brief.run)
-        self._ledger, self._report, self._clock, self._send = ledger, report, clock, send
-        self._queue = Reading(queue_path(run, brief.node))
-        self._subject = Subject(**{"run": run.name, "project": run.parent.name, "node": brief.node, **brief.subject})
+        self._journal, self._report, self._clock, self._send = journal, report, clock, send
+        self._queue = LineReader(queue_path(run, brief.node))
+        self._subject = MessageSubject(
+            **{"run": run.name, "project": run.parent.name, "node": brief.node, **brief.subject}
+        )
         channels, _ = channels_of(brief.settings)
         resolved = bool(brief.settings.get("alerting.resolved", True))
-        self.lanes = [Lane(channel, resolved, str(run)) for channel in channels]
+        self.lanes = [ChannelLane(channel, resolved, str(run)) for channel in channels]
         self._by_key = {lane.channel.key: lane for lane in self.lanes}
         self.changed = threading.Condition()
         self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable when a lane has sent something: whoever waits may look whether that was all."""
+        """Readable when a lane has sent something, so that the main thread checks whether anything is left."""
         self.upto = -1
         """Number of the last entry that was seen."""
         self._unwritten: list[Note] = []
         self._since: dict[str, float] = {}
-        """When (monotonic seconds) each channel began to send what it is sending."""
+        """When (monotonic seconds) each channel began its current message."""
         self.hung: set[str] = set()
-        for note in notes(Reading(sent_path(run, brief.node))):
+        for note in notes(LineReader(sent_path(run, brief.node))):
             lane = self._by_key.get(note.channel)
             if lane is not None:
                 lane.restore(note)
@@ -115,7 +117,7 @@ class Notifier:
             lane.settle()
 
     def look(self, more: list[Entry] | None = None) -> None:
-        """Take what is new in the queue, and entries that came on another way, as the disk is full."""
+        """Read new entries of the queue, and add entries that came through the pipe because the disk is full."""
         with self.changed:
             now = self._clock()
             for entry in [*entries(self._queue), *(more or ())]:
@@ -129,18 +131,18 @@ class Notifier:
             self.changed.notify_all()
 
     def _write(self, note: Note) -> None:
-        """Write a note down; one that the disk does not take is kept, and people are told all the same."""
+        """Write a note; one that the disk refuses is kept in memory, and messages are sent anyway."""
         self._unwritten.append(note)
         while self._unwritten:
             try:
-                self._ledger.write(self._unwritten[0])
+                self._journal.write(self._unwritten[0])
             except OSError:
                 del self._unwritten[:-MOST_UNWRITTEN]
                 return
             del self._unwritten[0]
 
-    def work(self, lane: Lane) -> None:
-        """Send what is due of one lane, for ever; in its own thread."""
+    def work(self, lane: ChannelLane) -> None:
+        """Send the due messages of one lane, forever; runs in its own thread."""
         while True:
             with self.changed:
                 while lane.begin(self._clock()) is None:
@@ -149,7 +151,7 @@ class Notifier:
                 self._write(lane.note(TRY, self._clock()))
             self.step(lane)
 
-    def step(self, lane: Lane) -> None:
+    def step(self, lane: ChannelLane) -> None:
         """Send the message that a lane has begun, and write down how it went."""
         group = lane.group
         if group is None:
@@ -164,21 +166,21 @@ class Notifier:
             self.changed.notify_all()
         os.eventfd_write(self.woken, 1)
 
-    def _settle(self, lane: Lane, outcome: Outcome) -> None:
+    def _settle(self, lane: ChannelLane, outcome: Outcome) -> None:
         now = self._clock()
         before = lane.failures
         told = [str(entry.event.get("alert", "")) for entry in (lane.group.entries if lane.group else ())]
         why = outcome.why or "it was not accepted"
         note = lane.sent(now) if outcome.ok else lane.failed(now, why, outcome.retry_after)
         self._write(note)
-        if outcome.ok or note.state == DEAD or not before:  # a failure that lasts is told once
+        if outcome.ok or note.state == DEAD or not before:  # a lasting failure is reported once
             self._tell(lane, note, told)
 
-    def _tell(self, lane: Lane, note: Note, told: list[str]) -> None:
+    def _tell(self, lane: ChannelLane, note: Note, told: list[str]) -> None:
         facts = {"channel": lane.channel.name, "state": note.state, "message": note.group, "why": note.why}
         self._report({**facts, "alerts": told[:20], "count": len(told), "time": note.time})
 
-    def _wait(self, lane: Lane) -> float | None:
+    def _wait(self, lane: ChannelLane) -> float | None:
         due = lane.due(self._clock())
         return None if due is None else max(0.01, min(60.0, due - self._clock()))
 
@@ -192,7 +194,7 @@ class Notifier:
             return min(times) if times else None
 
     def find_hung(self, now: float, after: float = HANGS_AFTER) -> bool:
-        """Give up what takes too long; say whether this process has to begin anew, since nothing else is on its way.
+        """Give up messages that take too long; return whether to restart, as nothing else is in flight.
 
         Args:
             now: monotonic, in seconds.
@@ -216,7 +218,7 @@ class Notifier:
 
 
 class Pipe:
-    """The pipe from whoever started us."""
+    """The pipe from the parent process."""
 
     def __init__(self, descriptor: int) -> None:
         """Read from `descriptor`."""
@@ -254,7 +256,7 @@ def _entry(line: bytes) -> Entry | None:
 
 
 def report(facts: dict[str, Any]) -> None:
-    """Say something on standard output; nobody may be listening any more."""
+    """Write a report to standard output; the reader may be gone."""
     try:
         os.write(1, json.dumps(facts).encode() + b"\n")
     except OSError:
@@ -262,28 +264,28 @@ def report(facts: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Tell people what is in the outbox; arguments: the run's folder, for whoever looks at the list of processes."""
+    """Send what is in the outbox; the argument, the run's folder, is only there for the list of processes."""
     del arguments
     for number in (
         signal.SIGINT,
         signal.SIGHUP,
         signal.SIGTERM,
-    ):  # that the job ends is what we tell
+    ):  # the end of the job is exactly what must be reported
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
     pipe = Pipe(0)
     line = pipe.first()
     try:
         brief = Brief.parse(line)
-        ledger = Ledger(Path(brief.run), brief.node)
-    except BusyError:
+        journal = DeliveryJournal(Path(brief.run), brief.node)
+    except NotifierBusyError:
         report({"state": "busy"})
         return 0
     except (OSError, ValueError, TypeError) as error:
         report({"state": "failed", "channel": "", "why": in_words(error)})
         return 2
     _prepare(brief)
-    notifier = Notifier(brief, ledger, report)
+    notifier = Notifier(brief, journal, report)
     probing = _probe(notifier) if brief.probe else None
     for lane in notifier.lanes:
         threading.Thread(target=notifier.work, args=(lane,), name=lane.channel.name, daemon=True).start()
@@ -301,7 +303,7 @@ def _probe(notifier: Notifier) -> threading.Thread:
 
 
 def _prepare(brief: Brief) -> None:
-    """Make this process fit for the network: no address that nobody named, no redirects."""
+    """Prepare this process for the network: only allowed addresses, no redirects."""
     from stepscope.alerts.delivery.allowed_addresses import guard_this_process
 
     guard_this_process(brief.settings)
@@ -312,7 +314,7 @@ def _prepare(brief: Brief) -> None:
 
 
 def _serve(notifier: Notifier, pipe: Pipe, is_probing: Callable[[], bool]) -> bool:
-    """Look at the queue until nothing is left; say whether the process has to begin anew."""
+    """Check the queue until nothing is left; return whether the process must restart."""
     while True:
         notifier.look(pipe.wait(LOOK_EVERY, notifier.woken))
         if notifier.find_hung(time.monotonic()):
@@ -331,7 +333,7 @@ def _serve(notifier: Notifier, pipe: Pipe, is_probing: Callable[[], bool]) -> bo
 
 
 def _begin_anew(line: bytes) -> None:
-    """Become a new process, with the same brief and nobody at the pipe: a thread that hangs cannot be ended."""
+    """Restart this process with the same brief and a closed pipe: a hung thread cannot be killed."""
     brief = os.memfd_create("brief")
     os.write(brief, line + b"\n")
     os.lseek(brief, 0, os.SEEK_SET)

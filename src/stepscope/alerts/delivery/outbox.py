@@ -1,8 +1,8 @@
-"""The outbox of a run: what has to be told and what was, in two files that each have one writer.
+"""The outbox of a run: alerts to send and alerts that were sent, in two files that each have one writer.
 
-`outbox/<node>.queue` is appended by the watcher: an alert a line, on the disk itself before anybody is told.
-`outbox/<node>.sent` is appended by the notifier, which holds a lock on it: what it is about to send, and how that went.
-Whatever dies when, a line is in the queue or never was; a message that was on its way is sent again under the same id.
+`outbox/<node>.queue` is appended by the watcher: one alert per line, on the disk itself before anything is sent.
+`outbox/<node>.sent` is appended by the notifier, which holds a lock on it: each message before and after sending.
+Whichever process dies, a line is whole or absent, and a message in flight is sent again under the same id.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stepscope.core.line_file import append_lines
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,11 +26,11 @@ MAX_BYTES = 64 << 20
 MOST_UNWRITTEN = 5000
 """Alerts that wait for a disk which takes nothing."""
 TRY, DONE, FAILED, DEAD, SKIPPED = "try", "sent", "failed", "dead", "skipped"
-"""What a line of the journal says of a message: about to be sent, delivered, not delivered, given up, not for it."""
+"""States of a message in the journal: about to be sent, delivered, not delivered, given up, not for this channel."""
 
 
 class Entry(NamedTuple):
-    """One alert event to be told."""
+    """One alert event to send."""
 
     number: int
     event: dict[str, Any]
@@ -76,17 +78,7 @@ class _Lines:
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows as one, on the disk itself; on OSError none of them counts as written."""
         data = "".join(json.dumps(row, separators=(",", ":"), default=str) + "\n" for row in rows).encode()
-        size = os.fstat(self.descriptor).st_size
-        if size and os.pread(self.descriptor, 1, size - 1) != b"\n":
-            data = b"\n" + data
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(self.descriptor, data[written:])
-            os.fdatasync(self.descriptor)
-        except OSError:
-            os.ftruncate(self.descriptor, size)
-            raise
+        append_lines(self.descriptor, data, sync=True)
 
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
@@ -96,8 +88,8 @@ class _Lines:
 
 
 @dataclass
-class Reading:
-    """Where a reader of such a file stands."""
+class LineReader:
+    """The position of a reader in such a file."""
 
     path: Path
     offset: int = 0
@@ -124,10 +116,10 @@ class Reading:
 
 
 class Queue:
-    """The watcher's end: add alerts to be told."""
+    """The watcher's end: adds alerts to send."""
 
     def __init__(self, run: Path, node: str) -> None:
-        """Open nothing yet: most runs have nothing to tell."""
+        """Open nothing yet: most runs send nothing."""
         self._path = queue_path(run, node)
         self._lines: _Lines | None = None
         self.last = -1
@@ -140,7 +132,7 @@ class Queue:
     def add(self, events: Sequence[Mapping[str, Any]], only: str = "") -> bool:
         """Add events; return whether they are durable now. Never raises."""
         if self.last < 0:
-            self.last = max((entry.number for entry in entries(Reading(self._path))), default=-1)
+            self.last = max((entry.number for entry in entries(LineReader(self._path))), default=-1)
         room = MOST_UNWRITTEN - len(self.unwritten)
         self.refused += max(0, len(events) - room)
         for event in events[:room]:
@@ -149,7 +141,7 @@ class Queue:
         return self.flush()
 
     def flush(self) -> bool:
-        """Try again to write what is not written yet; return whether nothing is left."""
+        """Try again to write what is unwritten; return whether nothing is left."""
         if not self.unwritten:
             return True
         try:
@@ -165,26 +157,26 @@ class Queue:
         return True
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._lines is not None:
             self._lines.close()
             self._lines = None
 
 
 def entry_of(row: Mapping[str, Any]) -> Entry | None:
-    """Return the entry of a row; None if it is none."""
+    """Return the entry of a row; None if it is invalid."""
     number, event = row.get("n"), row.get("event")
     if not isinstance(number, int) or not isinstance(event, dict):
         return None
     return Entry(number, event, str(row.get("only", "")))
 
 
-def entries(reading: Reading) -> list[Entry]:
+def entries(reading: LineReader) -> list[Entry]:
     """Return the entries that have come since the last call."""
     return [entry for row in reading.rows() if (entry := entry_of(row)) is not None]
 
 
-def notes(reading: Reading) -> list[Note]:
+def notes(reading: LineReader) -> list[Note]:
     """Return the notes of the journal that have come since the last call."""
     found = []
     for row in reading.rows():
@@ -193,16 +185,16 @@ def notes(reading: Reading) -> list[Note]:
             who, name = (str(row["c"]), str(row["g"]), str(row["s"])), str(row.get("name", ""))
             found.append(Note(*who, numbers, float(row["t"]), str(row.get("why", "")), name))
         except (KeyError, TypeError, ValueError):
-            continue  # of another version: at worst somebody is told twice
+            continue  # of another version: at worst a message is sent twice
     return found
 
 
-class BusyError(Exception):
+class NotifierBusyError(Exception):
     """Another notifier is at work."""
 
 
-class Ledger:
-    """The notifier's end: what it has told. One at a time, by a lock."""
+class DeliveryJournal:
+    """The notifier's end: the journal of its deliveries. One process at a time, by a lock."""
 
     def __init__(self, run: Path, node: str) -> None:
         """Take the journal.
@@ -216,7 +208,7 @@ class Ledger:
             fcntl.flock(self._lines.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lines.close()
-            raise BusyError from None
+            raise NotifierBusyError from None
 
     def write(self, note: Note) -> None:
         """Append a note, durable when this returns."""
@@ -225,13 +217,13 @@ class Ledger:
         self._lines.append([row | named | ({"why": note.why} if note.why else {})])
 
     def close(self) -> None:
-        """Let go of the journal."""
+        """Close the journal."""
         self._lines.close()
 
 
 @dataclass
 class Delivery:
-    """How far one channel is, as the files say."""
+    """The progress of one channel, as the files have it."""
 
     channel: str
     name: str = ""
@@ -255,7 +247,7 @@ class Delivery:
 
 
 def deliveries(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return how telling people went, a row per node and channel, for whoever shows it.
+    """Return the state of deliveries, one row per node and channel.
 
     Each has `channel` (its name), `node`, `state` (sent, waiting, failing or dead), the counts of alerts `sent`,
     `waiting` and `dead`, `time` (unix seconds of the last try) and `why` that failed. No secret is in it.
@@ -264,9 +256,9 @@ def deliveries(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for queue in sorted(folder.glob(f"[!.]*{QUEUE}")):
         node = queue.name.removesuffix(QUEUE)
-        waiting = {entry.number for entry in entries(Reading(queue))}
+        waiting = {entry.number for entry in entries(LineReader(queue))}
         channels: dict[str, Delivery] = {}
-        for note in notes(Reading(sent_path(Path(run), node))):
+        for note in notes(LineReader(sent_path(Path(run), node))):
             channels.setdefault(note.channel, Delivery(note.channel)).take(note)
         for delivery in channels.values():
             state = {DONE: "sent", DEAD: "dead"}.get(delivery.state, "failing" if delivery.why else "waiting")

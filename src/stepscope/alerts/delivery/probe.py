@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 TIMEOUT = 10.0
 """Seconds for each step."""
 _PLAIN = {"json", "xml", "form", "ntfy", "gotify", "mailto"}
-"""Schemes of apprise that speak without encryption; they end in an s where they do not."""
+"""Unencrypted schemes of apprise; the encrypted ones end in an s."""
 
 
 def probe(channel: Channel, environ: Mapping[str, str]) -> str:
-    """Return why a channel would not take a message; empty if nothing speaks against it. Nothing is sent."""
+    """Return why a channel would not take a message; "" if it would. Nothing is sent."""
     try:
         address = channel.address(environ)
         channel.signing_secret(environ)
@@ -38,7 +38,7 @@ def probe(channel: Channel, environ: Mapping[str, str]) -> str:
 
 
 def insecure(channel: Channel) -> str:
-    """Return what is not safe about a channel that works; empty if nothing is."""
+    """Return what is insecure about a working channel; "" if nothing is."""
     if channel.url.startswith(("http://", "alertmanager+http://")):
         return "it is not encrypted; use https://"
     if channel.kind == APPRISE and channel.scheme in _PLAIN:
@@ -61,7 +61,7 @@ def _probe_apprise(address: str) -> str:
     if not host or "." not in str(host):
         host = urlsplit(str(url)).hostname or host
     if not host or ("." not in str(host) and host != "localhost"):
-        return ""  # a service whose address only its plugin knows
+        return ""  # only the plugin knows the address of this service
     port = getattr(found, "port", None) or (443 if getattr(found, "secure", True) or url.startswith("https") else 80)
     with socket.create_connection((str(host), int(port)), TIMEOUT):
         return ""

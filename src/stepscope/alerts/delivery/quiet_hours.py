@@ -1,4 +1,4 @@
-"""Hours of the day in which only critical alerts are told; the others wait until morning."""
+"""Hours of the day in which only critical alerts are sent; the others wait until morning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send one message over one channel, whatever kind it is."""
+"""Sends one message over one channel of any kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def deliver(channel: Channel, message: Message, environ: Mapping[str, str] = os.environ) -> Outcome:
-    """Send a message and say how that went. Its secrets are looked up now: they may change while a run goes on."""
+    """Send a message and return the outcome. Secrets are read now, because they may change during a run."""
     try:
         address, secret = channel.address(environ), channel.signing_secret(environ)
     except StepscopeError as error:

@@ -49,7 +49,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
 
 
 def secret_bytes(secret: str) -> bytes:
-    """Return the key: base64 behind `whsec_`, as the standard has it, or any other text as it is."""
+    """Return the key: the decoded base64 after `whsec_`, as in the standard, or any other text unchanged."""
     if secret.startswith(PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(PREFIX), validate=True)
@@ -59,7 +59,7 @@ def secret_bytes(secret: str) -> bytes:
 
 
 def send(message: Message, url: str, secret: str = "", now: float | None = None) -> Outcome:
-    """Send a message and say how that went; never raises for what the network does."""
+    """Send a message and return the outcome; never raises for network errors."""
     when = time.time() if now is None else now
     body = json.dumps(message.facts(when), separators=(",", ":"), default=str).encode()
     headers = {"webhook-id": message.id, "webhook-timestamp": str(int(when))}

@@ -1,7 +1,7 @@
 """Evaluate conditions: for every new point of a series at once, and for many series of equal times together.
 
 A truth is 1, 0 or NaN for unknown: a window that is not full yet, a metric that is not there. Values are rows (series)
-by columns (points); windows are places from `low` to `high` in what is kept.
+by columns (points); windows are indices from `low` to `high` into the points that are kept.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, Call, Metric, Node, Number, Window, metrics_of
+from stepscope.alerts.rules.expression import (
+    POINTS,
+    STEPS,
+    TIME,
+    CallNode,
+    MetricNode,
+    Node,
+    NumberNode,
+    RuleWindow,
+    metrics_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from stepscope.alerts.evaluation.window import SeriesWindow
+    from stepscope.alerts.evaluation.series_window import SeriesWindow
 
     Numbers = NDArray[np.float64]
     Places = NDArray[np.intp]
@@ -26,13 +36,13 @@ if TYPE_CHECKING:
 FULL = 0.95
 """Share of a window of time or steps that the series must reach back before the window counts as full."""
 FINITE = 0.5
-"""Share of a window's values that must be finite for its mean, median or percentile to be known."""
+"""Share of a window's values that must be finite for its mean, median or percentile."""
 CHUNK = 2**18
 """Values that are sorted at a time: 2 MiB."""
 FEW = 4
 """New points up to which windows are sorted one by one."""
 BASELINE_PARTS = 20
-"""A baseline is taken anew when so small a part of its points is new."""
+"""A baseline is computed again when this small a part of its points is new."""
 LEAST_BASELINE = 10
 """Points of a baseline at least; more where a quarter of its window is more."""
 
@@ -56,23 +66,23 @@ class Stack:
 
 
 @dataclass
-class Frame:
+class EvaluationFrame:
     """What conditions are evaluated on: the series by metric, and the new points of the driving one."""
 
     stacks: Mapping[str, Stack | None]
     driver: str
     fresh: int
     """New points."""
-    frozen: list[dict[Call, float]] = field(default_factory=list)
+    frozen: list[dict[CallNode, float]] = field(default_factory=list)
     """For each row, baselines that must not move while its alert fires."""
-    baselines: dict[Call, Numbers] = field(default_factory=dict)
-    """What they were, by row and point: to be frozen."""
+    baselines: dict[CallNode, Numbers] = field(default_factory=dict)
+    """Their values, by row and point: to be frozen."""
     lazy: bool = False
     """Leave out what cannot change a truth, though it would leave a baseline to be frozen."""
 
     @property
     def rows(self) -> int:
-        """Return how many series are looked at together."""
+        """Return the number of series that are evaluated together."""
         stack = self.stacks[self.driver]
         return 0 if stack is None else len(stack.windows)
 
@@ -89,18 +99,18 @@ class Frame:
         return np.searchsorted(stack.time, self.moments(), side="right")
 
 
-def evaluate(node: Node, frame: Frame) -> Numbers:
-    """Return what a condition, or a part of it, is at each new point: rows by points."""
+def evaluate(node: Node, frame: EvaluationFrame) -> Numbers:
+    """Return the value of a condition, or of a part of it, at each new point: rows by points."""
     with np.errstate(all="ignore"):
         return _value(node, frame)
 
 
-def _value(node: Node, frame: Frame) -> Numbers:
-    if isinstance(node, Number):
+def _value(node: Node, frame: EvaluationFrame) -> Numbers:
+    if isinstance(node, NumberNode):
         return np.full((1, 1), node.value)
-    if isinstance(node, Metric):
+    if isinstance(node, MetricNode):
         return _last(frame.stacks.get(node.name), frame)
-    if isinstance(node, Call):
+    if isinstance(node, CallNode):
         return _call(node, frame)
     first, *others = node.operands
     left = _value(first, frame)
@@ -109,11 +119,11 @@ def _value(node: Node, frame: Frame) -> Numbers:
     return _operation(node.sign, [left, *(_value(other, frame) for other in others)])
 
 
-def _unknown(frame: Frame) -> Numbers:
+def _unknown(frame: EvaluationFrame) -> Numbers:
     return np.full((frame.rows, frame.fresh), np.nan)
 
 
-def _last(stack: Stack | None, frame: Frame) -> Numbers:
+def _last(stack: Stack | None, frame: EvaluationFrame) -> Numbers:
     if stack is None:
         return _unknown(frame)
     high = frame.ends(stack)
@@ -126,7 +136,7 @@ def _operation(sign: str, given: list[Numbers]) -> Numbers:
     if sign == "not":
         return 1.0 - left
     right = given[1]
-    if sign == "and":  # NaN is unknown: with a 0 the whole is 0 all the same
+    if sign == "and":  # NaN is unknown: with a 0 the whole is 0 anyway
         return np.where((left == 0) | (right == 0), 0.0, left * right)
     if sign == "or":
         return np.where((left == 1) | (right == 1), 1.0, left + right)
@@ -156,7 +166,7 @@ _COMPARISONS: dict[str, Callable[[Numbers, Numbers], Any]] = {
 }
 
 
-def _call(node: Call, frame: Frame) -> Numbers:
+def _call(node: CallNode, frame: EvaluationFrame) -> Numbers:
     if node.name in {"abs", "last", "finite"}:
         return _newest(node, frame)
     stack = _series(node.of, frame)
@@ -176,7 +186,7 @@ def _call(node: Call, frame: Frame) -> Numbers:
     return found if node.name == "count" else np.where(full, found, np.nan)
 
 
-def _newest(node: Call, frame: Frame) -> Numbers:
+def _newest(node: CallNode, frame: EvaluationFrame) -> Numbers:
     """Return a function of the newest value alone."""
     if node.name == "finite":
         return _finite(node.of, frame)
@@ -184,8 +194,8 @@ def _newest(node: Call, frame: Frame) -> Numbers:
     return np.abs(value) if node.name == "abs" else value
 
 
-def _finite(node: Node, frame: Frame) -> Numbers:
-    """Say whether a value is finite; unknown only where there is none at all."""
+def _finite(node: Node, frame: EvaluationFrame) -> Numbers:
+    """Return whether a value is finite; unknown only without any value."""
     found = np.isfinite(_value(node, frame)).astype(np.float64)
     for name in metrics_of(node):
         stack = frame.stacks.get(name)
@@ -195,19 +205,19 @@ def _finite(node: Node, frame: Frame) -> Numbers:
     return found
 
 
-def _series(node: Node, frame: Frame) -> Stack | None:
+def _series(node: Node, frame: EvaluationFrame) -> Stack | None:
     """Return the whole series of a metric, or of arithmetic on metrics, on the axis of the driving one."""
-    if isinstance(node, Metric):
+    if isinstance(node, MetricNode):
         return frame.stacks.get(node.name)
     driver = frame.stacks[frame.driver]
     if driver is None:
         return None
-    whole = Frame(frame.stacks, frame.driver, len(driver.time))
+    whole = EvaluationFrame(frame.stacks, frame.driver, len(driver.time))
     value = np.broadcast_to(_value(node, whole), (len(driver.windows), len(driver.time)))
     return Stack(driver.windows, value, driver.step, driver.time)
 
 
-def _bounds(stack: Stack, high: Places, window: Window) -> tuple[Places, Any]:
+def _bounds(stack: Stack, high: Places, window: RuleWindow) -> tuple[Places, Any]:
     """Return where a window begins at each point, and whether it is full."""
     first = stack.windows[0]
     gone = first.total - len(stack.time)
@@ -223,7 +233,7 @@ def _bounds(stack: Stack, high: Places, window: Window) -> tuple[Places, Any]:
 
 
 def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> tuple[Numbers, ...]:
-    """Return count, sum (and sum of squares) of the finite values from `low` to `high`, and what they are around."""
+    """Return count, sum (and sum of squares) of the finite values from `low` to `high`, and their reference value."""
     start = int(low.min(initial=len(stack.time)))
     value = stack.value[:, start:]
     good = np.isfinite(value)
@@ -241,7 +251,7 @@ def _sums(stack: Stack, low: Places, high: Places, *, squares: bool = False) -> 
 
 
 def _between(values: Any, low: Places, high: Places) -> Numbers:
-    """Return the sums from `low` to `high`, which never go back: that of the first window, and what comes and goes."""
+    """Return the sums from `low` to `high`, which never decrease: the first window, plus and minus the changes."""
     if not len(low):
         return np.zeros((len(values), 0))
     first = values[:, low[0] : high[0]].sum(axis=1, dtype=np.float64)
@@ -255,23 +265,23 @@ def _running(values: Any, ends: Places) -> Numbers:
     return total[:, ends - ends[0]]
 
 
-def _mean(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _mean(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     count, total, around = _sums(stack, low, high)
     return np.asarray(around + total / np.where(count >= _enough(high - low), count, np.nan))
 
 
-def _sum(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _sum(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     count, total, around = _sums(stack, low, high)
     return np.asarray(around * count + total)
 
 
-def _std(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _std(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     count, total, squares, *_rest = _sums(stack, low, high, squares=True)
     return _deviation(count, total, squares)
 
 
 def _enough(size: Any) -> Any:
-    """Return how many values of a window must be finite before its level is known: a few of many say nothing."""
+    """Return how many values of a window must be finite before its level is known."""
     return np.maximum(1.0, FINITE * size)
 
 
@@ -280,7 +290,7 @@ def _deviation(count: Numbers, total: Numbers, squares: Numbers) -> Numbers:
     return np.sqrt(np.maximum(squares / count - (total / count) ** 2, 0.0))
 
 
-def _count(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _count(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     return np.broadcast_to(_sums(stack, low, high)[0], (len(stack.windows), len(low)))
 
 
@@ -302,16 +312,16 @@ def _highest_of(value: Numbers, low: Places, high: Places) -> Numbers:
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def _max(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _max(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     return _highest_of(stack.value, low, high)
 
 
-def _min(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _min(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     return -_highest_of(-stack.value, low, high)
 
 
-def _median(stack: Stack, low: Places, high: Places, node: Call) -> Numbers:
-    """Return the quantile of each window, interpolated as numpy does: the one function that looks at every value."""
+def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
+    """Return the quantile of each window, interpolated as numpy does: the only function that sorts every value."""
     share = node.share / 100 if node.name == "percentile" else 0.5
     found = np.full((len(stack.value), len(low)), np.nan)
     size = int(high[-1] - low[-1]) if len(low) else 0
@@ -335,7 +345,7 @@ def _median(stack: Stack, low: Places, high: Places, node: Call) -> Numbers:
 
 
 def _quantile(values: Numbers, share: float) -> Numbers:
-    """Return a quantile of the finite values along the last axis; NaN where there is none."""
+    """Return a quantile of the finite values along the last axis; NaN without any."""
     size = values.shape[-1]
     place = share * (size - 1)
     below = int(place)
@@ -354,7 +364,7 @@ def _finite_quantile(values: Numbers, share: float) -> float:
     return float(np.quantile(good, share)) if len(good) >= _enough(len(values)) else np.nan
 
 
-def _slope(stack: Stack, low: Places, high: Places, node: Call) -> Numbers:
+def _slope(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
     start = int(low.min(initial=len(stack.time)))
     axis = (stack.step if node.windows[0].unit != TIME and np.isfinite(stack.step).all() else stack.time)[start:]
     value, low, high = stack.value[:, start:], low - start, high - start
@@ -371,7 +381,7 @@ def _slope(stack: Stack, low: Places, high: Places, node: Call) -> Numbers:
     return np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
 
 
-def _rate(stack: Stack, low: Places, high: Places, _: Call) -> Numbers:
+def _rate(stack: Stack, low: Places, high: Places, _: CallNode) -> Numbers:
     before = np.concatenate([stack.value[:, :1], stack.value[:, :-1]], axis=1)
     grown = np.where(stack.value >= before, stack.value - before, stack.value)
     grown[:, 0] = 0.0
@@ -407,11 +417,11 @@ def _zscore(stack: Stack, high: Places, size: int) -> Numbers:
 
 
 def baseline_stride(size: int) -> int:
-    """Return after how many points a baseline of `size` points is taken anew: it moves slowly, and sorting is dear."""
+    """Return after how many points a baseline of `size` points is computed again: it moves slowly."""
     return max(1, size // BASELINE_PARTS)
 
 
-def _baseline(node: Call, stack: Stack, high: Places, frame: Frame) -> Numbers:
+def _baseline(node: CallNode, stack: Stack, high: Places, frame: EvaluationFrame) -> Numbers:
     size, gap = (int(window.size) for window in node.windows)
     gone = stack.windows[0].total - len(stack.time)
     end = np.maximum(high - gap, 0)
@@ -427,7 +437,7 @@ def _baseline(node: Call, stack: Stack, high: Places, frame: Frame) -> Numbers:
     return found
 
 
-def _first(node: Call, stack: Stack, frame: Frame) -> Numbers:
+def _first(node: CallNode, stack: Stack, frame: EvaluationFrame) -> Numbers:
     size, skip = (int(window.size) for window in node.windows)
     found = np.full((len(stack.windows), 1), np.nan)
     for row, window in enumerate(stack.windows):

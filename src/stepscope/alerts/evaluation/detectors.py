@@ -1,4 +1,4 @@
-"""The analyses as conditions: each looks at the end of a series as it grows, with the very functions reports use."""
+"""The analyses as conditions: each reads the end of a growing series, with the functions that reports use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from stepscope.alerts.evaluation.window import Need
+from stepscope.alerts.evaluation.series_window import Need
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 
 if TYPE_CHECKING:
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.alerts.evaluation.window import SeriesWindow
+    from stepscope.alerts.evaluation.series_window import SeriesWindow
 
     Numbers = NDArray[np.float64]
 
 LOSS_POINTS = 2600
-"""Points of a loss that are kept: what `spikes` looks back to, its memory of 2 000 points and the windows before."""
+"""Points of a loss that are kept: the 2 000 points that `spikes` needs, and the windows before."""
 ODD_LOOK = 10.0
-"""Seconds between two looks for an anomaly at least."""
+"""Seconds between two searches for an anomaly, at least."""
 ANOMALIES = 50
-"""Anomalies of a series that are remembered, so that what comes back is not told again."""
+"""Anomalies of a series that are remembered, so that a recurring one is not reported again."""
 RISE_LOOK = 25
-"""Points between two looks for a lasting rise: it has lasted for more anyhow."""
+"""Points between two searches for a lasting rise, which lasts for more anyway."""
 FLAT_LOOK = 10.0
-"""Seconds between two looks for a plateau at least: it has lasted for thousands of points anyhow."""
+"""Seconds between two searches for a plateau, at least: it lasts for thousands of points anyway."""
 SLOW_LOOK, SLOWER = 30.0, 0.05
-"""Seconds between two looks of a costly analysis at a series of the machine, and as a share of the time it looks at."""
+"""Seconds between two runs of a slow analysis on a machine series, and the same as a share of its window."""
 
 
 def median(values: Numbers | list[float]) -> float:
@@ -41,7 +41,7 @@ def median(values: Numbers | list[float]) -> float:
 
 
 class Sign(NamedTuple):
-    """What a detector sees at one point."""
+    """The verdict of a detector at one point."""
 
     at: int
     """Place in the window."""
@@ -50,8 +50,8 @@ class Sign(NamedTuple):
 
 
 @dataclass
-class Scene:
-    """What a detector looks at: one series, others of the same instance, and what it remembers of it."""
+class DetectorInput:
+    """The input of a detector: one series, others of the same instance, and its memory."""
 
     name: str
     window: SeriesWindow
@@ -63,12 +63,12 @@ class Scene:
     """For a detector across ranks: the series of each."""
 
     def last(self, name: str) -> float | None:
-        """Return the newest value of another series; None if there is none."""
+        """Return the newest value of another series; None without one."""
         other = self.others.get(name)
         return float(other.value[-1]) if other is not None and len(other) else None
 
     def is_due(self, points: int = 1, seconds: float = 0.0) -> bool:
-        """Say whether enough has come since the last look, and begin to count anew if so."""
+        """Return whether enough has come since the last True."""
         total, time = self.window.total, float(self.window.time[-1])
         if total - self.memory.get("looked", 0) < points or time - self.memory.get("looked_at", -np.inf) < seconds:
             return False
@@ -81,19 +81,19 @@ class Detector:
     """One analysis that a rule can name."""
 
     text: str
-    look: Callable[[Scene], list[Sign]]
+    look: Callable[[DetectorInput], list[Sign]]
     need: Need
     options: Mapping[str, float] = field(default_factory=dict)
     metric: tuple[str, ...] = ()
-    """Series that it looks at if the rule names none."""
+    """Series that it reads if the rule names none."""
     others: tuple[str, ...] = ()
-    """Series that it needs besides; a `*` stands for the same instance."""
+    """Series that it also needs; a `*` is the same instance."""
     across: bool = False
     """It compares ranks."""
 
 
-def spike(scene: Scene) -> list[Sign]:
-    """Tell a spike with the point that makes it known, and its end."""
+def spike(scene: DetectorInput) -> list[Sign]:
+    """Detect a spike at the point that confirms it, and its end."""
     from stepscope.analysis.series.spikes import REST, SHARE, WINDOW, may_spike, spikes
 
     window, memory = scene.window, scene.memory
@@ -101,7 +101,7 @@ def spike(scene: Scene) -> list[Sign]:
     if "open" not in memory:
         end = window.value[-(fresh + WINDOW + 2) :]
         low, high = float(end.min()), float(end[-fresh - 1 :].max())
-        # No level lies below the lowest value: where nothing rises above that by the share of a spike, there is none.
+        # No level is below the lowest value: without a rise above that by the share of a spike, there is no spike.
         if (low > 0.0 and high - low < SHARE * low) or not may_spike(window.value, fresh):
             return []
     gone = window.total - count
@@ -115,35 +115,35 @@ def spike(scene: Scene) -> list[Sign]:
         if memory.get("open") == start and over < count:
             found.append(Sign(max(over, count - fresh), holds=False))
             del memory["open"]
-    if memory.get("open", gone) < gone:  # so long ago that it is no longer in the window
+    if memory.get("open", gone) < gone:  # so old that it is no longer in the window
         del memory["open"]
         found.append(Sign(count - 1, holds=False))
     return found
 
 
-def _spike(scene: Scene, spike: Any) -> Finding:
+def _spike(scene: DetectorInput, spike: Any) -> Finding:
     from stepscope.analysis.series.rises import growth
 
     step = scene.window.step[spike.index]
     where = f" at step {step:.0f}" if np.isfinite(step) else ""
     value = float(scene.window.value[spike.told])
     who = "the loss" if scene.name == "loss" else scene.name
-    text = f"{who} rose at once from {spike.level:.4g} to {spike.top:.4g}{where}{growth(spike.level, spike.top)}"
+    text = f"{who} jumped from {spike.level:.4g} to {spike.top:.4g}{where}{growth(spike.level, spike.top)}"
     evidence = {"value": value, "level": spike.level, "top": spike.top, "height": spike.height, "window": "40 points"}
     return Finding("loss_spike", text, WARNING, "", {**evidence, "threshold": spike.level * 1.05})
 
 
-def rise(scene: Scene) -> list[Sign]:
-    """Tell a loss that has risen above its own noise and stays there."""
+def rise(scene: DetectorInput) -> list[Sign]:
+    """Detect a loss that has risen above its own noise and stays there."""
     return _risen(scene, scene.options["rise"], WARNING)
 
 
-def divergence(scene: Scene) -> list[Sign]:
-    """Tell such a rise that undoes what was learned."""
+def divergence(scene: DetectorInput) -> list[Sign]:
+    """Detect such a rise that undoes the training."""
     return _risen(scene, scene.options["rise"], CRITICAL)
 
 
-def _risen(scene: Scene, share: float, severity: str) -> list[Sign]:
+def _risen(scene: DetectorInput, share: float, severity: str) -> list[Sign]:
     from stepscope.analysis.series.rises import begun_at, lasting_rise
 
     window = scene.window
@@ -163,8 +163,8 @@ def _risen(scene: Scene, share: float, severity: str) -> list[Sign]:
     return [Sign(len(window) - 1, holds=True, finding=finding)]
 
 
-def plateau(scene: Scene) -> list[Sign]:
-    """Tell a loss that has not fallen for long."""
+def plateau(scene: DetectorInput) -> list[Sign]:
+    """Detect a loss that has stopped falling."""
     from stepscope.analysis.series.trend import DECREASING, trend
 
     size = int(scene.options["points"])
@@ -187,22 +187,22 @@ def plateau(scene: Scene) -> list[Sign]:
     return [Sign(len(window) - 1, holds, Finding("plateau", text, INFO, "", evidence))]
 
 
-def _is_long_enough(scene: Scene) -> bool:
-    """Say whether a slow change could be seen by now, and whether it is time to look again."""
+def _is_long_enough(scene: DetectorInput) -> bool:
+    """Return whether the series is long enough to show a slow change, and the next check is due."""
     span = float(scene.window.time[-1] - scene.window.time[0])
     return span >= scene.options["seconds"] and scene.is_due(points=12, seconds=max(SLOW_LOOK, SLOWER * span))
 
 
 def spoken(name: str) -> str:
-    """Return what a series of memory is, for people."""
+    """Return the name of a memory series for people."""
     kind, _, rest = name.partition("/")
     instance = rest.partition("/")[0]
     owner = {"process": f"rank {instance}", "gpu": f"GPU {instance}"}.get(kind)
     return f"memory of {owner}" if owner and instance.isdecimal() else name
 
 
-def leak(scene: Scene) -> list[Sign]:
-    """Tell memory that grows without end, with the time that is left."""
+def leak(scene: DetectorInput) -> list[Sign]:
+    """Detect memory that grows without end, with the time that is left."""
     from stepscope.analysis.series.forecast import memory_leak
 
     window = scene.window
@@ -214,8 +214,8 @@ def leak(scene: Scene) -> list[Sign]:
     return [Sign(len(window) - 1, finding is not None, finding)]
 
 
-def disk_full(scene: Scene) -> list[Sign]:
-    """Tell a disk that will be full, and when."""
+def disk_full(scene: DetectorInput) -> list[Sign]:
+    """Detect a disk that fills up, and when it will be full."""
     from stepscope.analysis.series.forecast import disk_full as forecast
 
     window = scene.window
@@ -225,8 +225,8 @@ def disk_full(scene: Scene) -> list[Sign]:
     return [Sign(len(window) - 1, finding is not None and finding.severity == CRITICAL, finding)]
 
 
-def anomaly(scene: Scene) -> list[Sign]:
-    """Tell a value or a level that the series has not had before, once until it is usual again."""
+def anomaly(scene: DetectorInput) -> list[Sign]:
+    """Detect a value or a level that the series has not had before, once until it is usual again."""
     from stepscope.analysis.series.anomalies import LEVEL, REST, SHORT, is_known, newest
 
     window, memory = scene.window, scene.memory
@@ -253,12 +253,12 @@ def anomaly(scene: Scene) -> list[Sign]:
 
 
 def _goes_one_way(values: Any) -> bool:
-    """Say whether values only rise, or only fall, as counters and schedules do: each of them is new."""
+    """Return whether values only rise, or only fall, as counters and schedules do: each of them is new."""
     return bool((values[1:] >= values[:-1]).all() or (values[1:] <= values[:-1]).all())
 
 
-def change(scene: Scene) -> list[Sign]:
-    """Tell a lasting change of level."""
+def change(scene: DetectorInput) -> list[Sign]:
+    """Detect a lasting change of level."""
     from stepscope.analysis.series.change_points import LEVEL, change_points
 
     window, memory = scene.window, scene.memory
@@ -284,8 +284,8 @@ OWN_PHASES = ("phase/data", "phase/copy", "phase/forward")
 """Parts of a step in which a rank does not wait for the others."""
 
 
-def straggler(scene: Scene) -> list[Sign]:
-    """Tell the rank that the others wait for: by what it does alone in a step, as the step itself they end together."""
+def straggler(scene: DetectorInput) -> list[Sign]:
+    """Detect the rank that the others wait for, by the time it works alone in a step: all ranks end a step together."""
     size = int(scene.options["steps"])
     if len(scene.ranks) < 2 or not scene.is_due(points=max(1, size // 2)):
         return []
@@ -401,10 +401,10 @@ DETECTORS: dict[str, Detector] = {
         across=True,
     ),
 }
-"""What a rule can name in `detect`, with the options it has and their defaults."""
+"""The detectors that a rule can name in `detect`, with their options and defaults."""
 
 
 def need_of(detector: Detector, options: Mapping[str, float]) -> Need:
-    """Return how much of a series a detector looks at with these options."""
+    """Return how much of a series a detector reads with these options."""
     points = max(detector.need.points, int(1.2 * options.get("points", 0)), int(options.get("steps", 0)))
     return detector.need._replace(points=points)

@@ -16,7 +16,7 @@ ACTIVE = ("firing", "acknowledged", "silenced")
 
 
 def alerts_of(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per alert, the newest first: its current state, since when, until when, and what was said.
+    """Return one row per alert, the newest first: its current state, since when, until when, and its text.
 
     Keys: alert, rule, state, severity, since and until (seconds since 1970; until is None while it lasts), text,
     remedy, labels, evidence, rank, step, key, count (changes), transitions (time, state, severity, text of each).
@@ -75,7 +75,7 @@ def active(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def grouped(transitions: Sequence[Transition]) -> list[list[Transition]]:
-    """Put together what belongs into one message: changes of one rule to one state, such as eight hot GPUs."""
+    """Group the changes that belong in one message: changes of one rule to one state, such as eight hot GPUs."""
     groups: dict[tuple[str, str], list[Transition]] = {}
     for change in transitions:
         groups.setdefault((change.rule, change.state), []).append(change)

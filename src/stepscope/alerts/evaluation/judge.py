@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.alerts.evaluation import words
-from stepscope.alerts.evaluation.conditions import Frame, Stack, evaluate
-from stepscope.alerts.evaluation.detectors import DETECTORS, Scene
-from stepscope.alerts.evaluation.state import INACTIVE, PENDING, Alert, Point, Words
-from stepscope.alerts.evaluation.window import Need
-from stepscope.alerts.evaluation.windows import Store, bind, fill_in, needs_of
-from stepscope.alerts.rules.expression import Call, Node, walk
+from stepscope.alerts.evaluation import alert_text
+from stepscope.alerts.evaluation.conditions import EvaluationFrame, Stack, evaluate
+from stepscope.alerts.evaluation.detectors import DETECTORS, DetectorInput
+from stepscope.alerts.evaluation.series_store import SeriesStore, bind, fill_in, needs_of
+from stepscope.alerts.evaluation.series_window import Need
+from stepscope.alerts.evaluation.state import INACTIVE, PENDING, Alert, AlertText, Point
+from stepscope.alerts.rules.expression import CallNode, Node, walk
 from stepscope.alerts.rules.rule import EACH, VALUE
 from stepscope.core.errors import in_words
+from stepscope.core.walls import wall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from stepscope.alerts.evaluation.alert_book import Book
+    from stepscope.alerts.evaluation.alert_table import AlertTable
     from stepscope.alerts.evaluation.records import PointsByMetric
+    from stepscope.alerts.evaluation.series_window import SeriesWindow
     from stepscope.alerts.evaluation.state import Transition
-    from stepscope.alerts.evaluation.window import SeriesWindow
     from stepscope.alerts.rules.rule import Rule
 
 STRIKES = 3
@@ -37,7 +38,7 @@ MOST_INSTANCES = 2000
 
 
 @dataclass
-class Instance:
+class RuleInstance:
     """One series, or set of series, that a rule is judged on."""
 
     rule: Rule
@@ -47,17 +48,17 @@ class Instance:
     binding: tuple[str, ...]
     alert: Alert
     memory: dict[str, Any] = field(default_factory=dict)
-    frozen: dict[Call, float] = field(default_factory=dict)
+    frozen: dict[CallNode, float] = field(default_factory=dict)
     found: dict[str, SeriesWindow | None] = field(default_factory=dict)
     """The series by the names that the rule calls them."""
     driving: SeriesWindow | None = None
-    """The one whose points are judged."""
+    """The series whose points are judged."""
     version: int = -1
 
-    def look(self, store: Store) -> SeriesWindow | None:
+    def look(self, store: SeriesStore) -> SeriesWindow | None:
         """Find the series, some of which are new; return the one whose points are judged."""
         self.version = store.version
-        if store.is_double(self.name, patterns_of(self.rule)):  # one series is judged once, whatever its names
+        if store.is_double(self.name, patterns_of(self.rule)):  # one series is judged once, under any of its names
             self.driving = None
             return None
         named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
@@ -67,10 +68,10 @@ class Instance:
 
     @property
     def driver(self) -> str:
-        """What the rule calls the series whose points are judged."""
+        """The rule's name for the series whose points are judged."""
         return self.name if self.rule.detect else self.rule.metrics[0]
 
-    def _find(self, name: str, store: Store) -> SeriesWindow | None:
+    def _find(self, name: str, store: SeriesStore) -> SeriesWindow | None:
         if name == VALUE:
             return store.find(self.rank, self.name, self.rule.over)
         return store.find(self.rank, fill_in(name, self.binding), self.rule.over)
@@ -91,17 +92,17 @@ def labels_of(rule: Rule, name: str, rank: int | None) -> dict[str, str]:
 
 
 def reach_of(rule: Rule) -> Need | None:
-    """Return how far before the new points a rule looks; None: as far back as there are any."""
+    """Return how far before the new points a rule reads; None: as far as possible."""
     needs = list(needs_of(rule).values())
     parts = walk(rule.condition) if rule.condition is not None else ()
-    whole = any(isinstance(part, Call) and part.name in WHOLE for part in parts)
+    whole = any(isinstance(part, CallNode) and part.name in WHOLE for part in parts)
     if rule.detect or whole or any(need.steps for need in needs):
         return None
-    points = 1 << max(need.points for need in needs).bit_length()  # rounded up: rules can share what was put together
+    points = 1 << max(need.points for need in needs).bit_length()  # rounded up, so that rules can share a stack
     return Need(points, max(need.seconds for need in needs))
 
 
-def holding(node: Node, frame: Frame) -> Any:
+def holding(node: Node, frame: EvaluationFrame) -> Any:
     """Return whether a condition holds at each new point: rows by points."""
     shape = (frame.rows, frame.fresh)
     found = evaluate(node, frame)
@@ -109,20 +110,20 @@ def holding(node: Node, frame: Frame) -> Any:
 
 
 class Judge:
-    """Holds the series and judges every rule on what is new."""
+    """Holds the series and judges every rule on new points."""
 
-    def __init__(self, rules: Iterable[Rule], book: Book, note: Callable[[str], None]) -> None:
+    def __init__(self, rules: Iterable[Rule], alerts: AlertTable, note: Callable[[str], None]) -> None:
         """Prepare for rules on metrics; those on events are the engine's."""
         self._rules = [rule for rule in rules if rule.enabled and not rule.event]
-        self.store = Store(self._rules)
-        self._book, self._note = book, note
-        self._instances: dict[str, dict[tuple[int | None, str], Instance]] = {rule.name: {} for rule in self._rules}
+        self.store = SeriesStore(self._rules)
+        self._alerts, self._note = alerts, note
+        self._instances: dict[str, dict[tuple[int | None, str], RuleInstance]] = {rule.name: {} for rule in self._rules}
         self._met: set[tuple[int, str]] = set()
         self._strikes: dict[str, int] = {}
         self._reach = {rule.name: reach_of(rule) for rule in self._rules}
         self._stacks: dict[tuple[Any, ...], Stack] = {}
         self.seconds: dict[str, float] = {}
-        """What each rule has cost, in seconds of a core."""
+        """Cost of each rule, in seconds of a core."""
 
     def take(self, parts: PointsByMetric) -> list[Transition]:
         """Take new points and judge them."""
@@ -136,10 +137,8 @@ class Judge:
             if not fresh:
                 continue
             began = time.thread_time()
-            try:
+            with wall(partial(self._strike, rule)):  # a rule that fails must not stop the others
                 found += self._judge(rule, fresh)
-            except Exception as error:  # noqa: BLE001 - a rule that fails must not keep the others from being judged
-                self._strike(rule, error)
             self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + time.thread_time() - began
         self.store.settle()
         self._stacks = {}
@@ -163,11 +162,11 @@ class Judge:
             place = rank if alone else None
             if (place, name) in self._instances[rule.name]:
                 continue
-            alert = self._book.alert(rule, name, own, labels_of(rule, name, own))
-            self._instances[rule.name][place, name] = Instance(rule, name, place, binding, alert)
+            alert = self._alerts.alert(rule, name, own, labels_of(rule, name, own))
+            self._instances[rule.name][place, name] = RuleInstance(rule, name, place, binding, alert)
 
     def forget(self, rank: int) -> list[Alert]:
-        """Let go of a rank; return its alerts."""
+        """Forget a rank; return its alerts."""
         gone = []
         for instances in self._instances.values():
             for key in [key for key in instances if key[0] == rank]:
@@ -177,8 +176,8 @@ class Judge:
         self.store.forget(rank)
         return gone
 
-    def _fresh(self, rule: Rule) -> list[tuple[Instance, SeriesWindow]]:
-        """Return what has new points of a rule, with the series that has them."""
+    def _fresh(self, rule: Rule) -> list[tuple[RuleInstance, SeriesWindow]]:
+        """Return the instances of a rule that have new points, with the series that has them."""
         if self._strikes.get(rule.name, 0) >= STRIKES:
             return []
         found = []
@@ -188,8 +187,8 @@ class Judge:
                 found.append((instance, driver))
         return found
 
-    def _judge(self, rule: Rule, fresh: list[tuple[Instance, SeriesWindow]]) -> list[Transition]:
-        groups: dict[tuple[Any, ...], list[Instance]] = {}
+    def _judge(self, rule: Rule, fresh: list[tuple[RuleInstance, SeriesWindow]]) -> list[Transition]:
+        groups: dict[tuple[Any, ...], list[RuleInstance]] = {}
         found: list[Transition] = []
         for instance, driver in fresh:
             if rule.detect:
@@ -202,7 +201,7 @@ class Judge:
             found += self._compare(rule, instances)
         return found
 
-    def _compare(self, rule: Rule, instances: list[Instance]) -> list[Transition]:
+    def _compare(self, rule: Rule, instances: list[RuleInstance]) -> list[Transition]:
         """Judge a condition on series that have the same times."""
         if rule.condition is None:
             return []
@@ -224,11 +223,11 @@ class Judge:
                 found += self._follow(instance, frame if len(instances) == 1 else self._frame([instance]))
                 continue
             points = self._points(frame, truth[row], None if clear is None else clear[row], instance)
-            found += self._book.see(instance.alert, points, partial(self._say, instance, frame, row))
+            found += self._alerts.see(instance.alert, points, partial(self._say, instance, frame, row))
         return found
 
-    def _follow(self, instance: Instance, frame: Frame) -> list[Transition]:
-        """Judge one series whose baselines stand still while its alert fires: anew from every change on."""
+    def _follow(self, instance: RuleInstance, frame: EvaluationFrame) -> list[Transition]:
+        """Judge one series whose baselines are frozen while its alert fires: again after every change."""
         found: list[Transition] = []
         start = 0
         while start < frame.fresh:
@@ -238,7 +237,7 @@ class Judge:
             )
             points = self._points(frame, truth, clear, instance)
             for at in range(start, frame.fresh):
-                change = self._book.look(instance.alert, points[at], partial(self._say, instance, frame, 0, at))
+                change = self._alerts.look(instance.alert, points[at], partial(self._say, instance, frame, 0, at))
                 start = at + 1
                 if change is not None:
                     found.append(change)
@@ -246,7 +245,7 @@ class Judge:
                     break
         return found
 
-    def _frame(self, instances: list[Instance]) -> Frame:
+    def _frame(self, instances: list[RuleInstance]) -> EvaluationFrame:
         first = instances[0]
         stacks: dict[str, Stack | None] = {}
         driver = first.found[first.driver]
@@ -255,10 +254,10 @@ class Judge:
             windows = [found for one in instances if (found := one.found[name]) is not None]
             most = None if window is None else self._most(first.rule, window, fresh)
             stacks[name] = None if window is None else self._stack(windows, most)
-        return Frame(stacks, first.driver, fresh, [one.frozen for one in instances])
+        return EvaluationFrame(stacks, first.driver, fresh, [one.frozen for one in instances])
 
     def _most(self, rule: Rule, window: SeriesWindow, fresh: int) -> int | None:
-        """Return how many of the last points a rule looks at; None: all."""
+        """Return how many of the last points a rule reads; None: all."""
         reach = self._reach[rule.name]
         if reach is None:
             return None
@@ -269,15 +268,15 @@ class Judge:
         return max(reach.points + new, len(window) - int(np.searchsorted(window.time, since)))
 
     def _stack(self, windows: list[SeriesWindow], most: int | None) -> Stack:
-        """Put series together; several rules look at the same ones."""
+        """Stack series; several rules read the same ones."""
         key = (most, len(windows), id(windows[0]), id(windows[-1]))
         found = self._stacks.get(key)
         if found is None or found.windows != windows:
             found = self._stacks[key] = Stack.of(windows, most)
         return found
 
-    def _points(self, frame: Frame, truth: Any, clear: Any, instance: Instance) -> list[Point]:
-        """Return the judged moments of one series; those before anything happens are left out."""
+    def _points(self, frame: EvaluationFrame, truth: Any, clear: Any, instance: RuleInstance) -> list[Point]:
+        """Return the judged points of one series, from the first at which something happens."""
         stack = frame.stacks[frame.driver]
         if stack is None:
             return []
@@ -298,15 +297,15 @@ class Judge:
             for at in range(frame.fresh)
         ]
 
-    def _freeze(self, instance: Instance, frame: Frame, at: int) -> None:
-        """Hold the baselines while the alert fires, so that it is not judged by what it made of them."""
+    def _freeze(self, instance: RuleInstance, frame: EvaluationFrame, at: int) -> None:
+        """Freeze the baselines while the alert fires, so that its own values do not move them."""
         instance.frozen.clear()
         if instance.alert.is_active:
             values = {call: float(found[0, at]) for call, found in frame.baselines.items()}
             instance.frozen.update({call: value for call, value in values.items() if np.isfinite(value)})
 
-    def _say(self, instance: Instance, frame: Frame, row: int, at: int) -> Words:
-        """Return what to tell of a point."""
+    def _say(self, instance: RuleInstance, frame: EvaluationFrame, row: int, at: int) -> AlertText:
+        """Return the text for a point."""
         rule, stack = instance.rule, frame.stacks[frame.driver]
         names = {name: fill_in(name, instance.binding) for name in instance.found}
         names[instance.driver] = instance.name
@@ -318,17 +317,17 @@ class Judge:
         step = stack.step[len(stack.time) - frame.fresh + at] if stack is not None else np.nan
         facts = {"metric": instance.name, "rank": instance.alert.rank, "step": None if np.isnan(step) else int(step)}
         facts["instance"] = instance.binding[0] if instance.binding else instance.name
-        comparison = words.deciding(rule.condition) if rule.condition is not None else None
+        comparison = alert_text.deciding(rule.condition) if rule.condition is not None else None
         sides, unit = None, ""
         if comparison is not None:
             left, right = (
                 float(np.broadcast_to(evaluate(side, frame), (frame.rows, frame.fresh))[row, at])
                 for side in comparison.operands
             )
-            sides, unit = (left, right), words.unit_in(comparison.operands[0], names)
-        return words.of_condition(rule, facts, values, sides, unit)
+            sides, unit = (left, right), alert_text.unit_in(comparison.operands[0], names)
+        return alert_text.of_condition(rule, facts, values, sides, unit)
 
-    def _detect(self, instance: Instance, driver: SeriesWindow) -> list[Transition]:
+    def _detect(self, instance: RuleInstance, driver: SeriesWindow) -> list[Transition]:
         """Ask a detector about one series."""
         rule = instance.rule
         detector = DETECTORS[rule.detect]
@@ -339,7 +338,7 @@ class Judge:
                 for rank, window in self.store.of_ranks(name, rule.over).items():
                     ranks.setdefault(rank, {})[name] = window
         options = {**detector.options, **rule.options}
-        scene = Scene(instance.name, driver, others, options, instance.memory, instance.rank, ranks)
+        scene = DetectorInput(instance.name, driver, others, options, instance.memory, instance.rank, ranks)
         signs = detector.look(scene)
         if not signs:
             return []
@@ -351,13 +350,13 @@ class Judge:
         facts = {"metric": instance.name, "rank": instance.alert.rank, "step": points[-1].step}
         facts["instance"] = instance.binding[0] if instance.binding else instance.name
 
-        def say(number: int) -> Words:
+        def say(number: int) -> AlertText:
             finding = signs[number].finding
             if finding is None:
-                return Words(rule.name, rule.remedy, rule.severity, {"metric": instance.name})
-            return words.of_finding(rule, {**facts, "step": points[number].step}, finding)
+                return AlertText(rule.name, rule.remedy, rule.severity, {"metric": instance.name})
+            return alert_text.of_finding(rule, {**facts, "step": points[number].step}, finding)
 
-        return self._book.see(instance.alert, points, say)
+        return self._alerts.see(instance.alert, points, say)
 
 
-__all__ = ["PENDING", "Instance", "Judge"]
+__all__ = ["PENDING", "Judge", "RuleInstance"]

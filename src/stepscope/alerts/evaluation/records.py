@@ -22,7 +22,7 @@ from stepscope.core.records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stepscope.core.columns import Schema
+    from stepscope.core.columns import RowSchema
     from stepscope.core.feed import Drained
 
     Numbers = NDArray[np.float64]
@@ -34,7 +34,7 @@ Column = tuple[str, int, bool]
 Batch = tuple[bytes, list[int]]
 """Records, and the offsets of those of one kind."""
 Wanted = Callable[[int, str], bool]
-"""Tells whether a rule reads a metric of a rank."""
+"""Returns whether a rule reads a metric of a rank."""
 
 
 class NewPoints(NamedTuple):
@@ -59,12 +59,12 @@ class PointReader:
     def __init__(self, offset: float, wanted: Wanted) -> None:
         """Take the seconds to add to monotonic time, and which metrics are wanted."""
         self._offset, self._wanted = offset, wanted
-        self._columns: dict[tuple[int, int], tuple[Schema, list[Column]]] = {}
+        self._columns: dict[tuple[int, int], tuple[RowSchema, list[Column]]] = {}
         self._axes = 0
 
     def read(self, pieces: Iterable[Drained], points: PointsByMetric) -> PointsByMetric:
         """Add the points of `pieces` to `points`, and return it."""
-        rows: dict[tuple[int, int], tuple[Schema, list[Batch]]] = {}
+        rows: dict[tuple[int, int], tuple[RowSchema, list[Batch]]] = {}
         for piece in pieces:
             by_schema: dict[int, list[int]] = {}
             for group in groups(piece.data):
@@ -89,7 +89,7 @@ class PointReader:
         return points
 
     def _add_few(
-        self, rank: int, schema: Schema, columns: list[Column], batches: list[Batch], points: PointsByMetric
+        self, rank: int, schema: RowSchema, columns: list[Column], batches: list[Batch], points: PointsByMetric
     ) -> None:
         """Read rows one by one."""
         heads = [RECORD.unpack_from(data, at) for data, offsets in batches for at in offsets]
@@ -114,7 +114,7 @@ class PointReader:
             value = table[:, index] / 1e9 if is_duration else floats[:, index]
             points.setdefault((rank, name), []).append(NewPoints(step, time, value, self._axes))
 
-    def _columns_of(self, rank: int, schema: Schema) -> list[Column]:
+    def _columns_of(self, rank: int, schema: RowSchema) -> list[Column]:
         """Return the columns of a kind of row that are wanted."""
         known = self._columns.get((rank, id(schema)))
         if known is None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.alerts.evaluation import words
-from stepscope.alerts.evaluation.alert_book import Book
+from stepscope.alerts.evaluation import alert_text
+from stepscope.alerts.evaluation.alert_table import AlertTable
 from stepscope.alerts.evaluation.history import ACTIVE
 from stepscope.alerts.evaluation.state import Point, Silence, Transition
 from stepscope.alerts.rules.rule import CRITICAL
@@ -21,22 +21,22 @@ from stepscope.core.feed import Drained
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
     from stepscope.alerts.evaluation.judge import Judge
     from stepscope.alerts.evaluation.records import PointReader
-    from stepscope.alerts.evaluation.state import Alert, Words
-    from stepscope.alerts.evaluation.waiting import Held
+    from stepscope.alerts.evaluation.state import Alert, AlertText
     from stepscope.alerts.rules.rule import Rule
     from stepscope.core.columns import SchemaTable
 
 EVALUATE_EVERY = 1.0
-"""Seconds between two evaluations that serve well: a spike is told by its step, not by the second."""
+"""A good interval between two evaluations, in seconds: a spike is reported by its step, not by the second."""
 MOST_BYTES = 4 << 20
 """Rows that wait for an evaluation; of more the oldest are not judged."""
 MOST_EVENTS = 10_000
 MOMENT = 600.0
 """Seconds after which an event that nothing ends counts as over."""
 OPTIONS = "alert_options"
-"""Event of a callback that was given thresholds of its own."""
+"""Event of a callback with its own thresholds."""
 RUNNING = "running"
 """Event of a rank whose rows have come again after its end."""
 
@@ -55,16 +55,16 @@ class Engine:
     def __init__(
         self, rules: Iterable[Rule], *, offset: float = 0.0, note: Callable[[str], None] = lambda _: None
     ) -> None:
-        """Begin with nothing firing.
+        """Start with nothing firing.
 
         Args:
             rules: what to watch; those that are not enabled are left out.
             offset: seconds since 1970 minus monotonic seconds, read once: a clock that is set later does no harm.
-            note: where to say what went wrong.
+            note: reports problems.
         """
         self.rules = tuple(rule for rule in rules if rule.enabled)
         self._offset, self._note = offset, note
-        self._book = Book(self.rules)
+        self._alerts = AlertTable(self.rules)
         self._by_kind: dict[str, list[Rule]] = {}
         for rule in self.rules:
             for kind in {*rule.event, *rule.until}:
@@ -75,8 +75,8 @@ class Engine:
         self._events: list[_Event] = []
         self._ended: set[int | None] = set()
         self._judge: Judge | None = None
-        self._intake: PointReader | None = None
-        self._held: Held | None = None
+        self._reader: PointReader | None = None
+        self._delayed: DelayedSamples | None = None
         self.urgent = False
         """Something has come that should be judged at once."""
         self.unjudged = 0
@@ -96,7 +96,7 @@ class Engine:
             self.unjudged += lost
 
     def sample(self, rank: int, values: Mapping[str, float], monotonic_ns: int) -> None:
-        """Take a row that the watcher made itself; its rank is below 0, and nobody changes it from now on."""
+        """Add a row that the watcher made itself; its rank is below 0, and it must not change from now on."""
         self._samples.append((rank, values, monotonic_ns / 1e9 + self._offset))
 
     def event(self, event: Mapping[str, Any], rank: int | None = None, monotonic_ns: int | None = None) -> None:
@@ -126,37 +126,40 @@ class Engine:
         other = {rule.name: rule.when for rule in rules(limits) if rule.when != usual[rule.name]}
         kept = [rule for rule in self.rules if rule.name not in off]
         self.rules = tuple(replace(rule, when=other.get(rule.name, rule.when)) for rule in kept)
-        self._book.rules = {rule.name: rule for rule in self.rules}
-        self._judge = self._intake = self._held = None  # windows begin anew, as the training does
+        self._alerts.rules = {rule.name: rule for rule in self.rules}
+        self._judge = self._reader = self._delayed = None  # windows start again, as the training does
 
     def evaluate(self, monotonic_ns: int, *, every: bool = False) -> list[Transition]:
-        """Judge what has come and is due, or `every` sample; return the changes in order."""
+        """Judge what is due, or `every` sample; return the changes in order."""
         now = monotonic_ns / 1e9 + self._offset
         self.urgent = False
         found: list[Transition] = []
-        if self._pieces or self._samples or self._held is not None:
+        if self._pieces or self._samples or self._delayed is not None:
             found += self._judge_points(now, every=every)
         events, self._events = self._events, []
         for event in events:
             found += self._take(event._replace(time=event.time if event.time == event.time else now))
-        found += self._book.tick(now)
+        found += self._alerts.tick(now)
         found += self._pass(now)
         return found
 
     def _judge_points(self, now: float, *, every: bool) -> list[Transition]:
+        from stepscope.alerts.evaluation.delayed_samples import DelayedSamples
         from stepscope.alerts.evaluation.judge import Judge
         from stepscope.alerts.evaluation.records import PointReader
-        from stepscope.alerts.evaluation.waiting import Held
 
-        if self._judge is None or self._intake is None or self._held is None:
-            self._judge = Judge(self.rules, self._book, self._note)
+        if self._judge is None or self._reader is None or self._delayed is None:
+            self._judge = Judge(self.rules, self._alerts, self._note)
             store = self._judge.store
-            self._intake, self._held = PointReader(self._offset, store.wants), Held(store.wants, store.patience)
+            self._reader, self._delayed = (
+                PointReader(self._offset, store.wants),
+                DelayedSamples(store.wants, store.patience),
+            )
         pieces, self._pieces, self._bytes = self._pieces, [], 0
         samples, self._samples = self._samples, []
         for sample in samples:
-            self._held.add(*sample)
-        parts = self._intake.read(pieces, self._held.due(now, every=every))
+            self._delayed.add(*sample)
+        parts = self._reader.read(pieces, self._delayed.due(now, every=every))
         return self._judge.take(parts) if parts else []
 
     def _take(self, event: _Event) -> list[Transition]:
@@ -167,9 +170,9 @@ class Engine:
             if kind in rule.event and all(event.fields.get(key) in allowed for key, allowed in rule.where.items()):
                 found += self._happened(rule, event)
             elif kind in rule.until:
-                ends = [alert for alert in self._book.alerts.values() if _is_ended(alert, rule, event)]
+                ends = [alert for alert in self._alerts.alerts.values() if _is_ended(alert, rule, event)]
                 why = str(event.fields.get("why") or kind.replace("_", " "))
-                found += self._book.resolve(ends, event.time, why)
+                found += self._alerts.resolve(ends, event.time, why)
         return found
 
     def _happened(self, rule: Rule, event: _Event) -> list[Transition]:
@@ -178,75 +181,75 @@ class Engine:
         labels |= {name: str(event.fields[name]) for name in rule.same if name in event.fields}
         if event.rank is not None:
             labels["rank"] = str(event.rank)
-        alert = self._book.alert(rule, key, event.rank, labels)
+        alert = self._alerts.alert(rule, key, event.rank, labels)
         step = event.fields.get("step")
         own_step = step if isinstance(step, int) and step >= 0 else None
 
-        def say(_: int) -> Words:
-            return words.of_event(rule, event.fields, event.rank)
+        def say(_: int) -> AlertText:
+            return alert_text.of_event(rule, event.fields, event.rank)
 
-        return self._book.see(alert, [Point(event.time, own_step, holds=True)], say)
+        return self._alerts.see(alert, [Point(event.time, own_step, holds=True)], say)
 
     def _pass(self, now: float) -> list[Transition]:
-        """Let pass what was only a moment: events that nothing ends."""
+        """Resolve events that have no end of their own, some time after they fired."""
         over = [
             alert
-            for alert in self._book.alerts.values()
+            for alert in self._alerts.alerts.values()
             if alert.is_active
             and alert.rule.event
             and not alert.rule.until
             and alert.fired is not None
             and now - alert.fired >= (alert.rule.keep.size or MOMENT)
         ]
-        return self._book.resolve(over, now, "it has not happened again", quiet=True)
+        return self._alerts.resolve(over, now, "it has not happened again", quiet=True)
 
     def end(self, rank: int, monotonic_ns: int | None = None) -> list[Transition]:
-        """Let go of a rank that is gone; what still held of its rows stays, marked as such."""
+        """Forget a rank that has ended; its active alerts stay, marked as such."""
         found = [] if monotonic_ns is None else self.evaluate(monotonic_ns, every=True)
         if self._judge is not None:
             now = (monotonic_ns or 0) / 1e9 + self._offset
             alerts = self._judge.forget(rank)
-            found += self._book.cut_off(alerts, now)
+            found += self._alerts.cut_off(alerts, now)
         return found
 
     def close(self, monotonic_ns: int) -> list[Transition]:
-        """Mark what still holds when the run is over, and resolve what was an event; ends of ranks stay."""
+        """Mark alerts that still hold at the end of the run, and resolve events; ends of ranks stay."""
         found = self.evaluate(monotonic_ns, every=True)
         now = monotonic_ns / 1e9 + self._offset
-        alerts = list(self._book.alerts.values())
-        found += self._book.cut_off([alert for alert in alerts if not alert.rule.event], now)
+        alerts = list(self._alerts.alerts.values())
+        found += self._alerts.cut_off([alert for alert in alerts if not alert.rule.event], now)
         events = [alert for alert in alerts if alert.rule.event and "ended" not in alert.rule.event]
-        return found + self._book.resolve(events, now, "the run is over", quiet=True)
+        return found + self._alerts.resolve(events, now, "the run is over", quiet=True)
 
     def critical(self) -> str:
         """Return the text of the newest critical alert on values that fires; "" for none."""
-        active = [alert for alert in self._book.alerts.values() if alert.is_active and not alert.rule.event]
+        active = [alert for alert in self._alerts.alerts.values() if alert.is_active and not alert.rule.event]
         grave = [alert for alert in active if alert.told.severity == CRITICAL]
         return max(grave, key=lambda alert: alert.fired or 0.0).told.text if grave else ""
 
     def acknowledge(self, which: str, by: str = "", *, now: int) -> list[Transition]:
-        """Take note that somebody cares for an alert (by its id) or all of a rule; `now` is monotonic, in ns."""
-        return self._book.acknowledge(which, by, now / 1e9 + self._offset)
+        """Acknowledge an alert (by its id) or all alerts of a rule; `now` is monotonic, in ns."""
+        return self._alerts.acknowledge(which, by, now / 1e9 + self._offset)
 
     def silence(
         self, match: Mapping[str, str], until: float | None = None, by: str = "", *, now: int
     ) -> list[Transition]:
-        """Tell nobody of alerts whose rule and labels match (`*` allowed), until then (seconds since 1970)."""
-        return self._book.silence(Silence(dict(match), until, by), now / 1e9 + self._offset)
+        """Send nothing for alerts whose rule and labels match (`*` allowed), until then (seconds since 1970)."""
+        return self._alerts.silence(Silence(dict(match), until, by), now / 1e9 + self._offset)
 
     def unsilence(self, match: Mapping[str, str], *, now: int) -> list[Transition]:
         """Lift a silence."""
-        return self._book.unsilence(match, now / 1e9 + self._offset)
+        return self._alerts.unsilence(match, now / 1e9 + self._offset)
 
     def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
         """Go on where an earlier watcher of this run stopped, by the events it wrote."""
         events = list(events)
-        self._book.restore(events)
+        self._alerts.restore(events)
         self._ended |= {event.get("rank") for event in events if event.get("kind") == "ended" and not is_users(event)}
 
     def active(self) -> list[dict[str, Any]]:
         """Return what fires now, the newest first, with the keys of `alerts_of`."""
-        rows = [_row(alert) for alert in self._book.alerts.values() if alert.state in ACTIVE]
+        rows = [_row(alert) for alert in self._alerts.alerts.values() if alert.state in ACTIVE]
         return sorted(rows, key=lambda row: -row["since"])
 
     def costs(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The state of one alert: pending, firing, acknowledged, silenced, resolved; and what each change tells people."""
+"""The state of one alert (pending, firing, acknowledged, silenced, resolved) and its changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from stepscope.alerts.rules.expression import STEPS, TIME, Window
+from stepscope.alerts.rules.expression import STEPS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import SEVERITIES
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ INACTIVE, PENDING, FIRING, ACKNOWLEDGED, SILENCED, RESOLVED = (
 )
 ACTIVE = (FIRING, ACKNOWLEDGED, SILENCED)
 AT_END = "; still so at the end"
-"""What is added to the words of an alert that held until the run, or its rank, ended."""
+"""Appended to the text of an alert that held until the run, or its rank, ended."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Transition:
     previous: str = ""
     """State before; firing for an escalation."""
     actions: tuple[Any, ...] = ()
-    """What to do besides telling; only where it begins to fire."""
+    """Actions to take; only where it begins to fire."""
     quiet: bool = False
-    """Nobody needs to hear of it: the run is over."""
+    """Nothing is sent: the run is over."""
 
     @property
     def tells(self) -> bool:
-        """Whether people should hear of it."""
+        """Whether people are notified of it."""
         if self.quiet:
             return False
         return self.state == FIRING or (self.state == RESOLVED and self.previous in {FIRING, ACKNOWLEDGED})
@@ -65,7 +65,7 @@ class Transition:
 
 
 class Point(NamedTuple):
-    """One moment at which a condition was judged."""
+    """One point at which a condition was judged."""
 
     time: float
     step: int | None
@@ -75,8 +75,8 @@ class Point(NamedTuple):
     """Whether what resolves it holds; None if unknown."""
 
 
-class Words(NamedTuple):
-    """What to say at a moment."""
+class AlertText(NamedTuple):
+    """The text of an alert at one point."""
 
     text: str
     remedy: str
@@ -84,11 +84,11 @@ class Words(NamedTuple):
     evidence: Mapping[str, Any]
 
 
-NOTHING = Words("", "", "", {})
+NOTHING = AlertText("", "", "", {})
 
 
 class Silence(NamedTuple):
-    """What nobody wants to hear of, and until when."""
+    """Alerts that nobody wants to get, and until when."""
 
     match: Mapping[str, str]
     until: float | None
@@ -96,7 +96,7 @@ class Silence(NamedTuple):
     by: str = ""
 
     def covers(self, rule: str, labels: Mapping[str, str], now: float) -> bool:
-        """Say whether an alert is one of them."""
+        """Return whether it covers an alert."""
         from fnmatch import fnmatchcase
 
         if self.until is not None and now >= self.until:
@@ -107,7 +107,7 @@ class Silence(NamedTuple):
 
 @dataclass
 class Alert:
-    """One thing that a rule watches: a series, a GPU, a rank."""
+    """One subject of a rule: a series, a GPU, a rank."""
 
     rule: Rule
     key: str
@@ -123,8 +123,8 @@ class Alert:
     clear_count: int = 0
     fired: float | None = None
     """When it fired last; seconds since 1970."""
-    told: Words = NOTHING
-    """What was said last."""
+    told: AlertText = NOTHING
+    """The last text."""
     step: int | None = None
 
     @property
@@ -133,7 +133,7 @@ class Alert:
         return self.state in ACTIVE
 
     def see(self, point: Point) -> str:
-        """Take one judged moment; return what is due: "fire", "resolve" or nothing."""
+        """Process one judged point; return what is due: "fire", "resolve" or nothing."""
         if point.holds:
             self.clear_since, self.clear_count = None, 0
             if self.is_active:
@@ -158,7 +158,7 @@ class Alert:
             return False
         return self.fired is None or point.time - self.fired >= self.rule.cooldown
 
-    def fire(self, point: Point, words: Words, *, silenced: bool) -> Transition:
+    def fire(self, point: Point, words: AlertText, *, silenced: bool) -> Transition:
         """Begin to fire."""
         seed = f"{self.rule.name}|{self.key}|{self.rank}|{point.time:.6f}"
         self.id = f"{self.rule.name}-{hashlib.blake2b(seed.encode(), digest_size=4).hexdigest()}"
@@ -167,7 +167,13 @@ class Alert:
         return self.turn(SILENCED if silenced else FIRING, point.time, previous="")
 
     def turn(
-        self, state: str, now: float, words: Words | None = None, previous: str | None = None, *, quiet: bool = False
+        self,
+        state: str,
+        now: float,
+        words: AlertText | None = None,
+        previous: str | None = None,
+        *,
+        quiet: bool = False,
     ) -> Transition:
         """Change the state; return the transition."""
         before = self.state if previous is None else previous
@@ -196,7 +202,7 @@ class Alert:
         return change
 
     def escalate(self, now: float) -> Transition | None:
-        """Say it again, louder, if nobody has reacted for so long."""
+        """Fire again with a higher severity if nobody has reacted in time."""
         plan = self.rule.escalate
         if plan is None or self.state != FIRING or self.fired is None or now - self.fired < plan.after:
             return None
@@ -209,12 +215,12 @@ class Alert:
     def restore(self, row: Mapping[str, Any]) -> None:
         """Go on as a row of the history has it."""
         self.state, self.id, self.fired, self.step = row["state"], row["alert"], row["since"], row.get("step")
-        text = str(row["text"]).removesuffix(AT_END)  # it goes on
-        self.told = Words(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
+        text = str(row["text"]).removesuffix(AT_END)  # it is still active
+        self.told = AlertText(text, str(row["remedy"]), str(row["severity"]), row["evidence"])
 
 
-def lasted(span: Window, since: Point, now: Point, count: int) -> bool:
-    """Say whether something has lasted as long as a rule wants."""
+def lasted(span: RuleWindow, since: Point, now: Point, count: int) -> bool:
+    """Return whether a condition has lasted as long as a rule wants."""
     if not span.size:
         return True
     if span.unit == TIME:

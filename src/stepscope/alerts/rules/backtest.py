@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from stepscope.alerts.evaluation.alert_book import Book
+from stepscope.alerts.evaluation.alert_table import AlertTable
 from stepscope.alerts.evaluation.judge import Judge
 from stepscope.alerts.evaluation.records import NewPoints
 from stepscope.alerts.evaluation.state import FIRING
@@ -27,7 +27,7 @@ GRACE = 50
 """Steps after an incident within which an alert belongs to it."""
 
 
-class Source(Protocol):
+class RecordedRun(Protocol):
     """A recorded run: our own, or an imported one."""
 
     def names(self) -> list[str]:
@@ -39,7 +39,7 @@ class Source(Protocol):
         ...
 
 
-def replay(rules: Iterable[Rule], source: Source) -> list[Transition]:
+def replay(rules: Iterable[Rule], source: RecordedRun) -> list[Transition]:
     """Return the changes that rules would have made in a run, in order of time.
 
     A run without times is taken to have made a step a second. Attempts follow one another as they did: each begins
@@ -55,7 +55,7 @@ def replay(rules: Iterable[Rule], source: Source) -> list[Transition]:
 
 
 def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -> list[Transition]:
-    judge = Judge(rules, Book(rules), lambda _: None)
+    judge = Judge(rules, AlertTable(rules), lambda _: None)
     columns: dict[tuple[int, str], tuple[NDArray[np.float64], ...]] = {}
     for name, series in recorded:
         for rank in np.unique(series.rank[series.attempt == attempt]).tolist():
@@ -85,7 +85,7 @@ def _attempt(rules: list[Rule], recorded: list[tuple[str, Any]], attempt: int) -
 def _clocked(
     step: NDArray[np.int64], time: NDArray[np.float64], value: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], ...]:
-    """Return steps (NaN for none), times in order, and values; steps stand for seconds where there are no times."""
+    """Return steps (NaN for none), times in order, and values; without times, steps count as seconds."""
     steps = step.astype(np.float64)
     steps[step == NO_STEP] = np.nan
     when = np.asarray(time, dtype=np.float64)
@@ -95,26 +95,26 @@ def _clocked(
         steps,
         np.maximum.accumulate(when),
         np.asarray(value, dtype=np.float64),
-    )  # a clock that was reset stands still
+    )  # a clock that was reset stays where it was
 
 
 def backtest(
     rules: Iterable[Rule],
-    sources: Iterable[tuple[str, Source]],
+    sources: Iterable[tuple[str, RecordedRun]],
     incidents: Mapping[str, Iterable[int]] | None = None,
 ) -> dict[str, Any]:
-    """Return what rules would have said in recorded runs.
+    """Return the alerts that rules would have raised in recorded runs.
 
     Args:
         rules: to try.
         sources: names and runs.
         incidents: steps at which something was wrong, by the run's name; none, for a run that was healthy. An alert up
-            to `GRACE` steps after one belongs to it; every other one of such a run is a false alarm. Of a run that is
-            not named nobody knows which alerts were right: they are counted as fired and no more.
+            to `GRACE` steps after one belongs to it; every other one of such a run is a false alarm. For a run that is
+            not named it is unknown which alerts were right: they are only counted as fired.
 
     Returns:
-        A dict with `runs` (name, steps, points, alerts, incidents: None if nobody knows, missed) and `rules` (rule,
-        fired, told, false, false_per_10000_steps, delay_steps: the median; None where nobody knows), as plain data.
+        A dict with `runs` (name, steps, points, alerts, incidents: None if unknown, missed) and `rules` (rule,
+        fired, told, false, false_per_10000_steps, delay_steps: the median; None if unknown), as plain data.
     """
     rules = list(rules)
     runs = []
@@ -124,7 +124,7 @@ def backtest(
     return {"runs": runs, "rules": [_of_rule(rule, runs) for rule in rules if not rule.event]}
 
 
-def _run(name: str, source: Source, rules: list[Rule], incidents: list[int] | None) -> dict[str, Any]:
+def _run(name: str, source: RecordedRun, rules: list[Rule], incidents: list[int] | None) -> dict[str, Any]:
     known = incidents or []
     alerts = []
     for change in replay(rules, source):
@@ -145,7 +145,7 @@ def _run(name: str, source: Source, rules: list[Rule], incidents: list[int] | No
     return {"run": name, "steps": steps, "points": points, "alerts": alerts, "incidents": incidents, "missed": missed}
 
 
-def _size(source: Source) -> tuple[int, int]:
+def _size(source: RecordedRun) -> tuple[int, int]:
     """Return how many steps and points a run has."""
     steps: set[int] = set()
     points = 0

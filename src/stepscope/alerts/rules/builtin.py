@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, Window
+from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import CRITICAL, INFO, Escalation, Rule
 from stepscope.core import thresholds
 from stepscope.core.remedies import ALARMS, REMEDIES
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 THRESHOLDS: dict[str, float] = {one.name: one.default for one in thresholds.TABLE}
-"""What the default profile has; ratios are 0 to 1, temperatures degrees Celsius."""
+"""The values of the default profile; ratios are 0 to 1, temperatures degrees Celsius."""
 
 KINDS: dict[str, str] = {
     "loss_spike": "loss_spike",
@@ -142,7 +142,7 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             "gradient_exploding",
             when=f"grad_norm > {exploded:g} and grad_norm > 4 * baseline(grad_norm, 200, 5)",
             over="mean",
-            lasting=Window(3, POINTS),
+            lasting=RuleWindow(3, POINTS),
             clear=f"median(grad_norm, 20) < {exploded:g} or median(grad_norm, 20) < 2 * baseline(grad_norm, 200, 5)",
             cooldown=600.0,
             message=f"the gradient norm is {{shown}} for three points: above {exploded:g} and four times its baseline",
@@ -152,7 +152,7 @@ def _gradients(given: Mapping[str, float]) -> list[Rule]:
             "gradient_not_finite",
             when="not finite(grad_norm)",
             over="mean",
-            lasting=Window(5, POINTS),
+            lasting=RuleWindow(5, POINTS),
             severity=CRITICAL,
             cooldown=HOUR,
             message="the gradient norm has been {shown} for five points, at step {step}",
@@ -176,7 +176,7 @@ def _learning_rate(given: Mapping[str, float]) -> list[Rule]:
             "learning_rate_too_high",
             when=f"learning_rate > {given['learning_rate_too_high']:g}",
             over="max",
-            lasting=Window(10, POINTS),
+            lasting=RuleWindow(10, POINTS),
             cooldown=HOUR,
             message="the learning rate is {shown}",
             help="The learning rate is too high to train.",
@@ -225,7 +225,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             when=f"median(step_seconds, 20) > {1 / left:g} * baseline(step_seconds, 200, 20)",
             over="max",
             clear=f"median(step_seconds, 20) < {2 / (1 + left):g} * baseline(step_seconds, 200, 20)",
-            lasting=Window(SLOW_FOR, TIME),
+            lasting=RuleWindow(SLOW_FOR, TIME),
             cooldown=1800.0,
             message="a step takes {shown} (median of 20): training has lost "
             f"{given['training_speed']:.0%} of its speed or more",
@@ -237,7 +237,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             f"and mean(phase/data, 100) > {LEAST_WAIT:g}",
             over="max",
             clear=f"mean(phase/data, 100) / mean(step_seconds, 100) < {0.8 * given['data_wait']:g}",
-            lasting=Window(100, STEPS),
+            lasting=RuleWindow(100, STEPS),
             cooldown=HOUR,
             message="training waits for data {value:.0%} of the time",
             help="Waiting for data takes more than the threshold share of a step, and at least 3 ms, over 100 steps.",
@@ -247,7 +247,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             detect="straggler",
             metric=("step_seconds",),
             options={"share": given["straggler"]},
-            lasting=Window(2, POINTS),
+            lasting=RuleWindow(2, POINTS),
             cooldown=HOUR,
             help="One rank needs longer per step than the others, which wait for it.",
         ),
@@ -255,7 +255,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
 
 
 def _gpu(given: Mapping[str, float]) -> list[Rule]:
-    span = Window(given["machine_seconds"], TIME)
+    span = RuleWindow(given["machine_seconds"], TIME)
     idle = given["gpu_idle_seconds"]
     harmful = ("hw_thermal", "sw_thermal", "hw_slowdown", "power_brake")
     throttled = " or ".join(f"mean(gpu/*/throttle_{why}, 60s) > 0.5" for why in harmful)
@@ -297,7 +297,7 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
 
 
 def _load(given: Mapping[str, float]) -> list[Rule]:
-    span = Window(given["machine_seconds"], TIME)
+    span = RuleWindow(given["machine_seconds"], TIME)
     return [
         Rule(
             "cpu_usage",
@@ -312,7 +312,7 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
         Rule(
             "memory_pressure",
             when=f"memory/used_ratio > {given['memory_usage']:g}",
-            lasting=Window(min(30.0, span.size), TIME),
+            lasting=RuleWindow(min(30.0, span.size), TIME),
             hysteresis=0.03,
             cooldown=1800.0,
             escalate=Escalation(1800.0),
@@ -340,7 +340,7 @@ def _load(given: Mapping[str, float]) -> list[Rule]:
         Rule(
             "disk_usage",
             when=f"disk/used_ratio > {given['disk_usage']:g}",
-            lasting=Window(10, TIME),
+            lasting=RuleWindow(10, TIME),
             hysteresis=0.01,
             cooldown=HOUR,
             escalate=Escalation(1800.0),

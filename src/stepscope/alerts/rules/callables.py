@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.evaluation.state import RESOLVED, Alert, Point, Words
+from stepscope.alerts.evaluation.state import RESOLVED, Alert, AlertText, Point
 from stepscope.alerts.rules.rule import SEVERITIES, WARNING, Rule
 from stepscope.alerts.rules.template import fill
 from stepscope.core.errors import UsageError
@@ -26,10 +26,10 @@ LOOKS = 4
 """Parts of that time: of one in which the machine stood still the others are left."""
 MOST_VALUES = 1000
 OWN = "callable"
-"""Kind of event that such a rule stands for."""
+"""Kind of event of such a rule."""
 
 
-class Metrics(Mapping[str, Any]):
+class MetricValues(Mapping[str, Any]):
     """Values by attribute, by name and by key: `m.loss`, `m["loss"]`, `m.get("loss")`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class _Own:
 
 
 class _Worker:
-    """A daemon thread that calls one condition after another; left behind when one of them hangs."""
+    """A daemon thread that calls one condition after another; abandoned when one of them hangs."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[tuple[Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
@@ -103,10 +103,10 @@ class CallableRules:
     """The rules that a program adds to its own run."""
 
     def __init__(self, note: Callable[[str], None] = lambda _: None, seconds: float = SECONDS) -> None:
-        """Begin without rules.
+        """Start without rules.
 
         Args:
-            note: where to say that a rule is off, and why.
+            note: reports why a rule was switched off.
             seconds: how long one condition may take.
         """
         self._note, self._seconds = note, seconds
@@ -127,14 +127,14 @@ class CallableRules:
 
         Args:
             name: of the rule.
-            condition: takes the metrics (`m.loss`, `m["loss"]`), returns whether to tell.
+            condition: takes the metrics (`m.loss`, `m["loss"]`), returns whether to alert.
             severity: info, warning or critical.
-            message: template, as in "loss is {loss:.2f}"; a placeholder without a value stays as it is.
-            cooldown_seconds: between two times that it is told.
+            message: template, as in "loss is {loss:.2f}"; a placeholder without a value stays unchanged.
+            cooldown_seconds: least time between two alerts.
             remedy: what to do.
 
         Raises:
-            UsageError: the condition cannot be called, or the severity is none.
+            UsageError: the condition cannot be called, or the severity is unknown.
         """
         if not callable(condition):
             raise UsageError(
@@ -164,14 +164,14 @@ class CallableRules:
 
         Args:
             metrics: a mapping, or an object whose attributes are the values.
-            now: seconds since 1970; this moment by default.
+            now: seconds since 1970; the current time by default.
         """
         if not self._rules or not self._lock.acquire(blocking=False):
             return []
         try:
             moment = time.time() if now is None else now
             values = values_of(metrics)
-            given = metrics if not isinstance(metrics, Mapping) else Metrics(values)
+            given = metrics if not isinstance(metrics, Mapping) else MetricValues(values)
             until = time.monotonic() + 2 * self._seconds
             found = []
             for own in list(self._rules.values()):
@@ -209,7 +209,7 @@ class CallableRules:
         if due == "fire":
             own_text = fill(own.rule.message, values) if own.rule.message else f"{own.rule.name} holds"
             numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-            words = Words(own_text, fill(own.rule.remedy, values), own.rule.severity, {"values": numbers})
+            words = AlertText(own_text, fill(own.rule.remedy, values), own.rule.severity, {"values": numbers})
             return [alert.fire(point, words, silenced=False)]
         return [alert.turn(RESOLVED, now)] if due == "resolve" else []
 
@@ -227,7 +227,7 @@ class CallableRules:
 
 
 def values_of(metrics: Any) -> dict[str, Any]:
-    """Return the values of a mapping, or of an object's public attributes, as far as they are plain."""
+    """Return the plain values of a mapping, or of an object's public attributes."""
     try:
         pairs = list(metrics.items()) if isinstance(metrics, Mapping) else list(vars(metrics).items())
     except TypeError:

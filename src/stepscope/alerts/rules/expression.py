@@ -5,7 +5,7 @@
     max(cpu/iowait_ratio, 60s) > 0.3 and not finite(loss)
 
 A `/` between two words without a space belongs to a metric's name; with spaces it divides. Names with other characters
-stand in quotes. Windows are points (`100`), `100 steps`, or time (`30s`, `5m`, `2h`).
+are quoted. Windows are points (`100`), `100 steps`, or time (`30s`, `5m`, `2h`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_DEPTH = 32
 MOST_PARTS = 300
 """Words, numbers and signs of a condition."""
 MOST_POINTS = 8192
-"""Points of the longest window: what the engine keeps of one series at most."""
+"""Points of the longest window, which is how much the engine keeps of one series."""
 MOST_SECONDS = 7 * 86400.0
 
 NUMBER, TRUTH = "a number", "a condition"
@@ -33,11 +33,11 @@ POINTS, STEPS, TIME = "points", "steps", "seconds"
 
 
 class ExpressionError(ValueError):
-    """What is wrong with a condition, in words that complete "the condition …"."""
+    """The problem of a condition, as text that completes "the condition …"."""
 
 
-class Window(NamedTuple):
-    """How far back a function looks."""
+class RuleWindow(NamedTuple):
+    """The window of a function."""
 
     size: float
     unit: str
@@ -49,39 +49,39 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberNode:
     """A number as written; 90% is 0.9."""
 
     value: float
 
 
 @dataclass(frozen=True)
-class Metric:
-    """The values of a metric; a `*` in its name stands for one instance, the same everywhere in a condition."""
+class MetricNode:
+    """The values of a metric; a `*` in its name is one instance, the same everywhere in a condition."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Call:
+class CallNode:
     """A function over the window of a series, or of one value."""
 
     name: str
     of: Node
-    windows: tuple[Window, ...] = ()
+    windows: tuple[RuleWindow, ...] = ()
     share: float = 0.0
     """For percentile: 0 to 100."""
 
 
 @dataclass(frozen=True)
-class Operation:
+class OperationNode:
     """An operator on one or two operands: arithmetic, comparison, and, or, not."""
 
     sign: str
     operands: tuple[Node, ...]
 
 
-Node = Number | Metric | Call | Operation
+Node = NumberNode | MetricNode | CallNode | OperationNode
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -95,17 +95,17 @@ _TOKEN = re.compile(
 
 
 class Function(NamedTuple):
-    """What a function takes, for the parser and for its row in the documentation."""
+    """The signature of a function, for the parser and for its row in the documentation."""
 
     windows: int
     """Windows that it takes at most; all but those with a default must be given."""
-    defaults: tuple[Window, ...]
+    defaults: tuple[RuleWindow, ...]
     gives: str
     text: str
 
 
-def _points(count: int) -> Window:
-    return Window(count, POINTS)
+def _points(count: int) -> RuleWindow:
+    return RuleWindow(count, POINTS)
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -166,7 +166,7 @@ def parse(text: str) -> Node:
     """Return the tree of a condition.
 
     Raises:
-        ExpressionError: it is not one; the message says where and what.
+        ExpressionError: it is invalid; the message has the position and the problem.
     """
     if len(text) > MOST_CHARACTERS:
         raise ExpressionError(f"is longer than {MOST_CHARACTERS} characters")
@@ -184,26 +184,26 @@ def parse(text: str) -> Node:
 
 
 def kind_of(node: Node) -> str:
-    """Say whether a node gives a number or a truth."""
-    if isinstance(node, Call):
+    """Return whether a node is a number or a condition."""
+    if isinstance(node, CallNode):
         return FUNCTIONS[node.name].gives
-    is_truth = isinstance(node, Operation) and node.sign in {*COMPARISONS, "and", "or", "not"}
+    is_truth = isinstance(node, OperationNode) and node.sign in {*COMPARISONS, "and", "or", "not"}
     return TRUTH if is_truth else NUMBER
 
 
 def walk(node: Node) -> Iterator[Node]:
     """Yield a node and everything below it, in the order in which it is written."""
     yield node
-    if isinstance(node, Call):
+    if isinstance(node, CallNode):
         yield from walk(node.of)
-    elif isinstance(node, Operation):
+    elif isinstance(node, OperationNode):
         for operand in node.operands:
             yield from walk(operand)
 
 
 def metrics_of(node: Node) -> list[str]:
     """Return the names of the metrics in a condition, each once, in order."""
-    return list(dict.fromkeys(part.name for part in walk(node) if isinstance(part, Metric)))
+    return list(dict.fromkeys(part.name for part in walk(node) if isinstance(part, MetricNode)))
 
 
 class _Parser:
@@ -288,14 +288,14 @@ class _Parser:
         while sign := self._take("-", "+"):
             minus += sign == "-"
         node = self._atom()
-        return _arithmetic("-", Number(0.0), node) if minus % 2 else node
+        return _arithmetic("-", NumberNode(0.0), node) if minus % 2 else node
 
     def _atom(self) -> Node:
         token = self._next()
         if token.kind == "number":
             return _number(token)
         if token.kind == "quoted":
-            return Metric(token.text[1:-1])
+            return MetricNode(token.text[1:-1])
         if token.text == "(":
             node = self.either()
             self._expect(")")
@@ -303,7 +303,7 @@ class _Parser:
         if token.kind == "name" and token.text not in {"and", "or", "not"}:
             if self._take("("):
                 return self._call(token)
-            return Metric(token.text)
+            return MetricNode(token.text)
         raise ExpressionError(f"has {token.text!r} at character {token.at + 1} where a value belongs")
 
     def _call(self, token: _Token) -> Node:
@@ -313,7 +313,7 @@ class _Parser:
         of = self.either()
         if kind_of(of) is not NUMBER:
             raise ExpressionError(f"gives {name}() a condition where a number belongs")
-        if any(isinstance(part, Call) and part.name != "abs" for part in walk(of)):
+        if any(isinstance(part, CallNode) and part.name != "abs" for part in walk(of)):
             raise ExpressionError(f"has a function inside {name}(); a window is taken of metrics and their arithmetic")
         rest: list[_Token] = []
         while self._take(","):
@@ -325,7 +325,7 @@ class _Parser:
         return _called(name, of, rest)
 
 
-def _called(name: str, of: Node, rest: list[_Token]) -> Call:
+def _called(name: str, of: Node, rest: list[_Token]) -> CallNode:
     function = FUNCTIONS[name]
     share = 0.0
     if name == "percentile":
@@ -343,41 +343,41 @@ def _called(name: str, of: Node, rest: list[_Token]) -> Call:
     windows += function.defaults[len(windows) :] if function.defaults else ()
     if name in IN_POINTS and any(window.unit != POINTS for window in windows):
         raise ExpressionError(f"counts the window of {name}() in points; give it plain numbers")
-    return Call(name, of, tuple(windows), share)
+    return CallNode(name, of, tuple(windows), share)
 
 
-def _number(token: _Token) -> Number:
+def _number(token: _Token) -> NumberNode:
     if token.unit and token.unit != "%":
         raise ExpressionError(f"has {token.text}{token.unit} outside a window")
-    return Number(float(token.text) / 100 if token.unit else float(token.text))
+    return NumberNode(float(token.text) / 100 if token.unit else float(token.text))
 
 
-def _window(token: _Token) -> Window:
+def _window(token: _Token) -> RuleWindow:
     size = float(token.text)
     unit = token.unit.rstrip("s") if token.unit not in {"s", "ms"} else token.unit
     if unit in SECONDS:
         seconds = size * SECONDS[unit]
         if not 0 < seconds <= MOST_SECONDS:
             raise ExpressionError(f"has a window of {size:g}{token.unit}; the longest is {MOST_SECONDS / 86400:g} d")
-        return Window(seconds, TIME)
+        return RuleWindow(seconds, TIME)
     whole = STEPS if unit == "step" else POINTS
     most = MOST_POINTS if whole is POINTS else 10**9
     if token.unit == "%" or not size.is_integer() or not 0 <= size <= most:
         raise ExpressionError(f"has a window of {token.text}{token.unit}; it is a whole number up to {most}")
-    return Window(size, whole)
+    return RuleWindow(size, whole)
 
 
-def _arithmetic(sign: str, left: Node, right: Node) -> Operation:
+def _arithmetic(sign: str, left: Node, right: Node) -> OperationNode:
     if kind_of(left) is not NUMBER or kind_of(right) is not NUMBER:
         hint = "join two comparisons with 'and'" if sign in COMPARISONS else "compare numbers first"
         raise ExpressionError(f"applies {sign!r} to a condition; {hint}")
-    return Operation(sign, (left, right))
+    return OperationNode(sign, (left, right))
 
 
-def _logic(sign: str, *operands: Node) -> Operation:
+def _logic(sign: str, *operands: Node) -> OperationNode:
     if any(kind_of(operand) is not TRUTH for operand in operands):
         raise ExpressionError(f"applies {sign!r} to a number; compare it with something first")
-    return Operation(sign, operands)
+    return OperationNode(sign, operands)
 
 
 def _near(name: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.rules import builtin
-from stepscope.alerts.rules.expression import POINTS, TIME, Window
+from stepscope.alerts.rules.expression import POINTS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import CRITICAL, Rule
 from stepscope.core import thresholds
 from stepscope.core.errors import UsageError
@@ -19,7 +19,7 @@ SECTION = "alerting."
 
 
 @dataclass(frozen=True)
-class Profile:
+class RuleProfile:
     """What differs from the default."""
 
     text: str
@@ -30,9 +30,9 @@ class Profile:
     """Compare the gradient norm with the threshold alone, not with its baseline."""
 
 
-PROFILES: dict[str, Profile] = {
-    "default": Profile("moderate thresholds: alerts worth waking up for"),
-    "strict": Profile(
+PROFILES: dict[str, RuleProfile] = {
+    "default": RuleProfile("moderate thresholds: alerts worth waking up for"),
+    "strict": RuleProfile(
         "earlier warnings, for a run that you cannot afford to lose",
         {
             "loss_increase": 0.05,
@@ -49,29 +49,29 @@ PROFILES: dict[str, Profile] = {
             "gpu_temperature": 75.0,
         },
     ),
-    "quiet": Profile(
+    "quiet": RuleProfile(
         "only alerts about failures that end or ruin a run",
         only=(CRITICAL, "memory_leak", "disk_filling", "disk_usage"),
     ),
-    "performance-monitoring": Profile(
+    "performance-monitoring": RuleProfile(
         "loss 10 %, GPU memory 90 %, CPU 95 %, speed 50 %",
         {"loss_increase": 0.1, "gpu_memory": 0.9, "cpu_usage": 0.95, "training_speed": 0.5},
     ),
-    "performance-monitoring-advanced": Profile(
+    "performance-monitoring-advanced": RuleProfile(
         "stricter: loss 5 %, GPU memory 85 %, CPU 90 %, speed 70 %",
         {"loss_increase": 0.05, "gpu_memory": 0.85, "cpu_usage": 0.9, "training_speed": 0.7},
     ),
-    "training-monitor": Profile(
+    "training-monitor": RuleProfile(
         "thresholds of `TrainingMonitor`: CPU 85 %, memory 80 %, gradient norm 10, learning rate 1e-8",
         {"cpu_usage": 0.85, "memory_usage": 0.8, "grad_norm_exploded": 10.0, "learning_rate_too_low": 1e-8},
         plain=True,
     ),
-    "gpu-monitor": Profile(
+    "gpu-monitor": RuleProfile(
         "thresholds of `GPUMonitor`: 80 °C, memory 90 %, gradient norm 10, loss not decreasing",
         {"gpu_temperature": 80.0, "gpu_memory": 0.9, "memory_usage": 0.9, "grad_norm_exploded": 10.0},
         plain=True,
     ),
-    "resource-monitor": Profile(
+    "resource-monitor": RuleProfile(
         "thresholds of `ResourceMonitorCallback`: GPU below 50 %, memory 90 %, I/O wait 30 %, 80 °C",
         {"gpu_utilization": 0.5, "memory_usage": 0.9, "io_wait": 0.3, "gpu_temperature": 80.0},
     ),
@@ -122,14 +122,14 @@ def _plain(rule: Rule, most: float) -> Rule:
         rule,
         when=f"grad_norm > {most:g}",
         clear=f"median(grad_norm, 20) < {most:g}",
-        lasting=Window(1, POINTS),
+        lasting=RuleWindow(1, POINTS),
         message=f"the gradient norm is {{shown}}, above {most:g}",
         help="The gradient norm is above the threshold.",
     )
 
 
 def rules_of(settings: Mapping[str, Any]) -> tuple[list[Rule], list[str]]:
-    """Return the rules that a configuration asks for, and what is wrong with it as sentences.
+    """Return the rules that a configuration asks for, and its problems as sentences.
 
     A rule of one's own with the name of a built-in one takes its place; `enabled: false` turns that off. A threshold of
     0, or none, is the profile's.
@@ -189,4 +189,4 @@ def _with_builtin(item: Any, found: list[Rule]) -> Any:
     return item if base is None else {**base.facts(), **item}
 
 
-__all__ = ["PROFILES", "SWITCHES", "TIME", "Profile", "profile", "rules_of"]
+__all__ = ["PROFILES", "SWITCHES", "TIME", "RuleProfile", "profile", "rules_of"]

@@ -12,7 +12,7 @@ THRESHOLDS = {
     "memory_threshold": ("memory_usage", 0.9),
     "io_wait_threshold": ("io_wait", 0.3),
 }
-"""Threshold of ours behind each option, and the option's default: one that nobody changed changes nothing."""
+"""The threshold behind each option, and the option's default: an unchanged option changes nothing."""
 SWITCHES = {
     "alert_gpu_underutilization": ("gpu_underused",),
     "alert_memory_pressure": ("memory_pressure",),
@@ -22,7 +22,7 @@ SWITCHES = {
 
 
 def changes_of(options: Mapping[str, Any]) -> tuple[dict[str, float], set[str]]:
-    """Return what the options change: thresholds by name, and the rules that are off."""
+    """Return the effect of the options: thresholds by name, and the rules that are off."""
     limits = {}
     for key, (name, usual) in THRESHOLDS.items():
         value = options.get(key)

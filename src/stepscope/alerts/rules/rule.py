@@ -1,4 +1,4 @@
-"""A rule as data: what to watch, when to speak, how loudly, what to say and what to advise."""
+"""A rule as data: its condition, when it fires, its severity, its message and its remedy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stepscope.alerts.rules.expression import (
     POINTS,
     STEPS,
     TIME,
-    Call,
+    CallNode,
     ExpressionError,
-    Metric,
+    MetricNode,
     Node,
-    Operation,
-    Window,
+    OperationNode,
+    RuleWindow,
 )
 from stepscope.core.errors import UsageError
 from stepscope.core.kinds import describe, parse_duration
@@ -35,14 +35,14 @@ MOST_TEXT = 2000
 MOST_LABELS = 32
 _NAME = re.compile(r"[A-Za-z_][\w.-]{0,79}", re.ASCII)
 _SPAN = re.compile(r"\s*(\d+)\s*(steps?|points?)\s*", re.ASCII)
-AT_ONCE = Window(0, TIME)
+AT_ONCE = RuleWindow(0, TIME)
 VALUE = "value"
-"""What a condition calls the rule's own `metric`."""
+"""The name of the rule's own `metric` in a condition."""
 
 
 @dataclass(frozen=True)
 class Escalation:
-    """What happens when nobody reacts."""
+    """The escalation of an alert that nobody acknowledges."""
 
     after: float
     """Seconds of firing without acknowledgement."""
@@ -51,7 +51,7 @@ class Escalation:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule. Exactly one of `when`, `detect` and `event` says what it is about."""
+    """One rule. It has exactly one of `when`, `detect` and `event`."""
 
     name: str
     when: str = ""
@@ -61,36 +61,36 @@ class Rule:
     event: tuple[str, ...] = ()
     """Kinds of events of the run."""
     metric: tuple[str, ...] = ()
-    """Names or patterns of which `value` in the condition is one, or which the detector looks at."""
+    """Names or patterns that `value` in the condition matches, or that the detector reads."""
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Values that fields of the event must have."""
     until: tuple[str, ...] = ()
-    """Kinds of events that end it; without any an event is told and is over."""
+    """Kinds of events that end it; without any, an event is reported and then over."""
     same: tuple[str, ...] = ()
     """Fields of the event that make two of them one: `gpu`."""
     over: str = EACH
     options: Mapping[str, float] = field(default_factory=dict)
     """Settings of the detector."""
-    lasting: Window = AT_ONCE
+    lasting: RuleWindow = AT_ONCE
     """How long the condition must hold before it fires (`for` in YAML)."""
-    keep: Window = AT_ONCE
+    keep: RuleWindow = AT_ONCE
     """How long it must have passed before it resolves."""
     clear: str = ""
     """Condition that resolves it; by default that `when` no longer holds."""
     hysteresis: float = 0.0
     """Share of the threshold by which the value must be back before it resolves."""
     cooldown: float = 300.0
-    """Seconds between two firings of the same thing."""
+    """Seconds between two alerts of the same subject."""
     severity: str = WARNING
     escalate: Escalation | None = None
     message: str = ""
     remedy: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     actions: tuple[Any, ...] = ()
-    """What to do besides telling; plain data that the watcher interprets."""
+    """Actions besides notifications; plain data that the watcher interprets."""
     enabled: bool = True
     help: str = ""
-    """What it is for, in one sentence of the documentation."""
+    """Its purpose, in one sentence of the documentation."""
 
     @cached_property
     def condition(self) -> Node | None:
@@ -138,19 +138,19 @@ class Rule:
         return found if self.enabled else {**found, "enabled": False}
 
 
-def _span_text(window: Window) -> str:
+def _span_text(window: RuleWindow) -> str:
     return f"{window.size:g}s" if window.unit == TIME else f"{window.size:g} {window.unit}"
 
 
 def _opposite(node: Node, share: float) -> Node:
-    """Return the condition that a value is back behind its threshold by a share of it."""
-    if not isinstance(node, Operation) or node.sign not in {">", ">=", "<", "<="}:
+    """Return the condition that a value is back within its threshold by a share of it."""
+    if not isinstance(node, OperationNode) or node.sign not in {">", ">=", "<", "<="}:
         raise ExpressionError("is no single comparison, so hysteresis has no threshold: give 'clear' instead")
     left, right = node.operands
-    margin = Operation("*", (expression.Number(share), Call("abs", right)))
+    margin = OperationNode("*", (expression.NumberNode(share), CallNode("abs", right)))
     if node.sign in {">", ">="}:
-        return Operation("<", (left, Operation("-", (right, margin))))
-    return Operation(">", (left, Operation("+", (right, margin))))
+        return OperationNode("<", (left, OperationNode("-", (right, margin))))
+    return OperationNode(">", (left, OperationNode("+", (right, margin))))
 
 
 KEYS = {
@@ -204,16 +204,16 @@ class _Reader:
             self.problems.append(f"'{key}' is {describe(self.given[key])}, {error}")
             return default
 
-    def span(self, key: str) -> Window:
+    def span(self, key: str) -> RuleWindow:
         value = self.given.get(key, 0)
         found = _SPAN.fullmatch(value) if isinstance(value, str) else None
         if found is not None:
-            return Window(int(found[1]), STEPS if found[2].startswith("step") else POINTS)
+            return RuleWindow(int(found[1]), STEPS if found[2].startswith("step") else POINTS)
         try:
-            return Window(parse_duration(value), TIME)
+            return RuleWindow(parse_duration(value), TIME)
         except ValueError:
             self.problems.append(f"'{key}' is {describe(value)}, not a span such as 30s, 5min, 20 steps or 5 points")
-            return Window(0, TIME)
+            return RuleWindow(0, TIME)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         value = self.given.get(key, {})
@@ -249,7 +249,7 @@ class _Reader:
 
 
 def read_rule(given: object) -> tuple[Rule | None, list[str]]:
-    """Return the rule that a mapping says, and everything that is wrong with it; None if that is anything at all."""
+    """Return the rule that a mapping describes, and all its problems; None if there is any."""
     if not isinstance(given, Mapping):
         return None, [f"a rule is {describe(given)}, not a mapping with name and when"]
     reader = _Reader(given)
@@ -290,10 +290,10 @@ def read_rule(given: object) -> tuple[Rule | None, list[str]]:
 
 
 def rule_of(given: Mapping[str, Any]) -> Rule:
-    """Return the rule that a mapping says.
+    """Return the rule that a mapping describes.
 
     Raises:
-        UsageError: it is wrong; the message tells everything that is.
+        UsageError: it is invalid; the message lists all problems.
     """
     rule, problems = read_rule(given)
     if rule is None:
@@ -309,7 +309,7 @@ def _near(key: str) -> str:
 
 
 def _sense(rule: Rule) -> list[str]:
-    """Return what makes no sense in a rule whose keys are right."""
+    """Return contradictions in a rule whose keys are valid."""
     from stepscope.alerts.evaluation.detectors import DETECTORS
 
     if sum(map(bool, (rule.when, rule.detect, rule.event))) != 1:
@@ -330,9 +330,9 @@ def _sense(rule: Rule) -> list[str]:
 
 
 def metric_names(rule: Rule) -> list[str]:
-    """Return every name and pattern of a metric that a rule speaks of."""
+    """Return every name and pattern of a metric in a rule."""
     named = [name for name in rule.metrics if name != VALUE] if rule.condition else []
     return list(dict.fromkeys([*named, *rule.metric]))
 
 
-__all__ = ["Escalation", "Metric", "Rule", "metric_names", "read_rule", "rule_of"]
+__all__ = ["Escalation", "MetricNode", "Rule", "metric_names", "read_rule", "rule_of"]

@@ -1,4 +1,4 @@
-"""Read rules from a YAML file, and look for metrics that are misspelt."""
+"""Reads rules from a YAML file, and finds misspelt metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_rules(path: str | Path) -> list[Rule]:
     Raises:
         UsageError: it cannot be read, or a rule is wrong; every problem is named.
     """
-    from stepscope.core.yaml_text import Refusal, read_text
+    from stepscope.core.yaml_text import YamlRefusal, read_text
 
     what = f"load the rules of '{path}'"
     try:
@@ -35,10 +35,10 @@ def load_rules(path: str | Path) -> list[Rule]:
         raise UsageError(what, f"it is larger than {MOST_BYTES} bytes", "split it")
     try:
         tree = read_text(text).data
-    except Refusal as refusal:
+    except YamlRefusal as refusal:
         try:  # a document is a mapping: a bare list becomes the value of one, every line pushed one level in
             tree = read_text("rules:\n" + "\n".join(f"  {line}" for line in text.split("\n"))).data
-        except Refusal:
+        except YamlRefusal:
             raise UsageError(what, refusal.cause, refusal.remedy) from refusal
     rules, problems = read_rules(tree.get("rules") if "rules" in tree else None)
     unknown = [key for key in tree if key != "rules"]
@@ -57,7 +57,7 @@ def _error(what: str, problems: list[str]) -> UsageError:
 
 
 def read_rules(given: Any) -> tuple[list[Rule], list[str]]:
-    """Return the rules that a list says, and what is wrong with the others."""
+    """Return the valid rules of a list, and the problems of the others."""
     if not isinstance(given, (list, tuple)):
         return [], ["there is no list of rules"]
     if len(given) > MOST_RULES:
@@ -76,11 +76,11 @@ def read_rules(given: Any) -> tuple[list[Rule], list[str]]:
 
 
 def misspelt(rule: Rule, recorded: Collection[str] = ()) -> list[str]:
-    """Return the metrics of a rule that look like a slip: no such name is known, and one that is hardly differs.
+    """Return the metrics of a rule that look misspelt: the name is unknown, and a known one hardly differs.
 
     Args:
-        rule: whose metrics.
-        recorded: names that a run has, besides the vocabulary's; any of these is right.
+        rule: the rule.
+        recorded: names that a run has, in addition to the vocabulary; all of them are right.
     """
     from difflib import get_close_matches
 
@@ -109,11 +109,11 @@ SAMPLED = (
     *("gpu/mean_utilization_ratio", "gpu/min_utilization_ratio", "gpu/max_temperature_celsius", "gpu/sum_power_watts"),
     *(f"gpu/*/throttle_{why}" for why in ("hw_slowdown", "sw_thermal", "hw_thermal", "power_brake", "power_cap")),
 )
-"""Names of samplers that rules speak of: samplers declare them when they run, the vocabulary has the fixed words."""
+"""Names of samplers that rules use: samplers declare them at run time, the vocabulary has the fixed names."""
 
 
 def is_known(name: str, recorded: Iterable[str] = ()) -> bool:
-    """Say whether a name or pattern is one of the vocabulary's, of a sampler's or of the recorded ones."""
+    """Return whether a name or pattern is in the vocabulary, of a sampler, or recorded."""
     if metric_of(name) is not None or name in SAMPLED or name.startswith(("phase/", "stepscope/")):
         return True
     return any(matches(pattern, name) for pattern in SAMPLED) or any(matches(name, other) for other in recorded)

@@ -1,4 +1,4 @@
-"""Propose thresholds from runs that went well: beyond what they reached, by a margin."""
+"""Proposes thresholds from healthy runs: beyond their values, by a margin."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stepscope.alerts.rules.backtest import Source
+    from stepscope.alerts.rules.backtest import RecordedRun
 
     Numbers = NDArray[np.float64]
 
 FEWEST = 50
 """Points below which nothing is proposed."""
 SHARE = 0.999
-"""Share of the healthy points beyond which a threshold lies."""
+"""Share of the healthy points that are within a threshold."""
 MARGIN = 0.1
 """And how far beyond, as a share of it."""
 
 
-def suggest(sources: Iterable[tuple[str, Source]]) -> list[dict[str, Any]]:
-    """Return a threshold for every built-in rule that healthy runs tell something about.
+def suggest(sources: Iterable[tuple[str, RecordedRun]]) -> list[dict[str, Any]]:
+    """Return a threshold for every built-in rule that the healthy runs have data for.
 
     Args:
         sources: names and runs that went well.
@@ -66,29 +66,29 @@ def _row(rule: str, key: str, levels: Numbers, runs: int, *, is_floor: bool) -> 
     }
 
 
-def _values(source: Source, names: frozenset[str], wanted: Callable[[str], bool]) -> Numbers | None:
+def _values(source: RecordedRun, names: frozenset[str], wanted: Callable[[str], bool]) -> Numbers | None:
     mine = [np.asarray(source.series(name).value, dtype=np.float64) for name in names if wanted(name)]
     return np.concatenate(mine) if mine else None
 
 
-def _plain(name: str) -> Callable[[Source, frozenset[str]], Numbers | None]:
-    from stepscope.alerts.evaluation.windows import bind
+def _plain(name: str) -> Callable[[RecordedRun, frozenset[str]], Numbers | None]:
+    from stepscope.alerts.evaluation.series_store import bind
 
     return lambda source, names: _values(source, names, lambda given: bind(name, given) is not None)
 
 
-def _rise(source: Source, names: frozenset[str]) -> Numbers | None:
-    """Return how far the median of 20 points of the loss lies above that of the 200 before, as a share."""
+def _rise(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
+    """Return how far the median of 20 points of the loss is above that of the 200 before, as a share."""
     return _against(source, names, "loss", lambda now, before: now / before - 1)
 
 
-def _slowdown(source: Source, names: frozenset[str]) -> Numbers | None:
+def _slowdown(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
     """Return the loss of speed of 20 steps against the 200 before, as a share."""
     return _against(source, names, "step_seconds", lambda now, before: 1 - before / now)
 
 
 def _against(
-    source: Source, names: frozenset[str], name: str, compare: Callable[[Numbers, Numbers], Numbers]
+    source: RecordedRun, names: frozenset[str], name: str, compare: Callable[[Numbers, Numbers], Numbers]
 ) -> Numbers | None:
     if name not in names:
         return None
@@ -102,7 +102,7 @@ def _against(
     return compare(now[good], before[good])
 
 
-def _waiting(source: Source, names: frozenset[str]) -> Numbers | None:
+def _waiting(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
     """Return the share of the step that is spent waiting for data, over 100 steps."""
     if not {"phase/data", "step_seconds"} <= names:
         return None
@@ -114,7 +114,7 @@ def _waiting(source: Source, names: frozenset[str]) -> Numbers | None:
     return np.asarray(sums[0] / np.where(sums[1] > 0, sums[1], np.nan))
 
 
-def _gpu_share(source: Source, names: frozenset[str]) -> Numbers | None:
+def _gpu_share(source: RecordedRun, names: frozenset[str]) -> Numbers | None:
     found = []
     for name in names:
         if name.startswith("gpu/") and name.endswith("/memory_used_bytes"):

@@ -107,7 +107,7 @@ def _lines(
 def trial(options: argparse.Namespace) -> int:
     """Send a test message over every channel, at once and once."""
     from stepscope.alerts.delivery.allowed_addresses import guard_this_process
-    from stepscope.alerts.delivery.message import Message, Subject, trial_event
+    from stepscope.alerts.delivery.message import Message, MessageSubject, trial_event
     from stepscope.alerts.delivery.sender import deliver
 
     settings = alert_settings(options.config)
@@ -124,7 +124,7 @@ def trial(options: argparse.Namespace) -> int:
 
         prepare_this_process()
     name = os.urandom(6).hex()
-    subject = Subject("stepscope alerts test", page=str(settings.get("alerting.page_url") or ""))
+    subject = MessageSubject("stepscope alerts test", page=str(settings.get("alerting.page_url") or ""))
     message = Message(f"test_{name}", subject, [trial_event(time.time(), name)])
     found = [{"channel": one.name, **_outcome(one, message, deliver)} for one in channels]
     if options.json:

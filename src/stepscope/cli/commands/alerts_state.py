@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.alerts.delivery.outbox import deliveries
 from stepscope.alerts.evaluation.history import ACTIVE, alerts_of
-from stepscope.alerts.requests import LASTS, ask
+from stepscope.alerts.user_requests import LASTS, ask
 from stepscope.cli.command import FINE, print_json
 from stepscope.cli.named_run import open_run
 from stepscope.cli.text.table import Cell, Column, table

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core import context, ring
+from stepscope.core import ring, run_description
 from stepscope.core.errors import UsageError
 from stepscope.core.identity import Process, identify
 from stepscope.core.numbers import format_value
@@ -226,8 +226,8 @@ def _shared_memory(places: Places, size: int, chosen: Path, wanted: bool) -> Fin
 
 def surroundings(environ: Mapping[str, str], root: str = "/", pid: int | None = None) -> Iterator[Finding]:
     """Look at container, control group and process id: who is left to speak when the trainer dies."""
-    kind = context.container(environ, root)
-    limit = context.memory(root)["limit_bytes"]
+    kind = run_description.container(environ, root)
+    limit = run_description.memory(root)["limit_bytes"]
     bound = f", memory limit {format_value(limit, 'bytes')}" if limit else ""
     yield Finding("container", OK, f"{kind}{bound}") if kind else Finding("container", OFF, f"none{bound}")
     if (os.getpid() if pid is None else pid) == 1:
@@ -288,7 +288,7 @@ def rings(places: Places) -> Iterator[LiveRing | str]:
             continue
         try:
             head = os.pread(descriptor, ring.HEADER_BYTES, 0)
-            who = ring.Identity.decode(head[ring.IDENTITY_OFFSET :])
+            who = ring.RingIdentity.decode(head[ring.IDENTITY_OFFSET :])
             held = [is_locked(descriptor, byte) for byte in (ring.LOCK_WRITER, ring.LOCK_READER)]
             yield LiveRing(path, who.run_path, who.rank, who.pid, *held)
         except (ValueError, struct.error, TypeError) as error:

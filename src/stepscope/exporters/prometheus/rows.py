@@ -11,7 +11,7 @@ from stepscope.core.records import NO_STEP, RECORD, SCHEMA_PAIRS, heads, pair_va
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stepscope.core.columns import Schema, SchemaTable
+    from stepscope.core.columns import RowSchema, SchemaTable
 
 STEP_SECONDS = "step_seconds"
 _DURATION = struct.Struct("<q")
@@ -50,7 +50,7 @@ class Rows:
             table: the names behind them; a row that it does not know yet is left out.
             checked: whether every record ends with a checksum.
         """
-        newest: dict[int, tuple[bytes, int, Schema]] = {}
+        newest: dict[int, tuple[bytes, int, RowSchema]] = {}
         taken = Taken({}, 0, [])
         steps = 0
         for data in pieces:
@@ -74,7 +74,7 @@ class Rows:
             taken.values.update(row_values(data, offset, schema))
         return Taken(taken.values, len(taken.step_seconds) if self._is_timed else steps, taken.step_seconds)
 
-    def _measure(self, data: bytes, offset: int, schema: Schema, found: list[float]) -> bool:
+    def _measure(self, data: bytes, offset: int, schema: RowSchema, found: list[float]) -> bool:
         """Add the duration that a row has of its step; say whether it ends one that the recorder has timed."""
         if schema.id not in self._timed:
             self._timed[schema.id] = _time_column(schema)
@@ -101,7 +101,7 @@ class Rows:
         return 1 if before is None else max(0, step - before)
 
 
-def _time_column(schema: Schema) -> tuple[bool, tuple[int, struct.Struct] | None]:
+def _time_column(schema: RowSchema) -> tuple[bool, tuple[int, struct.Struct] | None]:
     """Return whether a row is the recorder's of a step, and where its duration stands in a record."""
     is_ours = STEP_SECONDS in schema.names
     for index, name in enumerate(schema.names):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.lightning.callback import MonitorCallback
+from stepscope.integrations.lightning.configured import configured
 from stepscope.integrations.profiler.profile import EpochProfiles, Options
 from stepscope.integrations.profiler.trace_file import MAX_BYTES
 
@@ -22,6 +23,7 @@ class ProfilerCallback(MonitorCallback):
     Epochs count from 0, as Lightning counts them. A trace is `<output_dir>/chrome_trace_epoch_<n>.json`.
     """
 
+    @configured("profiler")
     def __init__(  # noqa: PLR0913 - compatible options
         self,
         enabled: bool = False,  # noqa: FBT001, FBT002 - compatible spelling

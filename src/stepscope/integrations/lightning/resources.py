@@ -12,6 +12,7 @@ from stepscope.core.errors import UsageError, in_words
 from stepscope.core.kinds import describe, parse_fraction
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.lightning.callback import MonitorCallback
+from stepscope.integrations.lightning.configured import configured
 from stepscope.integrations.lightning.resource_alerts import BATCHES, ResourceAlerts
 from stepscope.integrations.lightning.resource_csv import ResourceTable
 from stepscope.watcher.machine import Machine, local_samplers
@@ -40,6 +41,7 @@ class ResourceMonitorCallback(MonitorCallback):
     take these thresholds in place of their own.
     """
 
+    @configured("resource_monitor")
     def __init__(  # noqa: PLR0913 - compatible options
         self,
         enabled: bool = True,  # noqa: FBT001, FBT002 - compatible spelling

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.integrations.lightning.callback import MonitorCallback
+from stepscope.integrations.lightning.configured import configured
 from stepscope.integrations.process_memory import peak_on_device, peak_resident
 from stepscope.integrations.torch.dataset_memory import dataset_bytes
 
@@ -34,6 +35,7 @@ class ThroughputMonitorCallback(MonitorCallback):
     they come, in the batches that this process has trained on.
     """
 
+    @configured("throughput_monitor")
     def __init__(
         self,
         enabled: bool = True,  # noqa: FBT001, FBT002 - compatible spelling

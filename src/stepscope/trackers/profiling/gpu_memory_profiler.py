@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.context import memory as host_memory
+from stepscope.core.run_description import memory as host_memory
 from stepscope.core.vocabulary import GIB
 from stepscope.integrations.process_memory import peak_resident, resident
 from stepscope.recorder.complaints import Complaints

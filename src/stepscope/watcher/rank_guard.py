@@ -10,12 +10,12 @@ from stepscope.core import ring
 from stepscope.core.endings import INTERRUPTED
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE
-from stepscope.watcher.death import End, Evidence, Trainee, judge, scheduler, shutting_down
+from stepscope.watcher.death import End, EndEvidence, Trainee, judge, scheduler, shutting_down
 from stepscope.watcher.oom import KernelLog, OomWatch
 from stepscope.watcher.proc import PROC
-from stepscope.watcher.progress import Progress, read_progress
-from stepscope.watcher.stacks import Answer, Asking, at_prompt
-from stepscope.watcher.stall import Sample, Vigil
+from stepscope.watcher.progress import ProcessProgress, read_progress
+from stepscope.watcher.stacks import Asking, StackAnswer, at_prompt
+from stepscope.watcher.stall import StackSample, Vigil
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from stepscope.watcher.steps import Moments
 
 DEATH_PATIENCE = 0.5
-"""Seconds that an end waits for more to be known: a lock goes a moment before its process does."""
+"""Seconds that a verdict waits for more evidence: a lock is released shortly before its process ends."""
 EXIT_PATIENCE = 600.0
 """Seconds that the exit of an interpreter may take: other libraries have functions to run there."""
 WARNING_SECONDS = 120.0
-"""An end within so many seconds after the whole job was told to end belongs to that."""
+"""An end within this many seconds after the job got SIGTERM is explained by it."""
 MEMORY_EVERY = 1.0
-"""Seconds between two looks at the resident memory."""
+"""Seconds between two readings of the resident memory."""
 EARLIER_SECONDS = 60.0
-"""An end within so many seconds after that of another rank is explained by it: launchers end the others."""
+"""An end within this many seconds after that of another rank is explained by it: launchers end the others."""
 STACK_KINDS = ("stalled", "hung")
 EXPLAINING = {
     "failed": "failed",
@@ -40,7 +40,7 @@ EXPLAINING = {
     "oom-killed": "ran out of memory",
     INTERRUPTED: f"was {INTERRUPTED}",
 }
-"""Ends of a rank that explain those of others, in words."""
+"""Ends of a rank that explain those of others, as text."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Job:
     scheduler: str = ""
     log: KernelLog | None = None
     warned_ns: int | None = None
-    """When this watcher was told to end, monotonic; None if it was not."""
+    """When this watcher got SIGTERM, monotonic; None if it did not."""
     root: str = ""
     """Prefix of every path of the system's; for tests."""
     seeing: bool = True
@@ -64,17 +64,17 @@ class Job:
         return cls(scheduler(os.environ if environ is None else environ), KernelLog(), seeing=seeing)
 
     def warn(self, now: int) -> None:
-        """Note that this watcher was told to end; `now` is monotonic, in ns."""
+        """Record that this watcher got SIGTERM; `now` is monotonic, in ns."""
         self.warned_ns = now
 
     def warned(self, now: int) -> bool:
-        """Say whether the whole job was told to end shortly before `now` (monotonic, in ns)."""
+        """Return whether the whole job got SIGTERM shortly before `now` (monotonic, in ns)."""
         return self.warned_ns is not None and now - self.warned_ns < WARNING_SECONDS * 1e9
 
 
 @dataclass
-class Guard:
-    """The watch over one rank, from the moment its ring was found."""
+class RankGuard:
+    """Watches one rank from the time its ring was found."""
 
     trainee: Trainee | None
     """None where the process cannot be seen: in another pid namespace, or on another system than Linux."""
@@ -87,24 +87,24 @@ class Guard:
     """Whether it is a notebook's kernel or another interactive session."""
 
     def __post_init__(self) -> None:
-        """Remember what must be read while the process lives."""
+        """Read what must be read while the process lives."""
         self.proc = self.job.root + PROC
         self.oom = OomWatch(self.trainee.pid, self.job.log, self.job.root) if self.trainee else None
         self._memory_due = 0
         self._statm = KernelFile(f"{self.proc}/{self.trainee.pid}/statm") if self.trainee else None
         self._leaving: int | None = None
-        self._before: Progress = Progress()
+        self._before: ProcessProgress = ProcessProgress()
         self._requested = ""
-        self.end_evidence: Evidence | None = None
+        self.end_evidence: EndEvidence | None = None
         self._end: End | None = None
 
     @classmethod
     def over(
         cls, descriptor: int, stacks_path: str, job: Job, vigil: Vigil | None = None, pid: int | None = None
-    ) -> Guard:
+    ) -> RankGuard:
         """Watch the process that holds the writer's lock of the ring open at `descriptor`.
 
-        One that has ended before we came is known by its `pid`, if it was the one that started us.
+        A process that ended before is identified by its `pid`, if it is the one that started us.
         Its stacks come into the file at `stacks_path`, if it has made one.
         """
         trainee = Trainee.find(descriptor)
@@ -118,11 +118,11 @@ class Guard:
     def watch(
         self, pair: tuple[int, int], ended: Moments, phase: str = "", *, gpu_busy: bool = False
     ) -> list[dict[str, Any]]:
-        """Do what is due; return events, with stacks where they belong. Takes microseconds while all is well.
+        """Do what is due; return events, with stacks where they apply. Takes microseconds while all is well.
 
         Args:
             pair: wall and monotonic time, in ns.
-            ended: what `steps.moments` found in the records drained since the last call.
+            ended: times from `steps.moments` of the records drained since the last call.
             phase: the long phase that the run is in; "" if none.
             gpu_busy: the GPUs of this rank have worked since the last call.
         """
@@ -145,11 +145,11 @@ class Guard:
             return None
 
     def request(self, why: str) -> None:
-        """Have the stacks of this rank as an event of their own: another rank stands still, and `why` says which."""
+        """Request the stacks of this rank as an event: another rank hangs, and `why` names it."""
         self._requested = self._requested or why
 
-    def _see(self, now: int, *, gpu_busy: bool) -> tuple[list[dict[str, Any]], Answer | None]:
-        """Ask for stacks, or take in the answer."""
+    def _see(self, now: int, *, gpu_busy: bool) -> tuple[list[dict[str, Any]], StackAnswer | None]:
+        """Request stacks, or read the answer."""
         if self.trainee is None or self.asking is None:
             return [], None
         if not self.asking.open:
@@ -162,14 +162,14 @@ class Guard:
             return [], None
         before = self._before._replace(gpu_busy=self._before.gpu_busy or gpu_busy)
         after = read_progress(self.trainee.pid, self.proc)
-        events = self.vigil.sample(now, Sample(answer.digest, before, after, at_prompt(answer.stacks)))
+        events = self.vigil.sample(now, StackSample(answer.digest, before, after, at_prompt(answer.stacks)))
         if self._requested and not any(event["kind"] in STACK_KINDS for event in events):
             events.append({"kind": "stacks", "monotonic_ns": now, "why": self._requested})
         self._requested = ""
         return events, answer
 
-    def _complete(self, event: dict[str, Any], answer: Answer | None, pair: tuple[int, int]) -> dict[str, Any]:
-        """Return an event as it is written: times since 1970, and the stacks that it tells of."""
+    def _complete(self, event: dict[str, Any], answer: StackAnswer | None, pair: tuple[int, int]) -> dict[str, Any]:
+        """Return an event as it is written: with times since 1970, and with its stacks."""
         since = event.pop("since_ns", None)
         if since is not None:
             event["since"] = round((pair[0] + since - pair[1]) / 1e9, 6)
@@ -188,15 +188,15 @@ class Guard:
         *,
         finally_: bool = False,
     ) -> End | None:
-        """Return how the rank ended, None while that may become clearer within moments: then ask again.
+        """Return how the rank ended; None while more evidence may come within moments: then call again.
 
         Args:
             now: monotonic time in ns.
             state: the state in the ring.
             error: the exception that the run reported last.
             after: an earlier end that explains this one; see `earlier`.
-            said: the exit code by the word of the run, where there is one.
-            finally_: judge by what is known now.
+            said: the exit code that the run reported, if it did.
+            finally_: judge by the evidence so far.
         """
         self.vigil.stop()
         self._leaving = now if self._leaving is None else self._leaving
@@ -206,7 +206,7 @@ class Guard:
             patience = EXIT_PATIENCE if state == ring.STATE_EXITED and not dead else DEATH_PATIENCE
             if status is None and not finally_ and (now - self._leaving) / 1e9 < patience:
                 return None
-        self.end_evidence = Evidence(
+        self.end_evidence = EndEvidence(
             status=status,
             state=state,
             error=error,
@@ -223,11 +223,11 @@ class Guard:
         return self._end
 
     def is_leaving(self) -> bool:
-        """Say whether the end of this rank has begun."""
+        """Return whether the end of this rank has begun."""
         return self._leaving is not None
 
     def refine(self) -> End | None:
-        """Return a better judgement once more is known, else None; the pidfd is kept until `close`."""
+        """Return a better verdict again evidence has come, else None; the pidfd is kept until `close`."""
         if self._end is None or self._end.certain or self.trainee is None or self.end_evidence is None:
             return None
         status = self.trainee.status()
@@ -238,7 +238,7 @@ class Guard:
         return self._end
 
     def close(self) -> None:
-        """Let go of the process."""
+        """Release the process."""
         if self.asking is not None:
             self.asking.close()
         if self.trainee is not None:

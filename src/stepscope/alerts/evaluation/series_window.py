@@ -21,7 +21,7 @@ SMALLEST = 64
 
 
 class Need(NamedTuple):
-    """How much of a series somebody looks at before its newest points."""
+    """How much of a series is read before its newest points."""
 
     points: int = 1
     seconds: float = 0.0
@@ -40,10 +40,10 @@ class Need(NamedTuple):
 
 
 class SeriesWindow:
-    """The newest points of a series, as many as are needed, and its first ones."""
+    """The newest points of a series, as many as are needed, and its first values."""
 
     def __init__(self, need: Need) -> None:
-        """Begin empty; `need` says what to keep."""
+        """Start empty; `need` is how much to keep."""
         self.need = need
         self.total = 0
         """Points that have come."""
@@ -55,7 +55,7 @@ class SeriesWindow:
         self.fresh = 0
         """Points since the last `settle`."""
         self.axis = 0
-        """Equal for series whose points came in the same rows: they have the same times and steps."""
+        """Equal for series whose points came in the same rows, and so have the same times and steps."""
         self.highest, self.lowest = -np.inf, np.inf
         self._start = self._end = 0
         self._data = np.empty((3, SMALLEST))
@@ -88,7 +88,7 @@ class SeriesWindow:
         self.axis = hash((self.axis, axis))
 
     def _make_room(self, count: int) -> None:
-        """Forget what is older than anybody looks, and get more room where that is not enough."""
+        """Drop points that nothing reads any more, and allocate more room if that is not enough."""
         kept = min(len(self), MOST_POINTS, self._needed() + self.fresh)
         leaving = self._data[2, self._start : self._end - kept]
         leaving = leaving[np.isfinite(leaving)]
@@ -106,7 +106,7 @@ class SeriesWindow:
         self._data, self._start, self._end = data, 0, kept
 
     def _needed(self) -> int:
-        """Return how many of the points somebody may still look at."""
+        """Return how many of the points may still be read."""
         found = self.need.points
         if not len(self):
             return found
@@ -139,5 +139,5 @@ class SeriesWindow:
 
     @property
     def head(self) -> Numbers:
-        """The first values of the run, as far as they are kept."""
+        """The first values of the run, as many as are kept."""
         return np.asarray(self._head, dtype=np.float64)

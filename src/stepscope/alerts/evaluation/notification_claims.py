@@ -1,7 +1,7 @@
-"""One message for one cause: of several watchers of a run that see the same, the first one tells.
+"""One notification for one cause: if several watchers of a run see the same alert, only the first sends it.
 
-What ranks of all nodes have in common, such as a loss, is seen by the watcher of every node. Whoever fires first makes
-a file, exclusively, in the run's folder; the others write their change down as well and tell nobody.
+A metric that all nodes share, such as a loss, is seen by the watcher of every node. The first watcher to fire creates
+a file, exclusively, in the run's folder; the others record their change without sending it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from stepscope.alerts.rules.rule import Rule
 
 NEAR_STEPS, NEAR_SECONDS = 64, 600
-"""Within so many steps, or seconds where there are none, two nodes mean the same."""
+"""Alerts of two nodes within this many steps, or seconds without steps, are the same."""
 
 
-class Claims:
-    """Which alerts of this node are told by another one."""
+class NotificationClaims:
+    """The alerts of this node that another node sends."""
 
     def __init__(self, run: Path, node: str) -> None:
         """Claim in the folder of `run` for one `node`; nothing is written before something fires."""
@@ -34,7 +34,7 @@ class Claims:
         self._elsewhere: set[str] = set()
 
     def settle(self, found: Iterable[Transition], rules: Iterable[Rule]) -> list[Transition]:
-        """Return changes, those quiet that another node tells; `rules` are all that may have made them."""
+        """Return changes, with those marked quiet that another node sends; `rules` are all rules of the engine."""
         settled = []
         shared: set[str] | None = None
         for change in found:
@@ -47,7 +47,7 @@ class Claims:
         return settled
 
     def _claim(self, change: Transition) -> bool:
-        """Say whether this node is the one to tell; without a word of the others, or a disk to ask, it is."""
+        """Return whether this node sends the alert; it does if no other node claims it, or the disk cannot be read."""
         try:
             nodes = {entry.name.rpartition("-")[0] for entry in os.scandir(self._run / "nodes")}
             if not any(node and not node.startswith(".") and node != self._node for node in nodes):
@@ -63,7 +63,7 @@ class Claims:
 
 
 def _make(path: Path, node: str) -> bool:
-    """Make a file that says whose it is; False if it is there."""
+    """Create a file that names its node; False if it exists."""
     part = path.with_name(f".{path.name}-{node}")
     try:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

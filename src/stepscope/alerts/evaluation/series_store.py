@@ -1,4 +1,4 @@
-"""The series that rules look at: windows by rank and name, only of what is wanted, and of all ranks together."""
+"""The series that rules read: windows by rank and name, only of wanted metrics, and combined over ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.alerts.evaluation.conditions import baseline_stride
+from stepscope.alerts.evaluation.delayed_samples import patience_of
 from stepscope.alerts.evaluation.detectors import DETECTORS, need_of
 from stepscope.alerts.evaluation.records import NewPoints, merged
-from stepscope.alerts.evaluation.waiting import patience_of
-from stepscope.alerts.evaluation.window import Need, SeriesWindow
+from stepscope.alerts.evaluation.series_window import Need, SeriesWindow
 from stepscope.alerts.rules import expression
-from stepscope.alerts.rules.expression import POINTS, STEPS, Call, Node
+from stepscope.alerts.rules.expression import POINTS, STEPS, CallNode, Node
 from stepscope.alerts.rules.rule import EACH, VALUE
 from stepscope.core.vocabulary import aliases, metric_of, unit_of
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OWN = "own"
 """Stands, as a pattern, for the metrics of a program's own that a general rule can judge: see `is_own`."""
 MOST_OWN = 64
-"""Metrics that such a rule looks at, the first that come: each costs 48 KiB."""
+"""Metrics that such a rule reads, the first that come: each costs 48 KiB."""
 WORD = re.compile(r"[a-z]+")
 COURSES = frozenset({"accuracy", "acc", "reward", "rewards", "score"})
 PLANNED = frozenset(
@@ -52,7 +52,7 @@ Name = tuple[int, str]
 
 
 def bind(pattern: str, name: str) -> tuple[str, ...] | None:
-    """Return what the parts with a `*` stand for in a name; None if it is not one of the pattern's."""
+    """Return the values of the `*` parts of a pattern in a name; None if the name does not match."""
     if pattern == OWN:
         return () if is_own(name) else None
     if "*" not in pattern:
@@ -65,10 +65,10 @@ def bind(pattern: str, name: str) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=4096)
 def is_own(name: str) -> bool:
-    """Say whether a metric is one of the program's own whose course nobody knows: no loss, time, rate or counter.
+    """Return whether a metric is the program's own, of an unknown course: no loss, time, rate or counter.
 
-    What the vocabulary knows has rules of its own, accuracy and reward aside; so have losses. Times, memory and
-    throughput are the machine's as much as the program's; schedules and counters do what they were told to do.
+    Metrics of the vocabulary have rules of their own, except accuracy and reward; so have losses. Times, memory and
+    throughput depend on the machine as much as on the program; schedules and counters do what they should.
     """
     words = set(WORD.findall(name.lower()))
     if words & COURSES:
@@ -86,7 +86,7 @@ def fill_in(pattern: str, binding: tuple[str, ...]) -> str:
 
 
 def needs_of(rule: Rule) -> dict[str, Need]:
-    """Return how much a rule looks at of each of its metrics, by name or pattern."""
+    """Return how much a rule reads of each of its metrics, by name or pattern."""
     found: dict[str, Need] = {}
     if rule.detect:
         detector = DETECTORS[rule.detect]
@@ -105,14 +105,14 @@ def needs_of(rule: Rule) -> dict[str, Need]:
 def _needs(node: Node) -> dict[str, Need]:
     found: dict[str, Need] = dict.fromkeys(expression.metrics_of(node), Need(2))
     for part in expression.walk(node):
-        if isinstance(part, Call):
+        if isinstance(part, CallNode):
             need = _need(part)
             for name in expression.metrics_of(part):
                 found[name] = found[name].both(need)
     return found
 
 
-def _need(call: Call) -> Need:
+def _need(call: CallNode) -> Need:
     if call.name == "first":
         return Need(head=True)
     points = 2 + sum(int(window.size) for window in call.windows if window.unit == POINTS)
@@ -124,7 +124,7 @@ def _need(call: Call) -> Need:
 
 
 @dataclass
-class Together:
+class CombinedSeries:
     """One metric of all ranks as one series, by step."""
 
     window: SeriesWindow
@@ -132,7 +132,7 @@ class Together:
     done: float = -np.inf
     members: dict[int, SeriesWindow] = field(default_factory=dict)
     taken: dict[int, int] = field(default_factory=dict)
-    """By rank, how many of its points need not be looked at again: their steps are done."""
+    """By rank, how many of its points are done and need not be read again."""
 
     def advance(self) -> None:
         """Take the steps that every rank has logged by now."""
@@ -154,7 +154,7 @@ class Together:
         self.done = max(self.done, upto)
 
     def _new(self, rank: int, member: SeriesWindow, upto: float) -> tuple[Numbers, Numbers, Numbers]:
-        """Return steps, times and values of a rank after what is done, up to a step."""
+        """Return the steps, times and values of a rank that are not done, up to a step."""
         gone = member.total - len(member)
         start = max(0, self.taken.get(rank, 0) - gone)
         step = member.step[start:]
@@ -195,9 +195,9 @@ _WAYS: dict[str, Callable[[Numbers], Any]] = {
 
 
 def _spellings(name: str) -> list[tuple[str, float]]:
-    """Return under which names a metric is known, and what its values are multiplied by there.
+    """Return the names of a metric, and the factor of its values under each.
 
-    What a program logs never stands in for what the watcher samples of a device or a process.
+    A metric that a program logs never replaces one that the watcher samples of a device or a process.
     """
     alias = aliases.get(name)
     if alias is None or "*" in alias.canonical:
@@ -205,11 +205,11 @@ def _spellings(name: str) -> list[tuple[str, float]]:
     return [(name, 1.0), (alias.canonical, alias.factor)]
 
 
-class Store:
+class SeriesStore:
     """Windows of everything that a rule wants."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        """Learn from the rules what is wanted."""
+        """Collect from the rules which metrics are wanted."""
         self._needs: list[tuple[str, Need]] = []
         self._patience: list[tuple[str, float]] = []
         self._ways: list[tuple[str, str]] = []
@@ -222,7 +222,7 @@ class Store:
                 self._ways += [(pattern, rule.over) for pattern in needs]
         self.windows: dict[Name, SeriesWindow] = {}
         self._targets: dict[Name, list[tuple[SeriesWindow, float]]] = {}
-        self._together: dict[tuple[str, str], Together] = {}
+        self._together: dict[tuple[str, str], CombinedSeries] = {}
         self._logged: set[str] = set()
         self._own: set[str] = set()
         self._machine: list[int] = []
@@ -231,7 +231,7 @@ class Store:
         """Grows with every new series."""
 
     def wants(self, rank: int, name: str) -> bool:
-        """Say whether a metric of a rank is wanted by a rule, under its name or the canonical one."""
+        """Return whether a rule wants a metric of a rank, under its name or the canonical one."""
         key = (rank, name)
         if key not in self._targets:
             self._targets[key] = self._meet(rank, name)
@@ -252,7 +252,7 @@ class Store:
             taken = self.windows.get((rank, spelling))
             if not wanted or (taken is not None and spelling != name):  # of two other spellings the first one counts
                 continue
-            if taken is not None:  # it was known by another spelling only: now it speaks for itself
+            if taken is not None:  # it was known by another spelling only: now it has its own points
                 self._forget(taken)
             need = Need()
             for each in wanted:
@@ -264,14 +264,14 @@ class Store:
                 self._machine.append(rank)
             for pattern, how in self._ways:
                 if rank >= 0 and bind(pattern, spelling) is not None:
-                    whole = self._together.setdefault((how, spelling), Together(SeriesWindow(need), how))
+                    whole = self._together.setdefault((how, spelling), CombinedSeries(SeriesWindow(need), how))
                     whole.members[rank] = window
         if found:
             self._logged.add(name)
         return found
 
     def _binds(self, pattern: str, name: str) -> bool:
-        """Say whether a pattern wants a metric; the general rule has only so many series."""
+        """Return whether a pattern wants a metric; the general rule has a limited number of series."""
         if bind(pattern, name) is None:
             return False
         if pattern == OWN and len(self._own) < MOST_OWN:
@@ -285,7 +285,7 @@ class Store:
         }
 
     def is_double(self, name: str, patterns: tuple[str, ...]) -> bool:
-        """Say whether a rule with these patterns judges the points under this name under a better one, too.
+        """Return whether a rule with these patterns also judges the points of this name under a better name.
 
         Better is the name under which they were logged; of two names for one quantity the canonical one.
         """
@@ -331,7 +331,7 @@ class Store:
             whole.window.fresh = 0
 
     def forget(self, rank: int) -> None:
-        """Let go of a rank."""
+        """Forget a rank."""
         self.windows = {key: window for key, window in self.windows.items() if key[0] != rank}
         self._targets = {key: targets for key, targets in self._targets.items() if key[0] != rank}
         for whole in self._together.values():
@@ -341,4 +341,4 @@ class Store:
         self.version += 1
 
 
-__all__ = ["NewPoints", "Store", "bind", "fill_in", "needs_of"]
+__all__ = ["NewPoints", "SeriesStore", "bind", "fill_in", "needs_of"]

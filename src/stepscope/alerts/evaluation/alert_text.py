@@ -1,16 +1,17 @@
-"""What an alert says: the sentence, the numbers that decided, the remedy."""
+"""The text of an alert: the sentence, the numbers that decided, the remedy."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from stepscope.alerts.evaluation.state import Words
-from stepscope.alerts.rules.expression import COMPARISONS, Call, Metric, Node, Operation, walk
+from stepscope.alerts.evaluation.state import AlertText
+from stepscope.alerts.rules.expression import COMPARISONS, CallNode, MetricNode, Node, OperationNode, walk
 from stepscope.alerts.rules.template import fill
 from stepscope.core.endings import end_words
 from stepscope.core.numbers import format_value
 from stepscope.core.remedies import REMEDIES, crash_remedy, spoken
+from stepscope.core.strict_json import strict
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
@@ -23,25 +24,25 @@ SIGNS = {">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "e
 BY_URGENCY = {"leak", "disk_full"}
 """Findings that are graver the less time is left."""
 LEVELLED = {"slope", "rate", "zscore", "count", "finite"}
-"""Functions whose value has another unit than their metric."""
+"""Functions whose value does not have the unit of their metric."""
 
 
-def deciding(node: Node) -> Operation | None:
-    """Return the comparison of a condition whose two sides are told."""
-    return next((part for part in walk(node) if isinstance(part, Operation) and part.sign in COMPARISONS), None)
+def deciding(node: Node) -> OperationNode | None:
+    """Return the comparison of a condition whose two sides are shown."""
+    return next((part for part in walk(node) if isinstance(part, OperationNode) and part.sign in COMPARISONS), None)
 
 
 def unit_in(node: Node, names: Mapping[str, str]) -> str:
     """Return the unit of one side of a comparison; empty if it is not that of a metric."""
-    while isinstance(node, Call) and node.name not in LEVELLED:
+    while isinstance(node, CallNode) and node.name not in LEVELLED:
         node = node.of
-    return unit_of(names.get(node.name, node.name)) if isinstance(node, Metric) else ""
+    return unit_of(names.get(node.name, node.name)) if isinstance(node, MetricNode) else ""
 
 
 def of_condition(
     rule: Rule, facts: Mapping[str, Any], values: Mapping[str, float], sides: tuple[float, float] | None, unit: str
-) -> Words:
-    """Return what to say when a condition holds.
+) -> AlertText:
+    """Return the text for a condition that holds.
 
     Args:
         rule: whose.
@@ -61,12 +62,12 @@ def of_condition(
     shown |= {"limit": format_value(sides[1], unit)} if sides else {}
     given = {**values, **facts, **evidence, **shown, "last": last, "rule": rule.name, "severity": rule.severity}
     text = fill(rule.message, given) if rule.message else _default(rule, facts, shown, given)
-    return Words(text, fill(rule.remedy, {**spoken(facts), **given}), rule.severity, evidence)
+    return AlertText(text, fill(rule.remedy, {**spoken(facts), **given}), rule.severity, evidence)
 
 
 def _windows(rule: Rule) -> str:
-    """Return how far back the condition looks."""
-    calls = [part for part in walk(rule.condition) if isinstance(part, Call)] if rule.condition is not None else []
+    """Return the windows of the condition."""
+    calls = [part for part in walk(rule.condition) if isinstance(part, CallNode)] if rule.condition is not None else []
     windows = [str(window) for call in calls for window in call.windows]
     return ", ".join(dict.fromkeys(windows)) or "the newest value"
 
@@ -80,19 +81,19 @@ def _default(rule: Rule, facts: Mapping[str, Any], shown: Mapping[str, str], giv
     )
 
 
-def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> Words:
-    """Return what to say when a detector has found something: its own sentence, if the rule has none."""
+def of_finding(rule: Rule, facts: Mapping[str, Any], finding: Finding) -> AlertText:
+    """Return the text for a finding of a detector: the rule's message, else the finding's own."""
     evidence = {"metric": facts["metric"], "detector": rule.detect, **finding.evidence}
     evidence = {key: _plain(value) for key, value in evidence.items()}
     given = {**evidence, **facts, "text": finding.text, "rule": rule.name}
     severity = finding.severity if finding.kind in BY_URGENCY else rule.severity
     text = fill(rule.message, given) if rule.message else finding.text
     remedy = fill(rule.remedy, {**spoken({**facts, "rank": finding.evidence.get("rank")}), **given})
-    return Words(text, remedy or finding.remedy, severity, evidence)
+    return AlertText(text, remedy or finding.remedy, severity, evidence)
 
 
-def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> Words:
-    """Return what to say when an event of the run has come."""
+def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> AlertText:
+    """Return the text for an event of the run."""
     kept = {key: value for key, value in event.items() if isinstance(value, (str, int, float, bool)) and key != "kind"}
     evidence = {"event": event.get("kind"), **{key: _plain(value) for key, value in list(kept.items())[:40]}}
     given = {**kept, "rank": "the machine" if rank is None else rank, "rule": rule.name, "event": event.get("kind")}
@@ -102,7 +103,7 @@ def of_event(rule: Rule, event: Mapping[str, Any], rank: int | None) -> Words:
     text = fill(rule.message, given) if rule.message else f"{event.get('kind')}: {_reason(event)}"
     own = event.get("remedy") or (crash_remedy(state, cause) if rule.remedy == REMEDIES["crash"] else "")
     told = own if isinstance(own, str) and own else fill(rule.remedy, {**spoken(event), **given})
-    return Words(text, told, rule.severity, evidence)
+    return AlertText(text, told, rule.severity, evidence)
 
 
 def _reason(event: Mapping[str, Any]) -> str:
@@ -110,8 +111,5 @@ def _reason(event: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number as JSON can hold it: NaN and infinity as text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    item = getattr(value, "item", None)
-    return _plain(item()) if item is not None and not isinstance(value, (str, bytes)) else value
+    """Return a value as strict JSON can hold it: NaN and infinity as text, numpy's scalars as Python's."""
+    return strict(value.item() if hasattr(value, "item") else value, str)

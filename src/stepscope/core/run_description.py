@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core.redact import jsonable, redact, redact_argv, redact_text
+from stepscope.core.walls import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,9 +65,9 @@ def describe(
         config: the user's configuration, any object.
         cwd: the working directory; read from the system by default.
         modules: loaded modules by name; `sys.modules` by default.
-        root: where `/proc`, `/sys` and the container marks lie.
+        root: the folder that holds `/proc`, `/sys` and the container marks.
     """
-    folder = _part(os.getcwd) if cwd is None else cwd
+    folder = attempt(os.getcwd, lambda _: None) if cwd is None else cwd
     parts: dict[str, Callable[[], Any]] = {
         "host": lambda: _host(environ),
         "platform": _platform,
@@ -82,20 +83,13 @@ def describe(
         "cpu": cpu,
         "memory": lambda: memory(root),
     }
-    return {name: _part(read) for name, read in parts.items()}
-
-
-def _part(read: Callable[[], Any]) -> Any:
-    """Return one part of the description; None if it cannot be read."""
-    try:
-        return read()
-    except Exception:  # noqa: BLE001  describing a run must never keep it from starting; the part shows as None
-        return None
+    # Describing a run must never keep it from starting: a part that cannot be read is None.
+    return {name: attempt(read, lambda _: None) for name, read in parts.items()}
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
     """Return a command line without secrets, each argument cut, with a mark where more were given."""
-    # Twice as long as what is kept, so that a token across the cut is still seen whole.
+    # Twice as long as the part that is kept, so that a token across the cut is still seen whole.
     heads = [str(item)[: 2 * MAX_ARGUMENT] for item in argv[:MAX_ARGUMENTS]]
     shown = [_cut(item, MAX_ARGUMENT) for item in redact_argv(heads)]
     return [*shown, f"<{len(argv) - MAX_ARGUMENTS} more>"] if len(argv) > MAX_ARGUMENTS else shown
@@ -136,12 +130,12 @@ def cpu() -> dict[str, int | None]:
 
 
 def memory(root: str = "/") -> dict[str, int | None]:
-    """Return the machine's memory and the limit of this container, in bytes; None where there is none."""
+    """Return the machine's memory and the limit of this container, in bytes; None without one."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     limit = None
     for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = _read(Path(root) / name, 64).strip()
-        # Version 1 says "no limit" by a number near 2**63.
+        # Version 1 writes "no limit" as a number near 2**63.
         if text.isdecimal() and int(text) < 2**60:
             limit = int(text)
             break
@@ -189,7 +183,7 @@ def _version(name: str, module: ModuleType, modules: Mapping[str, Any]) -> str |
 def git(folder: str, clock: Callable[[], float] = time.monotonic) -> dict[str, Any] | None:
     """Return commit and branch of the repository around a folder, read from its files; None if there is none.
 
-    `dirty` is None, unknown: telling it needs a look at every file.
+    `dirty` is None, unknown: finding out needs a look at every file.
 
     Args:
         folder: where to start, an absolute path; its parents are searched upwards.
@@ -232,7 +226,7 @@ def _head(directory: Path, is_late: Callable[[], bool]) -> dict[str, Any] | None
 
 
 def _resolve(homes: list[Path], ref: str) -> str | None:
-    """Return the commit of a ref, from its own file or from the packed ones; None if it has none yet."""
+    """Return the commit of a ref, from its own file or from the packed refs; None if it has none yet."""
     for home in homes:
         commit = _read(home / ref, 128).strip()
         if COMMIT.fullmatch(commit):

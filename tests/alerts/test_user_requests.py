@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.alerts.requests import LASTS, Inbox, ask
+from stepscope.alerts.user_requests import LASTS, Inbox, ask
 from stepscope.core.errors import UsageError
 
 NOW = 1_700_000_000.0

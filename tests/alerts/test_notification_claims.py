@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.alerts.evaluation.claims import NEAR_STEPS, Claims
+from stepscope.alerts.evaluation.notification_claims import NEAR_STEPS, NotificationClaims
 from stepscope.alerts.evaluation.state import Transition
 from stepscope.alerts.rules.rule import Rule
 
@@ -33,7 +33,7 @@ def told(claims, *changes):
 
 def test_the_first_tells(run):
     """The other writes it down and is quiet, also a few steps later, and when it resolves."""
-    one, two = Claims(run, "one"), Claims(run, "two")
+    one, two = NotificationClaims(run, "one"), NotificationClaims(run, "two")
     assert told(one, change()) == [True]
     assert told(two, change(step=101, alert="b")) == [False]
     assert told(two, change(state="resolved", previous="firing", alert="b")) == [False]
@@ -43,7 +43,7 @@ def test_the_first_tells(run):
 
 def test_another_occurrence_is_told_again(run):
     """By whoever sees it first."""
-    one, two = Claims(run, "one"), Claims(run, "two")
+    one, two = NotificationClaims(run, "one"), NotificationClaims(run, "two")
     told(one, change())
     assert told(two, change(step=100 + 3 * NEAR_STEPS, alert="c")) == [True]
     assert told(one, change(step=101 + 3 * NEAR_STEPS, alert="d")) == [False]
@@ -51,14 +51,14 @@ def test_another_occurrence_is_told_again(run):
 
 def test_near_steps_are_one_cause_across_a_boundary(run):
     """Also where one node is in the next stretch of steps."""
-    one, two = Claims(run, "one"), Claims(run, "two")
+    one, two = NotificationClaims(run, "one"), NotificationClaims(run, "two")
     assert told(one, change(step=NEAR_STEPS - 1)) == [True]
     assert told(two, change(step=NEAR_STEPS, alert="b")) == [False]
 
 
 def test_what_is_a_nodes_own_is_always_told(run):
     """A GPU, a rank and an event belong to one node."""
-    one, two = Claims(run, "one"), Claims(run, "two")
+    one, two = NotificationClaims(run, "one"), NotificationClaims(run, "two")
     for claims in (one, two):
         assert told(claims, change("hot"), change("death", rank=3)) == [True, True]
     assert not list((run / "claims").iterdir())
@@ -66,17 +66,17 @@ def test_what_is_a_nodes_own_is_always_told(run):
 
 def test_a_watcher_that_comes_again_still_tells(run):
     """Its own claim is no reason to be silent: told twice is better than never."""
-    assert told(Claims(run, "one"), change()) == [True]
-    assert told(Claims(run, "one"), change()) == [True]
+    assert told(NotificationClaims(run, "one"), change()) == [True]
+    assert told(NotificationClaims(run, "one"), change()) == [True]
 
 
 def test_one_node_claims_nothing(run):
     """Most runs have one."""
     (run / "nodes" / "two-0.json").unlink()
-    assert told(Claims(run, "one"), change()) == [True]
+    assert told(NotificationClaims(run, "one"), change()) == [True]
     assert not list((run / "claims").iterdir())
 
 
 def test_a_disk_that_refuses_silences_nobody(tmp_path):
     """Without a folder to ask each one tells."""
-    assert told(Claims(tmp_path / "gone", "one"), change()) == [True]
+    assert told(NotificationClaims(tmp_path / "gone", "one"), change()) == [True]

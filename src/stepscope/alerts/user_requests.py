@@ -1,8 +1,8 @@
-"""What people ask of the alerts of a live run from outside: small files in its folder, taken by its watchers.
+"""Requests of people about the alerts of a live run: small files in its folder, read by its watchers.
 
 Every watcher of a run sees every request and does what concerns it; doing it twice changes nothing. A request is
-written once, under a name of its own that says until when it counts: an hour, or as long as a silence. A watcher that
-is started again takes those that still count once more.
+written once, under a name of its own with its expiry: after an hour, or at the end of a silence. A watcher that
+is started again handles the requests that have not expired again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ FOLDER = "requests"
 ACKNOWLEDGE, SILENCE, UNSILENCE, TEST = KINDS = ("acknowledge", "silence", "unsilence", "test")
 MAX_BYTES = 4096
 MOST = 1000
-"""Requests that are looked at; more than that is a mistake of somebody."""
+"""Requests that are read at most; more are a mistake."""
 LASTS = 3600.0
 """Seconds that a request counts, at least."""
 LONGEST_SILENCE = 30 * 24 * 3600.0
 """Seconds."""
 
 
-class Request(NamedTuple):
+class UserRequest(NamedTuple):
     """Something that is asked for."""
 
     id: str
@@ -47,7 +47,7 @@ def ask(run: str | os.PathLike[str], facts: Mapping[str, Any], now: float | None
     Args:
         run: the run's folder.
         facts: `{"do": "acknowledge", "alert": ID}`; `{"do": "silence", "rule": "gpu_*", "seconds": 3600}`;
-            `{"do": "unsilence", "rule": ...}`; `{"do": "test"}`, of one channel with `"channel": NAME`. `by` says who.
+            `{"do": "unsilence", "rule": ...}`; `{"do": "test"}`, of one channel with `"channel": NAME`. `by`: who asks.
         now: unix seconds.
 
     Raises:
@@ -74,7 +74,7 @@ def ask(run: str | os.PathLike[str], facts: Mapping[str, Any], now: float | None
 
 
 def check(facts: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return a request that is complete; UsageError if it is none."""
+    """Return a complete request; UsageError if it is invalid."""
     do = facts.get("do")
     if do not in KINDS:
         raise UsageError(f"ask for {str(do)[:40]!r}", "there is no such request", f"known are {', '.join(KINDS)}")
@@ -103,19 +103,19 @@ class Inbox:
     """The requests to one run, each taken once by each of its watchers."""
 
     def __init__(self, run: Path) -> None:
-        """Look into the folder of `run`; most runs have none."""
+        """Read the folder of `run`; most runs have none."""
         self._folder = run / FOLDER
         self._taken: set[str] = set()
         self._seen = -1
 
-    def new(self, now: float) -> list[Request]:
-        """Return what has come since the last call, oldest first; never raises. `now` in unix seconds."""
+    def new(self, now: float) -> list[UserRequest]:
+        """Return the requests since the last call, oldest first; never raises. `now` in unix seconds."""
         try:
             changed = self._folder.stat().st_mtime_ns
             if changed == self._seen and not self._taken:
                 return []
             names = sorted(entry.name for entry in os.scandir(self._folder) if entry.name.endswith(".json"))[:MOST]
-        except OSError:  # almost always: nobody has asked for anything
+        except OSError:  # almost always: there are no requests
             return []
         self._seen = changed
         found = []
@@ -128,7 +128,7 @@ class Inbox:
                 found += [] if request is None else [request]
         return found
 
-    def _read(self, name: str) -> Request | None:
+    def _read(self, name: str) -> UserRequest | None:
         try:
             descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
@@ -141,9 +141,9 @@ class Inbox:
             checked = check({**facts, "seconds": 1.0}, when)
             if "until" in checked:
                 checked["until"] = float(facts["until"])
-            return Request(name.removesuffix(".json"), checked["do"], when, checked)
+            return UserRequest(name.removesuffix(".json"), checked["do"], when, checked)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError):
-            return None  # whoever asked gets no answer, and says so
+            return None  # the sender gets no answer, and reports that
 
     def _clear(self, name: str) -> None:
         """Remove a request that no longer counts."""
@@ -153,6 +153,6 @@ class Inbox:
 
 
 def _is_over(name: str, now: float) -> bool:
-    """Say whether a request of that name no longer counts; one with another name was not written by `ask`."""
+    """Return whether a request has expired; a name of another form was not written by `ask`."""
     stamp = name.split("-")[1] if name.count("-") == 2 else ""
     return not (stamp.isdecimal() and stamp.isascii() and now < int(stamp[:15]) / 1000)

@@ -9,8 +9,8 @@ import pytest
 from stepscope.core import ring
 from stepscope.store.states import KILLED, RankState
 from stepscope.watcher.death import End
-from stepscope.watcher.guard import DEATH_PATIENCE, EXIT_PATIENCE, Guard, Job, earlier
-from stepscope.watcher.stacks import Answer
+from stepscope.watcher.rank_guard import DEATH_PATIENCE, EXIT_PATIENCE, Job, RankGuard, earlier
+from stepscope.watcher.stacks import StackAnswer
 from stepscope.watcher.steps import Moments
 
 S = 10**9
@@ -57,8 +57,8 @@ class FakeAsking:
 @pytest.fixture
 def rank(tmp_path):
     """A guard over a process that answers with one stack."""
-    answer = Answer("faulthandler", [{"thread": "0x1", "frames": FRAMES}], [])
-    return Guard(FakeTrainee(), Job(root=str(tmp_path)), FakeAsking(answer))
+    answer = StackAnswer("faulthandler", [{"thread": "0x1", "frames": FRAMES}], [])
+    return RankGuard(FakeTrainee(), Job(root=str(tmp_path)), FakeAsking(answer))
 
 
 def run(guard, start, seconds, **options):
@@ -153,7 +153,7 @@ def test_a_run_that_said_its_last_word_is_not_waited_for(rank):
 
 def test_a_process_that_cannot_be_seen_is_judged_by_its_ring():
     """In another pid namespace there are its last words and nothing else."""
-    guard = Guard(None)
+    guard = RankGuard(None)
     assert guard.watch((0, 0), Moments([0], [], None)) == []
     assert guard.end(0, ring.STATE_RUNNING) == End("killed", KILLED, certain=False)
     assert guard.refine() is None

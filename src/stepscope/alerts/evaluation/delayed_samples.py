@@ -1,7 +1,7 @@
 """Samples of the machine on their way to the rules: kept as they came until they are due, then many at once.
 
 A rule on the mean of a minute gains nothing from being asked every second, and asking costs the same for one sample as
-for five. How long a sample may wait is a tenth of what the rules that read it look at; each is judged by its own time.
+for five. A sample may wait a tenth of the window of the rules that read it; each is judged by its own time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from stepscope.alerts.evaluation.detectors import DETECTORS
 from stepscope.alerts.evaluation.records import NewPoints
-from stepscope.alerts.rules.expression import TIME, Call, Metric, Node, Operation
+from stepscope.alerts.rules.expression import TIME, CallNode, MetricNode, Node, OperationNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.float64]
     Clocks = dict[tuple[float, ...], tuple[int, Numbers, Numbers]]
-    """Axis, steps and times of what was sampled at the same times."""
+    """Axis, steps and times of samples that were taken at the same times."""
 
 SHARE = 0.1
-"""Of the time that a rule looks at, or waits for, by which it may speak later."""
+"""Share of a rule's window, or of its `for`, by which it may fire later."""
 LONGEST = 5.0
 """Seconds that a sample waits at most."""
 SLACK = 0.5
-"""Seconds before its time at which a sample is due all the same: evaluations come once a second."""
+"""Seconds before its time at which a sample is due already: evaluations come once a second."""
 
 
 def patience_of(rule: Rule) -> float:
@@ -45,13 +45,13 @@ def patience_of(rule: Rule) -> float:
 
 
 def _span(node: Node) -> float:
-    """Return the shortest time that every value in a condition is looked at over; infinity if there is none in it."""
-    if isinstance(node, Metric):
+    """Return the shortest window over any value in a condition; infinity without a value."""
+    if isinstance(node, MetricNode):
         return 0.0
-    if isinstance(node, Call):
+    if isinstance(node, CallNode):
         sizes = [window.size for window in node.windows if window.unit == TIME]
         return min(sizes, default=0.0)
-    return min((_span(part) for part in node.operands), default=np.inf) if isinstance(node, Operation) else np.inf
+    return min((_span(part) for part in node.operands), default=np.inf) if isinstance(node, OperationNode) else np.inf
 
 
 @dataclass
@@ -65,18 +65,18 @@ class _Batch:
     rows: list[Mapping[str, float]] = field(default_factory=list)
 
 
-class Held:
+class DelayedSamples:
     """Rows of samples that wait."""
 
     def __init__(self, wanted: Wanted, patience: Callable[[str], float]) -> None:
-        """Take who says what is wanted, and how long a metric may wait."""
+        """Take which metrics are wanted, and how many seconds a metric may wait."""
         self._wanted, self._patience = wanted, patience
         self._plans: dict[tuple[int, tuple[str, ...]], list[_Batch]] = {}
         self._batches: dict[tuple[int, float, tuple[str, ...]], _Batch] = {}
         self._axes = 0
 
     def add(self, rank: int, values: Mapping[str, float], moment: float) -> None:
-        """Take a row that the watcher made itself; `moment` in seconds since 1970."""
+        """Add a row that the watcher made itself; `moment` in seconds since 1970."""
         key = (rank, tuple(values))
         plan = self._plans.get(key)
         if plan is None:
@@ -86,7 +86,7 @@ class Held:
             batch.rows.append(values)
 
     def _plan(self, rank: int, names: tuple[str, ...]) -> list[_Batch]:
-        """Return where rows of these names wait: not all have the rare values, which often nobody wants."""
+        """Return the batches for rows of these names; rare and often unwanted values are in batches of their own."""
         found: dict[float, list[str]] = {}
         for name in names:
             if self._wanted(rank, name):
@@ -104,7 +104,7 @@ class Held:
         return found
 
     def _release(self, batch: _Batch, clocks: Clocks, found: PointsByMetric) -> None:
-        """Give the rows of a batch away; what was sampled at the same times is judged together."""
+        """Release the rows of a batch; samples of the same times are judged together."""
         times = tuple(batch.times)
         if times not in clocks:
             self._axes += 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepscope.alerts.evaluation.delayed_samples import LONGEST, DelayedSamples, patience_of
 from stepscope.alerts.evaluation.rule_engine import Engine
-from stepscope.alerts.evaluation.waiting import LONGEST, Held, patience_of
 from stepscope.alerts.rules.builtin import rules
-from stepscope.alerts.rules.expression import POINTS, TIME, Window
+from stepscope.alerts.rules.expression import POINTS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import Rule
 
 SECOND = 10**9
@@ -18,14 +18,14 @@ SECOND = 10**9
     ("rule", "seconds"),
     [
         (Rule("a", when="x > 1"), 0.0),
-        (Rule("a", when="x > 1", lasting=Window(60, TIME)), LONGEST),
-        (Rule("a", when="x > 1", lasting=Window(20, TIME)), 2.0),
-        (Rule("a", when="x > 1", lasting=Window(3, POINTS)), 0.0),
+        (Rule("a", when="x > 1", lasting=RuleWindow(60, TIME)), LONGEST),
+        (Rule("a", when="x > 1", lasting=RuleWindow(20, TIME)), 2.0),
+        (Rule("a", when="x > 1", lasting=RuleWindow(3, POINTS)), 0.0),
         (Rule("a", when="mean(x, 30s) > 1"), 3.0),
         (Rule("a", when="mean(x, 30s) > 1 and max(y, 10s) > 2"), 1.0),
         (Rule("a", when="mean(x, 60s) > 1 and y > 2"), 0.0),
         (Rule("a", when="mean(x, 100) > 1"), 0.0),
-        (Rule("a", when="mean(x, 300s) > 1", lasting=Window(20, TIME)), LONGEST),
+        (Rule("a", when="mean(x, 300s) > 1", lasting=RuleWindow(20, TIME)), LONGEST),
         (Rule("a", detect="leak"), LONGEST),
         (Rule("a", detect="spike"), 0.0),
     ],
@@ -43,7 +43,7 @@ def test_training_never_waits():
 
 
 def held(patience=5.0):
-    return Held(lambda _, name: name != "unwanted", lambda name: 0.0 if name == "urgent" else patience)
+    return DelayedSamples(lambda _, name: name != "unwanted", lambda name: 0.0 if name == "urgent" else patience)
 
 
 def test_samples_wait_and_come_together():
@@ -80,7 +80,7 @@ def test_instances_stay_together():
 
 def test_an_alert_has_the_time_of_its_sample():
     """A rule that waits fires by the moment at which its condition had lasted, not by that of the evaluation."""
-    rule = Rule("hot", when="x > 1", lasting=Window(30, TIME))
+    rule = Rule("hot", when="x > 1", lasting=RuleWindow(30, TIME))
     waiting, asked = Engine([rule]), []
     for second in range(60):
         waiting.sample(-1, {"x": 2.0 if second >= 10 else 0.0}, second * SECOND)
@@ -92,7 +92,7 @@ def test_an_alert_has_the_time_of_its_sample():
 
 def test_nothing_is_left_behind():
     """When the run is over what still waited is judged, and what still holds is told so."""
-    engine = Engine([Rule("hot", when="x > 1", lasting=Window(30, TIME))])
+    engine = Engine([Rule("hot", when="x > 1", lasting=RuleWindow(30, TIME))])
     for second in range(32):
         engine.sample(-1, {"x": 2.0}, second * SECOND)
     told = engine.close(31 * SECOND)

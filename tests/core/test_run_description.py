@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from stepscope.core.context import ENVIRONMENT, arguments, container, describe, git, memory, packages, variables
 from stepscope.core.redact import REDACTED, is_secret_name
+from stepscope.core.run_description import ENVIRONMENT, arguments, container, describe, git, memory, packages, variables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""All alerts of a run: their states, what is silenced, what is restored after a restart."""
+"""All alerts of a run: their states, silences, and their restoration after a restart."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stepscope.alerts.evaluation.state import (
     RESOLVED,
     SILENCED,
     Alert,
+    AlertText,
     Point,
     Silence,
-    Words,
 )
 
 if TYPE_CHECKING:
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from stepscope.alerts.rules.rule import Rule
 
 Key = tuple[str, str, int | None]
-"""Rule, what of it, rank."""
+"""Rule, key of the alert, rank."""
 MOST_ALERTS = 20_000
-"""Things that are watched at most; more are a rule over names without a bound."""
+"""Alerts at most; more come from a rule over names without a bound."""
 
 
-class Book:
+class AlertTable:
     """Holds an alert for everything that a rule watches and that was ever more than inactive."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        """Begin with nothing firing."""
+        """Start with nothing firing."""
         self.rules = {rule.name: rule for rule in rules}
         self.alerts: dict[Key, Alert] = {}
         self.silences: list[Silence] = []
 
     def alert(self, rule: Rule, key: str, rank: int | None, labels: Mapping[str, str]) -> Alert:
-        """Return the alert of one thing; a new one is inactive."""
+        """Return the alert of one series, event or rank; a new one is inactive."""
         found = self.alerts.get((rule.name, key, rank))
         if found is not None:
             found.rule = rule  # its thresholds may have changed
@@ -51,13 +51,13 @@ class Book:
                 self.alerts[rule.name, key, rank] = found
         return found
 
-    def see(self, alert: Alert, points: Iterable[Point], words: Callable[[int], Words]) -> list[Transition]:
-        """Take judged moments in order; `words` says what to tell at the n-th of them."""
+    def see(self, alert: Alert, points: Iterable[Point], words: Callable[[int], AlertText]) -> list[Transition]:
+        """Process judged points in order; `words` returns the text for the n-th of them."""
         found = (self.look(alert, point, partial(words, number)) for number, point in enumerate(points))
         return [change for change in found if change is not None]
 
-    def look(self, alert: Alert, point: Point, words: Callable[[], Words]) -> Transition | None:
-        """Take one judged moment; return what changes with it."""
+    def look(self, alert: Alert, point: Point, words: Callable[[], AlertText]) -> Transition | None:
+        """Process one judged point; return the change that it causes."""
         due = alert.see(point)
         if due == "fire":
             silenced = any(each.covers(alert.rule.name, alert.labels, point.time) for each in self.silences)
@@ -85,7 +85,7 @@ class Book:
         ]
 
     def acknowledge(self, which: str, by: str, now: float) -> list[Transition]:
-        """Take note that somebody cares; `which` is the id of an alert or the name of a rule."""
+        """Acknowledge alerts; `which` is the id of an alert or the name of a rule."""
         found = []
         for alert in self.alerts.values():
             if alert.state in {FIRING, SILENCED} and which in {alert.id, alert.rule.name}:
@@ -94,7 +94,7 @@ class Book:
         return found
 
     def silence(self, silence: Silence, now: float) -> list[Transition]:
-        """Tell nobody of what matches, from now on."""
+        """Send nothing for matching alerts from now on."""
         self.silences.append(silence)
         return [
             alert.turn(SILENCED, now)
@@ -103,12 +103,12 @@ class Book:
         ]
 
     def unsilence(self, match: Mapping[str, str], now: float) -> list[Transition]:
-        """Lift a silence; what still fires is told."""
+        """Lift a silence; alerts that still fire are sent."""
         self.silences = [each for each in self.silences if dict(each.match) != dict(match)]
         return self._speak_again(now)
 
     def restore(self, events: Iterable[Mapping[str, Any]]) -> None:
-        """Go on with what was active in the events of the run; what is over leaves its cooldown."""
+        """Restore active alerts from the events of the run; resolved ones leave their cooldown."""
         for row in reversed(alerts_of(events)):
             rule = self.rules.get(row["rule"])
             if rule is None:
@@ -121,7 +121,7 @@ class Book:
                 alert.fired = max(alert.fired or 0.0, row["since"])
 
     def cut_off(self, alerts: Iterable[Alert], now: float) -> list[Transition]:
-        """Say of alerts that are active that they were so to the end; nobody is told again."""
+        """Mark active alerts as active to the end; nothing is sent again."""
         return [
             alert.turn(alert.state, now, alert.told._replace(text=alert.told.text + AT_END), quiet=True)
             for alert in alerts
@@ -129,7 +129,7 @@ class Book:
         ]
 
     def resolve(self, alerts: Iterable[Alert], now: float, why: str, *, quiet: bool = False) -> list[Transition]:
-        """End alerts that are active, whatever their condition says."""
+        """Resolve active alerts, regardless of their condition."""
         return [
             alert.turn(RESOLVED, now, alert.told._replace(text=f"{alert.told.text}; {why}"), quiet=quiet)
             for alert in alerts
