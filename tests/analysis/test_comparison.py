@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from stepscope.analysis.compare.baseline import from_facts, ranges, to_facts
 from stepscope.analysis.compare.comparison import compare, compare_one, measure, mixtures
-from stepscope.analysis.compare.gate import Gate, judge
+from stepscope.analysis.compare.gate import Gate, aim, judge
 from stepscope.analysis.compare.likeness import unlikeness
 from stepscope.analysis.compare.quantity import Spec
 from stepscope.analysis.compare.recording import Curve, Recording
-from stepscope.analysis.compare.target import aim
 from tests.analysis.comparison_rig import curve, group, repeats, run, steps
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "modded-nanogpt-runs"

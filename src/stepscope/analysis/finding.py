@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 INFO, WARNING, CRITICAL = "info", "warning", "critical"
 
 
+class Facts:
+    """A dataclass whose fields are its facts."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+
 @dataclass(frozen=True)
-class Finding:
+class Finding(Facts):
     """One finding: what, how bad, the evidence, what to do about it, and what that would bring."""
 
     kind: str
@@ -23,27 +31,12 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     """The numbers behind it, in base units, as plain values that JSON can hold."""
     gain_ratio: float | None = None
-    """Share of the time that the remedy would save at most; None if that cannot be determined."""
+    """Largest share of the time that the remedy would save; None if unknown."""
     confidence: float | None = None
-    """How sure it is, 0 to 1; None if nobody judged that."""
+    """Confidence, 0 to 1; None if not estimated."""
     cost_seconds: float | None = None
-    """Seconds of the run that it has cost; None if it costs none, or that cannot be determined."""
+    """Seconds of the run that it has cost; None if it costs no time, or if unknown."""
     expected_gain: str = ""
-    """What the remedy would bring, in words with the formula's numbers: "step 212 -> 84 ms if loading keeps up"."""
+    """Expected gain of the remedy in words, with its numbers: "step 212 -> 84 ms if loading keeps up"."""
     rank: int | None = None
-    """The rank that it is about; None if it is about all."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return {
-            "kind": self.kind,
-            "text": self.text,
-            "severity": self.severity,
-            "remedy": self.remedy,
-            "evidence": self.evidence,
-            "gain_ratio": self.gain_ratio,
-            "confidence": self.confidence,
-            "cost_seconds": self.cost_seconds,
-            "expected_gain": self.expected_gain,
-            "rank": self.rank,
-        }
+    """The affected rank; None for all ranks."""

@@ -121,7 +121,7 @@ class PerformanceAnalyzer:
 
 
 def _number(value: Any) -> float:
-    """Return a float, NaN for what is none."""
+    """Return a float; NaN for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -129,7 +129,7 @@ def _number(value: Any) -> float:
 
 
 def _seconds(value: Any) -> float:
-    """Return a moment as seconds since 1970, NaN for what is none."""
+    """Return a time as seconds since 1970; NaN for anything else."""
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()

@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING
 
 from stepscope.analysis.compare.comparison import measure
 from stepscope.analysis.compare.difference import CONFIDENCE
-from stepscope.analysis.compare.gate import FAILED, NOT_JUDGED, PASSED, UNDECIDED, Judgement
+from stepscope.analysis.compare.gate import (
+    CLOSE,
+    FAILED,
+    MET,
+    MISSED,
+    NOT_JUDGED,
+    PASSED,
+    UNDECIDED,
+    UNKNOWN,
+    Aim,
+    Judgement,
+    aim,
+)
 from stepscope.analysis.compare.quantity import Spec
-from stepscope.analysis.compare.target import CLOSE, MET, MISSED, UNKNOWN, Aim, aim
 from stepscope.core.config import discover, load
 from stepscope.core.numbers import format_value
 from stepscope.core.vocabulary import unit_of

@@ -1,6 +1,6 @@
-"""A baseline: what runs of one program normally do, kept as a small file that later runs are compared with.
+"""A baseline: the normal figures of one program, saved in a small file to compare later runs with.
 
-It holds the curves of its runs, thinned where they are long, and what is known of their surroundings; so a comparison
+It holds the curves of its runs, thinned where they are long, and their hardware and settings; so a comparison
 with a baseline is the comparison with its runs. The normal range of a quantity is where the next run lies with 95 %
 confidence if nothing has changed.
 """
@@ -8,7 +8,7 @@ confidence if nothing has changed.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from stepscope.analysis.compare.comparison import kind_in, measure, usual
 from stepscope.analysis.compare.difference import CONFIDENCE, one_more_run, t_quantile
 from stepscope.analysis.compare.quantity import MEAN_STEP, kind_of
 from stepscope.analysis.compare.recording import Curve, Group, Recording
+from stepscope.analysis.finding import Facts
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ FORMAT = "stepscope-baseline"
 VERSION = 1
 MOST_RUNS = 200
 MOST_STEPS = 4096
-"""Steps of a curve that are kept, the last ones of it: beyond, the beginning says less about the speed of a program."""
+"""Last steps of a curve to keep; earlier steps say less about the speed of a program."""
 MOST_CURVES = 64
 MOST_REACH = 100.0
 """Times the value that a range of ratios may reach; beyond, it is one of differences."""
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(Facts):
     """Where the next run lies if nothing has changed."""
 
     quantity: str
@@ -44,10 +45,6 @@ class Range:
     high: float
     runs: int
     definition: str
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
 
 
 def ranges(group: Group, confidence: float = CONFIDENCE) -> list[Range]:
@@ -91,7 +88,7 @@ def to_facts(group: Group, made: str = "") -> dict[str, Any]:
 
 
 def is_baseline(facts: Any) -> bool:
-    """Return whether plain values claim to be a baseline."""
+    """Return whether plain values have the format of a baseline."""
     return isinstance(facts, dict) and facts.get("format") == FORMAT
 
 
@@ -99,7 +96,7 @@ def from_facts(facts: Any) -> Group:
     """Return the runs of a baseline.
 
     Raises:
-        ValueError: it is none, or of a newer version.
+        ValueError: it is not a baseline, or has a newer version.
     """
     if not is_baseline(facts):
         raise ValueError("it is no baseline")

@@ -98,14 +98,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Group B beside group A."""
+    """Group B compared with group A."""
 
     a: str
     b: str
     quantities: tuple[Compared, ...]
     gates: tuple[Judgement, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
-    """What is not alike."""
+    """Differences in hardware, batch, build or settings."""
 
     def quantity(self, name: str) -> Compared | None:
         """Return one quantity, if it was compared."""
@@ -133,9 +133,9 @@ def compare(
     """Compare two groups of runs.
 
     Args:
-        first: A, what the other is measured against.
+        first: A, the reference.
         second: B.
-        asked: quantities to compare beside those that always are.
+        asked: quantities to compare in addition to the usual ones.
         gates: limits to hold the differences against; what they name is compared too.
         confidence: of the intervals.
     """
@@ -167,16 +167,16 @@ def compare_one(spec: Spec, first: Group, second: Group, confidence: float = CON
 
 
 def _difference(spec: Spec, levels: Levels, groups: Sequence[Group], confidence: float) -> Difference:
-    with np.errstate(all="ignore"):  # what leaves the floats is not finite, and is said to be
+    with np.errstate(all="ignore"):  # an overflow is not finite, and is reported as such
         kind, pairs = kind_in(spec, levels, groups), in_turn(groups[0], groups[1])
         return difference(levels.groups[0], levels.groups[1], kind, confidence, pairs)
 
 
 def _undisputed(spec: Spec, found: Difference, groups: Sequence[Group], confidence: float) -> Difference:
-    """Return what is found at equal steps, unless nothing tells whether that is fair.
+    """Return the difference at equal steps, unless it is unclear whether that is fair.
 
     Of runs of other lengths one may be unfinished, or each may have had a schedule of its own. If equal shares of the
-    runs say something else than equal steps, neither is believed.
+    runs disagree with equal steps, neither is trusted.
     """
     if spec.seconds is not None or spec.share is not None or kind_of(spec.name) is MEMORY:
         return found
@@ -200,7 +200,7 @@ def _said(found: Difference) -> str:
 
 
 def _alike(spec: Spec, found: Difference, groups: Sequence[Group]) -> bool:
-    """Return whether all steps may have changed as the fastest did; else the fastest do not stand for them."""
+    """Return whether all steps may have changed like the fastest; else the fastest do not represent them."""
     levels = measure(spec, groups, quiet=False)
     if not levels.groups or found.ratio is None:
         return True
@@ -231,7 +231,7 @@ def measure(spec: Spec, groups: Sequence[Group], *, quiet: bool = True, schedule
         spec: the quantity.
         groups: the runs.
         quiet: whether the fastest steps may stand for all, where the machine disturbed the others.
-        schedule: how the runs' ways lie to each other; None: as the runs tell.
+        schedule: how the lengths of the runs compare; None: derived from the runs.
     """
     with np.errstate(all="ignore"):  # as above
         found = _measure(spec, groups, schedule or schedule_of(groups), quiet=quiet)
@@ -273,7 +273,7 @@ def _missing(name: str, groups: Sequence[Group]) -> str:
 def _along(
     spec: Spec, curves: list[list[Curve]], groups: Sequence[Group], schedule: Schedule, *, quiet: bool
 ) -> Levels:
-    """Return what is compared along the runs' ways: over equal steps, or over equal shares of other lengths."""
+    """Return the curves to compare: over equal steps, or over equal shares if the runs differ in length."""
     kind, parts = kind_of(spec.name), 0
     if spec.share is not None and spec.share > schedule.share:
         return Levels((), f"not every run came as far: {_done(schedule)}")
@@ -287,7 +287,7 @@ def _along(
 
 
 def _is_total(spec: Spec, groups: Sequence[Group]) -> bool:
-    """Return whether the total time is asked for, and no run has a metric of that name."""
+    """Return whether the total time was asked for and no run has a metric of that name."""
     return spec.name == TOTAL and not any(TOTAL in run.curves for run in _runs(groups))
 
 
@@ -303,7 +303,7 @@ def _done(schedule: Schedule) -> str:
 
 
 def _noted(levels: Levels, schedule: Schedule) -> Levels:
-    """Add to what is read at an equal step or time that the runs' ways are of other lengths."""
+    """Add a remark that the runs differ in length."""
     if schedule.kind == EQUAL or not levels.groups:
         return levels
     return replace(levels, text=f"{levels.text}, of runs of other lengths ({schedule.text})")
@@ -363,23 +363,23 @@ def _usual_of_curve(name: str, groups: Sequence[Sequence[Curve]], schedule: Sche
     if last is not None:
         yield Spec(name, step=last)
     end = common_end(groups)
-    if end is not None and schedule.kind == EQUAL and not schedule.complete:  # else the total time says it better
+    if end is not None and schedule.kind == EQUAL and not schedule.complete:  # else the total time is better
         yield Spec(name, seconds=end)
 
 
 def _is_peak(name: str) -> bool:
-    """Return whether a metric is a peak of memory; those of single GPUs have become one."""
+    """Return whether a metric is a peak of memory; the GPUs are already joined."""
     return "peak" in name and not name.startswith("gpu/")
 
 
 def last_common(groups: Sequence[Sequence[Curve]]) -> int | None:
-    """Return the last step that all curves have; None if they have none."""
+    """Return the last step that all curves have; None if there is no common step."""
     steps = common_steps([curve for group in groups for curve in group])
     return int(steps[-1]) if len(steps) else None
 
 
 def common_end(groups: Sequence[Sequence[Any]]) -> float | None:
-    """Return the last time that all curves reach, to three digits, in seconds; None if one tells no time."""
+    """Return the last time that all curves reach, to three digits, in seconds; None if a curve has no times."""
     ends = [float(curve.elapsed[-1]) if len(curve) else math.nan for group in groups for curve in group]
     if not ends or not all(math.isfinite(end) and end > 0 for end in ends):
         return None
@@ -389,7 +389,7 @@ def common_end(groups: Sequence[Sequence[Any]]) -> float | None:
 
 
 def _batches(first: Group, second: Group) -> str:
-    """Return why the step times of two groups cannot be compared: other batches; empty if nothing speaks against it."""
+    """Return why the step times of two groups are not comparable (different batches); empty if they are."""
     sizes = []
     for group in (first, second):
         curves = group.curves(SAMPLES)

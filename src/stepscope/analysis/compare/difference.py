@@ -1,4 +1,4 @@
-"""Is one group of runs different from another? A ratio, its interval, and a verdict that knows its noise.
+"""Is one group of runs different from another? A ratio, its interval, and a verdict that accounts for noise.
 
 The unit of evidence is the run, not the step: equal runs lie apart by more than their steps tell. With repeats that
 distance is measured; where there are few, it is held near what is known beforehand, which counts as a few runs (the
@@ -33,9 +33,9 @@ SAME = "no difference"
 NOT_COMPARABLE = "not comparable"
 TOO_LARGE = "its values are too large to be compared"
 TOLD_FREEDOM = 4.0
-"""Degrees of freedom of the deviation of equal runs that follows from what the steps tell."""
+"""Degrees of freedom of the deviation of equal runs that is estimated from their steps."""
 BIG = 700.0
-"""Logarithm of what is still a float."""
+"""Largest logarithm that is still a float."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Difference:
     high: float | None = None
     """Interval of the ratio."""
     noise: float | None = None
-    """Standard deviation of equal runs that was reckoned with, as a ratio."""
+    """Assumed standard deviation of equal runs, as a ratio."""
     runs: tuple[int, int] = (0, 0)
     confidence: float = CONFIDENCE
 
@@ -64,7 +64,7 @@ class Difference:
 
 
 def not_comparable(why: str, confidence: float = CONFIDENCE) -> Difference:
-    """Return that there is nothing to compare."""
+    """Return a difference without anything to compare."""
     return Difference(NOT_COMPARABLE, why, confidence=confidence)
 
 
@@ -187,9 +187,9 @@ def paired(
 
 
 def _prior(errors: Sequence[float], kind: QuantityKind, scale: float = 1.0) -> tuple[float, float]:
-    """Return the variance of equal runs as it is known beforehand, and its degrees of freedom.
+    """Return the prior variance of equal runs, and its degrees of freedom.
 
-    The noise of a program that nobody has repeated is a guess; what the steps tell is known better.
+    Without repeats the noise of a program is a guess; the estimate from its steps is better.
     """
     told = float(np.mean(np.square([error for error in errors if math.isfinite(error)] or [0.0])))
     guess, told = (kind.noise * scale) ** 2, kind.run_over_steps**2 * told
@@ -222,7 +222,7 @@ def t_quantile(confidence: float, freedom: float) -> float:
 
 
 def verdict_of(low: float, high: float, kind: QuantityKind) -> str:
-    """Return what an interval of the ratio says."""
+    """Return the verdict of an interval."""
     if low <= 0.0 <= high:
         return SAME
     falls = high < 0

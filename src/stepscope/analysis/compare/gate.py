@@ -1,4 +1,4 @@
-"""Gates: how much worse a quantity may get before a change is stopped.
+"""Gates: how much worse a quantity may get before a change is stopped. Targets: values that a run should reach.
 
 A gate `step_seconds +3%` fails if the runs are slower for certain *and* a rise of 3 % cannot be ruled out: the interval
 lies above 0 and reaches 3 %. So equal runs fail as often as half of what the interval leaves (2.5 % at 95 %), a rise
@@ -9,13 +9,27 @@ says so, and how many runs would tell; `strict` lets it fail.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from stepscope.analysis.compare.difference import NOT_COMPARABLE, Difference, runs_needed
+from stepscope.analysis.compare.difference import (
+    CONFIDENCE,
+    NOT_COMPARABLE,
+    Difference,
+    one_more_run,
+    runs_needed,
+    t_quantile,
+)
 from stepscope.analysis.compare.quantity import RATE, TIME, Spec, kind_of
+from stepscope.analysis.finding import Facts
 from stepscope.core.numbers import format_change
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepscope.analysis.compare.level import Level
 
 MOST_REPEATS = 100
 """Runs of each that somebody might make; to ask for more is no advice."""
@@ -35,7 +49,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """Read what a person wrote. Raises ValueError with what is wrong."""
+        """Parse a gate. Raises ValueError with the cause."""
         match = _GATE.fullmatch(text)
         if match is None:
             raise ValueError("not a metric and how much worse it may get, as in 'step_seconds +3%' or 'loss@1000 +1%'")
@@ -53,8 +67,8 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What a gate says."""
+class Judgement(Facts):
+    """The result of a gate."""
 
     gate: str
     result: str
@@ -62,12 +76,8 @@ class Judgement:
     why: str
 
     def stops(self, *, strict: bool = False) -> bool:
-        """Return whether it stops a change: failed and not judged always do, undecided if asked for."""
+        """Return whether it stops a change: failed and not judged always do, undecided only if strict."""
         return self.result in {FAILED, NOT_JUDGED} or (strict and self.result == UNDECIDED)
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return {"gate": self.gate, "result": self.result, "why": self.why}
 
 
 def judge(gate: Gate, found: Difference) -> Judgement:
@@ -86,7 +96,7 @@ def judge(gate: Gate, found: Difference) -> Judgement:
 
 
 def _advice(gate: Gate, found: Difference) -> str:
-    """Say what would let the runs tell."""
+    """Return what would decide the gate."""
     needed = runs_needed(found, gate.limit)
     if needed and needed > MOST_REPEATS:
         if kind_of(gate.spec.name) in {TIME, RATE}:
@@ -95,3 +105,31 @@ def _advice(gate: Gate, found: Difference) -> str:
     if needed and needed > min(found.runs):
         return f"; about {needed} runs of each would tell, best in turn (A B A B)"
     return ""
+
+
+MET, MISSED, CLOSE, UNKNOWN = "met", "missed", "too close to tell", "not measured"
+
+
+@dataclass(frozen=True)
+class Aim(Facts):
+    """A target, and the value that the runs reach."""
+
+    quantity: str
+    target: float
+    result: str
+    """met, missed, too close to tell or not measured."""
+    value: float | None = None
+    over: float | None = None
+    """value / target - 1."""
+
+
+def aim(quantity: str, target: float, levels: Sequence[Level], confidence: float = CONFIDENCE) -> Aim:
+    """Compare the level of some runs of one program with a target: at most, or at least where more is better."""
+    if not levels or not all(math.isfinite(level.value) for level in levels):
+        return Aim(quantity, target, UNKNOWN)
+    kind = kind_of(quantity.partition("@")[0])
+    value, deviation, freedom = one_more_run(levels, kind)
+    reach = t_quantile(confidence, freedom) * deviation / math.sqrt(len(levels))
+    distance = value - target if kind.lower_is_better is not False else target - value
+    result = CLOSE if abs(distance) <= reach else MISSED if distance > 0 else MET
+    return Aim(quantity, target, result, value, value / target - 1 if target else None)

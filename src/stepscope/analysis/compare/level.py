@@ -59,11 +59,11 @@ JITTER_POINTS, JITTER_LEAST = 6, 4
 
 @dataclass(frozen=True)
 class Level:
-    """What one run says of a quantity."""
+    """The value of a quantity in one run."""
 
     value: float
     error: float = 0.0
-    """Standard error that the run itself tells; 0 where it has only one value."""
+    """Standard error within the run; 0 if it has only one value."""
     points: int = 1
     """Values that stand behind it."""
 
@@ -76,7 +76,7 @@ class Levels:
     text: str
     """Its definition in a few words, or why it cannot be compared."""
     whole: bool = False
-    """Whether the errors say how far equal runs lie apart, and not only how well each run knows itself."""
+    """Whether the errors include the distance between equal runs, not only the error within each run."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ def flow(groups: Curves, quiet: Reduction | None = QUIET, over: float = 1.0, par
 
     Args:
         groups: the runs' curves.
-        quiet: how to look at the quiet steps alone, where the machine disturbed the others; None: always at all.
-        over: how many times farther equal runs lie apart than their steps tell; the floor tells it itself.
+        quiet: how to use only the quiet steps if the machine disturbed the others; None: use all steps.
+        over: ratio of the distance between equal runs to the error from their steps; the floor estimates its own.
         parts: parts that a run has if the steps of the curves are parts of it; 0 if they are steps.
     """
     curves = _flat(groups)

@@ -1,4 +1,4 @@
-"""Are runs alike? A difference means little between other machines, other batches, or a group that mixes two programs.
+"""Are runs comparable? A difference means little across machines or batches, or in a group that mixes two programs.
 
 The facts of a run are named `<what>/<which>`: hardware, batch, build and config. Inside a group all of them should be
 equal; between groups builds and settings may differ (that is what one compares), machines and batches should not.
@@ -31,12 +31,12 @@ Of 174 subsets of six groups of equal runs on 8 H100 (modded-nanogpt-runs) none 
 programs 0.5 and 1.1 % apart have 3.7 and more, those of two 0.2 % apart 1.6 to 3.6. On two busy cores 1 in 20 groups of
 equal torch loops gets there: a busy hour is another machine."""
 ALONE = 3.0
-"""The same for one run beside all others; in those 174 subsets 2.3 at most."""
+"""The same for one run against all others; at most 2.3 in those 174 subsets."""
 LEAST_APART = 0.003
 """Ratio that clusters, or a run and all others, must lie apart to be told: equal programs are 0.2 % apart from one day
 to the next, and nobody can do anything about it."""
 FEWEST_RUNS = 4
-"""Runs of a group below which clusters are not looked for."""
+"""Fewest runs of a group to search for clusters."""
 MOST_SHOWN = 4
 _VARIES = re.compile(
     r"seed|name|dir|path|file|port|host|id$|date|time|output|log|seconds$|status$|train_samples$", re.IGNORECASE
@@ -94,7 +94,7 @@ def _names(groups: Sequence[Group], what: str) -> list[str]:
 
 
 def _values(group: Group, name: str) -> dict[str, int]:
-    """Return the values that a fact has in a group, with the number of runs of each; unknown is none."""
+    """Return the values of a fact in a group, each with its number of runs; unknown values are left out."""
     found: dict[str, int] = {}
     for run in group.runs:
         if run.facts.get(name) is not None:

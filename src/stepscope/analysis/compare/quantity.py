@@ -29,7 +29,7 @@ class QuantityKind:
     noise: float
     """Standard deviation of the values of equal runs, as a ratio, where nothing better is known."""
     run_over_steps: float
-    """How many times farther equal runs lie apart than the error that their own steps tell."""
+    """Ratio of the distance between equal runs to the error estimated from their steps."""
     freedom: float = 4.0
     """Degrees of freedom of these two: as many runs more they are worth as evidence."""
     varies: bool = False
@@ -67,12 +67,12 @@ def kind_of(name: str) -> QuantityKind:
 
 
 def is_loss(name: str) -> bool:
-    """Return whether lower values of a metric mean that the training goes better."""
+    """Return whether lower values of a metric are better."""
     return canonical(name) in {"loss", "perplexity"} or _LOSS.search(name) is not None
 
 
 def is_score(name: str) -> bool:
-    """Return whether higher values of a metric mean that the training goes better."""
+    """Return whether higher values of a metric are better."""
     return canonical(name) == "accuracy" or _SCORE.search(name) is not None
 
 
@@ -91,7 +91,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """Read what a person wrote. Raises ValueError if it is none."""
+        """Parse a quantity. Raises ValueError if it is invalid."""
         match = _SPEC.fullmatch(text.strip())
         if match is None or (match["at"] == "end" and match["unit"]):
             raise ValueError("not a metric, or one at a step, time or share, as in loss@1000, loss@60s or loss@50%")

@@ -1,4 +1,4 @@
-"""A run as comparison sees it: each metric as one curve over steps and time, and what is known of its surroundings."""
+"""A run in the form that comparison takes: one curve per metric over steps and time, hardware and settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PointArrays(Protocol):
 
     @property
     def step(self) -> Integers:
-        """Step; `NO_STEP` where a point belongs to none."""
+        """Step; `NO_STEP` for a point without a step."""
 
     @property
     def time(self) -> Floats:
@@ -72,11 +72,11 @@ class Recording:
     label: str
     curves: dict[str, Curve]
     facts: dict[str, Any] = field(default_factory=dict)
-    """What it ran on and with, by short names, as plain values."""
+    """Hardware, batch, build and settings, by short names, as plain values."""
     span: tuple[float, float] | None = None
     """When it began and ended, in seconds since 1970; None if unknown."""
     planned: int | None = None
-    """Steps that it was to do, by its settings or because it is finished; None if unknown."""
+    """Planned steps, from the settings or because the run finished; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Group:
 
 
 def together(runs: Sequence[Recording]) -> bool:
-    """Return whether runs took place at the same time: any two share most of the longer one's."""
+    """Return whether runs took place at the same time: any two overlap for most of the longer one."""
     spans = [run.span for run in runs]
     if len(spans) < 2 or any(span is None for span in spans):
         return False

@@ -1,4 +1,4 @@
-"""Do runs follow one schedule? Two runs of other lengths are not comparable at an equal step.
+"""Do runs follow one schedule? Runs of different lengths are not comparable at an equal step.
 
 A learning rate that falls over 1 000 steps is half way down where one of 2 000 steps has hardly begun: the shorter run
 looks better there, and is not. Runs of other lengths are compared at equal shares of their way; those of one schedule,
@@ -43,7 +43,7 @@ class Schedule:
     """How the ways of some runs lie to each other."""
 
     kind: str
-    """equal: equal steps are comparable; other: only equal shares are; unknown: nothing tells."""
+    """equal: equal steps are comparable; other: only equal shares are; unknown: cannot be decided."""
     lengths: tuple[int, ...] = ()
     """Steps of each run's whole way: those it was to do, else those it did."""
     reached: tuple[float, ...] = ()
@@ -82,7 +82,7 @@ def schedule_of(groups: Sequence[Group]) -> Schedule:
 
 
 def _kind(runs: Sequence[Recording], plans: Sequence[int | None], lengths: Sequence[int]) -> str:
-    """Return how the ways of runs lie to each other; the learning rate is asked where the lengths do not tell."""
+    """Return how the lengths of runs compare; the learning rate decides if the lengths do not."""
     if _alike(lengths):
         return EQUAL
     rates = [run.curves[LEARNING_RATE] for run in runs if LEARNING_RATE in run.curves]
@@ -93,7 +93,7 @@ def _kind(runs: Sequence[Recording], plans: Sequence[int | None], lengths: Seque
 
 
 def last_step(run: Recording) -> int | None:
-    """Return the last step that a run did; None if it tells none."""
+    """Return the last step of a run; None if it has no steps."""
     curve = run.curves.get(STEP)
     curves = (
         [curve] if curve is not None else [one for name, one in run.curves.items() if is_loss(name) or is_score(name)]
@@ -111,7 +111,7 @@ def _alike(lengths: Sequence[int]) -> bool:
 
 
 def _one_schedule(rates: Sequence[Curve], share: float = RATE_SHARE) -> bool:
-    """Return whether learning rates go the same way over so much of what they have in common, whatever their height."""
+    """Return whether learning rates have the same shape over that share of their common steps."""
     steps = common_steps(rates)
     if len(steps) < RATE_LEAST:
         return False

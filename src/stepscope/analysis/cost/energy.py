@@ -1,4 +1,4 @@
-"""Energy of a run: joules from counters or from power over time, split by what the time went to, and the CO₂ of it.
+"""Energy of a run: joules from counters or from power over time, split by class of time, and the CO₂.
 
 A counter is exact, so it comes first; power is integrated between samples that are close enough. What no meter has
 seen is left out and said, never estimated.
@@ -30,7 +30,7 @@ LONGEST_GAP = 30.0
 
 @dataclass(frozen=True)
 class Meter:
-    """The joules that a meter has counted by each moment, from 0."""
+    """Joules counted up to each time, from 0."""
 
     time: Floats
     joules: Floats
@@ -41,7 +41,7 @@ class Meter:
         return float(self.joules[-1]) if len(self.joules) else 0.0
 
     def at(self, moments: Floats) -> Floats:
-        """Return the joules that were counted by some moments."""
+        """Return the joules counted up to the given times."""
         if not len(self.time):
             return np.zeros(len(moments))
         return np.interp(moments, self.time, self.joules)
@@ -93,7 +93,7 @@ def split(ledger: Ledger, meters: Iterable[Meter]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class EnergyUse:
-    """What a run has used, by class, and where that is known from."""
+    """The energy of a run by class, and its source."""
 
     joules: dict[str, float]
     sources: tuple[str, ...]
@@ -115,7 +115,7 @@ class EnergyUse:
 
     @property
     def co2_kg(self) -> float | None:
-        """Kilograms of CO₂ for it; None where the region is unknown."""
+        """Kilograms of CO₂; None if the region is unknown."""
         return None if self.grams_per_kwh is None else self.kwh * self.grams_per_kwh / 1000
 
     def facts(self) -> dict[str, Any]:

@@ -42,20 +42,20 @@ CLASSES = {
 WASTE = ("data", "copy", "stall", "restart", "redone", "start", "other")
 """Classes that a better run would have less of. Checkpoints, evaluation and compiling are the price of the result."""
 UNPAID = ("away",)
-"""Classes that no money is reckoned for."""
+"""Classes that cost nothing."""
 PHASES = {
     **{name: name for name in ("data", "copy", "checkpoint", "evaluation", "compile")},
     **dict.fromkeys(("logging", "gc"), "other"),
 }
 """Class of a phase; of any other phase it is `productive`."""
 EXCUSED = ("checkpoint", "evaluation", "compile")
-"""Phases during which the watcher does not call silence a stall, so that none is taken from them."""
+"""Phases in which the watcher does not report silence as a stall."""
 RARE = EXCUSED
 """Classes that a step without measured phases is not supposed to have had."""
 LONGEST_RESTART = 1800.0
 """Seconds between two attempts beyond which the run was away: schedulers and `torchrun` restart within minutes."""
 JITTER = 1e-3
-"""Seconds between two steps that are no gap: what a change of clocks and rounding leave."""
+"""Seconds between two steps that do not count as a gap: clock changes and rounding."""
 _AT = {name: place for place, name in enumerate(CLASSES)}
 _FINE = ("finished", "running")
 
@@ -85,7 +85,7 @@ class Attempt:
     stalls: Sequence[tuple[float, float]] = ()
     """From when to when it stood still."""
     outside: str = "other"
-    """Class of the time that lies in no step; `unknown` where the recorder has not seen all of it."""
+    """Class of the time outside steps; `unknown` if it was not recorded completely."""
 
     @property
     def steps(self) -> int:
@@ -123,7 +123,7 @@ class Ledger:
     ranks: int
     """Most ranks of one attempt."""
     steps: int = 0
-    """Steps of all ranks and attempts; without any nobody can say what was productive, and what was not."""
+    """Steps of all ranks and attempts; without steps the productive time is unknown."""
     spans: tuple[Spans, ...] = ()
 
     @property
@@ -289,7 +289,7 @@ def _finite(values: Floats, instead: float = 0.0) -> Floats:
 
 
 def _steps(one: Attempt, order: NDArray[np.intp], lasted: Floats) -> Floats:
-    """Return the seconds of each step by class; a row sums to what the step lasted."""
+    """Return the seconds of each step by class; a row adds up to the step."""
     table = np.zeros((len(lasted), len(CLASSES)))
     for name, seconds in one.phases.items():
         table[:, _AT[PHASES.get(name, "productive")]] += np.maximum(0.0, _finite(seconds[order]))

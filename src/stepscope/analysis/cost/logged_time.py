@@ -27,7 +27,7 @@ UNKNOWN = "unknown"
 FEWEST = 8
 """Logged steps from which on a log has a usual pace."""
 GAP = 10.0
-"""Times the usual distance of logged steps beyond which a piece of the log is missing: nothing is said of it."""
+"""Multiple of the usual distance between logged steps beyond which a part of the log is missing."""
 OUT_OF_PACE = 1.5
 """Times the usual pace beyond which something else happened between two logged steps."""
 EVALUATED = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|test)([/_.]\w+)?[/_.]runtime$")
@@ -41,7 +41,7 @@ class Logged:
     """One metric of a log."""
 
     step: Integers
-    """Step; `NO_STEP` where a row has none."""
+    """Step; `NO_STEP` for a row without a step."""
     time: Floats
     """Seconds since 1970; NaN where it is unknown."""
     value: Floats
@@ -58,14 +58,14 @@ class _Rows:
 
 
 def wanted(name: str) -> bool:
-    """Return whether a metric tells of time."""
+    """Return whether a metric gives times."""
     return name == STEP or name.startswith(PHASE) or bool(EVALUATED.search(name) or TRAINED.search(name))
 
 
 def attempt_of_log(
     series: Mapping[str, Logged], span: tuple[float, float], number: int = 0, rank: int = 0, state: str = "finished"
 ) -> Attempt:
-    """Return what a log tells of the time of one rank.
+    """Return the attempt of one rank from its log.
 
     Args:
         series: its metrics that are `wanted`; without the seconds of steps, one metric that was logged at steps.
@@ -124,7 +124,7 @@ def steps_since(step: Integers) -> Floats:
 
 
 def _paced(series: Mapping[str, Logged]) -> _Rows:
-    """Return the steps of a log that tells when they were logged, as long as the usual pace allows."""
+    """Return the steps of a log with times but no durations, from its usual pace."""
     nothing = _Rows(np.empty(0, np.int64), np.empty(0), np.empty(0), {})
     told = [one for name, one in series.items() if not wanted(name)]
     if not told:
@@ -142,7 +142,7 @@ def _paced(series: Mapping[str, Logged]) -> _Rows:
 
 
 def _rare(name: str) -> str:
-    """Return the class of a metric that tells of an evaluation, a checkpoint or a compilation; empty for any other."""
+    """Return the class of a metric of evaluations, checkpoints or compilations; empty for any other."""
     if EVALUATED.search(name):
         return "evaluation"
     kind = PHASES.get(name.removeprefix(PHASE), "") if name.startswith(PHASE) else ""

@@ -1,4 +1,4 @@
-"""What a GPU costs in an hour, and the CO₂ of a kilowatt-hour: a table in a data file that people may replace."""
+"""Prices of GPUs per hour and CO₂ per kilowatt-hour, from a data file that users can replace."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class PriceTable:
     """Other names of regions, such as those of cloud providers."""
 
     def card(self, name: str) -> PricedGpu | None:
-        """Return the kind of a GPU by its name, as the driver has it or people say it; None if it is not here."""
+        """Return the GPU of that name, as the driver or people spell it; None if it is not in the table."""
         words = _words(name)
         return next((card for card in self.cards if _words(card.name) <= words), None)
 
     def region(self, name: str) -> float | None:
-        """Return the grams of CO₂ for a kilowatt-hour in a region; None if it is not here."""
+        """Return the grams of CO₂ per kilowatt-hour in a region; None if it is not in the table."""
         small = name.strip().lower()
         return self.regions.get(self.aliases.get(small, small))
 
@@ -73,7 +73,7 @@ class PriceTable:
         """Return the price that a text means: `2.5`, `2.5 EUR`, `H100` or `aws/H100`.
 
         Raises:
-            UsageError: it is neither an amount nor a GPU of the table, or that provider has none.
+            UsageError: it is neither an amount nor a GPU in the table, or the provider does not offer it.
         """
         amount = _AMOUNT.fullmatch(text.strip())
         if amount:
@@ -104,10 +104,10 @@ def _words(name: str) -> set[str]:
 
 
 def load(path: str | Path | None = None) -> PriceTable:
-    """Read a table; the one that comes with Stepscope by default.
+    """Read a price table; by default the built-in table.
 
     Raises:
-        UsageError: the file cannot be read, or is no such table.
+        UsageError: the file cannot be read, or is not a price table.
     """
     from stepscope.core.yaml_text import read_file  # PyYAML, for those who ask
 

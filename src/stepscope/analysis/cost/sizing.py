@@ -1,6 +1,6 @@
 """Is the machine right for the run: fewer or more GPUs, a bigger batch, a cheaper card; from how it was used.
 
-Every piece of advice names what it is reckoned from. What it would bring is an upper bound: the gain if everything
+Every piece of advice names its evidence. The stated gain is an upper bound: the gain if everything
 else scales.
 """
 
@@ -32,12 +32,12 @@ HEADROOM = 1.15
 WORTH = 0.1
 """Share of the cost that advice must save to be given."""
 FEWEST_SECONDS = 60.0
-"""Seconds of a run below which its use says nothing."""
+"""Shortest run to judge, in seconds."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How a run used its machine. What nobody measured is None."""
+    """How a run used its machine; None if not measured."""
 
     seconds: float
     gpus: int = 0

@@ -1,4 +1,4 @@
-"""What the GPUs say: slowed down by heat or power, idle, or with memory in pieces. Each card of each node by itself."""
+"""Findings about GPUs: throttled by heat or power, idle, or with fragmented memory. Each GPU is judged by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence, RankSteps, Track
 
 FEWEST = 8
-"""Samples of a card below which nothing is said of it."""
+"""Fewest samples of a GPU to judge it."""
 THROTTLED = 0.1
 """Share of the samples in which a GPU was held down by heat or power."""
 CAPPED = 0.9
@@ -52,19 +52,19 @@ class _Card:
         return self.evidence.during(found.finite()) if found is not None else None
 
     def mean(self, what: str) -> float | None:
-        """Return the mean of a metric of it; None if it has none."""
+        """Return the mean of a metric of this GPU; None if it is missing."""
         found = self.track(what)
         return found.mean if found is not None and len(found) else None
 
     @property
     def name(self) -> str:
-        """Return what it is called: with its node, if there are several."""
+        """Return its label, with its node if there are several."""
         nodes = {rank for by in self.evidence.matching("gpu/", "/utilization_ratio").values() for rank in by}
         return f"GPU {self.number}" + (f" of node {-self.node - 1}" if len(nodes) > 1 and self.node < 0 else "")
 
 
 def cards(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what is wrong with the GPUs of a run."""
+    """Yield the findings about the GPUs of a run."""
     found = [
         _Card(name.split("/")[1], node, evidence)
         for name, by in sorted(evidence.matching("gpu/", "/utilization_ratio").items())
@@ -125,7 +125,7 @@ def _lost(card: _Card, reason: str) -> float | None:
 
 
 def _fragmented(card: _Card) -> Iterator[Finding]:
-    # The allocator of each rank tells of its own memory, the driver of the whole card.
+    # The allocator of each rank reports its own memory, the driver that of the whole GPU.
     evidence, number = card.evidence, card.number
     for rank, track in evidence.series.get(f"gpu/{number}/memory_fragmentation_ratio", {}).items():
         held = evidence.track(f"gpu/{number}/memory_reserved_bytes", rank)
@@ -139,7 +139,7 @@ def _fragmented(card: _Card) -> Iterator[Finding]:
 
 
 def _idle(found: list[_Card], evidence: Evidence) -> Iterator[Finding]:
-    """Yield that GPUs wait: it follows from something else, which the steps may tell."""
+    """Yield idle GPUs: a symptom whose cause the steps may show."""
     used = {card: card.mean("utilization_ratio") or 0.0 for card in found}
     if max(used.values(), default=0.0) >= USED:  # cards that are there and that the run does not use
         used = {card: share for card, share in used.items() if share >= UNUSED}

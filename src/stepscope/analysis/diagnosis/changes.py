@@ -38,7 +38,7 @@ WINDOW = 40
 SPREADS = 4.0
 """Usual spreads by which a sample of the machine must have moved to be named."""
 WAITED = 0.2
-"""Share of the time for which disks were waited for from which on that is said of a slow step."""
+"""Share of time spent waiting for disks from which a slow step is attributed to them."""
 SLOW, MOST_SLOW = 5.0, 5
 """A step that takes so many usual ones is reported by itself; the slowest few are."""
 SAMPLED = (
@@ -65,13 +65,13 @@ TOLD_EVENTS = frozenset(
 LASTING = 5
 """Rows before and after a change without which nobody can say that it lasts: a last step that stalls is a slow step."""
 LEAST_COST = 0.01
-"""Share of the time of all steps that a change of their duration must add or save to be told."""
+"""Share of the time of all steps that a change must add or save to be reported."""
 SPEEDS = ("step_seconds", "samples_per_second", "tokens_per_second")
 """Metrics that other programs on the machine change, too."""
 MOVED = 0.15
 """Share of a change of the step's time that a phase must explain to be named."""
 ALIKE = 2.0
-"""Times by which one phase must have changed more than the passes: a busy machine changes them all alike."""
+"""Factor by which one phase must have changed more than the passes: a busy machine changes all equally."""
 RATIO_LEAST = 0.05
 """Change of a ratio that is worth a word, in itself."""
 
@@ -89,7 +89,7 @@ class _Edge:
     early: tuple[float, float]
     late: tuple[float, float]
     cost: float
-    """Seconds that the steps of the less usual side took more, or less, than usual; 0 for what is no time of theirs."""
+    """Seconds that the steps of the shorter side took more, or less, than usual; 0 if it is not a time."""
     until: int | None = None
     """Step with which it was over, where it was."""
 
@@ -143,7 +143,7 @@ def _medians(edge: _Edge, steps: RankSteps | None) -> dict[str, tuple[float, flo
 
 
 def _edges(name: str, step: Integers, when: Floats, value: Floats) -> list[_Edge]:
-    """Return the lasting changes of a metric that are worth a word, one that came back with the step until which."""
+    """Return the lasting changes of a metric worth reporting; a change that ended has its last step."""
     every = -(-len(value) // MOST_POINTS)
     if every > 1:
         kept = len(value) // every * every
@@ -227,7 +227,7 @@ def _phases(edge: _Edge, steps: RankSteps | None) -> list[dict[str, Any]]:
 
 
 def _samples(edge: _Edge, evidence: Evidence) -> list[dict[str, Any]]:
-    """Return what the machine says that left its usual range with a change, the furthest first."""
+    """Return the machine's metrics that left their usual range with a change, furthest first."""
     found = []
     for name in SAMPLED:
         track = evidence.track(name)
@@ -254,7 +254,7 @@ def _deviation(value: Floats) -> float:
 
 
 def _events(evidence: Evidence, first: float, last: float, step: int) -> list[dict[str, Any]]:
-    """Return the events between two moments, or of the same step."""
+    """Return the events between two times, or of the same step."""
     found = []
     for event in evidence.events:
         if event.get("kind") not in TOLD_EVENTS:
@@ -276,7 +276,7 @@ def spoken(event: Mapping[str, Any]) -> str:
 
 
 def slow_steps(evidence: Evidence) -> list[dict[str, Any]]:
-    """Return the slowest steps of a run, the worst first: what they spent their time on, and what happened then."""
+    """Return the slowest steps of a run, slowest first, with their phases and the events at that time."""
     steps = evidence.leader
     if steps is None or len(steps) < 2 * MOST_SLOW or steps.weight is not None:
         return []

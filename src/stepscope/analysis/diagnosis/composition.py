@@ -1,4 +1,4 @@
-"""What a step is made of, as it would be on a machine of its own.
+"""The composition of a step, as it would be on an otherwise idle machine.
 
 Where other programs use the same processors, a pass that is computed by several threads takes ten to fifty times as
 long: at every operation the threads wait for the one that does not run. Waiting for a disk, a lock or a timer takes no
@@ -151,7 +151,7 @@ def calm_sum(lengths: Floats) -> float:
 
 
 def composition(steps: RankSteps, evidence: Evidence) -> Composition:
-    """Return what the steps of a rank are made of."""
+    """Return the composition of a rank's steps."""
     spent = {name: steps.spent(name) for name in steps.phases}
     disturbed = is_disturbed(evidence)
     # Batches of workers come in bursts anyway, and late where others take the processors.

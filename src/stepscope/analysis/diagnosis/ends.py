@@ -60,7 +60,7 @@ def _memory(evidence: Evidence) -> list[Finding]:
 
 
 def _ran_out(evidence: Evidence, told: list[Mapping[str, Any]]) -> Finding:
-    """Return what the events of memory that ran out say; a remark if the program went on with less."""
+    """Return the finding about out-of-memory events; only a remark if the program continued with less."""
     event = told[-1]
     where = "".join(f", {what} {event[key]}" for key, what in (("module", "in"), ("place", "at")) if event.get(key))
     wanted = event.get("wanted_bytes")
@@ -80,7 +80,7 @@ def _on_a_card(cause: str) -> bool:
 
 
 def _went_on(evidence: Evidence, moment: float) -> bool:
-    """Return whether steps were done after memory had run out, and the run did not end by that."""
+    """Return whether the run continued after it ran out of memory."""
     later = [int((steps.end > moment).sum()) for steps in evidence.ranks]
     return evidence.state not in (*CRASHED, "oom-killed") and min(later, default=0) >= WENT_ON
 
@@ -114,7 +114,7 @@ def _workers(evidence: Evidence) -> list[Finding]:
 
 
 def _hang(evidence: Evidence) -> list[Finding]:
-    """Return a hang that nobody saw end, which is critical, and stalls that ended, which have cost their seconds."""
+    """Return hangs that did not end, which are critical, and stalls that ended, with their cost in seconds."""
     found: list[Finding] = []
     open_since: dict[int | None, Mapping[str, Any]] = {}
     for event in evidence.of_kind("stalled", "hung", "recovered", "exception", "out_of_memory"):

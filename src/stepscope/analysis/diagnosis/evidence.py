@@ -1,4 +1,4 @@
-"""What a diagnosis is made from: the steps of every rank, series, events and the machine, as plain arrays."""
+"""The evidence for a diagnosis: steps of every rank, series, events and the machine, as plain arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 RARE = ("checkpoint", "evaluation", "compile")
-"""Phases that are always measured where they happen: a step without them has had none."""
+"""Phases that are always measured when they happen: a step without them did not have any."""
 FEWEST_SAMPLES = 8
 """Samples during the steps from which on those before and after them are left out."""
 
@@ -31,9 +31,9 @@ class RankSteps:
     seconds: Floats
     """How long it took; of several steps their mean."""
     phases: Mapping[str, Floats] = field(default_factory=dict)
-    """Seconds of each phase in it, a mean as well; NaN where nobody measured."""
+    """Seconds of each phase, also as a mean; NaN if not measured."""
     weight: Floats | None = None
-    """Steps of each row; None if it is one each."""
+    """Steps of each row; None if every row is one step."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -68,7 +68,7 @@ class RankSteps:
         return np.zeros(int(self.measured.sum())) if found is None else np.nan_to_num(found[self.measured])
 
     def spent(self, name: str) -> float:
-        """Return the seconds of a phase over all steps; what was not measured is taken to be like the rest."""
+        """Return the seconds of a phase over all steps; unmeasured steps count like the measured ones."""
         kept = self.measured
         inside = float((self.phase(name) * self.weights[kept]).sum())
         if name in RARE or kept.all() or not kept.any():
@@ -107,13 +107,13 @@ class Track:
         return self if kept.all() else Track(self.step[kept], self.time[kept], self.value[kept])
 
     def within(self, start: float, end: float) -> Track:
-        """Return its points between two moments."""
+        """Return its points between two times."""
         kept = (self.time >= start) & (self.time <= end)
         return Track(self.step[kept], self.time[kept], self.value[kept])
 
     @property
     def mean(self) -> float:
-        """Return the mean of its finite values; NaN if it has none."""
+        """Return the mean of its finite values; NaN without any."""
         value = self.finite().value
         return float(value.mean()) if len(value) else float("nan")
 
@@ -143,7 +143,7 @@ class Evidence:
         return found.get(rank) if rank is not None else found[min(found)]
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a metric over all its finite values; None if it has none."""
+        """Return the mean of a metric over its finite values; None without any."""
         values = [track.finite().value for track in self.series.get(name, {}).values()]
         whole = np.concatenate(values) if values else np.empty(0)
         return float(whole.mean()) if len(whole) else None
@@ -176,3 +176,15 @@ class Evidence:
     def leader(self) -> RankSteps | None:
         """Return the steps of the rank that stands for all: the one with the most time in steps."""
         return max(self.ranks, key=lambda steps: steps.total, default=None)
+
+
+PARTS = 20
+"""Equal parts of the steps whose medians are its course."""
+
+
+def course_of(track: Track, parts: int = PARTS) -> tuple[Floats, Floats]:
+    """Return the medians of equal parts of a series, and the spread inside of each."""
+    pieces = np.array_split(track.value, min(parts, max(1, len(track) // 2)))
+    middle = np.array([np.median(piece) for piece in pieces])
+    spread = np.array([np.median(np.abs(piece - np.median(piece))) * 1.4826 for piece in pieces])
+    return middle, spread

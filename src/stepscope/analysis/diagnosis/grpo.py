@@ -1,4 +1,4 @@
-"""What the metrics of a group-relative policy optimisation (GRPO) tell: rewards, groups, divergence, answers.
+"""Findings from the metrics of a GRPO training: rewards, groups, divergence, answers.
 
 Pure functions over the values of a run by name, in the order of its steps. Names are those of TRL's trainer, of verl,
 of `GRPOMetricsTracker` and of some home-made logs; a run that has no reward is no such training, and nothing is found.
@@ -93,11 +93,11 @@ KINDS = {
     "invalid_answers": "many answers are invalid",
     "reward_flat": "the reward has not risen",
 }
-"""Every kind of finding here, and what it means."""
+"""The kinds of findings in this module and their meanings."""
 
 
 def findings(curves: Mapping[str, Floats]) -> list[Finding]:
-    """Return what is wrong with a GRPO training, the gravest first; nothing for any other run.
+    """Return the findings about a GRPO training, most severe first; empty for any other run.
 
     Args:
         curves: values of each metric of one rank, in the order of their steps; NaN is absent.
@@ -176,7 +176,7 @@ def _component(known: Mapping[str, Floats]) -> Finding | None:
 
 
 def _has_signal(known: Mapping[str, Floats], total: float, *, within: bool) -> bool:
-    """Return whether there is anything that parts could decide: a reward that moves, or differs between answers."""
+    """Return whether the reward moves or differs between answers, so that its parts matter."""
     reward = _first(known, REWARD)
     if reward is None:
         return True

@@ -25,7 +25,7 @@ KEEPS_UP, UNDISTURBED = 0.7, 0.25
 """Share of the computing of a step that a worker's share of a batch may take to keep up; and the quantile of its time
 that stands for an undisturbed one."""
 MOST_WORKERS, MOST_AT_FIRST = 64, 8
-"""Workers that are advised at most, and to somebody who has none."""
+"""Most workers to recommend, and the number for a loader without workers."""
 UNKNOWN_LOAD, WAITING_LOAD = 2, 4
 """Workers that one processor may have: if it is unknown what they do, and if they wait for a disk or a network."""
 IDLE = 0.5
@@ -42,7 +42,7 @@ class _Why(NamedTuple):
 
 
 def input_bound(case: Case, threshold: float) -> Finding | None:
-    """Return the finding that a run waits for its data; None if it is the busy machine that its workers wait for."""
+    """Return the finding that a run waits for data; None if its workers wait for a busy machine."""
     if case.made.disturbed > 0 and _keep_up(case) and _starts(case) < STARTS * case.steps.spent("data"):
         return None
     why = _why(case)
@@ -68,7 +68,7 @@ def workers_of(case: Case) -> int:
 
 
 def _keep_up(case: Case) -> bool:
-    """Return whether the workers could make batches as fast as the model takes them, on a machine of their own."""
+    """Return whether the workers could keep up with the model on an otherwise idle machine."""
     workers, whole = workers_of(case), 0.0
     for name in ("load", "collate"):
         track = case.evidence.track(f"data/{name}_seconds")
@@ -143,7 +143,7 @@ def _times(case: Case, own: int) -> int:
 
 
 def _starts(case: Case) -> float:
-    """Return the seconds of data at the start of epochs, where workers are started again: long, and periodically."""
+    """Return the seconds of data at the start of epochs, when workers restart: long and periodic."""
     told = [one.get("persistent") for one in case.evidence.of_kind("loader") if one.get("workers")]
     data = case.steps.phase("data")
     if not len(data) or any(told):

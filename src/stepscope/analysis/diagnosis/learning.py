@@ -1,4 +1,4 @@
-"""What the numbers of a training do: non-finite values, divergence, spikes, plateaus, gradients, learning rate."""
+"""Findings about learning: non-finite values, divergence, spikes, plateaus, gradients, learning rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.diagnosis.course import course_of
+from stepscope.analysis.diagnosis.evidence import course_of
 from stepscope.analysis.diagnosis.progress import PUSHED, progress
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
 from stepscope.analysis.series.rises import begun_at, comes_down, lasting_rise, rise_text
@@ -64,7 +64,7 @@ batch; and how many suffice that are so many times their level."""
 
 
 def learning(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what is wrong with loss, gradients and learning rate."""
+    """Yield the findings about loss, gradients and learning rate."""
     loss = evidence.track("loss")
     course = loss.finite() if loss is not None else None
     stages = evidence.stages(course) if course is not None else []
@@ -90,14 +90,14 @@ def _rises(stages: list[Track], later: list[Finding], weak: list[Finding]) -> li
 
 
 def _lost(loss: Track) -> Iterator[Finding]:
-    """Yield that what was learned is lost, by the course as a whole; in the numbers that alerts tell, if they do."""
+    """Yield that the progress was lost, judged by the whole curve; with the numbers of the alerts, if any fired."""
     whole = list(_diverged(loss))
     newest = [one for one in _risen(loss) if one.severity == CRITICAL]
     yield from newest if whole and newest else whole
 
 
 def _risen(loss: Track) -> Iterator[Finding]:
-    """Yield a rise that lasts until now: what the alerts on the loss tell, in their words."""
+    """Yield a rise that lasts until now, in the words of the alerts on the loss."""
     rise = lasting_rise(loss.value)
     if rise is None:
         return
@@ -116,7 +116,7 @@ def _sudden_rises(stages: list[Track], later: list[Finding]) -> list[Finding]:
 
 
 def _non_finite(evidence: Evidence) -> Iterator[Finding]:
-    """Yield the first of the training's numbers that was no number any more."""
+    """Yield the first non-finite value of the training."""
     found = [*_broken_series(evidence), *_broken_gradients(evidence)]
     if not found:
         return
@@ -183,7 +183,7 @@ def _is_number(name: str) -> bool:
 
 
 def _diverged(loss: Track) -> Iterator[Finding]:
-    """Yield a loss that leaves what it had reached for good: far above its best, and above where it began."""
+    """Yield a loss that diverged for good: far above its best, and above its start."""
     level, spread = course_of(loss)
     lowest = int(np.argmin(level))
     best, begun = float(level[lowest]), float(np.median(loss.value[: max(3, len(loss) // 50)]))
@@ -193,7 +193,7 @@ def _diverged(loss: Track) -> Iterator[Finding]:
         return
     lost = 0 < best < LEARNED * begun and last > LOST * begun
     grown = last > begun + 0.5 * abs(begun)
-    # One that grows and grows was high enough before it was as high as at last.
+    # A loss that keeps growing was high enough before its last value.
     rise = min(rise, max(begun - best, 0.5 * abs(begun), 0.25 * rise))
     if not (lost or grown) or float(min(level[-LASTING:])) < best + 0.3 * rise:
         return
@@ -260,7 +260,7 @@ def _spikes(loss: Track) -> Iterator[Finding]:
 
 
 def _sudden(loss: Track) -> Iterator[Finding]:
-    """Yield a rise of a loss with few values that nobody needs statistics for."""
+    """Yield an obvious rise of a loss with few values."""
     for at in range(CALM_VALUES, len(loss)):
         before = loss.value[max(0, at - 10) : at]
         level, reach = float(np.median(before)), float(before.max() - before.min())

@@ -1,4 +1,4 @@
-"""What the machine says: quotas, swap, leaks, full disks, and its GPUs."""
+"""Findings about the machine: quotas, swap, leaks, full disks and GPUs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ STILL = MemoryTrend(STEADY, "nothing grows")
 FIRST_STEPS = 3
 """Steps before which memory is still being taken."""
 OWN_WRITES = 0.5
-"""Share of what fills the disk that the run itself must write to be told of it."""
+"""Share of the disk's growth that the run itself must write for a finding."""
 
 
 def machine(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what is wrong with the machine under the run."""
+    """Yield the findings about the machine."""
     yield from _quota(evidence)
     yield from _swap(evidence)
     yield from leaks(evidence)
@@ -84,7 +84,7 @@ def _held(evidence: Evidence) -> float | None:
 
 
 def _swap(evidence: Evidence) -> Iterator[Finding]:
-    """Yield memory that went to swap while something waited for it; what is swapped and not missed does no harm."""
+    """Yield swapping while processes waited for memory; swapped memory that is not needed does no harm."""
     used = evidence.track("swap/used_bytes")
     known = used.finite() if used is not None else None
     if known is None or len(known) < 2:
@@ -152,7 +152,7 @@ def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
 
 
 def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) -> tuple[str, Track, MemoryTrend] | None:
-    """Return what of a rank grows, itself or with its workers, and its trend; None if nothing does."""
+    """Return which memory of a rank grows, its own or with its workers, and the trend; None without growth."""
     # What is imported, loaded and compiled is kept: memory that grows before the steps go on is none that is lost.
     since = [float(event["time"]) for event in evidence.of_kind("compile")]
     since += [float(steps.end[min(FIRST_STEPS, len(steps) - 1)]) for steps in evidence.ranks if len(steps)]

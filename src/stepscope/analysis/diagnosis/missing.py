@@ -1,4 +1,4 @@
-"""What could not be known: signals that a run does not have, and what they would have told."""
+"""Missing signals of a run, and what they would have shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FEWEST_STEPS, FEWEST_VALUES = 8, 40
 
 
 def missing(evidence: Evidence) -> list[dict[str, str]]:
-    """Return what is missing: `signal`, `why` it matters, and `remedy`: how to have it next time."""
+    """Return the missing signals: `signal`, `why` it matters, and `remedy`, how to record it next time."""
     return [*_steps(evidence), *_losses(evidence), *_machine(evidence)]
 
 

@@ -83,7 +83,7 @@ class WhatIf:
     """Correlation of the forward and backward passes of micro-batches: near 1 where long ones have more to do."""
 
     def finding(self) -> Finding | None:
-        """Return it as a finding; None if nobody is late."""
+        """Return it as a finding; None if no worker is late."""
         if self.slowdown < SLOW:
             return None
         cause, facts, who, share = self._cause()

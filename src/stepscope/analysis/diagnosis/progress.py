@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.compare.quantity import is_loss, is_score
-from stepscope.analysis.diagnosis.course import PARTS, course_of
+from stepscope.analysis.diagnosis.evidence import PARTS, course_of
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import unit_of
@@ -62,7 +62,7 @@ it swing; cycles that are meant have a lowest rate that still trains."""
 
 
 def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
-    """Yield what keeps a model from learning; of one that is broken only a learning rate that broke it."""
+    """Yield what keeps a model from learning; for a broken model only a learning rate that broke it."""
     rates = list(learning_rate(evidence, broken=broken))
     yield from rates
     if broken:
@@ -78,7 +78,7 @@ def progress(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
 
 
 def moves(evidence: Evidence) -> bool:
-    """Return whether any evaluation of the model goes one way: then it learns, whatever its training loss shows."""
+    """Return whether any evaluation moves steadily: then the model learns, regardless of its training loss."""
     judged = [name for name in evidence.series if is_score(name) or (is_loss(name) and HELD_OUT.search(name))]
     return any(
         _goes_one_way(track.finite().value)
@@ -98,7 +98,7 @@ def _goes_one_way(value: Floats) -> bool:
 
 
 def plateau(loss: Track) -> Iterator[Finding]:
-    """Yield that a loss has not fallen at all. One that fell and then stays has converged, which is no fault."""
+    """Yield that a loss has not fallen at all. A loss that fell and then stays has converged, which is fine."""
     span = int(loss.step[-1] - loss.step[0]) if len(loss) else 0
     if len(loss) < FEWEST or span < FEWEST_STEPS or loss.step[0] > span:  # the last: a piece of a longer training
         return
@@ -173,7 +173,7 @@ def _falls(loss: Track, since: int) -> bool:
 
 
 def learning_rate(evidence: Evidence, *, broken: bool = False) -> Iterator[Finding]:
-    """Yield what is odd about the schedule: none left, a jump, or a swing."""
+    """Yield problems of the schedule: a rate near zero, a jump, or an oscillation."""
     track = evidence.track("learning_rate")
     if track is None or len(track.finite()) < FEWEST_EVALUATIONS:
         return

@@ -1,4 +1,4 @@
-"""Many ranks: who is late and makes the others wait, and what they all spend on talking to each other.
+"""Findings between ranks: stragglers, and time spent on communication.
 
 Ranks of one job meet at every update: in a collective, or inside the backward pass where DDP reduces gradients. What a
 rank does before that is its own; the one whose own time is longest waits least, and all others wait for it.
@@ -41,13 +41,13 @@ the reduction inside of it is what takes the time: it is twice as long by itself
 
 
 def ranks(evidence: Evidence) -> list[Finding]:
-    """Return what is wrong between the ranks of a run."""
+    """Return the findings between the ranks of a run."""
     found = straggler(evidence)
     return [found] if found is not None else list(communication(evidence))
 
 
 def straggler(evidence: Evidence) -> Finding | None:
-    """Return the rank that the others wait for; None if there is none."""
+    """Return the straggler; None if there is no straggler."""
     some = [steps for steps in evidence.ranks if steps.measured.any()]
     common = _common(some)
     if len(some) < 2 or len(common) < FEWEST:
@@ -180,7 +180,7 @@ def _exposed(case: Case) -> float | None:
 
 
 def communication(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what the ranks spend on collectives, those inside a backward pass as far as they can be detected."""
+    """Yield the time spent on collectives, including those inside a backward pass as far as they are visible."""
     steps = settled(evidence.leader)
     if steps is None or steps.count < FEWEST or steps.total <= 0:
         return

@@ -1,4 +1,4 @@
-"""Rhythm: whether events come at even distances, as what a program does itself, or by chance, as neighbours do."""
+"""Periods: whether events come at even distances, as from the program itself, or by chance, as from others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 FEWEST = 4
-"""Events from which on a rhythm can be detected."""
+"""Fewest events to detect a period."""
 UNEVEN, UNEVEN_FEW, MANY = 0.2, 0.08, 8
 """How far, in usual distances, a distance may be from one of them or a multiple: with many events, and with fewer than
 `MANY`, which chance may set evenly."""

@@ -1,4 +1,4 @@
-"""What a run's time goes to that it need not go to: data, copies, the host, checkpoints, evaluation and more.
+"""Findings about speed: time lost to data, copies, the host, checkpoints, evaluation and more.
 
 The seconds of every phase over all steps are compared with the seconds of all steps. Stalls that come at regular
 intervals are separated first and removed: an occasionally slow step has another cause than a step that is always slow.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.finding import Finding
 
 FEWEST = 8
-"""Steps below which nothing is said of the speed."""
+"""Fewest steps to judge the speed."""
 SHARES = {
     "data": 0.25,
     "copy": 0.2,
@@ -99,7 +99,7 @@ def speed(evidence: Evidence) -> Iterator[Finding]:
 
 
 def case_of(evidence: Evidence) -> Case | None:
-    """Return the rank that stands for all; None if its steps are too few."""
+    """Return the rank that represents all ranks; None if it has too few steps."""
     steps = settled(evidence.leader)
     if steps is None or steps.count < FEWEST or steps.total <= 0:
         return None

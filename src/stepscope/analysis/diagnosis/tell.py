@@ -1,4 +1,4 @@
-"""How a finding about time is reported: shares, durations and gains in one form, and how sure it is."""
+"""Compose a finding about time: shares, durations, gains and confidence in one form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMULA = "expected step = (seconds of all steps - cost) / steps"
 
 @dataclass(frozen=True)
 class Case:
-    """The rank that stands for all: its steps after warm-up, what they are made of, and everything else known."""
+    """The rank that represents all ranks: its steps after warm-up, their composition, and all evidence."""
 
     steps: RankSteps
     made: Composition

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NONE = "none"
 SEVERITIES = {CRITICAL: 0, WARNING: 1, INFO: 2}
 ENDED = ("oom", "dead_worker", "learning_rate", "non_finite", "hang", "exploding_gradients", "divergence", "crash")
-"""What ended or ruined a run comes first, in this order: the later ones often follow from the earlier."""
+"""Kinds that ended or ruined a run come first, in this order: later kinds often follow from earlier ones."""
 
 HARMFUL = (
     *("memory_leak", "loss_spike", "exploding_gradients", "vanishing_gradients", "dead_gradients", "learning_rate"),

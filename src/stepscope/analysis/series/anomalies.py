@@ -10,11 +10,12 @@ anomaly.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.finding import Facts
 from stepscope.analysis.series.rolling import EarlierValues, mean_until, quantile_before, quantiles_before
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ VALUE, LEVEL, LONG, JUMP = "value", "level", "long level", "jump"
 PLAIN_LIMIT = 2.0
 """Standard deviations beyond which the plain z-score calls a point an anomaly."""
 FEWEST = 30
-"""Points below which nothing is said."""
+"""Fewest points to judge."""
 YOUNG = 300
 """Points of a series that are judged by both sides: earlier, the daily waves of nab-subset's no-anomaly files have not
 come back."""
@@ -78,13 +79,13 @@ class Anomaly:
     """Value at the peak."""
     low: float
     high: float
-    """What was usual for that before the peak."""
+    """The usual value before the peak."""
     score: float
     """1 is the least."""
 
 
 @dataclass(frozen=True)
-class Anomalies:
+class Anomalies(Facts):
     """The anomalies of a series."""
 
     reason: str
@@ -97,10 +98,6 @@ class Anomalies:
     def indices(self) -> list[int]:
         """Return where each begins."""
         return [each.index for each in self.anomalies]
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def z_scores(value: ArrayLike) -> Floats:
@@ -123,11 +120,11 @@ def plain(value: ArrayLike, limit: float = PLAIN_LIMIT) -> list[int]:
 
 
 def anomalies(value: ArrayLike, *, threshold: float = 1.0) -> Anomalies:
-    """Find what stands out in a series in its order.
+    """Find the anomalies of a series in its order.
 
     Args:
         value: the values; those that are not finite are left out.
-        threshold: score from which on it is reported. More finds fewer.
+        threshold: smallest score to report. A higher threshold finds fewer.
     """
     given = np.asarray(value, dtype=np.float64).ravel()
     place = np.flatnonzero(np.isfinite(given))
@@ -184,7 +181,7 @@ def newest(value: ArrayLike, count: int, seen: int | None = None) -> Anomaly | N
 
 
 def is_known(one: Anomaly, earlier: list[Anomaly]) -> bool:
-    """Return whether the like has come several times among the last: nothing to tell again."""
+    """Return whether similar values came several times recently, so that there is nothing new to report."""
     return _known(one, earlier[-LAST:])
 
 

@@ -1,4 +1,4 @@
-"""How well a mean is known when neighbouring values have something in common.
+"""The standard error of a mean when neighbouring values are correlated.
 
 Step times and losses are not independent draws: a slow moment lasts for many steps. `mean_error` counts how many
 independent values a series is worth (n divided by its integrated autocorrelation time, by Geyer's initial monotone

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepscope.analysis.finding import Facts
 from stepscope.analysis.series.seasons import without_season
 from stepscope.analysis.series.student import two_sided
 from stepscope.core.numbers import format_change
@@ -52,7 +53,7 @@ DOUBT = 1.0
 LASTING = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Correlations of neighbours in noise that lasts, as an explanation of what looks like many changes."""
 FEWEST = 3
-"""Points of the shortest history in which one step can be detected."""
+"""Fewest points in which one step can be detected."""
 CHANCE = 0.05
 """Probability that chance alone gives such a step somewhere in a short history."""
 LEAST_STEP = 0.03
@@ -99,7 +100,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Changes:
+class Changes(Facts):
     """The changes of a series."""
 
     reason: str
@@ -114,10 +115,6 @@ class Changes:
     def indices(self) -> list[int]:
         """Return where they are."""
         return [change.index for change in self.changes]
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def change_points(value: ArrayLike, *, penalty: float = PENALTY) -> Changes:

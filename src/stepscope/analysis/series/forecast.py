@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.analysis.finding import CRITICAL, WARNING, Facts, Finding
 from stepscope.analysis.series.leak import LARGEST, MemoryTrend, assess
 from stepscope.core.numbers import format_duration, format_value
 from stepscope.core.remedies import remedy
@@ -23,7 +23,7 @@ HOUR, DAY = 3600.0, 86400.0
 SOON = 2 * HOUR
 """Seconds below which memory or disk that runs out is critical; beyond them it is a warning, if it comes in time."""
 FAR = 30 * DAY
-"""Seconds beyond which nothing is said: the run will be over, or another."""
+"""Longest forecast, in seconds."""
 LEAST_DISK_BYTES = 64 * 2**20
 """Rise of used space that is worth a word, in bytes: less than one small checkpoint."""
 FEWEST_STEPS = 20
@@ -37,30 +37,26 @@ STUDENT = {5: 2.57, 8: 2.31, 10: 2.23, 15: 2.13, 20: 2.09}
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """A moment to come, in seconds from the last reading, with its 95 % interval."""
+class Forecast(Facts):
+    """A forecast time, in seconds from the last reading, with its 95 % interval."""
 
     seconds: float
     low: float
     high: float | None
-    """None if it may never come."""
+    """None if it may never happen."""
     text: str
-    """What it is reckoned from."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
+    """The evidence."""
 
 
 def exhaustion(trend: MemoryTrend, what: str) -> Forecast | None:
-    """Return when something that grows reaches its limit; None if it does not grow, or it is unknown the limit."""
+    """Return when something that grows reaches its limit; None without growth or a known limit."""
     if not trend.growing or trend.left is None or trend.left_low is None or trend.rate is None:
         return None
     return Forecast(trend.left, trend.left_low, trend.left_high, f"{what}: {trend.reason}")
 
 
 def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | None = None) -> Finding | None:
-    """Return what is wrong with a series of memory readings; None if it does not grow.
+    """Return the finding about a series of memory readings; None if memory does not grow.
 
     Args:
         name: what is read, for people: "memory of rank 0", "memory of GPU 3".
@@ -72,7 +68,7 @@ def memory_leak(name: str, time: ArrayLike, value: ArrayLike, limit: float | Non
 
 
 def shared_leaks(readings: Mapping[str, tuple[ArrayLike, ArrayLike]], limit: float | None = None) -> list[Finding]:
-    """Return what is wrong with the memory of processes that share one machine, by what each is called.
+    """Return the findings about the memory of processes that share one machine, by name.
 
     They fill it together: all that grow are forecast to the same end, and what the others hold is not free.
     """
@@ -122,7 +118,7 @@ def _leak(name: str, trend: MemoryTrend) -> Finding | None:
 
 
 def disk_full(time: ArrayLike, free: ArrayLike) -> Finding | None:
-    """Return when a disk will be full, from the bytes that were free on it; None if they do not run out in time."""
+    """Return when a disk will be full, from its free bytes; None if it will not fill up soon."""
     space = np.asarray(free, np.float64)
     trend = assess(time, -space, limit=0.0, least=LEAST_DISK_BYTES)
     soon = exhaustion(trend, "space in use")
@@ -180,7 +176,7 @@ def _student(freedom: int) -> float:
 
 
 def total_steps(config: Any) -> int | None:
-    """Return how many steps a run makes in all, as its configuration says; None if it does not."""
+    """Return the planned number of steps from the configuration; None if it does not say."""
     names = ("max_steps", "total_steps", "num_training_steps", "train_steps", "num_steps", "train_iters", "max_iters")
     found: dict[str, int] = {}
     waiting = [config]

@@ -10,10 +10,12 @@ jump and than a rise that has ended. `python -m bench leaks` measures both on re
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from stepscope.analysis.finding import Facts
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
 
 GROWTH, SETTLING, JUMP, STEADY, UNKNOWN = "growth", "settling", "jump", "steady", "unknown"
-"""It leaks; it rose and levelled off; it rose at once and stayed; it stays; there is too little to tell."""
+"""It leaks; it rose and levelled off; it rose at once and stayed; it is steady; too little data."""
 
 FEWEST = 12
-"""Measurements below which nothing is said."""
+"""Fewest measurements to judge."""
 MOST_BLOCKS = 120
 """Blocks that a long series is reduced to; the lowest value of each stands for it."""
 STARTS = (0.0, 0.25, 0.5, 0.75)
@@ -71,8 +73,8 @@ than this share of the rise: half of 1 % in 1 000 steps, seen in 25 steps of an 
 
 
 @dataclass(frozen=True)
-class MemoryTrend:
-    """What a series of memory readings does. Rates are values per unit of time, as the caller's clock has it."""
+class MemoryTrend(Facts):
+    """The behaviour of a series of memory readings. Rates are values per unit of the caller's time."""
 
     verdict: str
     """growth, settling, jump, steady or unknown."""
@@ -101,10 +103,6 @@ class MemoryTrend:
     def growing(self) -> bool:
         """Whether this is a leak."""
         return self.verdict == GROWTH
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def assess(time: ArrayLike, value: ArrayLike, *, limit: float | None = None, least: float = LEAST_BYTES) -> MemoryTrend:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.finding import Facts
 from stepscope.analysis.series.trend import finite_pairs, trend
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ BURSTY, DRIFTING, STEADY, UNKNOWN = "bursty", "drifting", "steady", "unknown"
 falls all along; about one level; too little to tell."""
 
 FEWEST = 20
-"""Points below which nothing is said."""
+"""Fewest points to judge."""
 AT_LIMIT, MOSTLY = 0.95, 0.9
 """Share of the limit, and share of the points above that, that make it saturated."""
 TWO_LEVELS = 0.8
@@ -39,12 +40,12 @@ FEWEST_PERIODS = 3
 DRIFT = 0.7
 """Share of the variance that a line must explain."""
 MOST_POINTS = 2**17
-"""Points of a longer series that a period is looked for in: means of equal blocks."""
+"""Points to search for a period in a longer series: means of equal blocks."""
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """How a resource was used, with the plain figures beside."""
+class Pattern(Facts):
+    """How a resource was used, with the plain figures."""
 
     kind: str
     """constant, saturated, periodic, switching, bursty, drifting, steady or unknown."""
@@ -63,10 +64,6 @@ class Pattern:
     """Share of the points on the upper of two levels; None if there are not two."""
     period: float | None = None
     """Time between two returns, in the caller's unit; None if nothing returns."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def pattern(time: ArrayLike, value: ArrayLike, *, limit: float | None = None) -> Pattern:

@@ -10,11 +10,12 @@ point late.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.finding import Facts
 from stepscope.analysis.series.anomalies import stretches
 from stepscope.analysis.series.rolling import quantile_before
 
@@ -84,7 +85,7 @@ class Spike:
 
 
 @dataclass(frozen=True)
-class Spikes:
+class Spikes(Facts):
     """The spikes of a series."""
 
     reason: str
@@ -92,10 +93,6 @@ class Spikes:
     points: int = 0
     """Finite points."""
     spikes: tuple[Spike, ...] = ()
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def spikes(value: ArrayLike) -> Spikes:

@@ -8,11 +8,12 @@ make the trend: believe the robust one.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepscope.analysis.finding import Facts
 from stepscope.analysis.series.leak import theil_sen
 from stepscope.analysis.series.student import two_sided
 
@@ -34,7 +35,7 @@ megatron-golden's mixtral run the slope is within 3 % of the one of all pairs.""
 
 
 @dataclass(frozen=True)
-class Trend:
+class Trend(Facts):
     """A straight line through a series. Slopes are values per unit of time, as the caller's clock has it."""
 
     direction: str
@@ -56,10 +57,6 @@ class Trend:
     robust_low: float | None = None
     robust_high: float | None = None
     """95 % interval of it."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return asdict(self)
 
 
 def trend(time: ArrayLike, value: ArrayLike) -> Trend:

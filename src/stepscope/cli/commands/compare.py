@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepscope.analysis.compare.comparison import Compared, Comparison
-    from stepscope.analysis.compare.gate import Gate
+    from stepscope.analysis.compare.gate import Aim, Gate
     from stepscope.analysis.compare.quantity import Spec
     from stepscope.analysis.compare.recording import Group
-    from stepscope.analysis.compare.target import Aim
 
 STYLES = {
     **dict.fromkeys(("faster", "better", "passed", "met"), "green"),
