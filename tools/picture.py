@@ -1,8 +1,9 @@
 """Make the terminal pictures of the docs from one real run: `python tools/picture.py [--output FOLDER] [--speed X]`.
 
-Runs `stepscope demo` in tmux, takes its screen and that of `stepscope top` when all faults have occurred, then that of
-`stepscope diagnose`, and writes each as an SVG of a terminal window. Blocks, lines and Braille dots are drawn as
-shapes, so that the picture does not depend on a font. Each file ends with a checksum: a test refuses manual edits.
+Runs `stepscope demo` in tmux and takes the screens of `stepscope top` when all faults have occurred, of the summary of
+the demo, and of `stepscope diagnose`. Each becomes an SVG of a terminal window. Blocks, lines and Braille dots are
+drawn as shapes, so that the picture does not depend on a font. Each file ends with a checksum: a test refuses manual
+edits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "images"
-SIZES = {"demo": (96, 34), "terminal": (120, 36), "diagnosis": (112, 40)}
+SIZES = {"demo": (110, 36), "terminal": (120, 36), "diagnosis": (112, 40)}
 """Columns and rows of the terminal, by picture."""
 TITLES = {"demo": "stepscope demo", "terminal": "stepscope top", "diagnosis": "stepscope diagnose latest"}
 CELL_WIDTH, CELL_HEIGHT, PADDING, TITLE_HEIGHT = 8.4, 19, 18, 36
@@ -55,7 +56,7 @@ DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of the dot of each bit of a Braille character."""
 PHRASE = re.compile(r"\S+(?: \S+)*")
 CHECKSUM = "<!-- made by tools/picture.py from a real run, never by hand: sha256 {} -->\n"
-PROGRESS = re.compile(r"of \d+, +(\d+) %")
+PROGRESS = re.compile(r"step [\d ]+ of [\d ]+ .*?([\d.]+) %")
 PERCENT = 82
 """Progress at which the pictures are taken: all faults have occurred."""
 TIMEOUT_SECONDS = 300
@@ -102,12 +103,6 @@ def parse(text: str) -> list[list[Cell]]:
     return rows
 
 
-def started(rows: list[list[Cell]]) -> list[list[Cell]]:
-    """Return the rows from the head of the demo on: above it, the address of the page may still be visible."""
-    texts = ["".join(character for character, _ in row) for row in rows]
-    return rows[next((index for index, text in enumerate(texts) if text.startswith(" stepscope demo")), 0) :]
-
-
 class Terminal:
     """A private tmux server with one window per command."""
 
@@ -118,12 +113,21 @@ class Terminal:
     def run(self, name: str, words: list[str]) -> None:
         """Start a `stepscope` command in a window of its own that stays open."""
         columns, rows = SIZES[name]
-        settings = {"PYTHONPATH": str(ROOT / "src"), "STEPSCOPE_DIR": str(self._folder / "runs")}
-        environ = [f"{key}={value}" for key, value in settings.items()]
-        command = shlex.join(["env", *environ, sys.executable, "-m", "stepscope", *words]) + "; sleep 600"
+        folders = {"STEPSCOPE_DIR": "runs", "STEPSCOPE_RUNTIME_DIR": "runtime", "XDG_STATE_HOME": "state"}
+        path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+        environ = [
+            path,
+            f"PYTHONPATH={ROOT / 'src'}",
+            *(f"{key}={self._folder / name}" for key, name in folders.items()),
+        ]
+        command = shlex.join(["env", *environ, "stepscope", *words]) + "; sleep 600"
         self._tmux(
             "new-session", "-d", "-s", name, "-x", str(columns), "-y", str(rows), "-c", str(self._folder), command
         )
+
+    def press(self, name: str, key: str) -> None:
+        """Press a key in a window."""
+        self._tmux("send-keys", "-t", name, key)
 
     def screen(self, name: str) -> str:
         """Return the screen of a window with its escape codes."""
@@ -154,17 +158,18 @@ def screens(speed: float, steps: int) -> Iterator[tuple[str, str]]:
 
     def late(shown: str) -> bool:
         progress = PROGRESS.search(shown)
-        return progress is not None and int(progress[1]) >= PERCENT
+        return progress is not None and float(progress[1]) >= PERCENT
 
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal(Path(folder))
-        terminal.run("demo", ["demo", "--speed", str(speed), "--steps", str(steps)])
+        terminal.run("demo", ["demo", "--no-page", "--speed", str(speed), "--steps", str(steps)])
         try:
             terminal.wait("demo", lambda shown: bool(PROGRESS.search(shown)))
             terminal.run("terminal", ["top"])
-            yield "demo", terminal.wait("demo", late)
-            yield "terminal", terminal.wait("terminal", lambda shown: "checkpoint" in shown)
-            terminal.wait("demo", lambda shown: "Ctrl-C to leave" in shown)
+            yield "terminal", terminal.wait("terminal", late)
+            terminal.wait("demo", lambda shown: "finished" in shown)
+            terminal.press("demo", "q")
+            yield "demo", terminal.wait("demo", lambda shown: "recorded" in shown)
             terminal.run("diagnosis", ["diagnose", "latest"])
             yield "diagnosis", terminal.wait("diagnosis", lambda shown: "What changed" in shown)
         finally:
@@ -272,7 +277,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     options.output.mkdir(parents=True, exist_ok=True)
     for name, shown in screens(options.speed, options.steps):
-        content = signed(draw(started(parse(shown)), SIZES[name][0], TITLES[name]))
+        content = signed(draw(parse(shown), SIZES[name][0], TITLES[name]))
         (options.output / f"{name}.svg").write_text(content, encoding="utf-8")
         print(f"{options.output / name}.svg: {len(content.encode())} bytes", flush=True)
     return 0

@@ -10,7 +10,7 @@ import pytest
 import picture
 
 WORDS = {
-    "demo": ("running", "data stall", "loss spike", "memory leak", "evaluation", "checkpoint", "dropped"),
+    "demo": ("finished", "data stall", "loss spike", "memory leak", "evaluation", "checkpoint", "dropped"),
     "terminal": ("running", "loss", "learning_rate", "samples/s", "machine", "alerts"),
     "diagnosis": ("verdict", "memory_leak", "loss_spike", "input_bound", "What changed"),
 }
