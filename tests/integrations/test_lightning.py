@@ -96,7 +96,7 @@ def test_figures_of_an_epoch_are_recorded(tmp_path):
     ratio = callback.metrics["samples_per_second"] / callback.metrics["batches_per_second"]
     assert ratio == pytest.approx(10 / 3)
     [definitions] = [event for event in past.events() if event["kind"] == "definitions"]
-    assert "evaluation and checkpoints left out" in definitions["samples_per_second"]
+    assert "without evaluation and checkpoints" in definitions["samples_per_second"]
 
 
 @pytest.mark.promise("S3-021")

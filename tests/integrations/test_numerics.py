@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - only where torch is
 
 import stepscope  # noqa: E402
-from stepscope.integrations.numerics.connection import Numerics  # noqa: E402
+from stepscope.integrations.numerics.measurements import Numerics  # noqa: E402
 from stepscope.integrations.torch.instrument import Instrument  # noqa: E402
 from stepscope.session.opening import init  # noqa: E402
 from tests.recorder.rig import Rig  # noqa: E402

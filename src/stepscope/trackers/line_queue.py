@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.core.errors import StepscopeError
 from stepscope.trackers.metrics.scalar import attempt
-from stepscope.trackers.worklist import Worklist
+from stepscope.trackers.work_queue import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.tracking import GeneralTracker
 
-from stepscope.integrations.session_run import take_run
+from stepscope.integrations.target_run import take_run
 from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.integrations.huggingface.recording import TrainerRecording
-from stepscope.integrations.session_run import take_run
+from stepscope.integrations.target_run import take_run
 from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from stepscope.integrations.lightning.base import PACKAGE, Logger
-from stepscope.integrations.session_run import nameless_id, take_run
+from stepscope.integrations.target_run import nameless_id, take_run
 from stepscope.integrations.walls import guarded
 from stepscope.recorder.complaints import Complaints
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stepscope.integrations.lightning.action_phases import ActionPhases
-from stepscope.integrations.session_run import nameless_id, take_run
+from stepscope.integrations.target_run import nameless_id, take_run
+from stepscope.integrations.throughput import Load, Totals
 from stepscope.integrations.torch.batch import count_samples, count_tokens, on_host
 from stepscope.integrations.torch.dataset_transforms import DatasetTransforms
 from stepscope.session import current
@@ -20,26 +20,6 @@ if TYPE_CHECKING:
     from stepscope.session.run import Run
 
 EVALUATION = "evaluation"
-
-
-@dataclass
-class EpochFigures:
-    """What one epoch has done so far, on this rank."""
-
-    begun_ns: int = 0
-    ended_ns: int = 0
-    """When its last batch ended."""
-    paused_ns: int = 0
-    """Spent in evaluation and checkpoints until then."""
-    samples: int = 0
-    batches: int = 0
-    uncounted: int = 0
-    """Batches whose samples could not be counted."""
-
-    @property
-    def seconds(self) -> float:
-        """Time of the training alone: from the begin of the epoch to the end of its last batch, without pauses."""
-        return max(0, self.ended_ns - self.begun_ns - self.paused_ns) / 1e9
 
 
 class Recording:
@@ -65,7 +45,9 @@ class Recording:
         self.actions = ActionPhases(run.phase, clock, is_empty)
         self.transforms = DatasetTransforms(functools.partial(self.actions.charged, "data", waits=False))
         self._transformed = 0
-        self.epoch = EpochFigures()
+        self.epoch = Totals()
+        """Batches of the epoch so far, on this rank, without the time of evaluation and checkpoints."""
+        self._batch_end = 0
         self.members: list[object] = []
         self._global_step = 0
         self._index: int | None = None
@@ -109,7 +91,7 @@ class Recording:
         """Reset the figures of the epoch."""
         self.actions.forget()
         self._paused_before = self.actions.paused_ns
-        self.epoch = EpochFigures(begun_ns=self._clock(), ended_ns=self._clock())
+        self.epoch, self._batch_end = Totals(), self._clock()
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Take the learning rate while it is that of this step: schedulers move it before the batch ends."""
@@ -120,12 +102,7 @@ class Recording:
     def batch_ended(self, trainer: Any, outputs: Any, batch: Any) -> None:
         """Count a batch, and end the step if its gradients were used."""
         samples = count_samples(batch)
-        epoch = self.epoch
-        epoch.batches += 1
-        if samples is None:
-            epoch.uncounted += 1
-        else:
-            epoch.samples += samples
+        if samples is not None:
             self._samples = (self._samples or 0) + samples
         self._add_transforms()
         self._add_loss(outputs)
@@ -135,8 +112,9 @@ class Recording:
         if trainer.global_step != self._global_step:
             self._global_step = trainer.global_step
             self.end_step(trainer)
-        epoch.ended_ns = self._clock()
-        epoch.paused_ns = self.actions.paused_ns - self._paused_before
+        now, paused = self._clock(), self.actions.paused_ns
+        self.epoch.add(Load(max(0, now - self._batch_end - (paused - self._paused_before)) / 1e9, samples))
+        self._batch_end, self._paused_before = now, paused
 
     def _add_transforms(self) -> None:
         """Count the time of the transforms: the dataset's, where they can be told, and those of the trainer's hooks."""

@@ -89,8 +89,9 @@ class ThroughputMonitorCallback(MonitorCallback):
         epoch, found = recording.epoch, {}
         if epoch.batches and epoch.seconds > 0:
             found["batches_per_second"] = epoch.batches / epoch.seconds
-            if not epoch.uncounted:
-                found["samples_per_second"] = epoch.samples / epoch.seconds
+            rate = epoch.rate("samples")
+            if rate is not None:
+                found["samples_per_second"] = rate
             found["throughput_efficiency"] = max(0.0, 1.0 - recording.actions.waited_seconds / epoch.seconds)
         if self.track_timing:
             for name, phase in (("batch_load_time_ms", "data"), ("batch_transform_time_ms", "transform")):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.errors import in_words
 from stepscope.integrations.profiler.operations import Operation, read, summarise
 from stepscope.integrations.profiler.trace_file import MAX_BYTES, TraceFile, expected_bytes, keep
-from stepscope.recorder.complaints import tell
+from stepscope.recorder.complaints import Complaints, tell
 from stepscope.session.requests import STARTED
 
 if TYPE_CHECKING:
@@ -348,14 +348,12 @@ class Profile:
 
     def _finish(self, result: Result) -> None:
         self._active, self.result = False, result
-        try:
+        with Complaints().shield("report", "report a profile"):
             if self._run is not None:
                 self._run.own_event(KIND, **self._facts(result, self._run), **self._labels)
             if self._show is not None:
                 for line in result.lines():
                     self._show(line)
-        except Exception as error:  # noqa: BLE001 - a caller's own function may raise anything; training goes on
-            tell(f"cannot report a profile: {in_words(error)}")
 
     @staticmethod
     def _facts(result: Result, run: Run) -> dict[str, Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from stepscope.core.after_import import AfterImport
     from stepscope.integrations.torch.patches import Patches
-    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.root_modules import Roots
     from stepscope.integrations.torch.timeline import Timeline
 
 BACKWARD = CODES["backward"]

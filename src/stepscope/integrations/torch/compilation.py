@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stepscope.core.after_import import AfterImport
-    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.root_modules import Roots
     from stepscope.integrations.torch.timeline import Timeline
 
 CALLBACKS, FRAMES = "torch._dynamo.callback", "torch._dynamo.eval_frame"

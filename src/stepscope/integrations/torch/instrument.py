@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stepscope.core.after_import import AfterImport
-from stepscope.integrations.numerics.connection import Numerics
+from stepscope.integrations.numerics.measurements import Numerics
 from stepscope.integrations.torch.calls import Calls
 from stepscope.integrations.torch.compilation import Compilations
 from stepscope.integrations.torch.copies import Copies, is_worth_it
@@ -25,7 +25,7 @@ from stepscope.integrations.torch.losses import Losses
 from stepscope.integrations.torch.optimizers import Optimizers
 from stepscope.integrations.torch.patches import Patches
 from stepscope.integrations.torch.reductions import Reductions
-from stepscope.integrations.torch.roots import Roots
+from stepscope.integrations.torch.root_modules import Roots
 from stepscope.integrations.torch.timeline import Timeline
 from stepscope.recorder.complaints import Complaints, tell
 

@@ -24,7 +24,7 @@ from stepscope.integrations.walls import Failures
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.root_modules import Roots
     from stepscope.integrations.torch.timeline import Timeline
     from stepscope.session.run import Run
 

@@ -13,7 +13,7 @@ import torch
 from stepscope.integrations.walls import Failures
 
 if TYPE_CHECKING:
-    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.root_modules import Roots
 
 ALL, EXPOSED = "communication/reduce_seconds", "communication/exposed_seconds"
 OFTEN, SELDOM = 32, 8

@@ -9,7 +9,7 @@ from stepscope.alerts.rules.callables import CallableRules
 from stepscope.core.errors import StepscopeError
 from stepscope.core.names import UNSAFE
 from stepscope.recorder.complaints import Complaints, tell
-from stepscope.trackers.worklist import Worklist
+from stepscope.trackers.work_queue import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

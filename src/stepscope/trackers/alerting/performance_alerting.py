@@ -20,7 +20,7 @@ from stepscope.core.redact import redact_text
 from stepscope.core.remedies import remedy
 from stepscope.core.thresholds import BY_NAME
 from stepscope.recorder.complaints import Complaints
-from stepscope.trackers.worklist import Worklist
+from stepscope.trackers.work_queue import Worklist
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from stepscope.integrations.walls import Failures
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from stepscope.integrations.torch.roots import Roots
+    from stepscope.integrations.torch.root_modules import Roots
     from stepscope.integrations.torch.timeline import Timeline
 
 SHARES = {"gradients": 0.05, "activations": 0.1, "memory": 0.03}
