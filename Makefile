@@ -11,6 +11,8 @@ BASE_TESTS := $(VENV)-base/.installed
 ARGS   ?=
 REPORT := .pytest_cache/report.xml
 PYTEST := -m pytest -q -n 2 --dist worksteal
+# The folders are ignored so that they are not even imported.
+FAST   := -m "not (browser or documents or slow or training)" $(addprefix --ignore=tests/,browser documents integration)
 
 .PHONY: help demo test test-fast test-base check check-coverage bench hta aim page docs pictures promises clean
 .DEFAULT_GOAL := help
@@ -41,11 +43,11 @@ test: $(DEV)
 
 # For the daily loop: a few minutes on two cores.
 test-fast: $(DEV)
-	@$(BIN)/python $(PYTEST) -m "not (browser or documents or slow or training)" $(ARGS)
+	@$(BIN)/python $(PYTEST) $(FAST) $(ARGS)
 
 # What a plain `pip install stepscope` gives: a test that needs an extra must skip and say so.
 test-base: $(BASE_TESTS)
-	@$(VENV)-base/bin/python $(PYTEST) -m "not (browser or documents or slow or training)" $(ARGS)
+	@$(VENV)-base/bin/python $(PYTEST) $(FAST) $(ARGS)
 
 check: $(DEV)
 	@$(BIN)/python tools/check.py
