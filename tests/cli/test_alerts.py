@@ -91,7 +91,7 @@ def test_an_alert_of_a_run_that_is_over_is_acknowledged(run, capsys):
     assert main(["alerts", "ack", str(run), "loss_spike"]) == 1
     assert "it is resolved" in capsys.readouterr().err
     assert main(["alerts", "silence", str(run), "gpu_*"]) == 1
-    assert "tells nobody" in capsys.readouterr().err
+    assert "sends no notifications" in capsys.readouterr().err
 
 
 def test_rules_of_the_configuration_a_profile_and_a_file(tmp_path, capsys):

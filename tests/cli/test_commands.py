@@ -129,7 +129,7 @@ def test_exit_codes_are_documented_and_stay():
     assert (FINE, FAILED, USAGE, GATE) == (0, 1, 2, 3)
     table = PAGE.partition("| exit code | meaning |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| (\w+) \|", table, re.MULTILINE) == ["0", "1", "2", "3", "130", "141", "other"]
-    assert "0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed" in build_parser().format_help()
+    assert "0 success, 1 failure, 2 wrong usage, 3 a gate failed" in build_parser().format_help()
 
 
 @pytest.mark.parametrize(

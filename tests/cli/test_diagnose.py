@@ -48,9 +48,9 @@ def test_people_read_verdict_gain_and_remedy_at_any_width(
     words = " ".join(printed.split())
     assert "verdict input_bound" in words
     assert "gain step" in words
-    assert "do the training process builds its own batches" in words
+    assert "do the batches are made" in words
     assert "USD" in words
-    assert "Not known" in words
+    assert "Not recorded" in words
 
 
 @pytest.mark.skipif(not STATES.exists(), reason="the shared data are not on this machine")

@@ -141,7 +141,7 @@ def test_dead_rings_are_brought_home(doctor):
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=300, check=False
     )
-    assert "brought home: 1" in doctor()["rings"][0][1]
+    assert "recovered the data of crashed processes: 1" in doctor()["rings"][0][1]
     assert stepscope.open(done.stdout.strip()).series("a").value.tolist() == [1.0]
 
 

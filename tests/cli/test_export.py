@@ -92,9 +92,12 @@ def test_wide_has_a_column_a_metric(export):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--format", "parquet"], "cannot export parquet to standard output: it needs a file; give one with --output"),
+        (["--format", "parquet"], "cannot export parquet to standard output: it needs a file; name it with --output"),
         (["--format", "parquet", "--output", "-"], "cannot export parquet to standard output"),
-        (["--format", "jsonl", "--wide"], "cannot export jsonl with --wide: it has no such form; leave --wide out"),
+        (
+            ["--format", "jsonl", "--wide"],
+            "cannot export jsonl with --wide: this format does not support it; leave --wide out",
+        ),
         (["--format", "csv", "--metrics", "los"], "cannot export metric 'los'"),
     ],
 )

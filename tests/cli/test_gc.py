@@ -110,4 +110,4 @@ def test_a_wrong_limit_is_wrong_usage(gc, value, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["gc", "--max-size-gb", value])
     assert stop.value.code == 2
-    assert "from 0 on" in capsys.readouterr().err
+    assert "of 0 or more" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from stepscope.cli.main import main
 from stepscope.cli.text.machine_line import one_line
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.watcher.machine import Machine, Moment
-from tests.fakes import FakeClock
+from tests.trackers.fakes import FakeClock
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source
 
 pytestmark = pytest.mark.processes
@@ -153,7 +153,7 @@ def test_what_a_driver_tells_late_is_said_once():
     monitor.watch(Machine([source], 0.1, clock), show, [], 0.5, 6, [0, 5], wait, lambda: clock.ticks)
     assert show.notes == [
         "gpu/0/fan_ratio is absent: not told; nothing to do",
-        "GPU 5 is absent: this machine has 0; `stepscope doctor` says more",
+        "GPU 5 is absent: this machine has 0; run `stepscope doctor` for details",
     ]
 
 

@@ -19,11 +19,11 @@ def test_numbers_within_bounds(read, text, number):
 @pytest.mark.parametrize(
     ("read", "text", "cause"),
     [
-        (whole(1), "0", "'0' is not a whole number from 1 on"),
-        (whole(1), "1.5", "'1.5' is not a whole number from 1 on"),
+        (whole(1), "0", "'0' is not a whole number of 1 or more"),
+        (whole(1), "1.5", "'1.5' is not a whole number of 1 or more"),
         (port, "65536", "'65536' is not a whole number from 0 to 65535"),
-        (real(0), "nan", "'nan' is not a number from 0 on"),
-        (real(0), "inf", "'inf' is not a number from 0 on"),
+        (real(0), "nan", "'nan' is not a number of 0 or more"),
+        (real(0), "inf", "'inf' is not a number of 0 or more"),
         (real(0.1, 3600), "ten", "'ten' is not a number from 0.1 to 3600"),
     ],
 )

@@ -46,11 +46,11 @@ class Feed:
         self.closed = True
 
 
-def pressed(*keys, feed=None, size=(120, 36), folder=None, newer=None, look=None):
+def pressed(*keys, feed=None, size=(120, 36), folder=None, newer=None, options=None):
     """Run the dashboard, press keys one by one, and return it with its last screen."""
 
     async def go():
-        app = TopApp(feed or Feed(), 3600.0, look, newer, folder)
+        app = TopApp(feed or Feed(), 3600.0, options, newer, folder)
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             for key in keys:
@@ -76,7 +76,7 @@ def pressed(*keys, feed=None, size=(120, 36), folder=None, newer=None, look=None
 def test_keys_choose_the_view(keys, view):
     """Tab goes through the views, digits choose one, escape goes back."""
     app, _, _ = pressed(*keys)
-    assert app.look.view == view
+    assert app.options.view == view
 
 
 @pytest.mark.promise("S2-011")
@@ -129,7 +129,7 @@ def test_keys_of_a_dialogue_are_its_own():
     """While metrics are picked, `q` and digits are letters of a name."""
     app, _, depth = pressed("slash", "q", "3")
     assert depth == 2
-    assert app.look.view == "overview"
+    assert app.options.view == "overview"
 
 
 def test_help_opens_and_closes():
@@ -140,7 +140,7 @@ def test_help_opens_and_closes():
 
 def test_the_scale_changes():
     """`l` goes from the fitting scale to the logarithmic, the linear one and back."""
-    assert [pressed(*["l"] * number)[0].look.log for number in (1, 2, 3)] == [True, False, None]
+    assert [pressed(*["l"] * number)[0].options.log for number in (1, 2, 3)] == [True, False, None]
 
 
 def test_a_paused_screen_takes_nothing_in():
@@ -149,7 +149,7 @@ def test_a_paused_screen_takes_nothing_in():
     app, text, _ = pressed("space", "r", feed=feed)
     before = len(feed.asked)
     app._tick()
-    assert app.look.paused
+    assert app.options.paused
     assert "paused" in text
     assert len(feed.asked) == before
 
@@ -158,7 +158,7 @@ def test_alerts_are_chosen_and_diagnosed():
     """In Alerts the arrows choose, and the run is diagnosed once."""
     feed = Feed()
     app, _, _ = pressed("5", "down", "down", "1", "5", feed=feed)
-    assert app.look.chosen == 1
+    assert app.options.chosen == 1
     assert feed.asked.count("diagnose") == 1
 
 
@@ -172,7 +172,7 @@ def test_the_mouse_chooses_views_and_keys():
             hits = {hit.action: hit for hit in app._canvas.frame.hits}
             await pilot.click(offset=(hits["view ranks"].x + 2, 1))
             await pilot.pause()
-            view = app.look.view
+            view = app.options.view
             await pilot.click(offset=(hits["help"].x + 1, 35))
             await pilot.pause()
             return view, len(app.screen_stack)
@@ -236,6 +236,6 @@ def test_the_machine_alone_is_shown():
     """Without a run there is one view: the machine."""
     machine = Moments()
     app, text, _ = pressed("tab", "slash", feed=MachineFeed(machine, "node-a", clock=lambda: 0.0))
-    assert app.look.view == "machine"
+    assert app.options.view == "machine"
     assert "gpu 0" in text
     assert machine.closed

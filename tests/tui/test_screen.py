@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.tui.draw_ranks import lateness
-from stepscope.tui.frame import Look
+from stepscope.tui.frame import ViewOptions
 from stepscope.tui.screen import DRAWN, draw
 from stepscope.tui.text import length
 from stepscope.tui.theme import style_of
@@ -39,7 +39,7 @@ def text_of(frame):
 def test_screens_look_as_they_were_approved(view, size):
     """Every view at a small, a usual and a wide size is the one that was looked at; LOOKS_ARE_RENEWED=1 renews."""
     scene = machine_scene() if view == "machine alone" else run_scene()
-    found = text_of(draw(scene, Look(view="machine" if view == "machine alone" else view), *size))
+    found = text_of(draw(scene, ViewOptions(view="machine" if view == "machine alone" else view), *size))
     path = SNAPSHOTS / f"{view.replace(' ', '-')}-{size[0]}x{size[1]}.txt"
     if os.environ.get("LOOKS_ARE_RENEWED"):
         path.write_text(found, encoding="utf-8")
@@ -51,7 +51,7 @@ def test_screens_look_as_they_were_approved(view, size):
 def test_screens_fill_exactly_the_room_there_is(view, size):
     """Whatever the size, there are as many lines as rows and each is as wide as the terminal."""
     for scene in (run_scene(), run_scene(1, 0), run_scene(700, 16), TerminalScene("empty", is_run=True, loading=True)):
-        frame = draw(scene, Look(view=view), *size)
+        frame = draw(scene, ViewOptions(view=view), *size)
         assert len(frame.lines) == size[1]
         assert {length(line) for line in frame.lines} == {size[0]}
 
@@ -59,7 +59,7 @@ def test_screens_fill_exactly_the_room_there_is(view, size):
 @pytest.mark.parametrize("size", [(10, 3), (39, 24), (80, 9)])
 def test_a_window_too_small_says_so(size):
     """In a window that is too small for anything the smallest size stands."""
-    frame = draw(run_scene(), Look(), *size)
+    frame = draw(run_scene(), ViewOptions(), *size)
     assert len(frame.lines) == size[1]
     assert "40x10"[: size[0]] in text_of(frame)
 
@@ -67,7 +67,7 @@ def test_a_window_too_small_says_so(size):
 def test_the_worst_alert_is_visible_at_every_size():
     """An alert that fires stands on the overview of the smallest screen too."""
     for size in SIZES:
-        assert "loss is NaN since step 590" in text_of(draw(run_scene(), Look(), *size))
+        assert "loss is NaN since step 590" in text_of(draw(run_scene(), ViewOptions(), *size))
 
 
 def test_no_text_of_a_run_acts_on_the_terminal():
@@ -80,7 +80,7 @@ def test_no_text_of_a_run_acts_on_the_terminal():
     scene.events = [{"time": 0.0, "kind": evil, "step": 1, "text": evil}]
     scene.ranks[0].state = scene.ranks[0].node = scene.nodes[-1].name = evil
     for view in DRAWN:
-        shown = text_of(draw(scene, Look(view=view), 120, 40))
+        shown = text_of(draw(scene, ViewOptions(view=view), 120, 40))
         assert not set(shown) & {"\x1b", "\x07", "\u202e", "\r"}
 
 
@@ -88,12 +88,12 @@ def test_wide_characters_keep_their_columns():
     """Names of wide characters are measured by columns."""
     scene = run_scene()
     scene.title = "训练" * 30
-    assert {length(line) for line in draw(scene, Look(), 80, 24).lines} == {80}
+    assert {length(line) for line in draw(scene, ViewOptions(), 80, 24).lines} == {80}
 
 
 def test_a_slow_rank_has_another_colour():
     """The heat map shows the rank whose steps take 40 % longer in another colour than the others."""
-    frame = draw(run_scene(), Look(view="ranks"), 120, 36)
+    frame = draw(run_scene(), ViewOptions(view="ranks"), 120, 36)
     rows = [line for line in frame.lines if any(text.startswith("■") and len(text) == 1 for text, _ in line)]
     colours = [{style for text, style in row if text == "■" and style.startswith("heat")} for row in rows]
     assert {"heat3"} in colours
@@ -102,14 +102,14 @@ def test_a_slow_rank_has_another_colour():
 
 def test_only_the_chosen_gpus_are_shown():
     """`--gpu 1` leaves the others out."""
-    shown = text_of(draw(machine_scene(), Look(view="machine", gpus=(1,)), 100, 30))
+    shown = text_of(draw(machine_scene(), ViewOptions(view="machine", gpus=(1,)), 100, 30))
     assert "gpu 1" in shown
     assert "gpu 0" not in shown
 
 
 def test_thresholds_have_colours():
     """A hot GPU is bad, an idle one of a live run worth a warning."""
-    spans = [span for line in draw(run_scene(), Look(view="machine"), 120, 36).lines for span in line]
+    spans = [span for line in draw(run_scene(), ViewOptions(view="machine"), 120, 36).lines for span in line]
     assert (" 90 °C", "bad") in spans
     assert (" 20 % ", "warn") in spans
 
@@ -118,7 +118,7 @@ def test_every_style_is_one_that_a_terminal_has():
     """What views call a colour can be drawn, also where two ranks share a character."""
     for scene in (run_scene(), run_scene(40), run_scene(700, 16), machine_scene()):
         for view in DRAWN:
-            for line in draw(scene, Look(view=view), 120, 40).lines:
+            for line in draw(scene, ViewOptions(view=view), 120, 40).lines:
                 assert all(style_of(style) is not None for _, style in line)
 
 

@@ -1,4 +1,4 @@
-"""What a command is, and what commands share: options, and facts as strict JSON."""
+"""The interface of a command, shared options, and strict JSON output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 FINE, FAILED, USAGE, GATE = 0, 1, 2, 3
 """Exit codes."""
-RUN = "folder of a run, its id or a unique start of it, project/id, its display name, or 'latest'"
-"""What a run can be named by."""
+RUN = "folder of a run, its id or a unique prefix of it, project/id, its display name, or 'latest'"
+"""The ways to name a run."""
 
 
 class Command(Protocol):
-    """A module of this room: its docstring is its help, the first line stands in the list of commands."""
+    """A command's module: its docstring is its help, and the first line is in the list of commands."""
 
     __doc__: str | None
 
@@ -26,12 +26,12 @@ class Command(Protocol):
         """Add the command's own options."""
 
     def run(self, options: argparse.Namespace) -> int | Callable[[], int]:
-        """Do the work, print the answer, return the exit code; or what still has to be done to get it."""
+        """Run the command and return the exit code, or a function that returns it."""
 
 
 def add_root(parser: argparse.ArgumentParser) -> None:
     """Add `--dir ROOT`."""
-    text = "folder that holds the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
+    text = "folder of the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
     parser.add_argument("--dir", metavar="ROOT", help=text)
 
 
@@ -42,7 +42,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The completion scripts of shells, made of the tree of argparse."""
+"""Generate shell completion scripts from the argparse tree."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ KINDS = {
     **dict.fromkeys(("FILE", "F", "PATH", "RULES", "SCRIPT [ARGUMENT ...]"), FILES),
     **dict.fromkeys(("ROOT", "DIR", "FOLDER", "D"), FOLDERS),
 }
-"""What a value is, by the word that stands for it in the help."""
+"""Kind of a value, by its placeholder in the help."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """What can stand in one place: some words, or a kind of thing that is looked up."""
+    """The candidates for one argument: fixed words, or a kind that the shell looks up."""
 
     words: tuple[str, ...] = ()
     kind: str = NOTHING
@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Option:
-    """An option: its spellings, its help, and what follows it, if anything does."""
+    """An option: its spellings, its help, and its value if it takes one."""
 
     spellings: tuple[str, ...]
     text: str
@@ -40,14 +40,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Place:
-    """A command or action: what can stand behind it."""
+    """A command or action, and the words that may follow it."""
 
     words: tuple[str, ...]
     actions: dict[str, str]
-    """What follows as a command of its own, with its help."""
+    """Its subcommands, with their help."""
     options: tuple[Option, ...]
     operands: tuple[Value, ...]
-    """What follows otherwise, in order; the last may be repeated."""
+    """Its positional arguments in order; the last may be repeated."""
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
@@ -57,7 +57,7 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 
 def places(parser: argparse.ArgumentParser) -> Iterator[Place]:
-    """Return all that the tree knows: the program, its commands and their actions."""
+    """Yield the program, its commands and their actions."""
     for words, own in commands_of(parser):
         actions = {name: text for group in subparsers(own) for name, text in group.items()}
         options, operands = [], []
@@ -79,7 +79,7 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _text(words: str | None) -> str:
-    """Return help as a shell may have it: one line, without a sign that means something."""
+    """Return help on one line, without characters that are special in a shell."""
     return re.sub(r"[^\w .,;/+=-]+", "", (words or "").replace("%%", "%")).partition(";")[0].strip()[:70]
 
 
@@ -92,7 +92,7 @@ def _what(value: Value) -> str:
 
 
 def _cases(found: Sequence[Place]) -> Iterator[str]:
-    """Yield what bash and zsh share: the facts of each place, and what each option takes."""
+    """Yield the part that bash and zsh share: the words of each command, and the value of each option."""
     yield "_stepscope_facts() {"
     yield '  case "$1" in'
     for place in found:
@@ -116,7 +116,7 @@ def _cases(found: Sequence[Place]) -> Iterator[str]:
 
 
 WALK = """\
-# Finds the command that the words before the cursor name, how many operands it has had, and its --dir.
+# Finds the command before the cursor, the number of its operands so far, and its --dir.
 _stepscope_walk() {
   _path='' _count=0 _root='' _value=''
   _stepscope_facts '' || return
@@ -140,7 +140,7 @@ _stepscope_walk() {
   done
   _last=$skip
 }
-# Says what may stand where the cursor is, at the word that is begun there.
+# Finds the candidates for the word at the cursor.
 _stepscope_choose() {
   if [[ -n $_last ]]; then
     _stepscope_value "$_path" "$_last"
@@ -235,7 +235,7 @@ def _zsh(found: Sequence[Place]) -> Iterator[str]:
 
 FISH = """\
 function __stepscope_at
-    # Says whether the words of a command stand before the cursor, and none of its actions does.
+    # True if the words before the cursor are this command and none of its subcommands.
     set -l words
     for word in (commandline -opc)[2..]
         string match -q -- '-*' $word; or set -a words $word
@@ -277,7 +277,7 @@ def _fish(found: Sequence[Place]) -> Iterator[str]:
 
 
 def _fish_value(value: Value, *, operand: bool = False) -> str:
-    """Return what tells fish what can stand there."""
+    """Return the fish options that list the candidates of a value."""
     required = "" if operand else "-x "
     if value.words:
         return f"{required}-a {_quoted(value.words)}"

@@ -1,4 +1,4 @@
-"""The program `stepscope`: choose a command, run it, turn what goes wrong into a message and an exit code."""
+"""The program `stepscope`: run one command, and turn errors into a message and an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INTERRUPTED, BROKEN_PIPE = 130, 141
 """Exit codes as a shell gives them for SIGINT and SIGPIPE."""
 
 TELL_THEMSELVES = ("run", "doctor", "completion")
-"""Commands that say what is wrong with the configuration themselves, or whose output is for a program."""
+"""Commands that report configuration errors themselves, or whose output is read by a program."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,42 +37,40 @@ def main(arguments: list[str] | None = None) -> int:
         code = options.run_command(options)
         sys.stdout.flush()
     except StepscopeError as error:
-        return _complain(str(error), error.exit_code)
+        return _report(str(error), error.exit_code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _nobody_reads()
+        return _no_reader()
     except OSError as error:
-        return _complain(
-            f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED
-        )
+        return _report(f"cannot finish {options.command}: {error}; make that accessible, or give another --dir", FAILED)
     return int(code() if callable(code) else code)  # a script's errors are its own: it runs outside of all this
 
 
 def _check_variables() -> None:
-    """Say which of our environment variables set nothing."""
+    """Warn about STEPSCOPE_ variables that have no effect."""
     wrong = ours(os.environ)
     if wrong:
         from stepscope.core.config import load_or_default  # most people set none
 
         for notice in load_or_default(environ={name: os.environ[name] for name in wrong}).notices:
-            _complain(notice, FAILED)
+            _report(notice, FAILED)
 
 
-def _complain(message: str, code: int) -> int:
+def _report(message: str, code: int) -> int:
     print(f"stepscope: {plain_lines(message)}", file=sys.stderr)
     return code
 
 
-def _nobody_reads() -> int:
-    """Let what is still buffered go nowhere: else the flush at exit would complain."""
+def _no_reader() -> int:
+    """Discard buffered output: the flush at exit would fail otherwise."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 
 
 def _never_fail_to_encode() -> None:
-    """Let a terminal that cannot show a character show a question mark."""
+    """Print a question mark for characters that the terminal cannot show."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

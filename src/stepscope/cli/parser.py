@@ -1,4 +1,4 @@
-"""The parser of the program: its commands by what one wants to do, examples, and errors in our form."""
+"""The argument parser: commands grouped by purpose, examples, and readable errors."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from stepscope.cli.command import Command
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "see how it works": ("demo", "doctor"),
+    "get started": ("demo", "doctor"),
     "record a training": ("run", "profile"),
-    "watch it, live": ("top", "serve", "monitor", "alerts"),
+    "watch a training live": ("top", "serve", "monitor", "alerts"),
     "look at runs": ("runs", "show", "report", "sql"),
-    "find out why it is slow or wrong": ("diagnose", "trace", "ledger"),
-    "compare runs, and stop regressions": ("compare", "baseline"),
+    "find out why a run is slow or failing": ("diagnose", "trace", "ledger"),
+    "compare runs and stop regressions": ("compare", "baseline"),
     "exchange data with other tools": ("export", "import"),
-    "keep house": ("gc", "completion"),
+    "maintain": ("gc", "completion"),
 }
-"""Every command, by what one wants to do."""
+"""Every command, by purpose."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 MODULES = {"import": "imports"}
 """Commands whose module cannot have their name."""
 
-DESCRIPTION = "Watch machine-learning training: what every step does and costs, and why a run is slow or going wrong."
+DESCRIPTION = "Watch machine-learning training: what each step does and costs, and why a run is slow or failing."
 EPILOG = """\
-RUN is the folder of a run, its id or a unique start of it, project/id, its display name, or 'latest'.
-Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 a gate was not passed.
+RUN is the folder of a run, its id or a unique prefix of it, project/id, its display name, or 'latest'.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 a gate failed.
 
-  stepscope demo                       see it work, in a minute
+  stepscope demo                       see it work in a minute
   stepscope run train.py               record a training
-  stepscope COMMAND --help             everything about a command, with examples"""
+  stepscope COMMAND --help             help and examples of a command"""
 WIDTH = 12
 _CHOICE = re.compile(r"invalid choice: '(.*)' \(choose from (.*)\)", re.DOTALL)
 _UNKNOWN = re.compile(r"unrecognized arguments: (?:.* )?(--?[\w-]+)")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints read as all of ours: cannot do what, why, and what to do."""
+    """A parser with errors in our form: cannot do what, why, and what to do."""
 
     chosen = ""
-    """The command that was asked for, if it is one."""
+    """The requested command, if it exists."""
 
     def error(self, message: str) -> NoReturn:
-        """Complain and end with exit code 2."""
+        """Print the error and exit with code 2."""
         own = next((one for words, one in commands_of(self) if words == (self.chosen,)), self)
         own.print_usage(sys.stderr)
         name = f"{self.prog} {self.chosen}".rstrip()
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(message: str, options: list[str]) -> tuple[str, str | None]:
-    """Return a complaint, without the list of all choices where one of them is near, and that one."""
+    """Return the error and the closest valid word; the list of choices is dropped where there is one."""
     found, unknown = _CHOICE.search(message), _UNKNOWN.search(message)
     if found is not None:
         choices = [word.strip(" '") for word in found[2].split(",")]
@@ -78,10 +78,10 @@ def _meant(message: str, options: list[str]) -> tuple[str, str | None]:
 
 
 class Program(Parser):
-    """The parser of the whole program, whose help groups the commands."""
+    """The top-level parser, whose help groups the commands."""
 
     def format_help(self) -> str:
-        """Return usage, the commands by what one wants to do, options, and what holds for all."""
+        """Return usage, commands by purpose, options and epilog."""
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         lines = [formatter.format_help(), f"{self.description}\n", *self._listed(), "options:"]
@@ -101,7 +101,7 @@ def _row(name: str, text: str) -> str:
 
 
 def subparsers(parser: argparse.ArgumentParser) -> Iterator[dict[str, str]]:
-    """Return the names of each group of commands below a parser, with their one line of help."""
+    """Yield the subcommands of a parser with their one line of help."""
     for action in parser._actions:  # noqa: SLF001 - argparse has no other way to look at a tree
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             yield {pseudo.dest: str(pseudo.help or "") for pseudo in action._choices_actions}  # noqa: SLF001
@@ -110,7 +110,7 @@ def subparsers(parser: argparse.ArgumentParser) -> Iterator[dict[str, str]]:
 def commands_of(
     parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
-    """Return every command and action below a parser, with its words; the program itself has none."""
+    """Yield every command and action below a parser with its words; the program itself has no words."""
     yield path, parser
     for action in parser._actions:  # noqa: SLF001
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
@@ -119,7 +119,7 @@ def commands_of(
 
 
 def build_parser(names: Iterable[str] = COMMANDS) -> Program:
-    """Return the parser with the commands of these names; one whose module does not exist is left out."""
+    """Return the parser with these commands; a command without a module is left out."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Program("stepscope", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     parser.add_argument("--version", action="version", version=f"stepscope {__version__}")

@@ -1,4 +1,4 @@
-"""Signals that end a command which has something to put back: a cursor, a child, a file."""
+"""Turn signals into exceptions, for commands that must restore a terminal or stop a child."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[list[BaseException]]:
-    """Let signals end us like an exception, so that the cursor comes back and children are stopped.
+    """Raise an exception on SIGINT, SIGTERM and SIGHUP, so that the terminal is restored and children are stopped.
 
-    The list holds what was raised: an exception out of a signal handler can be lost in a finalizer.
+    The list holds the raised exceptions: one from a signal handler can be lost in a finalizer.
     """
     ends: list[BaseException] = []
 

@@ -47,7 +47,7 @@ def targets(cwd: Path | None = None, environ: Mapping[str, str] | None = None) -
 
 
 def as_gate(found: Aim) -> Judgement:
-    """Return a target as a gate: missed is failed, too close to tell undecided, not measured not judged."""
+    """Return a target as a gate: missed fails, too close is undecided, not measured is not judged."""
     unit = unit_of(found.quantity.partition("@")[0])
     text = f"target {found.quantity} {format_value(found.target, unit)}"
     reached = "it is not measured" if found.value is None else f"it is {format_value(found.value, unit)}"
@@ -55,7 +55,7 @@ def as_gate(found: Aim) -> Judgement:
 
 
 def aims(group: Group, wanted: Mapping[str, float], confidence: float = CONFIDENCE) -> list[Aim]:
-    """Return what the runs of a group reach of each target."""
+    """Return how far the runs of a group reach each target."""
     found = []
     for name, figure in wanted.items():
         try:

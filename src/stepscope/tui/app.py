@@ -1,4 +1,4 @@
-"""The terminal dashboard: keys, mouse, size and colour by Textual; what stands on the screen by `screen.draw`."""
+"""The terminal dashboard: Textual handles keys, mouse and size; `screen.draw` draws the content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stepscope.alerts.user_requests import ask
 from stepscope.core.errors import StepscopeError
 from stepscope.tui.draw_alerts import listed
 from stepscope.tui.draw_head import views
-from stepscope.tui.frame import Frame, Look
+from stepscope.tui.frame import Frame, ViewOptions
 from stepscope.tui.request import SECONDS, command, environment, opened
 from stepscope.tui.saving import save
 from stepscope.tui.screen import draw
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
     from stepscope.views.terminal import TerminalScene
 
 NOTE_SECONDS = 4.0
-"""How long a note stands."""
+"""Seconds that a note is shown."""
 FOLLOW_SECONDS = 2.0
-"""Between two looks for a newer run."""
+"""Seconds between two checks for a newer run."""
 
 
 class Feed(Protocol):
-    """What is shown: a run, or this machine."""
+    """The source of the dashboard: a run, or this machine."""
 
     scene: TerminalScene
 
     def poll(self) -> None:
-        """Take in what has come."""
+        """Read new data."""
 
     def wanted(self) -> Request | None:
-        """Return what is to be read of the past, once."""
+        """Return the pending request for past data once; None if there is none."""
 
     def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
-        """Take in the past."""
+        """Add past data."""
 
     def failed(self, why: str) -> None:
-        """Note that the past could not be read."""
+        """Report that the past cannot be read."""
 
     def show(self, names: list[str]) -> None:
         """Choose the graphs."""
@@ -67,29 +67,29 @@ class Feed(Protocol):
         """Return the metrics that can have a graph, each with its source."""
 
     def ask_diagnosis(self) -> None:
-        """Have the run diagnosed."""
+        """Request a diagnosis."""
 
     def reset(self) -> None:
-        """Forget the past."""
+        """Clear the graphs."""
 
     def close(self) -> None:
-        """Let go of files and processes."""
+        """Close files and processes."""
 
 
 class Canvas(Widget, can_focus=True):
-    """All of the screen; only the lines that changed are drawn again, which keeps a slow link usable."""
+    """The whole screen; only changed lines are redrawn, which keeps slow links usable."""
 
     DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
 
     def __init__(self) -> None:
-        """Begin blank."""
+        """Start blank."""
         super().__init__()
         self._lines: list[Line] = []
         self._strips: list[Strip] = []
         self.frame = Frame()
 
     def show(self, frame: Frame) -> None:
-        """Take another screen."""
+        """Show another screen."""
         self.frame = frame
         changed = [
             place for place, line in enumerate(frame.lines) if place >= len(self._lines) or self._lines[place] != line
@@ -138,22 +138,22 @@ class TopApp(App[None]):
         self,
         feed: Feed,
         interval: float = 0.5,
-        look: Look | None = None,
+        options: ViewOptions | None = None,
         newer: Callable[[Feed], Feed | None] | None = None,
         folder: Path | None = None,
     ) -> None:
         """Show `feed` every `interval` seconds.
 
         Args:
-            feed: what is shown; closed at the end, as all that follow it.
+            feed: the source; closed at the end, like all later feeds.
             interval: seconds.
-            look: how to begin.
-            newer: returns what to show from now on, None to go on; asked every two seconds.
+            options: initial view options.
+            newer: returns the feed to switch to, or None; called every two seconds.
             folder: where `s` saves; the working directory by default.
         """
         super().__init__(ansi_color=True)
         self.feed, self._interval, self._newer, self._folder = feed, interval, newer, folder
-        self.look = look or Look(view=views(feed.scene)[0])
+        self.options = options or ViewOptions(view=views(feed.scene)[0])
         self._canvas = Canvas()
         self._also: list[tuple[float, Callable[[], object]]] = []
         self._diagnosed: object = None
@@ -168,7 +168,7 @@ class TopApp(App[None]):
         yield self._canvas
 
     def on_mount(self) -> None:
-        """Begin."""
+        """Start the timers."""
         loop = asyncio.get_running_loop()
         codes = {signal.SIGINT: 0, signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGHUP: 128 + signal.SIGHUP}
         for number, code in codes.items():  # so that the terminal is restored
@@ -182,19 +182,19 @@ class TopApp(App[None]):
         self.call_after_refresh(self._tick)
 
     def on_unmount(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         if self._reader is not None and self._reader.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._reader.kill()
         self.feed.close()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Draw for another size."""
+        """Redraw for the new size."""
         self.call_after_refresh(self.draw)
 
     def _tick(self) -> None:
-        """Take in what has come, and show it."""
-        if not self.look.paused:
+        """Read new data, and redraw."""
+        if not self.options.paused:
             try:
                 self.feed.poll()
             except (StepscopeError, OSError) as error:
@@ -205,13 +205,13 @@ class TopApp(App[None]):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the screen anew."""
+        """Redraw the screen."""
         width, height = self._canvas.size
         if width and height:
-            self._canvas.show(draw(self.feed.scene, self.look, width, height))
+            self._canvas.show(draw(self.feed.scene, self.options, width, height))
 
     async def _read(self, feed: Feed, asked: Request) -> None:
-        """Have the past of a run read by another process."""
+        """Read the past of a run in another process."""
         path = getattr(feed, "path", None)
         if path is None:
             return
@@ -236,15 +236,15 @@ class TopApp(App[None]):
         self.draw()
 
     def _follow(self) -> None:
-        """Go over to a newer run, if there is one."""
-        if self._newer is None or self.look.paused:
+        """Switch to a newer run, if there is one."""
+        if self._newer is None or self.options.paused:
             return
         found = self._newer(self.feed)
         if found is not None:
             self.feed.close()
             self.feed = found
-            view = self.look.view if self.look.view in views(found.scene) else views(found.scene)[0]
-            self.look = replace(self.look, view=view, scroll=0, chosen=0)
+            view = self.options.view if self.options.view in views(found.scene) else views(found.scene)[0]
+            self.options = replace(self.options, view=view, scroll=0, chosen=0)
             self._tick()
 
     def say(self, text: str) -> None:
@@ -261,14 +261,14 @@ class TopApp(App[None]):
         self.set_timer(NOTE_SECONDS, clear)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let the keys of a dialogue be its own."""
+        """Disable our keys while a dialogue is open."""
         del parameters
         return len(self.screen_stack) <= 1 or action in {"quit", "focus_next", "focus_previous"}
 
     def action_next(self, by: int = 1) -> None:
         """Show the next view."""
         known = views(self.feed.scene)
-        self._go(known[(known.index(self.look.view) + by) % len(known)])
+        self._go(known[(known.index(self.options.view) + by) % len(known)])
 
     def action_go(self, number: int) -> None:
         """Show a view by its number."""
@@ -277,25 +277,25 @@ class TopApp(App[None]):
             self._go(known[number - 1])
 
     def _go(self, view: str) -> None:
-        self.look = replace(self.look, view=view, scroll=0)
+        self.options = replace(self.options, view=view, scroll=0)
         if view == "alerts" and self._diagnosed is not self.feed:
             self.action_diagnose()
         self.draw()
 
     def action_diagnose(self) -> None:
-        """Diagnose the run, now."""
+        """Diagnose the run now."""
         self._diagnosed = self.feed
         self.feed.ask_diagnosis()
         if self.feed.scene.is_run:
             self.feed.scene.loading = True
 
     def action_move(self, by: int) -> None:
-        """Scroll, or choose an alert."""
-        if self.look.view == "alerts":
+        """Scroll, or select an alert."""
+        if self.options.view == "alerts":
             most = max(0, len(listed(self.feed.scene)) - 1)
-            self.look = replace(self.look, chosen=max(0, min(most, self.look.chosen + by)))
+            self.options = replace(self.options, chosen=max(0, min(most, self.options.chosen + by)))
         else:
-            self.look = replace(self.look, scroll=max(0, self.look.scroll + by))
+            self.options = replace(self.options, scroll=max(0, self.options.scroll + by))
         self.draw()
 
     def action_home(self) -> None:
@@ -303,23 +303,23 @@ class TopApp(App[None]):
         self._go(views(self.feed.scene)[0])
 
     def action_log(self) -> None:
-        """Change the scale: as it fits, logarithmic, linear."""
+        """Cycle the scale: automatic, logarithmic, linear."""
         after: dict[bool | None, bool | None] = {None: True, True: False, False: None}
-        self.look = replace(self.look, log=after[self.look.log])
-        self.say({None: "scale: as it fits", True: "scale: logarithmic", False: "scale: linear"}[self.look.log])
+        self.options = replace(self.options, log=after[self.options.log])
+        self.say({None: "scale: automatic", True: "scale: logarithmic", False: "scale: linear"}[self.options.log])
 
     def action_pause(self) -> None:
-        """Hold the screen, or go on."""
-        self.look = replace(self.look, paused=not self.look.paused)
+        """Pause or resume."""
+        self.options = replace(self.options, paused=not self.options.paused)
         self.draw()
 
     def action_reset(self) -> None:
-        """Forget the past."""
+        """Clear the graphs."""
         self.feed.reset()
-        self.say("history begins anew")
+        self.say("graphs cleared")
 
     def action_save(self) -> None:
-        """Save what is shown."""
+        """Save the scene."""
         try:
             paths = save(self.feed.scene, self._folder)
         except OSError as error:
@@ -328,23 +328,23 @@ class TopApp(App[None]):
             self.say(f"saved {paths[0].name} and .csv")
 
     def action_acknowledge(self) -> None:
-        """Acknowledge the alert that is chosen."""
+        """Acknowledge the selected alert."""
         path, rows = getattr(self.feed, "path", None), listed(self.feed.scene)
-        if path is None or not rows or self.look.view != "alerts":
+        if path is None or not rows or self.options.view != "alerts":
             return
-        row = rows[min(self.look.chosen, len(rows) - 1)]
+        row = rows[min(self.options.chosen, len(rows) - 1)]
         if self.feed.scene.state != "running" or row["state"] != "firing":
-            self.say("only an alert that is firing in a live run can be acknowledged")
+            self.say("only a firing alert of a live run can be acknowledged")
             return
         try:
             ask(path, {"do": "acknowledge", "alert": row["alert"], "by": os.environ.get("USER", "")})
         except (OSError, StepscopeError) as error:
             self.say(str(error))
         else:
-            self.say("acknowledged; its watcher takes note within a second")
+            self.say("acknowledged; its watcher records it within a second")
 
     def action_pick(self) -> None:
-        """Choose which metrics have a graph."""
+        """Choose the metrics with a graph."""
         from stepscope.tui.dialogues import Pick
 
         if self.feed.scene.is_run:
@@ -354,7 +354,7 @@ class TopApp(App[None]):
     def _picked(self, names: list[str] | None) -> None:
         if names:
             self.feed.show(names)
-            if self.look.view not in {"overview", "metrics"}:
+            if self.options.view not in {"overview", "metrics"}:
                 self._go("metrics")
             self._tick()
 
@@ -365,7 +365,7 @@ class TopApp(App[None]):
         self.push_screen(Help())
 
     def on_click(self, event: events.Click) -> None:
-        """Do what stands where the mouse points."""
+        """Run the action under the mouse pointer."""
         hit = next((one for one in self._canvas.frame.hits if one.at(event.x, event.y)), None)
         if hit is None or len(self.screen_stack) > 1:
             return
@@ -376,9 +376,9 @@ class TopApp(App[None]):
             self.call_later(self.run_action, action)
 
     def on_mouse_scroll_down(self) -> None:
-        """Scroll by the wheel."""
+        """Scroll with the wheel."""
         self.action_move(1)
 
     def on_mouse_scroll_up(self) -> None:
-        """Scroll by the wheel."""
+        """Scroll with the wheel."""
         self.action_move(-1)

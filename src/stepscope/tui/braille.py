@@ -1,4 +1,4 @@
-"""Curves as braille: two by four dots in a character, so that a spike of one step is a dot of its own."""
+"""Draw curves in braille: two by four dots per character, so that a spike of one step is one dot."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Scale:
 
 
 def drawn(shape: Shape) -> Shape:
-    """Return what is drawn of each column: its mean, and the extremes that stand out from the usual noise.
+    """Return the values to draw for each column: its mean, and extremes beyond the usual noise.
 
-    Columns between two known ones that hold nothing, as where a metric is logged now and then, are filled in.
+    Empty columns between two known columns, as for a metric that is logged rarely, are filled in.
     """
     below, above = shape.mean - shape.low, shape.high - shape.mean
     known = np.isfinite(shape.mean)
@@ -122,7 +122,7 @@ def picture(history: History, width: int, height: int, style: str, *, log: bool 
 
 
 def _connect(low: NDArray[np.int64], high: NDArray[np.int64]) -> None:
-    """Let neighbouring columns touch: each reaches to the one before it."""
+    """Connect neighbouring columns."""
     there = (low[1:] >= 0) & (low[:-1] >= 0)
     above = there & (low[1:] > high[:-1] + 1)
     below = there & (high[1:] < low[:-1] - 1)
@@ -141,7 +141,7 @@ def _dots(cells: NDArray[np.int64], low: NDArray[np.int64], high: NDArray[np.int
 
 
 def _lines(cells: NDArray[np.int64], bad: NDArray[np.bool_], over: NDArray[np.bool_], style: str) -> list[Line]:
-    """Return the rows; in the first one stand the marks of what is not finite, or beyond the scale."""
+    """Return the rows; the first row marks values that are not finite or beyond the scale."""
     texts = [row.astype("<u2").tobytes().decode("utf-16-le").replace(chr(BLANK), " ") for row in cells]
     lines: list[Line] = [[(text, style)] for text in texts]
     if texts and (bad.any() or over.any()):

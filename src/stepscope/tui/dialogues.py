@@ -1,4 +1,4 @@
-"""What opens above the screen: the choice of metrics, and the help."""
+"""The dialogues: choice of metrics, and help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
 MOST = 500
-"""Metrics that are listed at once; typing narrows them down."""
+"""Most metrics that are listed; typing filters them."""
 FRAME = """
 {name} {{ align: center middle; background: transparent; }}
 {name} > Vertical {{
@@ -83,13 +83,13 @@ Pick OptionList, Pick OptionList:focus { border: none; height: 1fr; padding: 0; 
         self._list(event.value)
 
     def on_input_submitted(self) -> None:
-        """Tick what is highlighted."""
+        """Toggle the highlighted metric."""
         at = self.query_one(OptionList).highlighted
         if at is not None:
             self._tick(at)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Tick what was chosen."""
+        """Toggle the clicked metric."""
         self._tick(event.option_index)
 
     def _tick(self, at: int) -> None:
@@ -111,7 +111,7 @@ Pick OptionList, Pick OptionList:focus { border: none; height: 1fr; padding: 0; 
         (self.query_one(Input) if options.has_focus else options).focus()
 
     def action_done(self) -> None:
-        """Show what is ticked."""
+        """Show the chosen metrics."""
         self.dismiss(self._ticked)
 
 
@@ -120,8 +120,8 @@ KEYS = (
     ("tab, 1 to 5", "next view, a view by its number; or click it"),
     ("/", "choose which metrics have a graph"),
     ("l", "scale: as it fits, logarithmic, linear"),
-    ("s", "save what is shown, as JSON and CSV, to this folder"),
-    ("r", "reset: graphs begin anew"),
+    ("s", "save the screen's data as JSON and CSV to this folder"),
+    ("r", "clear the graphs"),
     ("d", "diagnose the run now (in Alerts)"),
     ("a", "acknowledge the chosen alert (in Alerts)"),
     ("up, down", "scroll, choose an alert; or the wheel"),
@@ -129,7 +129,7 @@ KEYS = (
     ("esc", "back to the first view"),
 )
 NOTES = """
-Graphs draw the mean of each column, and what stands out of it.
+Graphs show the mean of each column, and outliers.
 [bold red]▲[/] beyond the scale   [bold red]![/] not a finite number
 [yellow]from 90 % full, 80 °C; a GPU below 30 % in a live run[/]
 [bold red]from 97 % full, 90 °C[/]"""

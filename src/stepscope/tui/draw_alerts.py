@@ -1,4 +1,4 @@
-"""Alerts with their evidence and remedy, the diagnosis, and what happened."""
+"""The alerts view: alerts with evidence and remedy, the diagnosis, and events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepscope.tui.draw_overview import MARKS, alert_line, event_line
 from stepscope.tui.frame import box
 
 if TYPE_CHECKING:
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalScene
 
@@ -23,10 +23,10 @@ def listed(scene: TerminalScene) -> list[dict[str, Any]]:
     return [*firing, *(row for row in scene.alerts if row["alert"] not in ids)]
 
 
-def alerts_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
+def alerts_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return the view."""
     rows = listed(scene)
-    chosen = min(look.chosen, max(0, len(rows) - 1))
+    chosen = min(options.chosen, max(0, len(rows) - 1))
     tall = max(4, min(len(rows) + 2, height // 3))
     lines = _list(scene, rows, chosen, width, tall)
     if rows:

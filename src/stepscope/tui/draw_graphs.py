@@ -14,7 +14,7 @@ from stepscope.tui.theme import LINES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalCurve, TerminalScene
 
@@ -24,7 +24,7 @@ LABEL = 8
 """Columns of the labels at the left of a graph."""
 
 
-def curve_box(curve: TerminalCurve, width: int, height: int, look: Look, place: int = 0) -> list[Line]:
+def curve_box(curve: TerminalCurve, width: int, height: int, options: ViewOptions, place: int = 0) -> list[Line]:
     """Return one graph in its box."""
     history = curve.history
     last = history.last
@@ -38,14 +38,14 @@ def curve_box(curve: TerminalCurve, width: int, height: int, look: Look, place: 
     room = width_of(value) + 8
     if width_of(curve.name) > width - room:
         title = [(plain(curve.name)[-(width - room) :], f"line{place % LINES}")]
-    body = _body(curve, width - 2, height - 2, look, f"line{place % LINES}")
+    body = _body(curve, width - 2, height - 2, options, f"line{place % LINES}")
     return box(title, body, width, height, end)
 
 
-def _body(curve: TerminalCurve, width: int, height: int, look: Look, style: str) -> list[Line]:
+def _body(curve: TerminalCurve, width: int, height: int, options: ViewOptions, style: str) -> list[Line]:
     if not len(curve.history):
         return [[]] * (height // 2) + [[(" nothing yet", "dim")]]
-    how = look.log if look.log is not None else None if curve.spans_decades else False
+    how = options.log if options.log is not None else None if curve.spans_decades else False
     drawn = picture(curve.history, width - LABEL - 1, height, style, log=how)
     texts = [format_short(drawn.top, curve.unit), *[""] * (height - 2), format_short(drawn.bottom, curve.unit)][:height]
     texts = [text if len(text) <= LABEL else text.replace(" ", "") for text in texts]
@@ -65,7 +65,7 @@ def grid(width: int, height: int, number: int) -> tuple[int, int]:
 
 
 def graphs(
-    scene: TerminalScene, names: Sequence[str], width: int, height: int, look: Look, first: int = 0
+    scene: TerminalScene, names: Sequence[str], width: int, height: int, options: ViewOptions, first: int = 0
 ) -> list[Line]:
     """Return as many graphs as fit, filling the room."""
     known = [name for name in names if name in scene.curves]
@@ -78,16 +78,16 @@ def graphs(
         own = known[row * across : (row + 1) * across]
         tall = height * (row + 1) // rows - height * row // rows
         parts = [
-            curve_box(scene.curves[name], wide, tall, look, first + row * across + place)
+            curve_box(scene.curves[name], wide, tall, options, first + row * across + place)
             for place, (name, wide) in enumerate(zip(own, widths(width, len(own)), strict=True))
         ]
         lines += beside(parts)
     return lines
 
 
-def metrics_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
+def metrics_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return every chosen graph; those that do not fit come by scrolling."""
     across, rows = grid(width, height, len(scene.shown))
     page = across * rows
-    first = min(look.scroll * across, max(0, len(scene.shown) - page))
-    return graphs(scene, scene.shown[first : first + page], width, height, look, first)
+    first = min(options.scroll * across, max(0, len(scene.shown) - page))
+    return graphs(scene, scene.shown[first : first + page], width, height, options, first)

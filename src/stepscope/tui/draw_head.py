@@ -1,4 +1,4 @@
-"""The first two lines of every view, its progress, and the last line with the keys."""
+"""The title, the tabs, the progress bar, and the line of keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.tui.text import apart, fitted, length
 from stepscope.tui.theme import state_style
 
 if TYPE_CHECKING:
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalScene
 
@@ -42,10 +42,10 @@ def views(scene: TerminalScene) -> list[str]:
     return list(VIEWS) if scene.is_run else ["machine"]
 
 
-def title(scene: TerminalScene, look: Look, width: int) -> Line:
-    """Return who this is and how it stands."""
+def title(scene: TerminalScene, options: ViewOptions, width: int) -> Line:
+    """Return the title line: name, project, state and time."""
     clock = time.strftime("%H:%M:%S", time.localtime(scene.now))
-    end: Line = [*([("paused ", "warn")] if look.paused else []), (f"{clock} ", "dim")]
+    end: Line = [*([("paused ", "warn")] if options.paused else []), (f"{clock} ", "dim")]
     if not scene.is_run:
         return apart([(" stepscope ", "accent"), (plain(scene.title), "bold"), ("  this machine", "dim")], end, width)
     start: Line = [(" stepscope ", "accent"), (plain(scene.title, 80), "bold")]
@@ -62,7 +62,7 @@ def title(scene: TerminalScene, look: Look, width: int) -> Line:
 
 
 def silence(scene: TerminalScene) -> float | None:
-    """Return for how many seconds a run that should be alive has said nothing; None if that is usual."""
+    """Return how long a running run has been silent, in seconds; None if that is normal."""
     heard = scene.status.get("heard")
     if scene.state != "running" or heard is None:
         return None
@@ -70,15 +70,15 @@ def silence(scene: TerminalScene) -> float | None:
     return quiet if quiet > STALE_SECONDS else None
 
 
-def tabs(scene: TerminalScene, look: Look, width: int) -> tuple[Line, list[Hit]]:
-    """Return the names of the views, the present one marked, and where they can be clicked."""
+def tabs(scene: TerminalScene, options: ViewOptions, width: int) -> tuple[Line, list[Hit]]:
+    """Return the tabs, the current view marked, and where each can be clicked."""
     line: Line = [(" ", "")]
     hits = []
     for number, name in enumerate(views(scene), 1):
         text = f" {number} {VIEWS[name]} "
         if name == "alerts" and scene.firing():
             text = f" {number} {VIEWS[name]} {len(scene.firing())} "
-        style = "tab" if name == look.view else "bad" if name == "alerts" and scene.firing() else "dim"
+        style = "tab" if name == options.view else "bad" if name == "alerts" and scene.firing() else "dim"
         hits.append(Hit(1, length(line), width_of(text), 1, f"view {name}"))
         line.append((text, style))
     note = plain(scene.note) if scene.note else "reading the past …" if scene.loading else ""
@@ -87,7 +87,7 @@ def tabs(scene: TerminalScene, look: Look, width: int) -> tuple[Line, list[Hit]]
 
 
 def progress(scene: TerminalScene, width: int) -> Line:
-    """Return step, share, speed and time left on one line, with a bar that takes the room they leave."""
+    """Return step, share, speed and time left on one line, with a bar in the remaining room."""
     told, total, share = scene.status, scene.status.get("total_steps"), scene.status.get("progress")
     step = told.get("step")
     number = "-" if step is None else f"{step:,}".replace(",", " ")

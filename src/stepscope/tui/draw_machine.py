@@ -14,18 +14,18 @@ from stepscope.tui.text import left, meter, right, spark
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalNode, TerminalRank, TerminalScene
 
 FULL, NEARLY = 0.97, 0.9
-"""Shares of a memory or a disk from which on it is bad, and worth a warning."""
+"""Fill levels of memory or disk that are bad, and that deserve a warning."""
 HOT, WARM = 90.0, 80.0
-"""Temperatures in °C, likewise."""
+"""Temperatures in °C that are bad, and that deserve a warning."""
 IDLE = 0.3
-"""A GPU of a running training that is used less than this is worth a warning."""
+"""Utilization of a GPU in a running training below which a warning is shown."""
 WAITING = 0.2
-"""Share of the time that something waited (pressure, iowait) from which on it is worth a warning."""
+"""Share of time waiting (pressure, iowait) above which a warning is shown."""
 GAUGE = 12
 
 
@@ -35,7 +35,7 @@ def percent(share: float | None) -> str:
 
 
 def share_style(share: float | None) -> str:
-    """Return the colour of how full something is."""
+    """Return the style of a fill level."""
     if share is None:
         return "dim"
     return "bad" if share >= FULL else "warn" if share >= NEARLY else "good"
@@ -76,7 +76,7 @@ def _heat_and_power(card: Mapping[str, float], width: int) -> Line:
 
 
 def throttled(card: Mapping[str, float]) -> Line:
-    """Return a mark where the GPU is slowed down by its heat or its power."""
+    """Return a mark if the GPU is throttled by heat or power."""
     for key, value in card.items():
         if "throttle" in key and value and ("thermal" in key or "power" in key):
             return [(" slowed", "bad")]
@@ -151,14 +151,14 @@ def _rate(value: float | None) -> str:
     return left("-" if value is None else format_value(value, "bytes/second"), 11)
 
 
-def machine_lines(scene: TerminalScene, look: Look, width: int, rows: int) -> list[Line]:
-    """Return the machine in at most so many lines: GPUs as far as they fit, then processors, memory, traffic."""
+def machine_lines(scene: TerminalScene, options: ViewOptions, width: int, rows: int) -> list[Line]:
+    """Return the machine in at most `rows` lines: GPUs that fit, then processors, memory, traffic."""
     lines: list[Line] = []
     running = scene.state == "running"
     for number, (_, node) in enumerate(sorted(scene.nodes.items(), reverse=True)):
         if len(scene.nodes) > 1:
             lines.append([(f" {plain(node.name) or f'node {number}'}", "dim")])
-        cards = node.gpus(look.gpus)
+        cards = node.gpus(options.gpus)
         room = max(1, rows - len(lines) - 3)
         shown = list(cards.items())[: room if len(cards) <= room else room - 1]
         lines += [gpu_line(index, card, node, width, running=running) for index, card in shown]
@@ -170,16 +170,16 @@ def machine_lines(scene: TerminalScene, look: Look, width: int, rows: int) -> li
     return lines[:rows]
 
 
-def machine_rows(scene: TerminalScene, look: Look) -> int:
-    """Return how many lines the machine would like to have."""
-    cards = sum(len(node.gpus(look.gpus)) for node in scene.nodes.values())
+def machine_rows(scene: TerminalScene, options: ViewOptions) -> int:
+    """Return the number of lines that the machine needs."""
+    cards = sum(len(node.gpus(options.gpus)) for node in scene.nodes.values())
     return cards + 3 * len(scene.nodes) + (len(scene.nodes) if len(scene.nodes) > 1 else 0)
 
 
-def machine_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
-    """Return everything that is known of the machine: the lines, its cores, its courses, its processes."""
-    rows = machine_lines(scene, look, width - 2, 1000)
-    lines = box([("machine", "title")], rows[look.scroll :], width, min(len(rows) + 2, max(5, height // 2)))
+def machine_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
+    """Return the machine view: values, cores, history, processes."""
+    rows = machine_lines(scene, options, width - 2, 1000)
+    lines = box([("machine", "title")], rows[options.scroll :], width, min(len(rows) + 2, max(5, height // 2)))
     node = max(scene.nodes.items(), default=(0, None))[1]
     if node is None:
         return lines
@@ -198,7 +198,7 @@ def machine_view(scene: TerminalScene, width: int, height: int, look: Look) -> l
 
 
 def core_box(cores: Sequence[float], width: int) -> list[Line]:
-    """Return a cell for each processor, darker to brighter by its use."""
+    """Return one cell per processor, coloured by its use."""
     inner = width - 4
     rows: list[Line] = []
     each = max(2, min(9, inner // max(1, len(cores))))
@@ -224,11 +224,11 @@ COURSES = (
     ("disk", ("disk/read_bytes_per_second", "disk/write_bytes_per_second"), None),
     ("network", ("network/received_bytes_per_second", "network/sent_bytes_per_second"), None),
 )
-"""Courses of the machine's recent past: title, what is added up, and the top of the scale."""
+"""History charts of the machine: title, metrics that are summed, and the top of the scale."""
 
 
 def courses(node: TerminalNode, width: int, height: int) -> list[Line]:
-    """Return GPUs, processors, memory, disk and network over the last minutes, as areas."""
+    """Return GPUs, processors, memory, disk and network over the last minutes, as area charts."""
     wanted = list(COURSES)
     cards = [name for name in node.trends if name.startswith("gpu/") and name.endswith("/utilization_ratio")]
     if cards:
@@ -290,9 +290,9 @@ def process_box(ranks: Sequence[TerminalRank], width: int, height: int) -> list[
 
 
 def absent_box(node: TerminalNode, width: int, height: int) -> list[Line]:
-    """Return what this machine does not tell, and why."""
+    """Return the missing values of this machine, and why."""
     rows: list[Line] = [
         [(f" {cut(plain(what), 24):<24} ", ""), (cut(plain(why), width - 30), "dim")]
         for what, why in sorted(node.absent.items(), key=lambda item: not item[0].startswith("gpu"))
     ]
-    return box([("not known here", "title")], rows, width, min(height, len(rows) + 2))
+    return box([("not available", "title")], rows, width, min(height, len(rows) + 2))

@@ -1,4 +1,4 @@
-"""The first view of a run: progress, its most important graphs, the step, the machine, what is wrong."""
+"""The overview of a run: progress, main graphs, the step, the machine, alerts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepscope.tui.frame import beside, box, flowed, stacked
 from stepscope.tui.theme import phase_style, signs_of, state_style
 
 if TYPE_CHECKING:
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalScene
 
@@ -26,20 +26,20 @@ WIDE = 150
 """Columns from which on step and machine stand beside each other."""
 
 
-def overview(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
+def overview(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return the view."""
     lines: list[Line] = [progress(scene, width)]
     cause = scene.status.get("cause")
     if cause:
         lines.append([(f" {plain(end_words(scene.state, cause))}", state_style(scene.state, cause))])
     beneath = news_box(scene, width, 6 if height >= 45 else 5) if height >= TALL else _news_line(scene, width)
-    middle = _middle(scene, width, height - len(lines) - len(beneath), look)
+    middle = _middle(scene, width, height - len(lines) - len(beneath), options)
     room = height - len(lines) - len(beneath) - len(middle)
-    return [*lines, *graphs(scene, scene.shown, width, room, look), *middle, *beneath]
+    return [*lines, *graphs(scene, scene.shown, width, room, options), *middle, *beneath]
 
 
 def _news_line(scene: TerminalScene, width: int) -> list[Line]:
-    """Return the worst alert on one line, where there is no room for more; nothing if all is well."""
+    """Return the worst alert on one line; no line if there is none."""
     firing = scene.firing()
     if not firing:
         return []
@@ -47,16 +47,16 @@ def _news_line(scene: TerminalScene, width: int) -> list[Line]:
     return [[*alert_line(firing[0], scene.moment, width - len(more) - 1), (more, "dim")]]
 
 
-def _middle(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
+def _middle(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return the step and the machine."""
-    wanted = machine_rows(scene, look)
+    wanted = machine_rows(scene, options)
     rows = min(wanted, max(3, height - 6 - 4 - 2) if height < TALL else height // 3)
     if width >= WIDE and wanted:
         half = width // 3
         tall = max(rows, 3) + 2
         step = step_box(scene, half, tall, exact=True)
         machine = box(
-            [("machine", "title")], machine_lines(scene, look, width - half - 2, tall - 2), width - half, tall
+            [("machine", "title")], machine_lines(scene, options, width - half - 2, tall - 2), width - half, tall
         )
         return beside([step, machine]) if step else machine
     if height < 15:
@@ -64,11 +64,11 @@ def _middle(scene: TerminalScene, width: int, height: int, look: Look) -> list[L
     step = step_box(scene, width, 4 if height < TALL else 5)
     if not wanted:
         return step
-    return [*step, *box([("machine", "title")], machine_lines(scene, look, width - 2, rows), width, rows + 2)]
+    return [*step, *box([("machine", "title")], machine_lines(scene, options, width - 2, rows), width, rows + 2)]
 
 
 def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = False) -> list[Line]:
-    """Return the parts of the step as one bar, and what each takes."""
+    """Return the phases of a step as one bar, with their durations."""
     phases, seconds = scene.phases(), scene.step_seconds()
     if seconds is None:
         return []
@@ -95,7 +95,7 @@ def step_box(scene: TerminalScene, width: int, height: int, *, exact: bool = Fal
 
 
 def news_box(scene: TerminalScene, width: int, height: int) -> list[Line]:
-    """Return the alerts that are not over; where all is well, the verdict and what happened lately."""
+    """Return the open alerts; without alerts, the verdict and the latest events."""
     rows: list[Line] = [alert_line(row, scene.moment, width - 3) for row in scene.firing()]
     if not rows:
         rows = [[(" ✔ ", "good"), ("no alerts", "")]]
@@ -121,7 +121,7 @@ def alert_line(row: dict[str, Any], now: float, width: int) -> Line:
 
 
 def event_line(event: dict[str, Any], width: int) -> Line:
-    """Return something that happened on one line."""
+    """Return an event on one line."""
     when = event.get("time")
     clock = time.strftime("%H:%M:%S", time.localtime(when)) if isinstance(when, (int, float)) else "--:--:--"
     step = f"step {event['step']}  " if event.get("step") is not None else ""

@@ -1,4 +1,4 @@
-"""The ranks of a run: a heat map of their recent steps, and what each is doing."""
+"""The ranks of a run: a heat map of their recent steps, and a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepscope.tui.frame import box
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.text import Line
     from stepscope.views.terminal import TerminalRank, TerminalScene
 
@@ -43,7 +43,7 @@ def usual_step(ranks: Sequence[TerminalRank]) -> float:
     return every[len(every) // 2] if every else 0.0
 
 
-def ranks_view(scene: TerminalScene, width: int, height: int, look: Look) -> list[Line]:
+def ranks_view(scene: TerminalScene, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return the view: the map above, the table below."""
     ranks = [rank for _, rank in sorted(scene.ranks.items())]
     if not ranks:
@@ -51,11 +51,11 @@ def ranks_view(scene: TerminalScene, width: int, height: int, look: Look) -> lis
     usual = usual_step(ranks)
     table_rows = min(len(ranks) + 3, max(5, height // 2))
     upper = height - table_rows
-    lines = heat_box(ranks, usual, width, upper, look) if upper >= 4 else []
-    return [*lines, *table_box(ranks, usual, width, height - len(lines), look)]
+    lines = heat_box(ranks, usual, width, upper, options) if upper >= 4 else []
+    return [*lines, *table_box(ranks, usual, width, height - len(lines), options)]
 
 
-def heat_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, look: Look) -> list[Line]:
+def heat_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, options: ViewOptions) -> list[Line]:
     """Return a row for each rank and a column for each recent step; two ranks to a line where they are many."""
     inner, rows = width - 2, height - 2
     fold = len(ranks) > rows
@@ -67,7 +67,7 @@ def heat_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: in
             for at in range(0, len(ranks), 2)
         ]
     else:
-        body = [_row(rank, usual, inner) for rank in ranks[look.scroll :]]
+        body = [_row(rank, usual, inner) for rank in ranks[options.scroll :]]
     title: Line = [("step time of the ranks, recent steps", "title")]
     return box(title, body, width, min(height, len(body) + 2), LEGEND if width >= 90 else ())
 
@@ -83,7 +83,7 @@ def _row(rank: TerminalRank, usual: float, width: int) -> Line:
 
 
 def _pair(first: TerminalRank, second: TerminalRank | None, usual: float, width: int) -> Line:
-    """Return two ranks on one line, by half blocks."""
+    """Return two ranks on one line, with half blocks."""
     label = f" {first.rank:>5} "
     size = width - len(label) - 1
     upper, lower = list(first.steps)[-size:], list(second.steps)[-size:] if second else []
@@ -109,10 +109,10 @@ def _cells(ranks: Sequence[TerminalRank], usual: float, width: int, rows: int) -
 
 
 def lateness(ranks: Sequence[TerminalRank]) -> dict[int, tuple[float, float]]:
-    """Return of each rank the seconds of its own in a step and by how many it is behind the others' median.
+    """Return each rank's own seconds per step, and how far they are behind the median of the others.
 
-    Ranks that meet in every step end it together, so their step times are alike: who is late shows in what each does
-    before. Where that was not measured it is the step itself.
+    Ranks that synchronize in every step have equal step times; the late rank shows in the time before they meet. If
+    that was not measured, the whole step counts.
     """
     own = {rank.rank: rank.own_seconds for rank in ranks}
     if any(seconds is None for seconds in own.values()):
@@ -124,8 +124,8 @@ def lateness(ranks: Sequence[TerminalRank]) -> dict[int, tuple[float, float]]:
     }
 
 
-def table_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, look: Look) -> list[Line]:
-    """Return the ranks as a table, the one that the others wait for first."""
+def table_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: int, options: ViewOptions) -> list[Line]:
+    """Return the ranks as a table, the slowest first."""
     measured = all(rank.own_seconds is not None for rank in ranks)
     time = "own time" if measured else "step time"
     titles = f" {'rank':>5} {'state':<9} {'step':>9} {time:>10} {'against':>8} {'data':>6}"
@@ -133,7 +133,7 @@ def table_box(ranks: Sequence[TerminalRank], usual: float, width: int, height: i
     rows: list[Line] = [[(titles, "dim")]]
     late = lateness(ranks)
     order = sorted(ranks, key=lambda rank: -late.get(rank.rank, (0.0, 0.0))[0])
-    for rank in order[look.scroll : look.scroll + height - 3]:
+    for rank in order[options.scroll : options.scroll + height - 3]:
         mean, behind = late.get(rank.rank, (None, 0.0))
         ratio = "" if mean is None or not usual else format_change(behind / usual).removesuffix(" more")
         total = sum(sum(recent) for recent in rank.phases.values())

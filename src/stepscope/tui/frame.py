@@ -1,4 +1,4 @@
-"""Parts of a screen: boxes with a title in their border, parts beside each other, bars of several colours."""
+"""Layout of a screen: boxes with titles, boxes side by side, stacked bars."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Look:
-    """How a person looks at a scene."""
+class ViewOptions:
+    """How the scene is drawn: the view and its settings."""
 
     view: str = "overview"
     log: bool | None = None
-    """Whether curves are drawn on a logarithmic scale; None: where it fits."""
+    """Whether curves use a logarithmic scale; None: automatic."""
     gpus: tuple[int, ...] | None = None
-    """GPUs that are shown; None: all."""
+    """Indices of the shown GPUs; None: all."""
     scroll: int = 0
-    """Rows, or graphs, that are above the first shown."""
+    """Rows or graphs scrolled past."""
     chosen: int = 0
-    """Alert that is chosen."""
+    """Index of the selected alert."""
     paused: bool = False
     hint: str = ""
-    """Text of a line of its own above the keys; empty: there is no such line."""
+    """An extra line above the keys; empty: no line."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A part of the screen that can be clicked."""
+    """A clickable area of the screen."""
 
     y: int
     x: int
@@ -43,13 +43,13 @@ class Hit:
     action: str
 
     def at(self, x: int, y: int) -> bool:
-        """Say whether a place lies in it."""
+        """Return whether a point lies in it."""
         return self.x <= x < self.x + self.width and self.y <= y < self.y + self.height
 
 
 @dataclass
 class Frame:
-    """A drawn screen: lines of one width, and where it can be clicked."""
+    """A drawn screen: lines of equal width, and clickable areas."""
 
     lines: list[Line] = field(default_factory=list)
     hits: list[Hit] = field(default_factory=list)
@@ -67,7 +67,7 @@ def box(title: Sequence[Span], body: Sequence[Line], width: int, height: int, en
 
 
 def _border(title: Sequence[Span], end: Sequence[Span], inner: int) -> Line:
-    """Return the line of a border with a text at the left and one at the right, as far as they fit."""
+    """Return a border line with a text at the left and at the right, as far as they fit."""
     spare = inner - 4
     first = _cut_line(title, spare)
     line: Line = [("─ ", "border"), *first, (" ", "")] if first else []
@@ -92,7 +92,7 @@ def _cut_line(line: Sequence[Span], width: int) -> Line:
 
 
 def beside(parts: Sequence[Sequence[Line]], gap: int = 0) -> list[Line]:
-    """Return parts of equal height beside each other."""
+    """Return parts of equal height side by side."""
     between: Line = [(" " * gap, "")] if gap else []
     rows: list[Line] = []
     for lines in zip(*parts, strict=True):
@@ -115,7 +115,7 @@ def filled(lines: Sequence[Line], width: int, height: int) -> list[Line]:
 
 
 def stacked(parts: Sequence[tuple[float, str, str]], width: int) -> Line:
-    """Return one bar of several parts: (share, style, sign) each; together they fill it as far as they sum to 1."""
+    """Return one bar of several parts, each (share, style, character)."""
     line: Line = []
     done, at = 0.0, 0
     for share, style, sign in parts:
@@ -128,7 +128,7 @@ def stacked(parts: Sequence[tuple[float, str, str]], width: int) -> Line:
 
 
 def flowed(items: Sequence[Line], width: int, rows: int, gap: int = 3) -> list[Line]:
-    """Return items one after the other, on as many rows as they take, at most `rows`; what does not fit is left out."""
+    """Return items flowed over at most `rows` rows; items that do not fit are dropped."""
     lines: list[Line] = [[]]
     for item in items:
         need = length(item) + (gap if lines[-1] else 0)
@@ -142,5 +142,5 @@ def flowed(items: Sequence[Line], width: int, rows: int, gap: int = 3) -> list[L
 
 
 def heading(text: str, width: int, end: Sequence[Span] = ()) -> Line:
-    """Return a line that begins a part without a box."""
+    """Return the heading of a part without a box."""
     return apart([(text, "bold")], end, width)

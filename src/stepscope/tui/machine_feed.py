@@ -1,4 +1,4 @@
-"""Follow this machine alone, without a run."""
+"""Feed the dashboard with this machine, without a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Moment(Protocol):
-    """What a machine tells at one moment."""
+    """One sample of a machine."""
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -23,38 +23,38 @@ class Moment(Protocol):
 
     @property
     def events(self) -> Sequence[Mapping[str, object]]:
-        """What happened since the moment before."""
+        """Events since the previous sample."""
 
 
 class Machine(Protocol):
-    """The machine we are on, as `watcher.machine.Machine` has it."""
+    """A machine to sample: `watcher.machine.Machine`."""
 
     def look(self) -> Moment:
-        """Ask all sources."""
+        """Sample all sources."""
 
     def absent(self) -> dict[str, str]:
-        """Return what the machine does not tell, and why."""
+        """Return the values that are missing, with the reasons."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop the processes of the samplers."""
 
 
 class MachineFeed:
-    """A machine that is followed; `scene` is what it shows."""
+    """A machine on the dashboard; `scene` is the data to draw."""
 
     def __init__(self, machine: Machine, host: str, note: str = "", clock: Callable[[], float] = time.time) -> None:
-        """Look for the first time; rates come with the second."""
+        """Take the first sample; rates come with the second."""
         self._machine, self._clock = machine, clock
         self.scene = TerminalScene(host, is_run=False, note=note)
         self.scene.nodes[-1] = TerminalNode(host)
         self.poll()
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop the processes of the samplers."""
         self._machine.close()
 
     def wanted(self) -> Request | None:
-        """Return nothing: a machine has no past."""
+        """Return None: a machine has no stored past."""
         return None
 
     def show(self, names: list[str]) -> None:
@@ -74,7 +74,7 @@ class MachineFeed:
         self.scene.nodes[-1].reset()
 
     def poll(self) -> None:
-        """Ask the machine."""
+        """Sample the machine."""
         moment = self._machine.look()
         self.scene.now = self._clock()
         node = self.scene.nodes[-1]

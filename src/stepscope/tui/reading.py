@@ -1,4 +1,4 @@
-"""Read the past of a run in a process of its own, so that the dashboard never holds what reading takes.
+"""Read the past of a run in a separate process, so that the dashboard stays small.
 
 The answer is one NumPy archive (no pickle): "facts" is JSON, the rest are columns.
 """
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from stepscope.tui.request import Request
 
 POINTS = 512
-"""Buckets of a graph."""
+"""Buckets per graph."""
 MACHINE_SECONDS = 240
 """Seconds of the machine's past that are read."""
 STEPS = 64
 """Recent steps that are read of each rank."""
 GRAPHS = 8
 COUNTERS = frozenset(("epoch", "samples", "steps_total"))
-"""What only goes up says nothing as a graph."""
+"""Counters, which make no useful graph."""
 MOST_MACHINE_NAMES = 4000
 
 
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
 
 
 def answer(past: Past, request: Request) -> bytes:
-    """Return what is asked for as an archive."""
+    """Return the requested data as an archive."""
     from stepscope.store.curves import Ask, curves
     from stepscope.views.metric_list import metric_list
 
@@ -75,7 +75,7 @@ def first_names(metrics: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def about(past: Past) -> dict[str, Any]:
-    """Return what a run is, and what is known from its points."""
+    """Return facts about the run, and its pace."""
     from stepscope.store.layout import RunFolder
     from stepscope.store.states import read_nodes
     from stepscope.views.pace import pace_of

@@ -1,4 +1,4 @@
-"""What the dashboard asks of the process that reads a run, and how the answer is opened."""
+"""Requests of the dashboard to the process that reads a run, and its answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 MODULE = "stepscope.tui.reading"
 SECONDS = 120.0
-"""How long reading may take."""
+"""Longest time that reading may take, in seconds."""
 
 
 class Request(TypedDict):
-    """What is to be read."""
+    """A request for past data."""
 
     names: list[str]
-    """Metrics whose past is wanted; empty: those that are shown first."""
+    """Metrics to read; empty: those that are shown first."""
     everything: bool
-    """Whether also the recent steps and the machine are wanted."""
+    """Whether to read recent steps and the machine too."""
     diagnosis: bool
 
 
@@ -34,14 +34,14 @@ def request(names: list[str] | None = None, *, everything: bool = False, diagnos
 
 
 def command(path: Path, asked: Request) -> list[str]:
-    """Return the command that answers; never `-m` from the working directory, whose files may have our names."""
+    """Return the command that answers; never `-m`, because files of the working directory could shadow our modules."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = f"import sys; sys.path.insert(0, {root!r}); from {MODULE} import main; sys.exit(main(sys.argv[1:]))"
     return [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-c", code, str(path), json.dumps(asked)]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of the reading process: one thread is enough for it."""
+    """Return the environment of the reading process: one thread is enough."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Follow one run: its past by a reading process, what comes after by its tails, its state by its small files."""
+"""Feed the dashboard with one run: its past from a reading process, new points from its tails, its state from files."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 OWN, PHASE, PROCESS = "stepscope/", "phase/", "process/"
 STATUS_SECONDS = 1.0
-"""Between two looks at the small files."""
+"""Seconds between two reads of the small files."""
 EVENTS = 200
-"""Events that are kept for the screen."""
+"""Most events kept for the screen."""
 MOST_RANKS = 4096
 MOST_WAITING = 400_000
-"""Points that are kept while the past is being read."""
+"""Most points kept while the past is being read."""
 
 
 class RunFeed:
-    """A run that is followed; `scene` is what it shows."""
+    """A run on the dashboard; `scene` is the data to draw."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Begin at the present; the past comes with the answer to `wanted`.
+        """Start at the present; the past comes with the answer to `wanted`.
 
         Raises:
             StepscopeError: there is no run, or it cannot be read.
@@ -59,26 +59,26 @@ class RunFeed:
         self.scene.loading = True
         self._facts: dict[str, Any] = {}
         self._events = EventCount(self._folder)
-        self._told = -1
+        self._seen_events = -1
         self._due = 0.0
         self._follower = Follower(self._folder)
         self._sources: dict[str, str] = {}
         self._waiting: list[Points] | None = []
         self._wanted: Request | None = request(everything=True)
         self._pace = StepPace()
-        self._look_at_files(clock())
+        self._read_files(clock())
 
     def close(self) -> None:
         """Close the files that are followed."""
         self._follower.close()
 
     def wanted(self) -> Request | None:
-        """Return what is to be read now, once; None if nothing is."""
+        """Return the pending request once; None if there is none."""
         asked, self._wanted = self._wanted, None
         return asked
 
     def show(self, names: list[str]) -> None:
-        """Choose the metrics that have a graph; the past of new ones is read."""
+        """Choose the graphs; the past of new metrics is read."""
         self.scene.shown = list(names)
         new = [name for name in names if name not in self.scene.curves]
         for name in new:
@@ -89,11 +89,11 @@ class RunFeed:
             self._wanted = request(names=new)
 
     def ask_diagnosis(self) -> None:
-        """Have the run diagnosed."""
+        """Request a diagnosis."""
         self._wanted = request(names=self.scene.shown[:1], diagnosis=True)
 
     def reset(self) -> None:
-        """Forget the past of every graph; they begin anew with the next point."""
+        """Clear all graphs; they restart with the next point."""
         for curve in self.scene.curves.values():
             curve.history = History(self._step_width(curve.name))
         for node in self.scene.nodes.values():
@@ -103,23 +103,23 @@ class RunFeed:
             rank.phases.clear()
 
     def poll(self) -> None:
-        """Take in what has come."""
+        """Read new points."""
         now = self.scene.now = self._clock()
         new = self._follower.look()
         if len(new):
             if self._waiting is not None and sum(map(len, self._waiting)) < MOST_WAITING:
                 self._waiting.append(new)
-            self._take(new, self.scene.curves if self._waiting is None else {})
+            self._add(new, self.scene.curves if self._waiting is None else {})
             self._pace.take(new)
         if now >= self._due:
-            self._look_at_files(now)
+            self._read_files(now)
 
     def failed(self, why: str) -> None:
-        """Say that the past could not be read, and go on with what comes."""
+        """Report that the past cannot be read, and continue with new points."""
         self.scene.loading, self.scene.note, self._waiting = False, f"the past cannot be read: {why}", None
 
     def answered(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
-        """Take in the past."""
+        """Add the past."""
         self.scene.loading, self.scene.note = False, ""
         self.scene.diagnosis = facts.get("diagnosis", self.scene.diagnosis)
         for name, unit, source in facts["metrics"]:
@@ -131,10 +131,10 @@ class RunFeed:
         asked = set(facts["names"])
         for part in waiting:
             self._replay(part, asked, columns)
-        self._look_at_files(self._clock())
+        self._read_files(self._clock())
 
     def _begin(self, facts: dict[str, Any], columns: dict[str, Any]) -> None:
-        """Take in the first answer: what to show, the recent steps, the machine."""
+        """Add the first answer: graphs, recent steps, the machine."""
         self._facts = {key: facts[key] for key in ("recent_rate", "epoch", "total_steps")}
         self._facts["names"] = len(facts["metrics"])
         self._pace = StepPace(
@@ -149,10 +149,10 @@ class RunFeed:
         for prefix in ("recent", "machine"):
             if f"{prefix}_names" in columns:
                 past = _points(prefix, columns)
-                self._take(past.select(np.argsort(past.time, kind="stable")), {}, live=False)
+                self._add(past.select(np.argsort(past.time, kind="stable")), {}, live=False)
 
     def _fill(self, names: list[str], columns: dict[str, Any]) -> None:
-        """Build the histories of some metrics anew from an answer."""
+        """Rebuild the histories of some metrics from an answer."""
         points, codes = _points("points", columns), columns["blocks_names"].tolist()
         of_blocks = columns["blocks_name"]
         for name in names:
@@ -171,7 +171,7 @@ class RunFeed:
                 self.scene.last[name] = float(part.value[int(part.time.argmax())])
 
     def _replay(self, part: Points, names: set[str], columns: dict[str, Any]) -> None:
-        """Take in points of some metrics that came while their past was read, but for those that the past has."""
+        """Add the points that arrived while the past was read, except those already in it."""
         seen = _last_seen(columns)
         for name, own in by_name(part):
             curve = self.scene.curves.get(name)
@@ -183,8 +183,8 @@ class RunFeed:
                 own = own.select(own.seq > limit)  # noqa: PLW2901 - the rest is known
             self._grow(curve, own)
 
-    def _take(self, new: Points, curves: Mapping[str, TerminalCurve], *, live: bool = True) -> None:
-        """Take in points: newest values, recent steps, samples, and the histories of `curves`."""
+    def _add(self, new: Points, curves: Mapping[str, TerminalCurve], *, live: bool = True) -> None:
+        """Add points: newest values, recent steps, samples, and the histories of `curves`."""
         ordered = new if live else _by_name_order(new)
         for name, part in by_name(ordered):
             if name.startswith(OWN):
@@ -208,7 +208,7 @@ class RunFeed:
             curve.history.add(buckets, float(part.value[-1]))
 
     def _sample(self, name: str, part: Points) -> None:
-        """Take in samples of the machine, node by node; those of processes belong to their ranks."""
+        """Add samples of the machine per node; those of processes belong to their ranks."""
         for node in np.unique(part.rank).tolist():
             values = part.value[part.rank == node].tolist()
             rank, _, metric = name.removeprefix(PROCESS).partition("/")
@@ -238,8 +238,8 @@ class RunFeed:
             return TerminalRank(number)
         return self.scene.ranks.setdefault(number, TerminalRank(number))
 
-    def _look_at_files(self, now: float) -> None:
-        """Look at state, ranks, alerts and events."""
+    def _read_files(self, now: float) -> None:
+        """Read state, ranks, alerts and events."""
         self._due = now + STATUS_SECONDS
         scene = self.scene
         scene.now = now
@@ -254,14 +254,14 @@ class RunFeed:
             for number, state in node.ranks.items() if node.attempt == newest else ():
                 rank = self._rank(number)
                 rank.state, rank.node, rank.pid, rank.step = state.state, node.node, state.pid, state.step
-        if self._told != self._events.total:
-            self._told = self._events.total
+        if self._seen_events != self._events.total:
+            self._seen_events = self._events.total
             found, _ = read_events(self._folder)
             scene.alerts = alerts_of(found)
             scene.events = [_event(one) for one in found if one.get("kind") not in QUIET][-EVENTS:]
-            self._look_at_machines()
+            self._read_machines()
 
-    def _look_at_machines(self) -> None:
+    def _read_machines(self) -> None:
         machines, _ = read_machines(self._folder)
         for place, machine in enumerate(machines):
             node = self._node(-1 - place)

@@ -1,4 +1,4 @@
-"""Save what is shown: everything as JSON, the graphs as CSV."""
+"""Save the scene: everything as JSON, the graphs as CSV."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def save(scene: TerminalScene, folder: Path | None = None) -> list[Path]:
 
 
 def facts(scene: TerminalScene) -> dict[str, Any]:
-    """Return what is shown as plain data; what is not finite is null."""
+    """Return the scene as plain data; values that are not finite are null."""
     found: dict[str, Any] = strict(
         {
             "run": {"id": scene.id, "name": scene.title, "project": scene.project} if scene.is_run else None,

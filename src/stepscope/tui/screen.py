@@ -1,4 +1,4 @@
-"""A whole screen of any size, as plain data: pure in what is shown and how it is looked at."""
+"""Draw a whole screen of any size as plain data, from a scene and the view options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stepscope.tui.frame import Frame, filled
 from stepscope.tui.text import fitted
 
 if TYPE_CHECKING:
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.views.terminal import TerminalScene
 
 SMALLEST = (40, 10)
@@ -28,15 +28,15 @@ DRAWN = {
 }
 
 
-def draw(scene: TerminalScene, look: Look, width: int, height: int) -> Frame:
+def draw(scene: TerminalScene, options: ViewOptions, width: int, height: int) -> Frame:
     """Return the screen: exactly `height` lines of `width` columns."""
     if width < SMALLEST[0] or height < SMALLEST[1]:
         text = f"{SMALLEST[0]}x{SMALLEST[1]} needed"
-        return Frame(filled([title(scene, look, width), [(text, "warn")]], width, height))
-    line, hits = tabs(scene, look, width)
+        return Frame(filled([title(scene, options, width), [(text, "warn")]], width, height))
+    line, hits = tabs(scene, options, width)
     last, more = keys(scene, height - 1, width)
-    foot = [fitted([(f" {plain(look.hint)}", "info")], width), last] if look.hint else [last]
+    foot = [fitted([(f" {plain(options.hint)}", "info")], width), last] if options.hint else [last]
     tall = height - 2 - len(foot)
-    body = filled(DRAWN[look.view](scene, width, tall, look), width, tall)
-    lines = [fitted(title(scene, look, width), width), fitted(line, width), *body, *foot]
+    body = filled(DRAWN[options.view](scene, width, tall, options), width, tall)
+    lines = [fitted(title(scene, options, width), width), fitted(line, width), *body, *foot]
     return Frame(lines, [*hits, *more])

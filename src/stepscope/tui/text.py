@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Span = tuple[str, str]
-    """Text, and its style by name: see theme.py. The width of the text is its number of columns, as `width` says."""
+    """Text, and its style by name: see theme.py."""
     Line = list[Span]
 
 
 def left(text: str, width: int) -> str:
-    """Return the text at the left of so many columns."""
+    """Return the text left-aligned in `width` columns."""
     shown = cut(text, width)
     return shown + " " * (width - width_of(shown))
 
 
 def right(text: str, width: int) -> str:
-    """Return the text at the right of so many columns."""
+    """Return the text right-aligned in `width` columns."""
     shown = cut(text, width)
     return " " * (width - width_of(shown)) + shown
 
@@ -49,7 +49,7 @@ def fitted(line: Sequence[Span], width: int) -> Line:
 
 
 def apart(start: Sequence[Span], end: Sequence[Span], width: int) -> Line:
-    """Return a line with one part at the left and one at the right; the left one is cut where both do not fit."""
+    """Return a line with one part at the left and one at the right; the left part is cut if needed."""
     room = width - length(end)
     if room < 4:
         return fitted(start, width)
@@ -66,6 +66,6 @@ def meter(share: float | None, width: int, style: str) -> Line:
 
 
 def spark(levels: Sequence[float | None], width: int, top: float) -> str:
-    """Return one row of small bars from 0 to `top`, the newest at the right; a gap where there is none."""
+    """Return one row of small bars from 0 to `top`, the newest at the right; None leaves a gap."""
     shown = [" " if level is None or level != level else level_of(level / (top or 1.0)) for level in levels[-width:]]  # noqa: PLR0124 - NaN
     return "".join(shown).rjust(width)

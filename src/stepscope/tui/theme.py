@@ -1,4 +1,4 @@
-"""Styles by name, in the terminal's own sixteen colours: light and dark terminals look as their owners like."""
+"""Styles by name, in the terminal's own sixteen colours: they follow the user's light or dark theme."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def style_of(name: str) -> Style:
 
 
 def signs_of(names: Sequence[str], environ: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
-    """Return for each phase the sign that fills its part of a bar, and the one before its name.
+    """Return for each phase the character that fills its part of a bar, and the character before its name.
 
-    They are the same for all where colour tells phases apart, and differ where there is none (NO_COLOR).
+    They are the same for all phases with colour, and differ without it (NO_COLOR).
     """
     environ = os.environ if environ is None else environ
     if not environ.get("NO_COLOR"):

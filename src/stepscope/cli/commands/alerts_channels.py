@@ -1,4 +1,4 @@
-"""Try out whom alerts go to: whether channels would take a message, and one that they get."""
+"""Check rules and channels, and send a test message."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def alert_settings(config_file: str | None) -> dict[str, Any]:
-    """Return what was set of the alerts, by path.
+    """Return the alerting settings of the configuration, by path.
 
     Raises:
         UsageError: the configuration cannot be read.
@@ -34,7 +34,7 @@ def alert_settings(config_file: str | None) -> dict[str, Any]:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Say whether rules are right and channels would take a message."""
+    """Check that rules are valid and that channels accept messages."""
     from stepscope.alerts.rules.profiles import rules_of
     from stepscope.alerts.rules.rules_file import load_rules
 
@@ -93,7 +93,7 @@ def _lines(
         yield paint(plain(problem), "red")
     yield f"{len(rules)} rules"
     if not channels:
-        yield "no channel: alerts are kept in the run, and nobody is told; see docs/howto/notification.md"
+        yield "no channel: alerts are kept in the run, and no notification is sent; see docs/howto/notification.md"
     for row in found:
         if row["why"]:
             yield paint(f"{plain(row['channel'])}: {plain(row['why'])}", "red")
@@ -105,7 +105,7 @@ def _lines(
 
 
 def trial(options: argparse.Namespace) -> int:
-    """Send a test message over every channel, at once and once."""
+    """Send one test message over every channel now."""
     from stepscope.alerts.delivery.allowed_addresses import guard_this_process
     from stepscope.alerts.delivery.message import Message, MessageSubject, trial_event
     from stepscope.alerts.delivery.sender import deliver

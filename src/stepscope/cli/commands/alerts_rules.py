@@ -1,4 +1,4 @@
-"""The rules for people: which apply, what they would have found in old runs, and what thresholds those suggest."""
+"""Print the rules that apply, backtest rules on old runs, and suggest thresholds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _table(facts: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterato
 
 
 def _when(rule: dict[str, Any]) -> str:
-    """Return the condition of a rule in one line."""
+    """Return the condition of a rule on one line."""
     if rule.get("when"):
         return plain(rule["when"])
     if rule.get("detect"):
@@ -121,7 +121,7 @@ def sources(arguments: Iterable[str], root: str | None) -> Iterator[tuple[str, A
 
 
 def _told(found: Iterator[tuple[str, Any]], advance: Advance) -> Iterator[tuple[str, Any]]:
-    """Return the same runs; each is told when it is begun, and when the next one is asked for."""
+    """Yield the same runs, and report progress at the start of each and when the next is requested."""
     for label, run in found:
         advance(0, plain(label, 40))
         yield label, run
@@ -129,7 +129,7 @@ def _told(found: Iterator[tuple[str, Any]], advance: Advance) -> Iterator[tuple[
 
 
 def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
-    """Yield what rules would have found: each run, then each rule that spoke."""
+    """Yield the result of a backtest: each run, then each rule that fired."""
     shape = [Column("run", narrowest=16), Column("steps", right=True), Column("points", right=True)]
     shape += [Column("alerts", right=True), Column("missed", right=True), Column("first", narrowest=20)]
     rows: list[list[Cell | str]] = []

@@ -1,4 +1,4 @@
-"""The alerts of one run for people: what fires, what fired, and answers to it."""
+"""Print firing and past alerts of a run, acknowledge alerts, and mute rules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIVE = ("running", "stalled")
 
 
 def listed(options: argparse.Namespace) -> int:
-    """Print what fires."""
+    """Print the firing alerts."""
     past = open_run(options.run, options.dir)
     rows = alerts_of(past.events("alert"))
     shown = rows if options.all else [row for row in rows if row["state"] in ACTIVE]
@@ -95,14 +95,14 @@ def _row(row: dict[str, Any]) -> list[Cell | str]:
 
 
 def _delivery(row: dict[str, Any], paint: Paint) -> str:
-    """Return how telling people went, on one line."""
+    """Return the state of the notifications on one line."""
     name, why = plain(row["channel"]), plain(row["why"])
     if row["state"] == "dead":
         return paint(f"{name}: {format_count(row['dead'])} alerts were given up: {why}", "red")
     if row["state"] == "failing":
         return paint(f"{name}: {format_count(row['waiting'])} alerts wait: {why}", "yellow")
     waiting = f", {format_count(row['waiting'])} wait" if row["waiting"] else ""
-    return paint(f"{name}: {format_count(row['sent'])} alerts told{waiting}", "dim")
+    return paint(f"{name}: {format_count(row['sent'])} notifications sent{waiting}", "dim")
 
 
 def _history(rows: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _history(rows: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterat
 
 
 def acknowledge(options: argparse.Namespace) -> int:
-    """Say that somebody cares for an alert."""
+    """Acknowledge an alert."""
     past = open_run(options.run, options.dir)
     rows = [row for row in alerts_of(past.events("alert")) if options.alert in {row["alert"], row["rule"]}]
     active = [row for row in rows if row["state"] in ACTIVE]
@@ -140,7 +140,7 @@ def _all_answered(past: Past, active: Sequence[dict[str, Any]]) -> bool:
 
 
 def write_answer(past: Past, active: Sequence[dict[str, Any]], by: str) -> None:
-    """Write that alerts of a run that is over are cared for: into a file of its own, as no watcher is left to do it."""
+    """Acknowledge alerts of a run that has ended, in a separate file, because it has no watcher any more."""
     now = round(time.time() * 1e6)
     lines = []
     for row in active:
@@ -154,11 +154,11 @@ def write_answer(past: Past, active: Sequence[dict[str, Any]], by: str) -> None:
 
 
 def silence(options: argparse.Namespace) -> int:
-    """Tell nobody of a rule for a while, or again."""
+    """Mute a rule for a while, or unmute it."""
     past = open_run(options.run, options.dir)
     what = f"silence {options.rule!r}"
     if past.state not in LIVE:
-        raise StepscopeError(what, f"the run is {past.state}", "it tells nobody of anything any more")
+        raise StepscopeError(what, f"the run is {past.state}", "it sends no notifications any more")
     do = "unsilence" if options.lift else "silence"
     by = options.by or getpass.getuser()
     request = ask(past.path, {"do": do, "rule": options.rule, "seconds": options.span, "by": by})
@@ -173,7 +173,7 @@ def _await(past: Past, what: str, is_done: Callable[[], bool], seconds: float = 
         if time.monotonic() > end:
             cause = f"no watcher of run {past.id} has answered within {seconds:.0f} s"
             raise StepscopeError(
-                what, cause, f"it is asked for {LASTS / 60:.0f} min: see `stepscope alerts list` later"
+                what, cause, f"the request stays for {LASTS / 60:.0f} min: run `stepscope alerts list` later"
             )
         time.sleep(0.1)
 

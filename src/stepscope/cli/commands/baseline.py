@@ -1,8 +1,8 @@
-"""Keep what runs normally do, to compare later runs with: save a baseline, show it, or list all.
+"""Save the normal behaviour of runs as a baseline, to compare later runs with it; show or list baselines.
 
-A baseline is one file: the curves and surroundings of its runs, and the normal range of each quantity, where the next
-run lies with 95 % confidence if nothing has changed. It is kept beside the runs, or where --output says, for instance
-in a repository for its checks. Several repeats make it worth more than one run.
+A baseline is one file with the curves and environments of its runs and the normal range of each quantity, in which the
+next run lies with 95 % confidence if nothing has changed. It is stored with the runs, or at --output, for instance in a
+repository for its CI. Several repeats make a better baseline than one run.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    save = actions.add_parser("save", help="keep runs as a baseline")
+    save = actions.add_parser("save", help="save runs as a baseline")
     save.add_argument("name", metavar="NAME", help="name of the baseline")
-    save.add_argument("runs", metavar="RUN", nargs="+", help="runs of one program, as `stepscope compare` takes them")
+    save.add_argument("runs", metavar="RUN", nargs="+", help="runs of one program, as in `stepscope compare`")
     save.add_argument("--force", action="store_true", help="replace a baseline of that name")
     add_output(save)
     add_quiet(save)
     show = actions.add_parser("show", help="show a baseline, or list all")
-    show.add_argument("name", metavar="NAME", nargs="?", help="its name or file; all are listed without")
+    show.add_argument("name", metavar="NAME", nargs="?", help="name or file of a baseline (default: list all)")
     for own in (save, show):
         add_root(own)
         add_json(own)
@@ -89,7 +89,7 @@ def _show(options: argparse.Namespace) -> int:
     path = find_baseline(options.name, options.dir)
     if path is None:
         what = f"show baseline {options.name!r}"
-        raise StepscopeError(what, "there is none of that name", "see `stepscope baseline show`, or save one")
+        raise StepscopeError(what, "there is no baseline of that name", "see `stepscope baseline show`, or save one")
     group = read_baseline(path)
     found = [item.facts() for item in ranges(group)]
     reached = [aim.facts() for aim in aims(group, targets())]
@@ -124,7 +124,7 @@ def range_lines(found: Sequence[dict[str, Any]], width: int, paint: Paint) -> It
     if rows:
         yield from table(shape, rows, width, paint, 2)
     else:
-        yield "  no quantity that all of them have"
+        yield "  no quantity common to all runs"
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What `doctor` looks at: each check returns findings, as plain data, and changes nothing."""
+"""The checks of `doctor`: each yields findings and changes nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NETWORK = {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "f
 MOST_ROOTS = 10
 """Folders of runs that are listed."""
 SPARE = 256 << 20
-"""Bytes of free space below which a run may not fit."""
+"""Free bytes below which a warning is shown."""
 _FLOCK = struct.Struct("hhqqi4x")
 """struct flock of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -58,7 +58,7 @@ class Finding:
 
 
 def python(environ: Mapping[str, str], version: tuple[int, ...] = sys.version_info[:3]) -> Iterator[Finding]:
-    """Look at the interpreter."""
+    """Check the interpreter."""
     text = f"{'.'.join(map(str, version))} {sys.implementation.name}, {sys.executable or 'unknown path'}"
     yield Finding("python", OK, text)
     if environ.get("PYTHONDONTWRITEBYTECODE"):
@@ -67,33 +67,33 @@ def python(environ: Mapping[str, str], version: tuple[int, ...] = sys.version_in
     try:
         interpreter()
     except SpawnError as error:
-        cause = f"no watcher can be started ({error}): a thread of the trainer writes the run"
+        cause = f"no watcher can be started ({error}): a thread of the trainer records the run"
         yield Finding("python", NOTE, cause, "use a plain Python interpreter")
 
 
 def hot_path() -> Iterator[Finding]:
-    """Look whether the hot path in C is there."""
+    """Check whether the hot path in C is built."""
     if native.available() is not None:
-        yield Finding("recorder", OK, "what a training step calls runs in C")
+        yield Finding("recorder", OK, "the recorder's hot path runs in C")
     elif os.environ.get(native.PURE):
-        yield Finding("recorder", OFF, f"what a training step calls runs in Python: {native.PURE} is set")
+        yield Finding("recorder", OFF, f"the recorder's hot path runs in Python: {native.PURE} is set")
     else:
-        cause = "what a training step calls runs in Python, about ten times slower: its part in C was not built"
+        cause = "the recorder's hot path runs in Python, about ten times slower: its C part is not built"
         yield Finding("recorder", NOTE, cause, "install a C compiler and Python's headers, then stepscope again")
 
 
 def platform(name: str = sys.platform) -> Iterator[Finding]:
-    """Look at the operating system."""
+    """Check the operating system."""
     facts = os.uname()
     text = f"{facts.sysname} {facts.release} {facts.machine}"
     if name.startswith("linux"):
         yield Finding("platform", OK, text)
     else:
-        yield Finding("platform", NOTE, f"{text}: tested on Linux only", "expect rough edges, and tell us")
+        yield Finding("platform", NOTE, f"{text}: tested on Linux only", "expect problems, and report them")
 
 
 def packages() -> Iterator[Finding]:
-    """Look for what we need, without importing it, and for torch."""
+    """Check the packages we need, without importing them, and torch."""
     found = []
     for name, loss in DEPENDENCIES.items():
         version = _version(name)
@@ -104,7 +104,7 @@ def packages() -> Iterator[Finding]:
     if found:
         yield Finding("packages", OK, ", ".join(found))
     torch = _version("torch")
-    yield Finding("torch", OK, torch) if torch else Finding("torch", OFF, "not installed; nothing here needs it")
+    yield Finding("torch", OK, torch) if torch else Finding("torch", OFF, "not installed; it is optional")
 
 
 def _version(name: str) -> str | None:
@@ -115,11 +115,11 @@ def _version(name: str) -> str | None:
 
 
 def configuration(config: Config, files: list[Path], error: str | None) -> Iterator[Finding]:
-    """Look at the configuration files and what is in them."""
+    """Check the configuration files."""
     names = ", ".join(str(path) for path in files)
-    yield Finding("configuration", OK, names) if files else Finding("configuration", OFF, "no file; the defaults hold")
+    yield Finding("configuration", OK, names) if files else Finding("configuration", OFF, "no file; the defaults apply")
     if error is not None:
-        yield Finding("configuration", NOTE, error, "until then the valid settings hold, the others do not")
+        yield Finding("configuration", NOTE, error, "until then only the valid settings apply")
     for notice in config.notices:
         if notice != error:
             yield Finding("configuration", NOTE, notice)
@@ -129,7 +129,7 @@ def configuration(config: Config, files: list[Path], error: str | None) -> Itera
 
 
 def runs_root(root: Path, mounts: str = "/proc/self/mounts") -> Iterator[Finding]:
-    """Look at the folder of the runs: whether it can be written, and how much space there is."""
+    """Check that the folder of the runs is writable, and its free space."""
     place = next((folder for folder in (root, *root.parents) if folder.exists()), Path("/"))
     made = "" if place == root else " (made at the first run)"
     problem = _write_problem(place, 4096)
@@ -141,23 +141,23 @@ def runs_root(root: Path, mounts: str = "/proc/self/mounts") -> Iterator[Finding
     kind = file_system(place, mounts)
     yield Finding("runs", OK, f"{text}, on {kind}" if kind in NETWORK else text)
     if free < SPARE:
-        yield Finding("runs", NOTE, "there is little space left", "free some; `stepscope gc` removes old runs")
+        yield Finding("runs", NOTE, "little space is left", "free some; `stepscope gc` removes old runs")
 
 
 def known_roots(roots: Sequence[KnownRoot]) -> Iterator[Finding]:
-    """Say in which folders this user has recorded runs."""
+    """List the folders in which this user has recorded runs."""
     shown = roots[:MOST_ROOTS]
     there = reachable([root.path for root in shown])
     for root in shown:
         when = time.strftime("%Y-%m-%d", time.localtime(root.used))
-        away = "" if root.path in there else ", which is not there now"
+        away = "" if root.path in there else ", which is missing now"
         yield Finding("known runs", OK, f"{root.path}, last used on {when}{away}")
     if len(roots) > len(shown):
         yield Finding("known runs", OK, f"and {len(roots) - len(shown)} more folders")
 
 
 def _write_problem(folder: Path, size: int) -> str | None:
-    """Try to reserve a file that has no name; return what the system says against it."""
+    """Try to reserve an unnamed file; return the error, if any."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             if hasattr(os, "posix_fallocate"):
@@ -174,7 +174,7 @@ def _space(folder: Path) -> tuple[int, int]:
 
 
 def file_system(path: Path, mounts: str = "/proc/self/mounts") -> str:
-    """Return the type of the file system that holds `path`; empty where the system does not say."""
+    """Return the type of the file system that holds `path`; empty if unknown."""
     best, kind = "", ""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -190,11 +190,11 @@ def file_system(path: Path, mounts: str = "/proc/self/mounts") -> str:
 
 
 def ring_place(places: Places, size: int, *, wanted: bool = True) -> Iterator[Finding]:
-    """Say where a ring of `size` bytes would go, and why; `wanted` is recorder.memory_map."""
+    """Report where a ring of `size` bytes would go, and why; `wanted` is recorder.memory_map."""
     kind = file_system(places.disk)
     local = Finding("runtime", OK, f"{places.disk}, {format_value(_space(places.disk)[1], 'bytes')} free")
     if kind in NETWORK:
-        text = f"{places.disk} is on {kind}: locks and rings want local storage"
+        text = f"{places.disk} is on {kind}: locks and rings need local storage"
         local = Finding("runtime", NOTE, text, "set STEPSCOPE_RUNTIME_DIR to a local folder")
     yield local
     chosen = choose_root(places, size) if wanted else places.disk
@@ -211,7 +211,7 @@ def ring_place(places: Places, size: int, *, wanted: bool = True) -> Iterator[Fi
 def _shared_memory(places: Places, size: int, chosen: Path, wanted: bool) -> Finding:  # noqa: FBT001 - private
     topic = "shared memory"
     if places.shared is None:
-        return Finding(topic, OFF, "there is none for us: rings go to a reserved file on local disk")
+        return Finding(topic, OFF, "not available: rings go to a file on local disk")
     total, free = _space(places.shared)
     ours = sum(path.stat().st_size for path in places.shared.glob(f"*/*{RING_SUFFIX}"))
     text = f"{format_value(total, 'bytes')}, {format_value(free, 'bytes')} free, {format_value(ours, 'bytes')} ours"
@@ -219,27 +219,27 @@ def _shared_memory(places: Places, size: int, chosen: Path, wanted: bool) -> Fin
         return Finding(topic, OFF, f"{text}; recorder.memory_map is false: rings go to local disk")
     if chosen == places.shared:
         return Finding(topic, OK, f"{text}; a ring of {format_value(size, 'bytes')} goes there")
-    limit = "1/16 of all" if ours + size > total / 16 else "1/8 of what is free"
-    cause = f"{text}; with one more our rings would take more than {limit}, so it goes to local disk"
-    return Finding(topic, NOTE, cause, "nothing is lost by that; in Docker --shm-size=1g makes room")
+    limit = "1/16 of all memory" if ours + size > total / 16 else "1/8 of the free memory"
+    cause = f"{text}; one more ring would take more than {limit}, so it goes to local disk"
+    return Finding(topic, NOTE, cause, "no data is lost; in Docker, --shm-size=1g makes room")
 
 
 def surroundings(environ: Mapping[str, str], root: str = "/", pid: int | None = None) -> Iterator[Finding]:
-    """Look at container, control group and process id: who is left to speak when the trainer dies."""
+    """Check container, control group and process id: whether the watcher survives the trainer."""
     kind = run_description.container(environ, root)
     limit = run_description.memory(root)["limit_bytes"]
     bound = f", memory limit {format_value(limit, 'bytes')}" if limit else ""
     yield Finding("container", OK, f"{kind}{bound}") if kind else Finding("container", OFF, f"none{bound}")
     if (os.getpid() if pid is None else pid) == 1:
-        cause = "a process started like this one is PID 1: when it dies its container goes, and the watcher with it"
+        cause = "a process started like this one is PID 1: when it dies, its container and the watcher end too"
         yield Finding("container", NOTE, cause, "start it under an init: docker run --init, or sh -c")
     if _kills_together(root):
         cause = "memory.oom.group is set: an out-of-memory kill takes trainer and watcher together"
-        yield Finding("container", NOTE, cause, "the end of such a run is inferred by the next reader")
+        yield Finding("container", NOTE, cause, "the next reader infers the end of the run")
 
 
 def _kills_together(root: str) -> bool:
-    """Say whether the control group of this process is killed as one."""
+    """Return whether the control group of this process is killed as a whole."""
     try:
         own = Path(root, "proc/self/cgroup").read_text(encoding="ascii", errors="replace")
         place = next((line[3:] for line in own.splitlines() if line.startswith("0::")), "/")
@@ -252,7 +252,7 @@ def _kills_together(root: str) -> bool:
 
 
 def launcher(environ: Mapping[str, str], project: str = "default") -> Iterator[Finding]:
-    """Say which run and rank a process started here would be."""
+    """Report which run and rank a process started here would be."""
     try:
         found = identify(environ, project=project, now=time.time(), token="xxxx", parent=Process.current())  # noqa: S106
     except UsageError as error:
@@ -266,7 +266,7 @@ def launcher(environ: Mapping[str, str], project: str = "default") -> Iterator[F
 
 @dataclass(frozen=True)
 class LiveRing:
-    """A ring, and which of its two ends somebody holds."""
+    """A ring, and which of its two ends are held by a process."""
 
     path: Path
     run: str
@@ -277,7 +277,7 @@ class LiveRing:
 
 
 def rings(places: Places) -> Iterator[LiveRing | str]:
-    """Yield the rings of this user, or why one cannot be read; takes no lock, so it disturbs nobody."""
+    """Yield the rings of this user, or why one cannot be read; takes no locks."""
     for path in places.rings():
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -298,32 +298,32 @@ def rings(places: Places) -> Iterator[LiveRing | str]:
 
 
 def is_locked(descriptor: int, byte: int) -> bool:
-    """Say whether another process holds the lock on a byte, by asking and not by trying."""
+    """Return whether another process holds the lock on a byte, without taking it."""
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
     return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 def recording(places: Places, salvaged: int, notes: list[str]) -> Iterator[Finding]:
-    """Say what is being recorded on this machine, what was salvaged, and what nobody watches."""
+    """Report live recordings on this machine, recovered rings, and rings without a watcher."""
     found = list(rings(places))
     live = [item for item in found if isinstance(item, LiveRing) and item.trainer]
     if salvaged:
-        yield Finding("rings", OK, f"rows of dead processes brought home: {salvaged} rings")
+        yield Finding("rings", OK, f"recovered the data of crashed processes: {salvaged} rings")
     watched = sum(item.consumer for item in live)
     runs = len({item.run for item in live})
     text = f"being recorded here now: runs {runs}, processes {len(live)}, of these watched {watched}"
-    yield Finding("rings", OK, text) if live else Finding("rings", OFF, "nothing is recorded here at this moment")
+    yield Finding("rings", OK, text) if live else Finding("rings", OFF, "nothing is being recorded here")
     for item in live:
         if not item.consumer:
-            text = f"nobody drains rank {item.rank} of {item.run} (pid {item.pid})"
+            text = f"rank {item.rank} of {item.run} (pid {item.pid}) has no watcher"
             yield Finding("rings", NOTE, text, "its rows wait in memory; its next log() after 10 s starts a watcher")
     for problem in [*notes, *(item for item in found if isinstance(item, str))]:
         yield Finding("rings", NOTE, problem)
 
 
 def machine(gpus: Gpus, absent: Mapping[str, str]) -> Iterator[Finding]:
-    """Look at the GPUs, and at what else of the machine cannot be sampled and why."""
+    """Check the GPUs, and list the values of the machine that cannot be sampled, with the reasons."""
     for device in gpus.devices:
         size = format_value(device.memory_total_bytes, "bytes") if device.memory_total_bytes else "memory unknown"
         yield Finding("gpu", OK, f"{device.index}: {device.name}, {size}")

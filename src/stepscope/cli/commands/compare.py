@@ -1,13 +1,13 @@
-"""Compare runs, with intervals that know their noise, and gates that stop a regression.
+"""Compare runs with confidence intervals, and fail on regressions with gates.
 
-A and B are each a run, several repeats of one program, or a saved baseline: a run's folder, id, start of an id or
-'latest'; a folder that holds runs, the name of a project; a file or folder of another tool (tfevents, .wandb,
-trainer_state.json, CSV, JSON lines, logs); the name of a baseline; a pattern in quotes; or several of these with commas
-between. Further groups are each compared with A.
+A and B are each a run, several repeats of one program, or a saved baseline: a run's folder, id, prefix of an id or
+'latest'; a folder of runs, the name of a project; a file or folder of another tool (tfevents, .wandb,
+trainer_state.json, CSV, JSON lines, logs); the name of a baseline; a pattern in quotes; or several of these separated
+by commas. Each further group is compared with A.
 
-The interval of a difference knows that steps have much in common and that equal runs differ: the more repeats, the
-narrower. A gate fails, with exit code 3, if B is worse for certain and the given rise cannot be ruled out; where the
-runs cannot tell, it passes as undecided (with --strict it does not) and says how many runs would tell.
+The intervals account for correlated steps and for the noise between equal runs: more repeats make them narrower. A
+gate fails, with exit code 3, if B is certainly worse and the given rise cannot be ruled out. If the runs do not decide,
+the gate passes as undecided (with --strict it fails) and reports how many runs would decide it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ TARGETS = "targets"
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("a", metavar="A", help="what the others are measured against")
-    parser.add_argument("b", metavar="B", nargs="+", help="what is measured")
+    parser.add_argument("a", metavar="A", help="the reference")
+    parser.add_argument("b", metavar="B", nargs="+", help="the measured runs")
     add_root(parser)
     gate = (
         "metric, and how much worse it may get: 'step_seconds +3%%', 'loss@1000 +1%%', 'accuracy@60s -2%%', 'targets'"
@@ -77,7 +77,7 @@ def _share(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare, print, and say by the exit code whether the gates are passed."""
+    """Compare and print; the exit code says whether the gates passed."""
     gates, asked = _gates(options.gate), _specs(options.metric)
     from stepscope.analysis.compare.comparison import compare
     from stepscope.cli.named_run import say
@@ -208,7 +208,7 @@ def _table(comparison: Comparison, width: int, paint: Paint) -> Iterator[str]:
 
 
 def _repeats(item: Compared, comparison: Comparison) -> bool:
-    """Say whether a quantity only repeats another: the plain mean, where the typical step is the mean."""
+    """Return whether a quantity repeats another: the plain mean, where the typical step is the mean."""
     typical = comparison.quantity("step_seconds")
     return item.quantity == "step_seconds/mean" and typical is not None and typical.found == item.found
 

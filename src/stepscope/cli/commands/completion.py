@@ -1,7 +1,7 @@
-"""Print the script that completes commands, options, their values and runs in bash, zsh or fish.
+"""Print a script that completes commands, options, values and runs in bash, zsh or fish.
 
-The script is made of the very parser that reads the arguments, so it knows every command and option there is. Ids and
-names of runs are looked up when they are asked for; a word that begins no id but a name gives the ids of that name.
+The script is generated from the argument parser, so it knows every command and option. Ids of runs are looked up while
+you type; a prefix of a name completes to the ids of runs with that name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 SHELLS = ("bash", "zsh", "fish")
 MOST = 200
-"""Runs that are offered."""
+"""Most runs that are offered."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("shell", metavar="SHELL", nargs="?", choices=SHELLS, help=f"one of {', '.join(SHELLS)}")
-    parser.add_argument("--runs", metavar="START", help="print the runs that begin so, with their names, and end")
+    parser.add_argument("--runs", metavar="START", help="print the runs with this prefix and their names")
     add_root(parser)
 
 
@@ -45,9 +45,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def matching(start: str, root: str | None) -> list[tuple[str, str]]:
-    """Return ids of runs that begin so and their names, newest first; if there is none, of those whose name does.
+    """Return ids and names of runs whose id, else whose name, starts with `start`; newest first.
 
-    Reads no more than the names of folders and, of few runs, one small file each.
+    Reads only folder names and, for a few runs, one small file each.
     """
     from stepscope.store.catalog import LATEST, run_folders, runs_root
 

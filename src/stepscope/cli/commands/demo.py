@@ -39,10 +39,10 @@ QUERY = "SELECT name, sum(value) AS s FROM points WHERE run = 'RUN' AND name LIK
 PROGRAM = "stepscope.cli.demo.training"
 POLL_SECONDS = 0.5
 END_SECONDS = 5.0
-"""How long the watcher may take to write down the end of the training."""
+"""Longest wait for the watcher to record the end of the training."""
 MOST_STEPS = 10_000_000
 STOP_SECONDS = 5.0
-"""How long the training may take to stop when asked; after that it is killed."""
+"""Longest wait for the training to stop; then it is killed."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +50,17 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     steps = whole(1, MOST_STEPS)
     parser.add_argument("--steps", type=steps, default=STEPS, metavar="N", help="steps to train (default: %(default)s)")
     parser.add_argument(
-        "--seed", type=whole(0), default=1, metavar="S", help="same seed, same loss (default: %(default)s)"
+        "--seed",
+        type=whole(0),
+        default=1,
+        metavar="S",
+        help="random seed; the same seed gives the same loss (default: %(default)s)",
     )
-    help_speed = "divide the sleeps that set the pace by this (default: %(default)s, about a minute)"
+    help_speed = "speed factor (default: %(default)s, about a minute)"
     parser.add_argument("--speed", type=_speed, default=1.0, metavar="X", help=help_speed)
     parser.add_argument("--project", default="demo", help="project to record into (default: %(default)s)")
     add_root(parser)
-    page = "port of the page that is served meanwhile; 0: any free one (default: 8080 or the next free one)"
+    page = "port of the page; 0: any free port (default: 8080 or the next free port)"
     parser.add_argument("--port", type=port, metavar="PORT", help=page)
     parser.add_argument("--no-page", action="store_true", help="do not serve the page")
     # A compatible spelling of the same option.
@@ -101,10 +105,10 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def served(past: Past, port: int | None) -> Iterator[str | None]:
-    """Serve the page of the run's folder meanwhile; gives its address, or None where that is not possible.
+    """Serve the page of the run's folder, and yield its address.
 
     Raises:
-        StepscopeError: the port that was asked for is taken.
+        StepscopeError: the requested port is taken.
     """
     from stepscope.session.page import free_port
     from stepscope.web.server import Options, Server
@@ -121,11 +125,11 @@ def served(past: Past, port: int | None) -> Iterator[str | None]:
 def _show(past: Past, child: Child, address: str | None) -> int:
     """Show the run in the dashboard until it is left; return the exit code. Leaving it stops the training."""
     from stepscope.tui.app import TopApp
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.run_feed import RunFeed
 
     hint = "" if address is None else address.partition("#")[0]
-    app = TopApp(RunFeed(past.path), POLL_SECONDS, Look(hint=hint))
+    app = TopApp(RunFeed(past.path), POLL_SECONDS, ViewOptions(hint=hint))
     app.run()
     child.stop()
     _await_end(past)
@@ -173,7 +177,7 @@ def _summarize(past: Past, root: str | None) -> None:
     for label, text in [*summary(*_read(past)), ("run", str(past.path))]:
         print(f" {paint(label.ljust(10), 'dim')} {text}")
     print()
-    print(paint(" Look further:", "bold"))
+    print(paint(" Next:", "bold"))
     place = "" if root is None else f" --dir {shlex.quote(root)}"
     query = QUERY.replace("RUN", past.id)
     program = typed()
@@ -185,10 +189,10 @@ def _summarize(past: Past, root: str | None) -> None:
 
 
 class Child:
-    """The training's process; a context manager that leaves none behind."""
+    """The training process; a context manager that stops it at the end."""
 
     def __init__(self, settings: Settings) -> None:
-        """Start it, in a session of its own: Ctrl-C reaches us, and we stop it.
+        """Start the training in its own session, so that Ctrl-C reaches only us.
 
         Raises:
             StepscopeError: no process can be started.
@@ -208,17 +212,17 @@ class Child:
             )
         except (SpawnError, OSError) as error:
             self._errors.close()
-            raise StepscopeError("start the training", error, "make room for one more process") from error
+            raise StepscopeError("start the training", error, "free memory or processes, and try again") from error
 
     def __enter__(self) -> Child:  # noqa: PYI034 - typing.Self needs Python 3.11
         """Return the training."""
         return self
 
     def open(self) -> Past:
-        """Wait until the run is there, and open it.
+        """Wait until the run exists, and open it.
 
         Raises:
-            StepscopeError: the training does not record; the message says why.
+            StepscopeError: the training cannot record.
         """
         from stepscope.cli.demo.training import READY
         from stepscope.sources.opened_run import open_run
@@ -227,8 +231,8 @@ class Child:
         if line.startswith(READY):
             return open_run(line.removeprefix(READY).rstrip("\n"))
         self._process.wait()
-        why = self._read_errors().removeprefix("stepscope: ") or "it ended at once"
-        raise StepscopeError("record the demo", why, "give a --dir that you can write to")
+        why = self._read_errors().removeprefix("stepscope: ") or "it ended immediately"
+        raise StepscopeError("record the demo", why, "give a writable folder with --dir")
 
     def wait(self, seconds: float) -> int | None:
         """Return the exit code, or None if the training still runs after so many seconds."""
@@ -254,7 +258,7 @@ class Child:
         return self._errors.read().strip()
 
     def __exit__(self, *_: object) -> None:
-        """Stop the training if it still runs, and keep what it has complained about."""
+        """Stop the training if it still runs, and keep its error output."""
         self.stop()
         self.complaints = self._read_errors()
         self._errors.close()

@@ -1,7 +1,7 @@
-"""Say why a run is slow or went wrong, how sure that is, what to do about it and what that would bring.
+"""Explain why a run is slow or failed, how certain that is, what to do, and the expected gain.
 
-RUN is the folder of a run, its id or a unique start of it, project/id, its display name,
-'latest', or a file or folder that another tool recorded (trainer_state.json, TensorBoard events, a W&B run,
+RUN is the folder of a run, its id or a unique prefix of it, project/id, its display name,
+'latest', or a file or folder recorded by another tool (trainer_state.json, TensorBoard events, a W&B run,
 MLLOG, a log with steps and losses).
 """
 
@@ -29,9 +29,9 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_run(parser)
     add_root(parser)
-    text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price of the configuration)"
+    text = "price of one GPU hour: an amount, a GPU, or provider/GPU (default: ledger.price of the configuration)"
     parser.add_argument("--price", metavar="PRICE", help=text)
-    parser.add_argument("--all", action="store_true", help="show all changes and what is not known, too")
+    parser.add_argument("--all", action="store_true", help="also show all changes and all missing signals")
     add_quiet(parser)
     add_json(parser)
 
@@ -65,7 +65,7 @@ def _price(wanted: str | None) -> Price | None:
 
 
 def _add_money(facts: dict[str, Any], price: Price) -> None:
-    """Add to each finding what it has cost in money, for all devices of the run."""
+    """Add the cost of each finding in money, for all devices of the run."""
     for one in facts["findings"]:
         seconds = one["cost_seconds"]
         if seconds is not None:

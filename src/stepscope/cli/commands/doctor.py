@@ -1,7 +1,8 @@
-"""Say what was detected here, what is off and why, and what to do about it.
+"""Check this installation: what was detected, what is missing and why, and what to do.
 
-Looks at interpreter, packages, folders, shared memory, GPUs, the machine's sources, container, launcher and
-configuration; brings home the rows of processes that died. Exit code 0 if a run started here would be recorded, else 1.
+Checks interpreter, packages, folders, shared memory, GPUs, the machine's sensors, container, launcher and
+configuration, and recovers data left behind by crashed processes. Exit code 0 if a run started here would be recorded,
+else 1.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def examine(root: str | None) -> Iterator[Finding]:
 
 
 def _absent() -> dict[str, str]:
-    """Ask the sources of the machine once, and return what they cannot tell here."""
+    """Sample the machine once, and return the missing values with the reasons."""
     samplers = host_samplers(Path("/"), Path.cwd(), dict)
     found: dict[str, str] = {}
     for sampler in samplers:
@@ -98,7 +99,7 @@ def _config_error(files: Sequence[Path]) -> str | None:
 
 
 def _machine(config: Config) -> Iterator[Finding]:
-    """Look at the places between processes; salvage what lies there."""
+    """Check the runtime folders, and recover the data of crashed processes."""
     try:
         places = find_places()
     except OSError as error:

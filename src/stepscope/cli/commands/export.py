@@ -1,8 +1,8 @@
 """Write the metrics of a run to a file in another format.
 
 csv, json, jsonl and grafana go to standard output unless --output names a file; parquet and arrow need one, and
-tensorboard needs a folder. What exists is replaced only with --force. What could not be read of the run is said on
-standard error. `stepscope import` reads back what it writes, to the last bit.
+tensorboard needs a folder. An existing file is replaced only with --force. Unreadable parts of the run are
+reported on standard error. `stepscope import` restores an export bit for bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 COUNTED = ("csv", "json", "jsonl", "arrow", "tensorboard")
-"""Formats whose writers say how many points they have written."""
+"""Formats whose writers report the number of points written."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
 
     form = FORMATS[options.format]
     if options.wide and form.write_wide is None:
-        raise UsageError(f"export {form.name} with --wide", "it has no such form", "leave --wide out, or take csv")
+        raise UsageError(
+            f"export {form.name} with --wide", "this format does not support it", "leave --wide out, or take csv"
+        )
     with resolve(options.run, options.dir).opened() as past:
         metrics = choose(past, _wanted(options.metrics, past.names()), options.spelling)
         _export(form, past, metrics, options)
@@ -67,12 +69,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _export(form: Format, past: Past, metrics: Sequence[Metric], options: argparse.Namespace) -> None:
-    """Write it; progress is told in points where the writer counts them."""
+    """Write the export; progress is in points where the writer counts them."""
     from stepscope.exporters.files.portions import sizes_of
     from stepscope.exporters.files.spans import counting
 
     if options.output in {None, "-"} and sys.stdout.isatty():
-        _write(form, past, metrics, options)  # what is written is seen itself
+        _write(form, past, metrics, options)  # the output itself is on the terminal
         return
     sizes = sizes_of(past)
     total = sum(sizes.get(metric.recorded, 0) for metric in metrics) if form.name in COUNTED else None
@@ -81,7 +83,7 @@ def _export(form: Format, past: Past, metrics: Sequence[Metric], options: argpar
 
 
 def _wanted(given: Sequence[str] | None, known: Sequence[str]) -> list[str] | None:
-    """Return the names that were asked for; one that holds a comma is taken whole if it was recorded so."""
+    """Return the requested names; a name with a comma is kept whole if it was recorded so."""
     if given is None:
         return None
     return [name for text in given for name in ([text] if text in known else map(str.strip, text.split(","))) if name]
@@ -107,6 +109,6 @@ def _named(form: Format, output: str | None) -> Path:
     if output is None or output == "-":
         what = "a file" if form.write_file is not None else "a folder"
         raise UsageError(
-            f"export {form.name} to standard output", f"it needs {what}", f"give one with --output NAME{form.suffix}"
+            f"export {form.name} to standard output", f"it needs {what}", f"name it with --output NAME{form.suffix}"
         )
     return Path(output)

@@ -1,8 +1,8 @@
-"""Remove runs beyond the limits of size, age and number, and what interrupted work has left.
+"""Remove runs beyond the limits of size, age and number, and files left by interrupted work.
 
 The limits are those of the configuration (store.max_size_gb, store.max_age_days, store.max_runs) unless given here;
-0 is no limit. The oldest runs go first, by their last sign of life. A run that may still be written never goes, nor
-does a folder that is not plainly a run. Rows of processes that died are brought home before anything is looked at.
+0 is no limit. The oldest runs are removed first, by their last activity. Runs that may still be written, and folders
+that are not clearly runs, are never removed. Data left behind by crashed processes is recovered first.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_root(parser)
     parser.add_argument("--max-size-gb", metavar="GIB", type=real(0), help="size of all runs together, in GiB")
-    parser.add_argument("--max-age-days", metavar="DAYS", type=real(0), help="days since the last sign of life")
+    parser.add_argument("--max-age-days", metavar="DAYS", type=real(0), help="days since the last activity")
     parser.add_argument("--max-runs", metavar="N", type=whole(0), help="number of runs")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list what would be removed, and remove nothing")
     add_quiet(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Remove, or with --dry-run only say what would go."""
+    """Remove runs, or only list them with --dry-run."""
     root = runs_root(options.dir)
     limits = limits_of(options)
     salvaged = salvage_quietly()
@@ -87,7 +87,7 @@ def _plain(removal: Removal) -> dict[str, Any]:
 def report(
     facts: dict[str, Any], root: Path, removed: Sequence[Removal], swept: Sequence[Removal], width: int, paint: Paint
 ) -> list[str]:
-    """Return what went or would go, as lines for people."""
+    """Return the removed runs, or those that would be removed, as text."""
     verb = "would remove" if facts["dry_run"] else "removed"
     lines = _table(removed, root, width, paint)
     if removed:
@@ -97,7 +97,7 @@ def report(
         size = format_value(sum(removal.bytes for removal in swept), "bytes")
         lines.append(f"{verb} {_counted(len(swept), 'leftover file')}, {size}")
     if facts["rings_salvaged"]:
-        lines.append(f"brought home the rows of {_counted(facts['rings_salvaged'], 'dead process', 'es')}")
+        lines.append(f"recovered the data of {_counted(facts['rings_salvaged'], 'crashed process', 'es')}")
     if not removed and not swept:
         lines.append("nothing to remove")
     left, size = facts["runs"] - len(removed), facts["bytes"] - sum(removal.bytes for removal in removed)

@@ -1,7 +1,7 @@
-"""Store runs that another tool has recorded, or that were exported, as runs of Stepscope.
+"""Import runs of other tools, or exported runs, as runs of Stepscope.
 
-PATH is a file or a folder, which is searched; the content tells the format (docs/howto/importers.md lists them). What
-`stepscope export` has written comes back to the last bit. A run that is there already is not stored twice.
+PATH is a file, or a folder to search; the format is detected from the content (docs/howto/importers.md lists them). An
+export of `stepscope export` is restored bit for bit. A run that exists already is not imported again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from stepscope.sources.imported_run import Stored
 
 MOST_NOTES = 10
-"""Notes of one run that are shown."""
+"""Most notes that are shown for one run."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("path", metavar="PATH", help="file or folder to read")
     add_root(parser)
-    parser.add_argument("--format", metavar="FORMAT", help="read it as this format, where the content does not tell")
+    parser.add_argument("--format", metavar="FORMAT", help="format, if it cannot be detected")
     parser.add_argument("--project", metavar="NAME", default="", help="project of the runs (default: imported)")
     parser.add_argument("--name", metavar="NAME", help="name of the run")
     parser.add_argument("--id", metavar="ID", help="id of the run (default: as exported, or made of time and content)")

@@ -1,9 +1,9 @@
-"""Show what a run's time, money and energy were spent on: every second of every attempt, in one class each.
+"""Show where a run's time, money and energy went: every second of every attempt belongs to one class.
 
-The classes sum to the wall clock. --price makes money of them: an amount for one GPU and hour (2.5, '2.5 EUR'), or a
-GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id or a unique start of it, project/id, its
-display name, or 'latest'; or a file of another tool (`stepscope import` lists them): what its log tells is accounted
-for, the rest is unknown.
+The classes sum to the wall clock. --price converts the time to cost: the price of one GPU hour (2.5, '2.5 EUR'), or
+a GPU of the price table (H100, aws/H100). RUN is the folder of a run, its id or a unique prefix of it, project/id, its
+display name, or 'latest'; or a file of another tool (`stepscope import` lists them), where time that its log does not
+cover is unknown.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_run(parser)
     add_root(parser)
-    text = "price of one GPU and hour: an amount, a GPU, or provider/GPU (default: ledger.price, or the run's own GPU)"
+    text = "price of one GPU hour: an amount, a GPU, or provider/GPU (default: ledger.price, or the run's own GPU)"
     parser.add_argument("--price", metavar="PRICE", help=text)
-    text = "where the electricity comes from, for its CO₂ (default: ledger.region of the configuration, or world)"
+    text = "region of the electricity, for its CO₂ (default: ledger.region of the configuration, or world)"
     parser.add_argument("--region", metavar="NAME", help=text)
-    parser.add_argument("--steps", metavar="N", type=int, help="steps of the run in all, to forecast its end")
+    parser.add_argument("--steps", metavar="N", type=int, help="total steps of the run, to forecast its end")
     add_quiet(parser)
     add_json(parser)
 
@@ -74,9 +74,11 @@ def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, An
     region = options.region or config.get("ledger.region")
     if known.region(region) is None:
         some = ", ".join(sorted(known.regions))
-        raise UsageError(f"find the region {region!r}", f"{known.path} has no such one", f"choose of {some}")
+        raise UsageError(f"find the region {region!r}", f"{known.path} has no such region", f"choose of {some}")
     if options.steps is not None and options.steps < 1:
-        raise UsageError(f"forecast {options.steps} steps", "a run has at least one", "give how many it makes in all")
+        raise UsageError(
+            f"forecast {options.steps} steps", "a run has at least one step", "give the total number of steps"
+        )
     question = LedgerOptions(known, known.price(wanted) if wanted else None, region, options.steps)
     about = {"id": past.id, "name": past.name, "project": past.project, "path": path, "state": past.state}
     return {"run": about, **account(past, question)}
@@ -114,10 +116,10 @@ class Page:
         parts = [_many(len(facts["attempts"]), "attempt"), _many(facts["ranks"], "rank")]
         parts.append(_many(facts["devices"], "GPU" if facts["device"] == "gpu" else "machine"))
         source = facts["imported"]
-        summed = ", added up, as its log tells no time" if source is not None and not source["timed"] else ""
+        summed = ", added up, because its log has no clock times" if source is not None and not source["timed"] else ""
         yield self._fact("wall clock", f"{format_duration(facts['wall_seconds'])}{summed}; {', '.join(parts)}")
         good = facts["goodput_ratio"]
-        yield self._fact("goodput", "no step is known" if good is None else self._goodput(good))
+        yield self._fact("goodput", "no steps recorded" if good is None else self._goodput(good))
         yield self._fact("money", self._price())
         yield self._fact("energy", self._energy())
 
@@ -138,7 +140,7 @@ class Page:
     def _energy(self) -> str:
         used = self._facts["energy"]
         if used is None:
-            return "no meter: neither GPUs nor processors told their power"
+            return "no meter: neither GPUs nor processors report power"
         co2 = "" if used["co2_kg"] is None else f", {used['co2_kg']:.3g} kg CO₂ ({used['region']})"
         seen = "" if used["covered_ratio"] > 0.98 else f", seen {format_share(used['covered_ratio'])} of the time"
         return f"{used['kwh']:.3g} kWh{co2} by {', '.join(used['sources'])}{seen}"
@@ -166,7 +168,7 @@ class Page:
         attempts = self._facts["attempts"]
         if len(attempts) < 2:
             return
-        yield from self._title("Attempts", "each from the end of the one before")
+        yield from self._title("Attempts", "each from the end of the previous attempt")
         shape = [Column("attempt", right=True), Column("state"), Column("took", right=True)]
         shape += [Column(title, right=True) for title in ("productive", "restart", "redone")]
         rows: list[list[Cell | str]] = []

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 INTERVAL = 1.0
 SHORTEST, LONGEST = 0.1, 3600.0
-"""Seconds between two moments."""
+"""Bounds of the sampling interval in seconds."""
 PATIENCE = 3
-"""Moments after which a GPU that was asked for and has not answered is said to be absent."""
+"""Samples after which a requested GPU that has not answered is reported as absent."""
 FIRST_SECONDS = 1.0
 """Seconds after which rates are known, at the latest."""
 SERVE_SECONDS = 0.1
@@ -46,13 +46,13 @@ SERVE_SECONDS = 0.1
 
 
 class Sink(Protocol):
-    """Something that is told every moment."""
+    """A consumer of samples."""
 
     def take(self, moment: Moment) -> None:
-        """Take in a moment."""
+        """Take a sample."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close files and sockets."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -60,14 +60,32 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
     interval = real(SHORTEST, LONGEST)
-    add("--interval", type=interval, default=INTERVAL, metavar="S", help="seconds between two moments, from 0.1 on")
-    add("--count", type=whole(1), metavar="N", help="end after so many moments (default: at Ctrl-C)")
+    add(
+        "--interval",
+        type=interval,
+        default=INTERVAL,
+        metavar="S",
+        help="sampling interval in seconds, at least 0.1 (default: 1.0)",
+    )
+    add("--count", type=whole(1), metavar="N", help="print so many samples as lines and end (default: until Ctrl-C)")
     add("--prometheus-port", type=port, metavar="PORT", help="serve the metrics on 127.0.0.1 at this or the next port")
     add("--jsonl-dir", metavar="D", help="write gpu_metrics_*.jsonl and system_metrics_*.jsonl to this folder")
-    add("--jsonl-max-mb", type=real(0), default=64.0, metavar="M", help="MiB of a file, 0: no limit (default: 64)")
-    add("--jsonl-max-hours", type=real(0), default=24.0, metavar="H", help="age of a file, 0: no limit (default: 24)")
+    add(
+        "--jsonl-max-mb",
+        type=real(0),
+        default=64.0,
+        metavar="M",
+        help="size at which a new file starts in MiB, 0: no limit (default: 64)",
+    )
+    add(
+        "--jsonl-max-hours",
+        type=real(0),
+        default=24.0,
+        metavar="H",
+        help="age at which a new file starts in hours, 0: no limit (default: 24)",
+    )
     add("--jsonl-keep", type=whole(0), default=0, metavar="N", help="files of each kind to keep, 0: all (default: 0)")
-    add("--json", action="store_true", help="print a JSON object for each moment, in base units")
+    add("--json", action="store_true", help="print one JSON object per sample, in base units")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -100,12 +118,14 @@ def run(options: argparse.Namespace) -> int:
 def _dashboard(machine: Sampled, options: argparse.Namespace, page: Page | None) -> int:
     """Show the machine screen until it is left."""
     from stepscope.tui.app import TopApp
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
     from stepscope.tui.machine_feed import MachineFeed
 
     feed = MachineFeed(machine, os.uname().nodename)
     hint = "" if page is None else f"Prometheus: {page.address}"
-    app = TopApp(feed, options.interval, Look("machine", gpus=tuple(options.gpu) if options.gpu else None, hint=hint))
+    app = TopApp(
+        feed, options.interval, ViewOptions("machine", gpus=tuple(options.gpu) if options.gpu else None, hint=hint)
+    )
     if page is not None:
         app.also_every(SERVE_SECONDS, lambda: page.endpoint.poll(0.0))
     app.run()
@@ -146,19 +166,19 @@ def watch(
     wait: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Look at the machine again and again.
+    """Sample the machine at an interval.
 
-    The first look is for the screen only: rates need a past.
+    The first sample goes to no sink: rates need two samples.
 
     Args:
-        machine: what is looked at.
-        show: where people look.
-        sinks: whoever else wants to know.
+        machine: the sampled machine.
+        show: prints the samples.
+        sinks: other consumers of samples.
         interval: seconds.
-        count: moments; None: for ever.
-        gpus: those that were asked for by number.
-        wait: a sleep of so many seconds.
-        clock: seconds that only go up.
+        count: number of samples; None: no limit.
+        gpus: indices of the requested GPUs.
+        wait: sleeps for so many seconds.
+        clock: monotonic seconds.
     """
     said = machine.absent()
     show.begin(machine.look(), said)
@@ -170,7 +190,7 @@ def watch(
         for sink in sinks:
             sink.take(moment)
         absent = machine.absent()
-        for what in absent.keys() - said.keys():  # what a driver tells only after it was asked
+        for what in absent.keys() - said.keys():  # some drivers report this only after the first query
             show.note(f"{what} is absent: {absent[what]}")
         said = {**said, **absent}
         done += 1
@@ -184,16 +204,18 @@ def watch(
 
 
 def missing(asked: Sequence[int], found: Sequence[int]) -> list[str]:
-    """Return what to say about GPUs that were asked for and are not there."""
+    """Return a note for each requested GPU that is missing."""
     have = f"this machine has {', '.join(map(str, found))}" if found else "none has answered yet"
-    return [f"GPU {index} is absent: {have}; `stepscope doctor` says more" for index in asked if index not in found]
+    return [
+        f"GPU {index} is absent: {have}; run `stepscope doctor` for details" for index in asked if index not in found
+    ]
 
 
 class Files:
-    """Writes compatible JSON lines. The first failure ends the command, a later one is reported once."""
+    """Writes compatible JSON lines. The first failure ends the command; later failures are reported once."""
 
     def __init__(self, options: argparse.Namespace, note: Callable[[str], None]) -> None:
-        """Write below `--jsonl-dir`; `note` tells people."""
+        """Write below `--jsonl-dir`; `note` prints notes."""
         mib, hours = options.jsonl_max_mb, options.jsonl_max_hours
         rotation = Rotation(int(mib * 2**20), hours * 3600, options.jsonl_keep)
         self._only, self._note = options.gpu, note
@@ -203,7 +225,7 @@ class Files:
         note(f"JSON lines go to {options.jsonl_dir}")
 
     def take(self, moment: Moment) -> None:
-        """Write a line per GPU and one for the host."""
+        """Write one line per GPU and one for the host."""
         rows = gpu_rows(moment.new, moment.wall_ns, self._only)
         for file, lines in ((self._gpu, rows), (self._system, [system_row(moment.new, moment.wall_ns)])):
             try:
@@ -215,16 +237,16 @@ class Files:
                     self._note(str(error))
 
     def close(self) -> None:
-        """Make the files safe."""
+        """Flush and close the files."""
         self._gpu.close()
         self._system.close()
 
 
 class Page:
-    """Serves the newest values to Prometheus, while the command waits for the next moment."""
+    """Serves the newest values to Prometheus while the command waits for the next sample."""
 
     def __init__(self, machine: Machine, port: int) -> None:
-        """Listen on loopback at this port, or at the next one that is free."""
+        """Listen on loopback at this port, or at the next free port."""
         from stepscope.exporters.prometheus.board import Board as Series
         from stepscope.exporters.prometheus.server import Endpoint
 
@@ -233,7 +255,7 @@ class Page:
         self.address = f"http://{self.endpoint.target}/metrics"
 
     def take(self, moment: Moment) -> None:
-        """Renew the page."""
+        """Update the page."""
         self._series.update("monitor", -1, "", moment.new)
 
     def close(self) -> None:
@@ -242,27 +264,27 @@ class Page:
 
 
 class Display(Protocol):
-    """Where people look."""
+    """Prints samples for people."""
 
     def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
-        """Say what is absent, and show the first look."""
+        """Report absent values, and show the first sample."""
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Print a note."""
 
     def take(self, moment: Moment) -> None:
-        """Show a moment."""
+        """Show a sample."""
 
 
 class Lines:
-    """A line per moment, for a pipe, a file or a simple terminal."""
+    """Prints one line per sample, for a pipe, a file or a simple terminal."""
 
     def __init__(self, stream: TextIO, gpus: Sequence[int] | None) -> None:
         """Write to the stream."""
         self._stream, self._gpus = stream, gpus
 
     def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
-        """Write what is absent; the first look has no rates and is left out."""
+        """Print the absent values; the first sample has no rates and is skipped."""
         del moment
         for what, why in absent.items():
             self._write(f"{plain(what)} is absent: {plain(why)}")
@@ -272,7 +294,7 @@ class Lines:
         self._write(plain(text))
 
     def take(self, moment: Moment) -> None:
-        """Write one line, and one for everything that happened."""
+        """Print one line, and one per event."""
         time_of = f"{timestamp(moment.wall_ns)[:19]}Z"
         for event in moment.events:
             self._write(f"{time_of}  {describe(event)}")
@@ -284,7 +306,7 @@ class Lines:
 
 
 class JsonOut:
-    """A JSON object per moment; what is absent stands in the first one, and notes go to stderr."""
+    """Prints one JSON object per sample; the first lists the absent values, and notes go to stderr."""
 
     def __init__(self, stream: TextIO) -> None:
         """Write to the stream."""
@@ -292,16 +314,16 @@ class JsonOut:
         self._absent: Mapping[str, str] | None = None
 
     def begin(self, moment: Moment, absent: Mapping[str, str]) -> None:
-        """Keep what is absent for the first object."""
+        """Keep the absent values for the first object."""
         del moment
         self._absent = absent
 
     def note(self, text: str) -> None:
-        """Tell people, not programs."""
+        """Print a note to stderr."""
         print(f"stepscope: {plain(text)}", file=sys.stderr)
 
     def take(self, moment: Moment) -> None:
-        """Print the moment."""
+        """Print the sample."""
         finite = {name: value for name, value in moment.values.items() if math.isfinite(value)}
         broken = {name: repr(value) for name, value in moment.values.items() if name not in finite}
         facts: dict[str, object] = {"timestamp": timestamp(moment.wall_ns), "metrics": finite}
@@ -316,7 +338,7 @@ class JsonOut:
 
 
 def describe(event: Mapping[str, object]) -> str:
-    """Return an event in words: its kind, then its other parts."""
+    """Return an event as text: its kind, then its fields."""
     kind = str(event.get("kind", "event")).replace("_", " ")
     rest = ", ".join(f"{name} {value}" for name, value in event.items() if name != "kind")
     return plain(f"{kind}: {rest}" if rest else kind)

@@ -1,8 +1,8 @@
-"""Profile some steps of a run that is training now, from outside.
+"""Profile some steps of a running training from outside.
 
-Asks one live process of this user on this machine, which must have loaded torch and end steps. It writes a Chrome trace
-into the folder of the run (ui.perfetto.dev opens it) and answers with its slowest operations. The steps are slower
-while they are profiled; nothing else changes for the training.
+Asks one training process of this user on this machine, which must use torch and steps. The process writes a Chrome
+trace to the folder of the run (open it in ui.perfetto.dev) and reports its slowest operations. Profiled steps are
+slower; nothing else changes for the training.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 ANSWER = "profile"
 """Kind of the event with the answer."""
 EVERY = 0.25
-"""Seconds between two looks for the answer."""
+"""Seconds between two polls for the answer."""
 MOST_STEPS = 10_000
 
 
 class Answer(NamedTuple):
-    """What the process has said so far."""
+    """The state of a request."""
 
     taken: bool = False
     started: bool = False
@@ -56,16 +56,18 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     add_root(parser)
     any_number, some = whole(0, MOST_STEPS), whole(1, MOST_STEPS)
     parser.add_argument("--steps", metavar="N", type=some, default=20, help="steps to record (default: 20)")
-    parser.add_argument("--warmup", metavar="N", type=any_number, default=3, help="steps before that (default: 3)")
-    parser.add_argument("--rank", metavar="R", type=any_number, default=0, help="which rank (default: 0)")
+    parser.add_argument(
+        "--warmup", metavar="N", type=any_number, default=3, help="warm-up steps before that (default: 3)"
+    )
+    parser.add_argument("--rank", metavar="R", type=any_number, default=0, help="rank to profile (default: 0)")
     parser.add_argument("--top", metavar="K", type=some, default=5, help="operations to list (default: 5)")
-    parser.add_argument("--shapes", action="store_true", help="record the shapes of tensors")
-    parser.add_argument("--stacks", action="store_true", help="record where in the program each operation was called")
-    parser.add_argument("--memory", action="store_true", help="record what is taken and given back of memory")
-    parser.add_argument("--no-trace", action="store_true", help="list the operations only, write no trace")
-    text = "cap of the trace in MiB; a larger one is compressed, or left out (default: 256)"
+    parser.add_argument("--shapes", action="store_true", help="record tensor shapes")
+    parser.add_argument("--stacks", action="store_true", help="record the call stack of each operation")
+    parser.add_argument("--memory", action="store_true", help="record allocations and frees")
+    parser.add_argument("--no-trace", action="store_true", help="only list the operations, write no trace")
+    text = "size limit of the trace in MiB; a larger trace is compressed or dropped (default: 256)"
     parser.add_argument("--max-size", metavar="MIB", type=some, default=256, help=text)
-    text = "how long to wait for the answer (default: 120)"
+    text = "longest wait for the answer in seconds (default: 120)"
     parser.add_argument("--timeout", metavar="SECONDS", type=float, default=120.0, help=text)
     add_json(parser)
 
@@ -146,7 +148,7 @@ def wait(
     sleep: Callable[[float], object] = time.sleep,
     stream: TextIO | None = None,
 ) -> dict[str, Any]:
-    """Wait for the answer to a request, with a line that tells how it goes.
+    """Wait for the answer to a request, and show the progress.
 
     Raises:
         StepscopeError: it did not come within `timeout` seconds, or the process ended.
@@ -173,25 +175,25 @@ def wait(
 
 
 def look(past: Past, request: str) -> Answer:
-    """Return what the process has said to a request."""
+    """Return the state of a request."""
     mine = {event.get("kind"): event for event in ours(past.events()) if event.get("request") == request}
     return Answer(TAKEN in mine, STARTED in mine, mine.get(ANSWER))
 
 
 def _step(past: Past, rank: int) -> int | None:
-    """Return the last step of a rank, as its watcher says."""
+    """Return the last step of a rank, as its watcher reports it."""
     nodes, _ = read_nodes(RunFolder(past.path))
     steps = [node.ranks[rank].step for node in nodes if rank in node.ranks]
     return max((step for step in steps if step is not None), default=None)
 
 
 def _silence(past: Past, target: LiveRing, answer: Answer, step: int | None, waited: float) -> StepscopeError:
-    """Return why there is no answer, as far as one can know."""
+    """Return the likely reason why there is no answer."""
     what, span, last = f"profile run {past.id}", format_duration(waited), f"last step {format_count(step)}"
     who = f"rank {target.rank} (pid {target.pid})"
     if not answer.taken:
         cause = f"{who} has not taken the request within {span}: it records nothing ({last})"
-        return StepscopeError(what, cause, "see what it does with `stepscope show`, then ask again or wait longer")
+        return StepscopeError(what, cause, "check the run with `stepscope show`, then try again or raise --timeout")
     if not answer.started:
         cause = f"{who} took the request, but has ended no step within {span} ({last})"
         return StepscopeError(what, cause, "its loop must use run.step(), or wait longer if a step takes that long")
@@ -200,14 +202,14 @@ def _silence(past: Past, target: LiveRing, answer: Answer, step: int | None, wai
 
 
 class Progress:
-    """A line on a terminal that is written anew; elsewhere only what differs from before, without numbers."""
+    """A progress line that is rewritten on a terminal; elsewhere only changes are printed, without numbers."""
 
     def __init__(self, stream: TextIO) -> None:
         """Write to `stream`."""
         self._stream, self._terminal, self._last = stream, stream.isatty(), ""
 
     def show(self, text: str) -> None:
-        """Show how it goes."""
+        """Show the progress."""
         if self._terminal:
             self._stream.write(f"\r{cut(text, columns() - 1)}\x1b[K")
         elif self._last != text.partition(":")[0]:
@@ -223,7 +225,7 @@ class Progress:
 
 
 def _facts(past: Past, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer as plain data: without what every event has, and with the trace as a path."""
+    """Return the answer as plain data: without the fields of every event, and with the path of the trace."""
     facts = {key: value for key, value in result.items() if key not in {"kind", "request", "sequence", "step", "time"}}
     trace = facts.get("trace")
     return {**facts, "trace": None if trace is None else str(_inside(past.path, str(trace)))}

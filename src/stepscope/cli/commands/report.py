@@ -1,7 +1,7 @@
 """Report a run: HTML in one file, PNG, JSON or Markdown, with charts, diagnosis, alerts and environment.
 
-The HTML file works offline and from a mail: its charts zoom, its numbers are in it, nothing is loaded from anywhere.
-Without any of the options the report is printed as Markdown. A file that exists is replaced only with --force.
+The HTML file works offline and as a mail attachment: it contains its data, and its charts zoom.
+Without options the report is printed as Markdown. A file that exists is replaced only with --force.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepscope.store.reader import Past
 
 BASELINES = "docs/performance"
-"""Where --baseline puts its files, unless it names another folder."""
+"""Default folder of --baseline."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +34,10 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", nargs="?", help=RUN)
     add_root(parser)
     add = parser.add_argument
-    add("--html", metavar="F", help="one file that works offline, with charts that zoom; - is standard output")
-    add("--png", metavar="D", help="pictures into this folder; needs the extra png")
-    add("--json", metavar="F", help="everything that the report says, as JSON; - is standard output")
-    add("--markdown", metavar="F", help="as Markdown; - is standard output")
+    add("--html", metavar="F", help="write one HTML file that works offline; - is standard output")
+    add("--png", metavar="D", help="write pictures to this folder; needs the extra png")
+    add("--json", metavar="F", help="write the content of the report as JSON; - is standard output")
+    add("--markdown", metavar="F", help="write Markdown; - is standard output")
     add("--compare", metavar="RUN", nargs="+", default=[], help="compare with these runs, in every format")
     words = f"HTML, Markdown and JSON as FOLDER/<run id>.*, to keep in a repository (default: {BASELINES})"
     add("--baseline", metavar="FOLDER", nargs="?", const=BASELINES, help=words)
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the report in the formats that are asked for."""
     names = [*([options.run] if options.run else []), *options.compare]
     if not names:
-        raise UsageError("report a run", "none is named", "write: stepscope report latest --html report.html")
+        raise UsageError("report a run", "no run is given", "write: stepscope report latest --html report.html")
     if options.png:
         from stepscope.reports.report_png import check
 
@@ -107,7 +107,7 @@ def _put(path: str, text: str, options: argparse.Namespace) -> list[str]:
 
 
 def _pictures(folder: Path, runs: Sequence[Past], facts: dict[str, Any], options: argparse.Namespace) -> list[str]:
-    """Write training.png, resources.png and step.png into a folder, as far as there is something to draw."""
+    """Write training.png, resources.png and step.png, those with data, to a folder."""
     from stepscope.exporters.files.output import new_file
     from stepscope.reports import report_png
 
@@ -150,7 +150,7 @@ def _drawn(runs: Sequence[Past], facts: dict[str, Any]) -> tuple[list[PngChart],
 def _lines(
     found: Sequence[Curves], names: Sequence[str], labels: Sequence[str], since: float | None = None
 ) -> list[Drawn]:
-    """Return the lines of one chart: of one metric in every run, or of several in one; over time from `since`."""
+    """Return the lines of one chart: one metric in every run, or several in one run; over time from `since`."""
     from stepscope.reports.report_drawing import lines_of
     from stepscope.reports.report_png import Drawn
 

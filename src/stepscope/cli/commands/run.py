@@ -30,18 +30,20 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.usage = "stepscope run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     parser.add_argument("--project", help="folder of runs that belong together (default: the script's name)")
     parser.add_argument("--name", help="display name of the run; any text")
-    parser.add_argument("--run-id", metavar="ID", help="id of the run; one that exists gets a further attempt")
+    parser.add_argument("--run-id", metavar="ID", help="id of the run; an existing run gets another attempt")
     parser.add_argument("--config", metavar="FILE", help="configuration file beside stepscope.yaml")
     add_root(parser)
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]", help="what to run")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGUMENT ...]", help="the script and its arguments"
+    )
 
 
 def run(options: argparse.Namespace) -> Callable[[], int]:
-    """Begin the run; return what runs the program, whose exceptions are its own, also SystemExit."""
+    """Start the run; return a function that runs the program and lets its exceptions through, including SystemExit."""
     words = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not words:
-        raise UsageError("run a script", "none is named", "write: stepscope run train.py")
+        raise UsageError("run a script", "no script is given", "write: stepscope run train.py")
     found = (program.find_module if options.module else program.find_script)(words[0])
     module = program.prepare(found, words[1:])
     begun = init(

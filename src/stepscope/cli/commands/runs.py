@@ -1,7 +1,7 @@
 """List the recorded runs, newest first.
 
-Shows what each run was called, how it ended and why, how far it came, how long it took and how long ago it began.
-A run that cannot be read is listed as broken, with the reason.
+Shows name, state, cause of the end, last step, duration and age of each run. Unreadable runs are listed as broken, with
+the reason.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_ELSEWHERE = 5
-"""Other folders that are named."""
+"""Most other folders that are listed."""
 SHOWN = 20
-"""Runs that a table has unless told otherwise."""
+"""Runs that the table shows by default."""
 STYLES = {
     "running": "cyan",
     "finished": "green",
@@ -59,7 +59,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", metavar="P", help="only runs of this project")
     states = ", ".join(STYLES)
     parser.add_argument("--state", metavar="S", choices=list(STYLES), help=f"only runs in this state: {states}")
-    text = f"at most so many, 0 for all (default: {SHOWN} in a table, all as JSON)"
+    text = f"show at most N runs, 0: all (default: {SHOWN} in a table, all as JSON)"
     parser.add_argument("-n", dest="limit", metavar="N", type=whole(0), help=text)
     add_json(parser)
 
@@ -91,7 +91,7 @@ def facts(info: RunInfo) -> dict[str, Any]:
 
 
 def listing(shown: Sequence[RunInfo], now: float, width: int, paint: Paint) -> list[str]:
-    """Return the table: a line a run, and one more where there is a cause to tell."""
+    """Return the table: one line per run, and another with the cause of its end, if any."""
     lines = table(COLUMNS, [_row(info, now) for info in shown], width, paint)
     result = lines[:1]
     for info, line in zip(shown, lines[1:], strict=True):
@@ -115,7 +115,7 @@ def _row(info: RunInfo, now: float) -> list[Cell | str]:
 
 
 def _elsewhere(others: Sequence[Path]) -> list[str]:
-    """Say where else there are runs of this user."""
+    """Return a hint to other folders with runs of this user."""
     commands = [f"    {typed()} runs --dir {shlex.quote(plain(str(other)))}" for other in others[:MOST_ELSEWHERE]]
     return ["Your runs are elsewhere:", "", *commands, ""] if commands else []
 
@@ -139,7 +139,7 @@ def _nothing(total: int) -> list[str]:
 
 
 def _footer(root: str, everything: Sequence[RunInfo], matching: int, shown: int, paint: Paint) -> list[str]:
-    """Say where this is, and what is not shown."""
+    """Return the line below the table: the folder, and how many runs are not shown."""
     parts = [
         f"{format_count(matching)} of {format_count(len(everything))} runs"
         if matching < len(everything)

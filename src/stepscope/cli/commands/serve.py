@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    text = "folder that holds the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
+    text = "folder of the runs (default: STEPSCOPE_DIR, store.dir of the configuration, or ./stepscope-runs)"
     parser.add_argument("dir", metavar="DIR", nargs="?", help=text)
     parser.add_argument("--host", metavar="ADDRESS", help="address to listen on (default: web.host, 127.0.0.1)")
     parser.add_argument("--port", metavar="PORT", type=int, help="port to listen on (default: web.port, 8080)")
-    others = (
-        "print an address for others too, who may look but change nothing (always, where --host is another machine's)"
-    )
+    others = "also print a read-only address for others (always, unless --host is loopback)"
     parser.add_argument("--token", action="store_true", help=others)
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
@@ -56,10 +54,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _root(given: str | None) -> Path:
-    """Return the folder to serve: the one that is named, else this directory's, else the one used last.
+    """Return the folder to serve: the given one, else the default, else the one used last.
 
     Raises:
-        StepscopeError: the folder that is named is not there.
+        StepscopeError: the given folder does not exist.
     """
     root, is_given = chosen_root(given)
     if root.is_dir():

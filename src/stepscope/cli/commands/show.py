@@ -1,8 +1,8 @@
-"""Show one run: what it was, how it went, where its time goes, its metrics, and what watching it cost.
+"""Show one run: state, where its time goes, metrics, machine, and the overhead of recording.
 
-Works while the run is being written. RUN is the folder of a run, its id or a unique start of it, project/id, its
+Works while the run is being recorded. RUN is the folder of a run, its id or a unique prefix of it, project/id, its
 display name, or 'latest'; or a file of another tool.
-With --metric only these metrics are shown, with every figure there is.
+With --metric only these metrics are shown, with all their statistics.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_run(parser)
     add_root(parser)
-    text = "show this metric only, with every figure; may be given several times"
+    text = "show this metric only, with all its statistics; may be repeated"
     parser.add_argument("--metric", metavar="NAME", action="append", default=[], help=text)
     add_quiet(parser)
     add_json(parser)
@@ -109,7 +109,7 @@ class Page:
             label = "wrong" if facts["state"] == "finished" else "cause"
             yield from self._wrapped(label, plain(facts["cause"]), 3)
         if self._quiet is not None:
-            yield self._fact("silent", f"its watcher has said nothing for {format_duration(self._quiet)}", "yellow")
+            yield self._fact("silent", f"no sign of its watcher for {format_duration(self._quiet)}", "yellow")
         yield self._fact("run", f"{plain(about['id'])} in project {plain(about['project'] or '-')}")
         yield self._fact("time", self._when())
         for label, text in _surroundings(about):
@@ -175,7 +175,7 @@ class Page:
             yield from self._title("Throughput")
             yield from (f"  attempt {attempt}: {text}" for attempt, text in found[-3:])
         if found:
-            yield self._note("steps and the samples in them, by the seconds of these steps")
+            yield self._note("steps and their samples, divided by the time of these steps")
 
     def _metrics(self) -> Iterator[str]:
         found, total = self._facts["metrics"], self._facts["metrics_total"]
@@ -249,7 +249,7 @@ class Page:
             parts.append(f"{_seconds(own['log_seconds'])} a call")
         if own["cost_ratio"] is not None:
             parts.append(f"{format_value(own['cost_ratio'], 'ratio')} of the time")
-        yield from self._title("Cost of watching", ", ".join(parts))
+        yield from self._title("Overhead of recording", ", ".join(parts))
         if facts["events"]:
             kinds = sorted(facts["events"].items(), key=lambda item: (-item[1], item[0]))
             yield from self._title(
@@ -264,7 +264,7 @@ class Page:
 
 
 def _surroundings(about: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield label and text of what was around the run; an old or foreign run.json may lack any of it."""
+    """Yield label and text of the run's environment; an old or foreign run.json may lack any of them."""
     platform, python, git = (_mapping(about[key]) for key in ("platform", "python", "git"))
     machine = [about["host"], about["container"], platform.get("system"), platform.get("machine")]
     processors, memory = _mapping(about["cpu"]).get("usable"), _mapping(about["memory"]).get("total_bytes")
@@ -318,7 +318,7 @@ def _metric_row(metric: dict[str, Any], wide: bool) -> list[Cell | str]:  # noqa
 
 
 def _joined(trend: list[float | None], size: int) -> list[float | None]:
-    """Join `size` stretches each; one that is not finite stays visible."""
+    """Join `size` intervals each; values that are not finite stay visible."""
     groups = [trend[place : place + size] for place in range(0, len(trend), size)]
     known = [[value for value in group if value is not None] for group in groups]
     return [
@@ -342,7 +342,7 @@ def _rank_row(rank: dict[str, Any]) -> list[Cell | str]:
 
 
 def metric_block(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
-    """Yield every figure of one metric."""
+    """Yield all statistics of one metric."""
     unit = facts["unit"]
     steps = "" if facts["first_step"] is None else f", steps {facts['first_step']} to {facts['last_step']}"
     ranks = f", {len(facts['ranks'])} ranks" if len(facts["ranks"]) > 1 else ""

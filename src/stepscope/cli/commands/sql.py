@@ -1,8 +1,8 @@
-"""Ask all runs a question in SQL.
+"""Query all runs with SQL.
 
 Views: points (run, project, name, rank, attempt, seq, step, time, value, ns), runs (run, project, name, state, cause,
 created, duration, step, path, config) and events (run, project, time, kind, rank, attempt, step, data). Times are UTC,
-durations are seconds. One SELECT runs, and nothing is written: see docs/reference/sql.md.
+durations are seconds. One SELECT is allowed, and nothing is written: see docs/reference/sql.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stepscope.store.sql import Answer
 
 SHOWN = 1000
-"""Rows that a table has at most; --json and --csv have all."""
+"""Most rows of a table; --json and --csv print all."""
 NARROWEST = 12
 UNLIMITED = 1 << 30
 NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UBIGINT", "UINTEGER", "DOUBLE", "FLOAT", "DECIMAL")
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             database = stack.enter_context(connect(options.dir, mentioned(options.query)))
         for problem in database.problems:
             print(f"stepscope: {plain(problem)}", file=sys.stderr)
-        with progress("asking", options=options):
+        with progress("querying", options=options):
             answer = database.query(options.query)
         if options.json:
             _print_json(answer)
@@ -108,7 +108,7 @@ def _free(word: str, taken: Sequence[str]) -> str:
 
 
 def _number(value: Decimal) -> float | str:
-    """Return a decimal as a float if that says the same, else as text."""
+    """Return a decimal as a float if that is exact, else as text."""
     number = float(value)
     return number if Decimal(repr(number)) == value else str(value)
 
@@ -154,7 +154,7 @@ def _print_table(answer: Answer) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Return a cell for people; no value and an empty text can be told apart."""
+    """Return a cell of the table; NULL and an empty text differ."""
     if value is None:
         return "NULL"
     if isinstance(value, datetime):

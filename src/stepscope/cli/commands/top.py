@@ -1,8 +1,8 @@
 """Watch a live run in the terminal: progress, graphs, the step, GPUs, processes, ranks, alerts.
 
-Without RUN the newest run that is running is followed, and the next one when it begins; without any, this machine is
-shown. A run that is over can be looked at, too. Where the terminal cannot be drawn on (a pipe, a log, TERM=dumb) a line
-is printed now and then instead.
+Without RUN it follows the newest running run, and switches to the next run when it starts; if no run is running, it
+shows this machine. A run that has ended can be shown too. In a pipe, a log, or with TERM=dumb it prints a line every
+few seconds instead.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 INTERVAL = 0.5
 LINE_SECONDS = 5.0
-"""Seconds between two lines where the terminal cannot be drawn on, unless --interval says otherwise."""
+"""Seconds between two printed lines, unless --interval is given."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    text = f"{RUN} (default: the newest that is running)"
+    text = f"{RUN} (default: the newest running run)"
     parser.add_argument("run", metavar="RUN", nargs="?", help=text)
     add_root(parser)
     add = parser.add_argument
-    add("--machine", action="store_true", help="this machine alone, whatever runs on it")
+    add("--machine", action="store_true", help="show this machine only, even if a run is running")
     add("--gpu", type=gpu_index, action="append", metavar="N", help="only this GPU; may be repeated (default: all)")
     add(
         "--interval",
         type=real(SHORTEST, LONGEST),
         metavar="S",
-        help="seconds between two looks, from 0.1 on (default: 0.5)",
+        help="refresh interval in seconds, at least 0.1 (default: 0.5)",
     )
-    add("--count", type=int, metavar="N", help="print so many lines and end, also on a terminal")
-    add("--json", action="store_true", help="print a JSON object for each look instead")
+    add("--count", type=int, metavar="N", help="print so many lines and end, even on a terminal")
+    add("--json", action="store_true", help="print one JSON object per refresh instead")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -61,12 +61,12 @@ def run(options: argparse.Namespace) -> int:
     if plainly:
         return _print(feed, options)
     from stepscope.tui.app import TopApp
-    from stepscope.tui.frame import Look
+    from stepscope.tui.frame import ViewOptions
 
     gpus = tuple(options.gpu) if options.gpu else None
     view = "overview" if feed.scene.is_run else "machine"
     newer = None if options.run or options.machine else _Newest(options)
-    app = TopApp(feed, options.interval or INTERVAL, Look(view=view, gpus=gpus), newer)
+    app = TopApp(feed, options.interval or INTERVAL, ViewOptions(view=view, gpus=gpus), newer)
     app.run()
     return app.return_code or FINE
 
@@ -84,7 +84,7 @@ def _feed(options: argparse.Namespace) -> Feed:
 
 
 def _running(given: str | None) -> Path | None:
-    """Return the newest run that is running: in the folder of this directory, else in another one of this user's."""
+    """Return the newest running run in the default folder, else in another folder of this user."""
     root, is_given = chosen_root(given)
     here = newest_running(root)
     if here is not None or is_given:
@@ -104,7 +104,7 @@ def _machine(options: argparse.Namespace, note: str = "") -> Feed:
 
 
 def newest_running(root: Path, since: float = 0.0) -> Path | None:
-    """Return the newest run below a folder that is running; None if there is none that began after `since`."""
+    """Return the newest running run below a folder that started after `since`; None if there is none."""
     from stepscope.views.run_list import row
 
     made = []
@@ -121,14 +121,14 @@ def newest_running(root: Path, since: float = 0.0) -> Path | None:
 
 
 class _Newest:
-    """Goes over to a run that began after the one that is shown."""
+    """Switches to a run that started after the shown run."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options, self._root = options, runs_root(options.dir)
         self._seen: tuple[float, ...] = ()
 
     def __call__(self, feed: Feed) -> Feed | None:
-        """Return the feed of a newer run, if there is one; looks closer only where a folder has changed."""
+        """Return the feed of a newer run, or None; reads runs only if a folder has changed."""
         from stepscope.core.errors import StepscopeError
         from stepscope.tui.run_feed import RunFeed
 
@@ -144,7 +144,7 @@ class _Newest:
             return None
         try:
             return RunFeed(path)
-        except (StepscopeError, OSError):  # it is still being made: look again
+        except (StepscopeError, OSError):  # it is still being created: try again later
             return None
 
 
@@ -162,7 +162,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _print(feed: Feed, options: argparse.Namespace) -> int:
-    """Print a line, or an object, for every look; a run that is over gets one."""
+    """Print one line or object per refresh; a run that has ended gets one."""
     interval = options.interval or (LINE_SECONDS if options.count is None else INTERVAL)
     done = 0
     with ended_by_signals():
@@ -170,7 +170,7 @@ def _print(feed: Feed, options: argparse.Namespace) -> int:
             _read_past(feed)
             while True:
                 feed.poll()
-                _say(feed.scene, options)
+                _print_scene(feed.scene, options)
                 done += 1
                 over = feed.scene.is_run and feed.scene.state != "running"
                 if over or (options.count is not None and done >= options.count):
@@ -194,7 +194,7 @@ def _read_past(feed: Feed) -> None:
         feed.answered(*opened(done.stdout))
 
 
-def _say(scene: TerminalScene, options: argparse.Namespace) -> None:
+def _print_scene(scene: TerminalScene, options: argparse.Namespace) -> None:
     from stepscope.tui.saving import facts
 
     text = json.dumps(facts(scene), allow_nan=False) if options.json else line(scene, options.gpu)
@@ -202,7 +202,7 @@ def _say(scene: TerminalScene, options: argparse.Namespace) -> None:
 
 
 def line(scene: TerminalScene, gpus: list[int] | None = None) -> str:
-    """Return what is shown as one line."""
+    """Return the state of the run or machine on one line."""
     from stepscope.cli.text.machine_line import one_line
 
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(scene.now))

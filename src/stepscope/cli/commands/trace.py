@@ -1,8 +1,8 @@
-"""Say where the device's time went in profiler traces, and why.
+"""Show where the device's time went in profiler traces, and why.
 
-FILE is a Chrome trace as PyTorch's profiler and its kin write it (.json, .json.gz), an archive (.tar.gz, .zip) or a
-folder of such; several are the ranks of one job. All shares are of the window that is named: by default from the first
-to the last event of the device.
+FILE is a Chrome trace, as PyTorch's profiler writes it (.json, .json.gz), an archive (.tar.gz, .zip) or a folder of
+traces; several files are the ranks of one job. All shares refer to the printed window: by default from the first to the
+last event of the device.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     )
     add_quiet(parser)
     add_json(parser)
-    parser.add_argument("--html", metavar="F", help="write a page for the browser, one file that needs no network")
+    parser.add_argument("--html", metavar="F", help="write an HTML page, one file that works offline")
     parser.add_argument(
         "--perfetto", metavar="F", help="write the interesting part as a small trace for ui.perfetto.dev"
     )
@@ -72,9 +72,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what cannot be meant, before anything is read."""
+    """Refuse contradictory options before anything is read."""
     if options.compare and len(options.files) != 2:
-        raise UsageError("compare traces", f"{len(options.files)} given", "give two: the one before and the one after")
+        raise UsageError("compare traces", f"{len(options.files)} given", "give two files: before and after")
     if options.window not in {"gpu", "steps"}:
         try:
             start, colon, end = options.window.partition(":")

@@ -1,4 +1,4 @@
-"""What to say when the demo is over: where the time went, what was planted, and what the run shows of it."""
+"""The summary after the demo: where the time went, which faults were planted, and how they show in the run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from stepscope.views.live_run import EventSummary, LiveRun, LiveView
 
 PLANTED = ("planted", "checkpoint")
-"""Kinds of events that tell what was planted."""
+"""Kinds of events that record a planted fault."""
 BEFORE = 20
 """Steps before a spike with which it is compared."""
 
 
 def summary(recorded: LiveRun, view: LiveView) -> list[tuple[str, str]]:
-    """Return the facts of a training that is over: a label (empty: as above) and what to say."""
+    """Return the lines of the summary, each with its label (empty: as above)."""
     rows = [("training", f"{_ending(view)} after {format_count(view.steps)} steps in {format_duration(view.elapsed)}")]
     rows += _results(recorded, view)
     rows += _labelled("time", [_share(name, seconds, whole) for name, seconds, whole in totals(recorded)])
@@ -74,7 +74,7 @@ def _percent(share: float, digits: int = 1) -> str:
 
 
 def _planted(one: EventSummary, recorded: LiveRun) -> str:
-    """Return what was planted, where, and what the recorded values show of it."""
+    """Return each planted fault, its steps, and its effect on the recorded values."""
     evidence = {
         "data stall": _stall,
         "loss spike": _spike,

@@ -1,7 +1,7 @@
 """A small real training with planted faults: the program that `stepscope demo` starts and watches.
 
-A network of two layers learns to tell four spirals apart, in numpy. Every value that it records is measured; only its
-pace is set by short sleeps, so that a person can watch. A seed gives the same loss curve every time.
+A two-layer numpy network learns to classify four spirals. Every recorded value is measured; only the pace is set by
+short sleeps, so that a person can watch. The same seed gives the same loss curve.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ READY = "recording "
 
 @dataclass(frozen=True)
 class Settings:
-    """What a training is started with."""
+    """Settings of a training."""
 
     steps: int
     seed: int = 1
@@ -103,7 +103,7 @@ def spirals(random: np.random.Generator, count: int) -> Batch:
 
 
 class Loader:
-    """Batches of noisy points; slow for a while, and one batch of it is corrupted."""
+    """Batches of noisy points; slow for a while, with one corrupted batch."""
 
     def __init__(
         self, points: Batch, steps: int, faults: Plan, random: np.random.Generator, pause: Callable[[float], None]
@@ -174,7 +174,7 @@ def accuracy_of(found: Array, y: NDArray[np.int64]) -> float:
 
 
 def resident_bytes(statm: str = "/proc/self/statm") -> int:
-    """Return the memory of this process; where the system does not say, the most it ever was."""
+    """Return the resident memory of this process in bytes; its peak where the system reports no current value."""
     try:
         with open(statm, encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -183,7 +183,7 @@ def resident_bytes(statm: str = "/proc/self/statm") -> int:
 
 
 class Training:
-    """The training of one run, with its faults planted."""
+    """A training with planted faults."""
 
     def __init__(self, run: Run, settings: Settings, stopped: Callable[[], bool] = lambda: False) -> None:
         """Prepare data and network; `stopped` is asked before each step."""
@@ -239,7 +239,7 @@ class Training:
         )
 
     def _plant(self, step: int) -> None:
-        """Say in the run what has been planted at this step, so that what finds it can be judged."""
+        """Record the fault planted at this step as an event, so that detectors can be checked against it."""
         faults, event = self.faults, self.run.event
         if step == faults.stall.start:
             event("planted", what="data stall", until=faults.stall.stop - 1, why="the loader waits before each batch")
@@ -249,7 +249,7 @@ class Training:
             event("planted", what="memory leak", until=faults.leak.stop - 1, why="a list keeps 96 KiB of every step")
 
     def _between(self, step: int) -> None:
-        """Do what happens between this step and the next."""
+        """Run what happens between two steps: evaluation and checkpoint."""
         if step + 1 in self.faults.evaluations:
             self.run.event("planted", what="evaluation", why="held-out data, between two steps")
             self._evaluate()
@@ -273,7 +273,7 @@ class Training:
 
 
 class Stop:
-    """Whether to stop: a signal came, or whoever started the training is gone."""
+    """Whether to stop: after a signal, or when the parent process is gone."""
 
     def __init__(self) -> None:
         """Remember who started us."""
@@ -284,17 +284,21 @@ class Stop:
         self._asked = True
 
     def __call__(self) -> bool:
-        """Say whether to stop."""
+        """Return whether to stop."""
         return self._asked or os.getppid() != self._parent
 
 
 def main(arguments: list[str]) -> int:
-    """Train in a process of its own; return 0 at the end, 130 if stopped before, 1 if nothing can be recorded."""
+    """Train; return 0 at the end, 130 if stopped before, 1 if nothing can be recorded."""
     settings, stop = Settings(**json.loads(arguments[0])), Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop.ask)
     given = {"--steps": settings.steps, "--seed": settings.seed, "--speed": settings.speed}
-    sys.argv = ["stepscope", "demo", *(str(word) for pair in given.items() for word in pair)]  # what started the run
+    sys.argv = [
+        "stepscope",
+        "demo",
+        *(str(word) for pair in given.items() for word in pair),
+    ]  # the process that started the run
     config: dict[str, float] = {"max_steps": settings.steps, "seed": settings.seed, "batch": BATCH}
     config |= {"width": WIDTH, "peak_rate": PEAK_RATE, "classes": CLASSES}
     with init(project=settings.project, name="demo", config=config, dir=settings.dir) as run:

@@ -1,4 +1,4 @@
-"""A diagnosis as lines for a person."""
+"""Print a diagnosis as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_CHANGES = 3
 
 
 def lines(facts: dict[str, Any], width: int, paint: Paint, *, everything: bool = False) -> Iterator[str]:
-    """Yield everything that was found, the primary finding first."""
+    """Yield the findings, the primary one first."""
     about, found = facts["run"], facts["findings"]
     label = about["name"] if about["name"] == about["id"] else f"{about['name']} ({about['id']})"
     yield paint(cut(plain(label), width - 14), "bold") + (f"  {about['state']}" if about["state"] else "")
@@ -84,9 +84,9 @@ def _missing(missing: list[dict[str, str]], width: int, paint: Paint, *, everyth
     yield ""
     if not everything:
         names = ", ".join(one["signal"] for one in missing)
-        yield paint(cut(f"Not known: {names} (--all says what they would tell)", width), "dim")
+        yield paint(cut(f"Not recorded: {names} (--all shows what each would add)", width), "dim")
         return
-    yield paint("Not known", "bold")
+    yield paint("Not recorded", "bold")
     for one in missing:
         text = f"{one['signal']}: {one['why']}; {one['remedy']}"
         yield from textwrap.wrap(plain(text), width, initial_indent="  - ", subsequent_indent="    ")

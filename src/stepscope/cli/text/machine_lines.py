@@ -1,4 +1,4 @@
-"""The machine and the end of a run as lines for people."""
+"""Print the machine and the end of a run as text."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _last(found: Figures, name: str, what: str) -> list[str]:
 
 
 def _worth(found: Figures, name: str, what: str) -> list[str]:
-    """Return a share that people should know of only where there was any."""
+    """Return a share, unless it was always below 1 %."""
     figures = found.get(name)
     if figures is None or not figures["max"] or figures["max"] < 0.01:
         return []
@@ -123,7 +123,7 @@ def _worth(found: Figures, name: str, what: str) -> list[str]:
 
 
 def end_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
-    """Yield what is known of the end: the events before it, the traceback, the last steps."""
+    """Yield the end of the run: the events before it, the traceback, the last steps."""
     for event in facts["events"]:
         stamp = time.strftime("%H:%M:%S", time.gmtime(event["time"] or 0))
         step = "" if event["step"] in {None, -(2**63)} else f", step {event['step']}"

@@ -1,4 +1,4 @@
-"""Numbers on the command line: within bounds, or refused in one form."""
+"""Parse numbers of the command line, and check their bounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PORT = 65535
 
 
 def whole(low: int, high: float = math.inf) -> Callable[[str], int]:
-    """Return how a whole number is read that lies between these, both included."""
+    """Return a parser of whole numbers from `low` to `high`, inclusive."""
 
     def read(text: str) -> int:
         try:
@@ -29,7 +29,7 @@ def whole(low: int, high: float = math.inf) -> Callable[[str], int]:
 
 
 def real(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """Return how a finite number is read that lies between these, both included."""
+    """Return a parser of finite numbers from `low` to `high`, inclusive."""
 
     def read(text: str) -> float:
         try:
@@ -44,9 +44,9 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 
 def _bounds(low: float, high: float) -> str:
-    return f"from {low:g} on" if high == math.inf else f"from {low:g} to {high:.12g}"
+    return f"of {low:g} or more" if high == math.inf else f"from {low:g} to {high:.12g}"
 
 
 gpu_index = whole(0, MOST_GPUS - 1)
 port = whole(0, MOST_PORT)
-"""0 means any that is free."""
+"""0: any free port."""

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 DELAY = 0.5
 """Seconds that pass in silence first: short work shows nothing."""
 EVERY = 0.1
-"""Seconds between two changes of what is shown."""
+"""Seconds between two updates."""
 BAR = 24
 
 
 class Advance(Protocol):
-    """Tells how far work is."""
+    """Reports progress."""
 
     def __call__(self, done: float = 1.0, what: str = "") -> None:
-        """Say that `done` more is done, and what is being done now."""
+        """Add `done` to the work done, and name the current item."""
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +46,14 @@ def progress(
     stream: TextIO | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Advance]:
-    """Show how far some work is, once it takes a while.
+    """Show a progress bar once some work takes longer than DELAY.
 
     Args:
-        title: what is done.
-        total: how much there is to do; None if nobody knows.
-        unit: of `total`, such as "points"; "bytes" is shown in MiB.
-        options: of the command; `--quiet` and `--json` show nothing.
-        stream: standard error by default; nothing is shown where it is no terminal.
+        title: name of the work.
+        total: amount of work; None if unknown.
+        unit: of `total`, such as "points" or "bytes".
+        options: of the command; nothing is shown with `--quiet` and `--json`.
+        stream: standard error by default; nothing is shown unless it is a terminal.
         environ: TERM=dumb shows nothing.
     """
     stream = sys.stderr if stream is None else stream
@@ -74,7 +74,7 @@ def progress(
 
 
 class Shown:
-    """What a terminal shows of some work: a bar, the rate, and the time that is left."""
+    """A progress bar with rate and time remaining."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Shown:
         stream: TextIO,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin to count; nothing is shown before `begin`."""
+        """Start the clock; nothing is shown before `begin`."""
         self._title, self._total, self._unit, self._stream, self._clock = title, total, unit, stream, clock
         self._began = self._told = clock()
         self._done, self._what, self._over = 0.0, "", False
@@ -92,7 +92,7 @@ class Shown:
         self._lock = threading.Lock()
 
     def advance(self, done: float = 1.0, what: str = "") -> None:
-        """Take note of what is done."""
+        """Add to the work done."""
         self._done += done
         self._what = what or self._what
         now = self._clock()
@@ -128,7 +128,7 @@ class Shown:
                 self._shown = None
 
     def told(self) -> str:
-        """Return how far it is, the rate and the time left, as far as they are known."""
+        """Return share, rate and time remaining, as far as they are known."""
         seconds = self._clock() - self._began
         rate = self._done / seconds if seconds > 0 else 0.0
         parts = [format_share(min(1.0, self._done / self._total))] if self._total else []
@@ -149,4 +149,4 @@ class Shown:
 
 
 def _silently(done: float = 1.0, what: str = "") -> None:
-    """Take note of nothing."""
+    """Ignore the progress."""

@@ -1,4 +1,4 @@
-"""Tables for people: aligned by display width, cut where there is no room, with colour laid on last."""
+"""Tables aligned by display width, cut where there is no room, then coloured."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Column:
 
     title: str
     right: bool = False
-    """Whether its text stands on the right."""
+    """Whether its text is right-aligned."""
     narrowest: int = 0
-    """How far it may be cut, in columns of the terminal; 0: not at all."""
+    """Minimum width in terminal columns when it is cut; 0: never cut."""
     optional: bool = False
-    """Whether it may go where there is no room; the last one goes first."""
+    """Whether it may be dropped where there is no room, from the last column on."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _widest(place: int, rows: list[list[Cell]]) -> int:
 
 
 def _fit(widths: list[int], columns: list[Column], width: int) -> list[int]:
-    """Take from the widest column that may be cut, until the line fits or nothing may be cut any more."""
+    """Shrink the widest column that may be cut until the line fits, if it can."""
     widths = list(widths)
     while _total(widths) > width:
         loose = [place for place, column in enumerate(columns) if column.narrowest and widths[place] > column.narrowest]

@@ -1,4 +1,4 @@
-"""What traces tell, as lines for a person."""
+"""Print the analysis of traces as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MARKS = {"critical": ("!!", "red"), "warning": ("!", "yellow"), "info": ("-", "d
 MOST_FINDINGS = 8
 BAR = 20
 SINGLE = 3
-"""Up to so many ranks are told one by one, more in a table."""
+"""Up to this many ranks are printed one by one; more are a table."""
 
 
 def lines(facts: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _operators(found: list[dict[str, Any]], width: int, paint: Paint) -> Iterato
 
 
 def _many(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
-    """Yield one row per rank, and what their comparison says."""
+    """Yield one row per rank and their comparison."""
     yield paint(f"{len(facts['ranks'])} traces", "bold")
     keys = ("idle", "compute", "communication", "exposed_communication", "memcpy", "dataloader")
     titles = ("idle", "compute", "comm.", "exposed", "copies", "data")
@@ -158,7 +158,7 @@ def _many(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[str]:
 
 
 def _comparison(facts: dict[str, Any], width: int, paint: Paint, rows: int) -> Iterator[str]:
-    """Yield what has changed from the first to the second trace."""
+    """Yield the changes from the first to the second trace."""
     yield from _title(f"Comparison, per {facts['per']}", paint)
     yield f"  {_time(facts['before_us'])} before, {_time(facts['after_us'])} after: {_signed(facts['difference_us'])}"
     shape = [
