@@ -1,4 +1,4 @@
-"""Begin a run: decide which one this is, make its folder and its ring, have it watched."""
+"""Start a run: find its identity, create its folder and its ring, start its watcher."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PROJECT = "default"
 WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
-"""What `recorder.watch` of the configuration chooses."""
+"""The choices of `recorder.watch` in the configuration."""
 EVENT_FILES, BOARD = "exporters.tensorboard.dir", "exporters.grafana.path"
 
 
@@ -70,21 +70,21 @@ def init(
     dashboard: bool = False,
     **settings: Any,
 ) -> Run:
-    """Begin a run and make it the current one. Never raises: where a run cannot be recorded it says so and goes on.
+    """Start a run and make it the current one. Never raises: if a run cannot be recorded, that is reported once.
 
-    At a prompt, as in a notebook, the run before is ended first.
+    At an interactive prompt, as in a notebook, the previous run is ended first.
 
     Args:
         project: folder of runs that belong together; "default" if omitted.
         name: display name of the run; any text.
-        config: what the run was configured with (a dict, dataclass, namespace …); kept without secrets.
-        dir: root of all runs; else STEPSCOPE_DIR, `store.dir` of the configuration, or ./stepscope-runs.
-        config_file: a configuration file beside stepscope.yaml and STEPSCOPE_CONFIG.
-        run_id: continue or create the run of this id.
-        resume: the id is known to exist; a further attempt of it is not worth a warning.
-        dashboard: serve the page of all runs beside the training, as long as somebody looks or a run goes on.
-        **settings: any key of the configuration, as in `store__dir="…"` or `recorder={"enabled": False}`.
-            One that names nothing is told, with the nearest that does.
+        config: configuration of the run (a dict, dataclass, namespace …); stored without secrets.
+        dir: root of all runs; by default STEPSCOPE_DIR, `store.dir` of the configuration, or ./stepscope-runs.
+        config_file: another configuration file, in addition to stepscope.yaml and STEPSCOPE_CONFIG.
+        run_id: continue or create the run with this id.
+        resume: the id is known to exist; do not warn about another attempt.
+        dashboard: serve the page of all runs beside the training, as long as it is viewed or a run is live.
+        **settings: any configuration key, as in `store__dir="…"` or `recorder={"enabled": False}`.
+            An unknown one is reported with the closest valid spelling.
     """
     if CURRENT.launched is not None and CURRENT.launched.recording and run_id is None:
         return CURRENT.join(config, name)
@@ -94,15 +94,15 @@ def init(
     try:
         shown = None if name is None else str(name)
         run = _open(project or DEFAULT_PROJECT, shown, config, dir, config_file, run_id, resume, settings)
-    except Exception as error:  # noqa: BLE001 - a monitor that cannot start must not stop the training; it says why
+    except Exception as error:  # noqa: BLE001 - a monitor that cannot start must not stop the training; it reports why
         run = Run.off(_reason(error))
     CURRENT.adopt(run)
     return run
 
 
 def _show(root: Path, config: Settings) -> None:
-    """Serve the page of the runs below `root`, in a process of its own."""
-    from stepscope.session.page import serve_beside  # most runs are looked at otherwise
+    """Serve the page of the runs below `root`, in a separate process."""
+    from stepscope.session.page import serve_beside  # most runs do not need it
 
     metrics = ",".join(config.get("web.metrics"))
     more = (str(config.get("web.refresh_interval")), metrics)
@@ -117,7 +117,7 @@ def _reason(error: Exception) -> str:
 
 
 def _unused(folder: RunFolder) -> RunFolder:
-    """Make the folder of a new run: of many processes that start in one second two may have drawn the same id."""
+    """Create the folder of a new run: two processes that start in the same second may draw the same id."""
     path = folder.path
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -175,7 +175,7 @@ def _open(
 
 
 def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Settings:
-    """Return the configuration; where nothing was configured, without loading what reads one."""
+    """Return the configuration; without any, do not load the configuration reader."""
     named = config_file is not None or os.environ.get("STEPSCOPE_CONFIG")
     if not settings and not named and not os.path.exists("stepscope.yaml") and not ours(os.environ):
         return Defaults(os.environ.get("STEPSCOPE_DIR", ""))
@@ -210,7 +210,7 @@ def _facts(project: str, name: str | None, config: Any, identity: Identity, chos
 
 
 def _record(folder: RunFolder, identity: Identity, attempt: int, config: Settings) -> Run:
-    """Make the ring and the recorder, and start the watcher."""
+    """Create the ring and the recorder, and start the watcher."""
     settle_hot_path()
     places = find_places()
     mapping, descriptor = _make_ring(folder, places, identity, attempt, config)
@@ -234,7 +234,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
     run.overflow = overflow
 
     def look(heartbeat: int, now: int) -> None:
-        if mapping.words[ring.WORD_STATUS] != status.GONE:  # else nobody can write the run any more
+        if mapping.words[ring.WORD_STATUS] != status.GONE:  # else no process could write the run any more
             watch.look(heartbeat, born, now)
         run.give_back()
         requests.look(run)
@@ -255,11 +255,11 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
 def _make_ring(
     folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Settings
 ) -> tuple[Mapping, int]:
-    """Make ring and schema file: in shared memory, or on local disk if there is no room or no wish for that."""
+    """Create ring and schema file: in shared memory, or on local disk if there is no room or by choice."""
     size = config.get("recorder.ring_bytes")
     first = choose_root(places, size) if config.get("recorder.memory_map") else places.disk
     problem: OSError | None = None
-    for root in (first, places.disk, places.disk):  # twice: the last watcher of this run may be removing the folder
+    for root in (first, places.disk, places.disk):  # twice: the last watcher of this run may be deleting the folder
         try:
             place = private_directory(places.of_run(str(folder.path), root))
             facts = partial(_ring_identity, folder, identity, attempt, places.disk / place.name)
@@ -271,7 +271,7 @@ def _make_ring(
 
 
 def _overflow(mapping: Mapping, places: Places, spill_bytes: int) -> Overflow:
-    """Return what makes room in the ring: it spills into shared memory if we stay a small guest there, else to disk."""
+    """Return the overflow handling of the ring: spill to shared memory if we stay a small guest, else to disk."""
     path = mapping.path
     assert path is not None  # noqa: S101 - just made
 
@@ -286,7 +286,7 @@ def _overflow(mapping: Mapping, places: Places, spill_bytes: int) -> Overflow:
 
 
 def _is_drained(mapping: Mapping) -> bool:
-    """Say whether somebody holds the consumer's lock of the ring, as far as that can be told here."""
+    """Return whether a process holds the ring's consumer lock, as far as that is visible here."""
     try:
         return sys.platform != "linux" or holder(mapping.descriptor, ring.LOCK_READER) is not None
     except OSError:  # a file system without such locks
@@ -308,7 +308,7 @@ def _ring_in(
         return create(place / f"{stem}{RING_SUFFIX}", size, facts(schema), is_welcome=welcome), descriptor
     except OSError:
         os.close(descriptor)
-        with contextlib.suppress(OSError):  # what is raised is why there is no ring
+        with contextlib.suppress(OSError):  # the exception says why there is no ring
             schema.unlink()
         raise
 
@@ -334,7 +334,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, disk: Pa
 
 
 def _leave_alerting(path: Path, config: Settings) -> None:
-    """Leave what was set of the alerts beside the ring, for the watcher: a command line would show its secrets."""
+    """Write the alert settings beside the ring, for the watcher: a command line would show their secrets."""
     given = {key: config.get(key) for key in config.shown() if key.startswith(("alerting.", "watcher.analysis."))}
     if not given:
         return
@@ -347,9 +347,11 @@ def _leave_alerting(path: Path, config: Settings) -> None:
 
 
 def _watcher_settings(config: Settings) -> str:
-    """Return what the watcher needs of the configuration, as JSON."""
+    """Return the part of the configuration that the watcher needs, as JSON."""
     sections = ("watcher.", "samplers.", "store.", "exporters.")
     chosen = {key: config.get(key) for key in VALUES if key.startswith(sections)}
-    chosen[EVENT_FILES] = os.path.abspath(chosen[EVENT_FILES] or "tensorboard")  # the watcher may be started elsewhere
+    chosen[EVENT_FILES] = os.path.abspath(
+        chosen[EVENT_FILES] or "tensorboard"
+    )  # the watcher may start in another folder
     chosen[BOARD] = os.path.abspath(chosen[BOARD]) if chosen[BOARD] else ""
     return json.dumps(chosen)

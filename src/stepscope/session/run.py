@@ -1,11 +1,11 @@
-"""The run that a training script holds."""
+"""The run object that a training script holds."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-import traceback  # here and not where it is used: at the exit an import would change the exit code of a Ctrl-C
+import traceback  # at the top: an import at exit would change the exit code of a Ctrl-C
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from stepscope.session.watching import Watch
 
 SETTLE_SECONDS = 0.2
-"""How long the end of a run waits for values that are still on a device."""
+"""Maximum wait at the end of a run for values that are still on a device."""
 RETIRE_SECONDS = 0.05
-"""How long the end of a run waits for another thread's row."""
+"""Maximum wait at the end of a run for another thread's row."""
 END_SECONDS = 0.4
-"""How long the end of a run waits for the watcher to have taken the last row."""
+"""Maximum wait at the end of a run for the watcher to drain the last row."""
 OVERHEAD_BUDGET = 0.01
-"""Share of a step that the instrumentation may cost, if nothing else is set."""
+"""Default share of a step that the instrumentation may cost."""
 
 
 class Run(Recorder):
@@ -56,51 +56,51 @@ class Run(Recorder):
         attempt: int = 0,
         watch: Watch | None = None,
     ) -> None:
-        """Wrap a ring; use `stepscope.init`, which makes one."""
+        """Wrap a ring; use `stepscope.init`, which creates one."""
         super().__init__(mapping, intake)
         self.id, self.name, self.project = run_id, name, project
         self.path = path or Path()
         self.rank, self.attempt = rank, attempt
         self._mapping, self._watch = mapping, watch
         self.stacks: Stacks | None = None
-        """The handler that shows the watcher where this process stands, if there is one."""
+        """The handler that dumps this process's stacks for the watcher, if there is one."""
         self.instrument: Any = None
-        """What is hooked into the framework for this run; it has `watch(*objects)` and `detach()`."""
+        """The framework hooks of this run, with `watch(*objects)` and `detach()`."""
         self.overhead_budget = OVERHEAD_BUDGET
         self.watched: dict[str, Any] = {}
         """Which numbers `watch` measures; see `integrations.numerics`."""
         self.is_launched = False
-        """Whether `stepscope run` began it."""
+        """Whether `stepscope run` started it."""
         self._pid = os.getpid()
         self._ends = [True]
         self.followers: tuple[Follower, ...] = ()
-        """Who is told when a step has ended; see `follow`."""
+        """Notified when a step has ended; see `follow`."""
 
     @classmethod
     def off(cls, reason: str = "") -> Run:
-        """Return a run that records nothing; `reason` is told once on stderr."""
+        """Return a run that records nothing; `reason` is printed once on stderr."""
         if reason:
             tell(reason)
         return cls(Mapping.scratch(), Intake(None, Complaints()))
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Record something that happened: a kind and any fields that JSON can hold; `step=` says where it belongs.
+        """Record an event: a kind and any fields that JSON can hold; `step=` assigns it to a step.
 
-        An event that is called like one of Stepscope's own stays yours: it is listed, and nothing is concluded from it.
+        An event with the name of one of Stepscope's own stays yours: it is listed, and no conclusion is drawn from it.
         """
         own = {f"{key}_" if key == WRITTEN_BY else key: value for key, value in fields.items()}
         self.own_event(kind, **own, **{WRITTEN_BY: USER})
 
     def own_event(self, kind: str, **fields: Any) -> None:
-        """Record what Stepscope itself saw; as `event`, for the integrations that come with it."""
+        """Record what Stepscope itself observed; like `event`, for our own integrations."""
         step = self._intake.step(self, fields.pop("step", None))
         at = self._now_step() if step is None else step
         self._intake.event(self, {"kind": kind, **fields}, at, time.monotonic_ns())
 
     def histogram(self, name: str, values: Any, step: int | None = None, bins: int = 64) -> None:
-        """Record how the values of an array (or tensor) are distributed.
+        """Record the distribution of the values of an array (or tensor).
 
-        The array is read at the call: for one on a device that waits for the device.
+        The array is read during the call: for an array on a device, that waits for the device.
         """
         if not self.recording:
             return
@@ -114,7 +114,7 @@ class Run(Recorder):
         self._intake.event(self, {"kind": "histogram", "name": name, **fields}, at, time.monotonic_ns())
 
     def watch(self, *objects: Any) -> None:
-        """Instrument torch: every step and its phases from now on. Name models and optimizers that exist already.
+        """Instrument torch: record every step and its phases from now on. Pass models and optimizers made before.
 
         See docs/reference/torch.md for what is measured. `stepscope run script.py` needs no change to the script.
         """
@@ -127,7 +127,7 @@ class Run(Recorder):
             if self.instrument is None:
                 self.instrument = provided("instrument")(self, self.overhead_budget, **self.watched)
             self.instrument.watch(*objects)
-        except Exception as error:  # noqa: BLE001 - an odd torch must not stop the training; it is told
+        except Exception as error:  # noqa: BLE001 - an unusual torch must not stop the training; it is reported
             cause = in_words(error, 300)
             tell(f"cannot watch: {cause}; use run.step and run.phase, or another version of torch")
 
@@ -139,29 +139,29 @@ class Run(Recorder):
             if isinstance(error, BaseException):
                 instrument.failed(error)
             instrument.detach()
-        except Exception as second:  # noqa: BLE001 - the end of a run must not stop the program; it is told
+        except Exception as second:  # noqa: BLE001 - the end of a run must not stop the program; it is reported
             tell(f"cannot end the instrumentation: {in_words(second)}; the run ends without it")
 
     def profile(self, /, steps: int = 20, **options: Any) -> Any:
         """Profile the next `steps` steps with torch's profiler: a trace in the run's folder, the slowest operations.
 
-        Starts when the step under way has ended, and ends by itself; never raises. Returns a `Profile` (see
-        docs/reference/profiling.md for its options), also a context manager, whose `result` is there when it has ended.
+        Starts after the current step, and stops by itself; never raises. Returns a `Profile` (see
+        docs/reference/profiling.md for its options), also a context manager, whose `result` is set when it has ended.
         """
         return provided("profile")(self, steps, **options)
 
     def follow(self, follower: Follower) -> None:
-        """Have `follower.step_ended()` called after each step from the next one on, until `unfollow`."""
+        """Call `follower.step_ended()` after each step, from the next one on, until `unfollow`."""
         self.followers = (*self.followers, follower)
         self._step = make_step(self, self.followers)
 
     def unfollow(self, follower: Follower) -> None:
-        """Tell `follower` no more; one that does not follow is no error."""
+        """Stop calling `follower`; an unknown one is ignored."""
         self.followers = tuple(other for other in self.followers if other is not follower)
         self._step = make_step(self, self.followers)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the run, as failed if an error is given; returns within about half a second, whatever happens."""
+        """End the run, as failed if an error is given; returns within about half a second in any case."""
         if not self.recording or self._pid != os.getpid():
             return
         if self.stop(error, ring.STATE_FINISHED):
@@ -171,9 +171,9 @@ class Run(Recorder):
             self._wait_for_end(time.monotonic() + SETTLE_SECONDS + RETIRE_SECONDS)
 
     def stop(self, error: object, state: int) -> bool:
-        """Record the last words and stop recording; `state`, of core.ring, is the end if there was no error.
+        """Write the last rows and stop recording; `state`, from core.ring, is the end if there was no error.
 
-        Returns False if another thread is at it already.
+        Returns False if another thread is doing so already.
         """
         try:
             self._ends.pop()
@@ -206,13 +206,13 @@ class Run(Recorder):
             time.sleep(0.002)
 
     def let_go(self, deadline: float) -> None:
-        """Wait for the watcher to take the last row, until `deadline` (monotonic, seconds); then give up the ring."""
+        """Wait until the watcher has drained the last row or `deadline` (monotonic seconds); then release the ring."""
         while not self._mapping.words[ring.WORD_ENDED] and time.monotonic() < deadline:
             time.sleep(0.002)
         self._intake.hear(self._mapping.words)
         self._tell_losses()
         is_read = self._watch is not None and not self._watch.stop()
-        if self._mapping.path is not None and not is_read:  # else to open it again would end the reader's lock
+        if self._mapping.path is not None and not is_read:  # opening it again would release the reader's lock
             HELD.discard(self._mapping.path)
         if self.stacks is not None:
             self.stacks.unregister()
@@ -228,7 +228,7 @@ class Run(Recorder):
         overflow.close()
 
     def _retire(self, state: int) -> None:
-        """Stop recording: a thread that is writing now ends its row, later calls do nothing."""
+        """Stop recording: a thread that is writing finishes its row, later calls do nothing."""
         if self.overflow is not None:
             self.overflow.is_closing = True
         deadline = time.monotonic() + RETIRE_SECONDS
@@ -239,12 +239,12 @@ class Run(Recorder):
         self._leave()
 
     def say_farewell(self, end: str) -> None:
-        """Print the card of the run, where a person sees it; `end` says how it ended, empty where nobody knows yet."""
+        """Print the summary of the run, on a terminal; `end` says how it ended, empty if unknown."""
         name, steps = self.name or self.id, self._now_step() + 1
         card.show(self.path, name, steps, end, rank=self.rank, launched=self.is_launched)
 
     def disarm(self) -> None:
-        """Record nothing in this process any more, and touch nothing that a parent shares with us (after a fork)."""
+        """Stop recording in this process, and touch nothing that a parent shares with us (after a fork)."""
         self.recording, self._tokens = False, []
         self.followers, self._step = (), make_step(self, ())
         self._intake.disarm()
@@ -256,7 +256,7 @@ class Run(Recorder):
         self._leave()
 
     def _leave(self) -> None:
-        """Write from now on where nobody reads."""
+        """From now on, write to memory that nothing reads."""
         scratch = Mapping.scratch()
         self._hold(None)
         self._buffer, self._words = scratch.buffer, scratch.words
@@ -264,15 +264,15 @@ class Run(Recorder):
 
     @property
     def should_stop(self) -> bool:
-        """Whether a rule of the alerts asks the training to stop (its action `stop`); costs one look into memory.
+        """Whether an alert rule asks the training to stop (its action `stop`); costs one memory read.
 
-        Ranks may see it a step apart: agree on it before one of them leaves a loop that others wait in.
+        Ranks may see it one step apart: agree on it before a rank leaves a loop in which others wait.
         """
         return bool(self._words[ring.WORD_STOP])
 
     @property
     def step_index(self) -> int:
-        """Return the step that an event of now belongs to."""
+        """Return the step of an event that is recorded now."""
         return self._now_step()
 
     def _now_step(self) -> int:
@@ -283,7 +283,7 @@ class Run(Recorder):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """End the run: failed if an exception is on its way (it goes on unchanged), else finished."""
+        """End the run: failed if an exception is propagating (it continues unchanged), else finished."""
         self.finish(None if isinstance(error, SystemExit) and error.code in {None, 0} else error)
 
     def __repr__(self) -> str:
