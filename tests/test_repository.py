@@ -41,6 +41,7 @@ def version():
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     """Build the wheel with the declared backend, without a network, and open it."""
+    pytest.importorskip("hatchling", reason="builds the wheel; it comes with the extra test")
     folder = tmp_path_factory.mktemp("wheel")
     program = f"from hatchling.build import build_wheel; build_wheel({str(folder)!r})"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, timeout=300)
@@ -76,7 +77,7 @@ def test_checks_pass(check, capsys):
 
 def test_promise_markers_name_promises(capsys):
     """Every promise marker names a promise of the documents."""
-    assert promises.main([]) == 0, capsys.readouterr().err
+    assert promises.main(["--markers"]) == 0, capsys.readouterr().err
 
 
 def test_wheel_holds_the_package_and_nothing_else(wheel):
@@ -94,7 +95,7 @@ def test_python_floor_is_stated_and_one(metadata):
     assert metadata["Requires-Python"] == ">=3.10"
     assert 'target-version = "py310"' in read("pyproject.toml")
     assert "Python 3.10 or newer" in read("README.md")
-    assert "Python 3.10 and torch 2.1 are the oldest that work" in read("docs/reference/torch.md")
+    assert "Python 3.10 and torch 2.1 are the oldest supported versions" in read("docs/reference/torch.md")
     assert 'torch = ["torch>=2.1"]' in read("pyproject.toml")
 
 

@@ -196,6 +196,6 @@ def test_lines_are_free_of_control_characters():
     }
     text = "\n".join(profile.lines(facts))
     assert "\x1b" not in text
-    assert text.startswith("2 steps (3 to 4) of rank 1 in 1.0 s, 500 ms each")
+    assert text.startswith("2 steps (3 to 4) of rank 1 in 1 s, 500 ms each")
     assert "1. evil" in text
     assert "(35.2% of time)  2 calls, 500 ms" in text

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-import hatch_build
 import page
+
+hatch_build = pytest.importorskip("hatch_build", reason="needs hatchling, which comes with the extra test")
 
 ROOT = Path(page.__file__).resolve().parent.parent
 

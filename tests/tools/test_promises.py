@@ -122,3 +122,14 @@ def test_without_a_test_run_nothing_is_counted(tmp_path, capsys):
     """Without a report of a test run the command fails and names the one that writes it."""
     assert promises.main(["--root", str(tmp_path)]) == 1
     assert "run `make test`" in capsys.readouterr().err
+
+
+def test_markers_can_be_checked_before_any_test_run(tmp_path, capsys):
+    """--markers needs no report: it fails for an unknown id, and counts nothing."""
+    (tmp_path / "list.md").write_text(LIST)
+    (tmp_path / "tests").mkdir()
+    options = ["--root", str(tmp_path), "--list", str(tmp_path / "list.md"), "--markers"]
+    for name, code in (("S0-001", 0), ("S0-009", 1)):
+        (tmp_path / "tests" / "test_a.py").write_text(f'@pytest.mark.promise("{name}")\ndef test_x(): assert f()\n')
+        assert promises.main(options) == code
+    assert capsys.readouterr().out == ""
