@@ -210,9 +210,12 @@ function tickUnit(largest: number, unit: string): readonly [number, string] {
     return [scale, `${SPACE}${label}`];
   }
   if (unit === "ratio") return [0.01, `${SPACE}%`];
-  if (unit === "percent") return [1, `${SPACE}%`];
-  if (largest < 1e4 || largest >= LARGEST) return [1, ""];
-  return PREFIXES.find(([limit]) => largest >= limit) ?? [1, ""];
+  const gap = SYMBOLS[unit] ? SPACE : "";
+  const [factor, prefix] = (largest >= 1e4 && largest < LARGEST && PREFIXES.find(([limit]) => largest >= limit)) || [
+    1,
+    "",
+  ];
+  return [factor, `${gap}${prefix}${SYMBOLS[unit] ?? ""}`];
 }
 
 /** Each value as its unit suits it; all as powers of 10 if some have no prefix. */

@@ -54,6 +54,8 @@ test("the labels of an axis differ from each other", () => {
   assert.deepEqual(ticks([123456.2, 123456.4, 123456.6]), ["123.4562k", "123.4564k", "123.4566k"]);
   assert.deepEqual(ticks([0, 0.1, 0.2], "seconds").map(plain), ["0 ms", "100 ms", "200 ms"]);
   assert.deepEqual(ticks([0, 2 ** 30], "bytes").map(plain), ["0 GiB", "1 GiB"]);
+  assert.deepEqual(ticks([0, 1e9, 2e9], "hertz").map(plain), ["0 GHz", "1 GHz", "2 GHz"]);
+  assert.deepEqual(ticks([20, 40], "celsius").map(plain), ["20 °C", "40 °C"]);
   assert.deepEqual(ticks([0.001, 0.1, 10, 1000], "", true), ["0.001", "0.1", "10", "1000"]);
 });
 

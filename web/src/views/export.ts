@@ -16,7 +16,7 @@ const FORMATS: [string, string, string][] = [
   ["csv", "CSV", "one row per point: name, rank, attempt, step, time, value; opens in any spreadsheet"],
   ["parquet", "Parquet", "the same columns, typed and compressed; for pandas, polars, DuckDB"],
   ["jsonl", "JSON lines", "one object per point; for scripts and pipelines"],
-  ["json", "JSON", "the run's facts and its metrics in one document"],
+  ["json", "JSON", "the run and its metrics in one document"],
   ["html", "Report", "summary, charts, diagnosis and alerts of the whole run in one HTML file that works offline"],
 ];
 const RECIPES: [keyof Recipe, string][] = [
@@ -65,12 +65,12 @@ class ExportView implements Mounted {
         h(
           "section",
           { class: "card export-metrics" },
-          h("h2", { class: "card-title" }, "What"),
+          h("h2", { class: "card-title" }, "Metrics"),
           h(
             "div",
             { class: "toolbar" },
             h("div", { class: "search" }, this.search),
-            pick("All of them", () => this.matching().map((metric) => metric.name)),
+            pick("Select all", () => this.matching().map((metric) => metric.name)),
             pick("Clear", () => []),
           ),
           this.status,

@@ -43,7 +43,13 @@ class Tile {
       h("div", { class: "gpu-bar" }, this.useBar),
       line("memory", this.memory),
       h("div", { class: "gpu-bar thin" }, this.memoryBar),
-      h("div", { class: "gpu-row" }, line("heat", this.heat), line("power", this.power), line("clock", this.clock)),
+      h(
+        "div",
+        { class: "gpu-row" },
+        line("temperature", this.heat),
+        line("power", this.power),
+        line("clock", this.clock),
+      ),
     );
   }
 

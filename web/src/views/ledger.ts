@@ -4,7 +4,7 @@ import "./ledger.css";
 import { json, type Ledger, type Status } from "../api.ts";
 import { CachedAnswer } from "../cached_answer.ts";
 import { type Child, fill, h } from "../dom.ts";
-import { ABSENT, amount, capital, count, duration, number, value } from "../format.ts";
+import { ABSENT, amount, capital, count, duration, number, share, value } from "../format.ts";
 import { redraw } from "../redraw.ts";
 import { type Mounted, type Page, runOf, type View } from "../view.ts";
 import { type Column, card, coded, empty, failure, severityMark, skeleton, stateMark, table } from "../widgets.ts";
@@ -89,9 +89,7 @@ function numbers(found: Ledger): [string, string, string, string][] {
     found.imported && !found.imported.timed ? "sum of step times, because the log has no timestamps; " : "";
   const unknown = (found.seconds.unknown ?? 0) / (found.paid_seconds || 1);
   const dark =
-    unknown < 0.001
-      ? "of the time was productive"
-      : `or more; ${value(unknown, "ratio")} of the time is not in the log`;
+    unknown < 0.001 ? "of the time was productive" : `or more; ${share(unknown)} of the time is not in the log`;
   const rows: [string, string, string, string][] = [
     ["Wall clock", duration(found.wall_seconds), summed + ways.join(", "), "From the first start to the last end"],
     [
@@ -128,7 +126,7 @@ function numbers(found: Ledger): [string, string, string, string][] {
 
 function energyNote(energy: NonNullable<Ledger["energy"]>): string {
   const co2 = energy.co2_kg === null ? "" : `${number(energy.co2_kg, 3)} kg CO₂ (${energy.region}), `;
-  const seen = energy.covered_ratio > 0.98 ? "" : `, measured ${value(energy.covered_ratio, "ratio")} of the time`;
+  const seen = energy.covered_ratio > 0.98 ? "" : `, measured ${share(energy.covered_ratio)} of the time`;
   return `${co2}by ${energy.sources.join(", ")}${seen}`;
 }
 
@@ -136,7 +134,7 @@ function classes(found: Ledger): Child {
   const rows = shares(found.seconds, found.wall_seconds);
   if (!rows.length) return empty("No data yet", "The run has just started.");
   const { money, energy } = found;
-  const label = rows.map((one) => `${classLabel(one.name)} ${value(one.share, "ratio")}`).join(", ");
+  const label = rows.map((one) => `${classLabel(one.name)} ${share(one.share)}`).join(", ");
   const bar = h(
     "div",
     { class: "phases", attrs: { role: "img", "aria-label": `All time: ${label}` } },
@@ -145,7 +143,7 @@ function classes(found: Ledger): Child {
         "div",
         {
           class: "phase",
-          title: `${classLabel(one.name)}: ${duration(one.seconds)}, ${value(one.share, "ratio")}`,
+          title: `${classLabel(one.name)}: ${duration(one.seconds)}, ${share(one.share)}`,
           style: { "flex-grow": String(one.share), background: classColour(one.name) },
         },
         one.share > 0.09 ? h("span", {}, classLabel(one.name)) : null,
@@ -164,14 +162,14 @@ function classes(found: Ledger): Child {
         ),
     },
     { title: "Time", class: "num", cell: (one) => duration(one.seconds) },
-    { title: "Share", class: "num", cell: (one) => value(one.share, "ratio") },
+    { title: "Share", class: "num", cell: (one) => share(one.share) },
     ...(money ? [{ title: money.currency, class: "num", cell: (one: Share) => amount(money.classes[one.name]) }] : []),
     ...(energy
       ? [
           {
             title: "kWh",
             class: "num ledger-energy",
-            cell: (one: Share) => number((energy.joules[one.name] ?? 0) / JOULES_PER_KWH, 3),
+            cell: (one: Share) => small((energy.joules[one.name] ?? 0) / JOULES_PER_KWH),
           },
         ]
       : []),
@@ -212,7 +210,7 @@ function wasted(found: Ledger): Child {
               { class: "num soft" },
               [
                 duration(one.seconds),
-                value(one.share ?? 0, "ratio"),
+                share(one.share),
                 ...(money ? [`${amount(money.classes[one.class])} ${money.currency}`] : []),
               ].join(" · "),
             ),
@@ -243,7 +241,7 @@ function advice(found: Ledger): Child {
               "p",
               { class: "next" },
               coded(capital(one.remedy)),
-              one.gain_ratio ? ` (at most ${value(one.gain_ratio, "ratio")})` : "",
+              one.gain_ratio ? ` (at most ${share(one.gain_ratio)})` : "",
             ),
           ),
         ),
@@ -279,8 +277,13 @@ function attempts(found: Ledger): Child {
   );
 }
 
-function many(number: number, what: string): string {
-  return `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+/** Return a number, or a bound if it is too small to read. */
+function small(amount: number): string {
+  return amount > 0 && amount < 1e-4 ? "<0.0001" : number(amount, 3);
+}
+
+function many(total: number, what: string): string {
+  return `${count(total)} ${what}${total === 1 ? "" : "s"}`;
 }
 
 export const ledger: View = {

@@ -150,7 +150,7 @@ export const COLUMNS: readonly Column[] = [
   },
   {
     key: "spark",
-    title: "Course",
+    title: "Trend",
     help: "Loss over time",
     class: "",
     sort: (row) => row.card?.loss?.best ?? null,

@@ -476,7 +476,7 @@ function space(height: number): HTMLTableRowElement {
 
 export const runs: View = {
   name: "runs",
-  title: "Overview",
+  title: "Runs",
   of: "runs",
   mount: (root, page) => new RunsView(root, page),
 };

@@ -55,7 +55,7 @@ export function verdict(
       : null,
     rest.length > MOST ? h("p", { class: "soft" }, `and ${rest.length - MOST} more: stepscope diagnose`) : null,
     (found?.notes ?? []).map((one) => h("p", { class: "soft small" }, coded(capital(one)))),
-    missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, coded(`Unknown: ${one.why}; ${one.remedy}`))),
+    missing.slice(0, 2).map((one) => h("p", { class: "soft small" }, coded(`${capital(one.why)}; ${one.remedy}`))),
   ];
 }
 
