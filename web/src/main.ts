@@ -225,7 +225,7 @@ class Shell implements Page {
         this.banner,
         icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1"),
         h("span", {}, failed),
-        h("span", { class: "soft" }, "What you see is the last that was heard."),
+        h("span", { class: "soft" }, "The page shows the last data received."),
       );
     }
     this.drawTitle(status, tone);

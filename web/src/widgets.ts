@@ -2,7 +2,7 @@
 
 import type { PhaseShare } from "./api.ts";
 import { type Child, h, s } from "./dom.ts";
-import { duration, share, value } from "./format.ts";
+import { capital, duration, share, value } from "./format.ts";
 
 const STATE: Record<string, { tone: string; icon: string }> = {
   running: { tone: "go", icon: "M8 2.5a5.5 5.5 0 1 1 0 11a5.5 5.5 0 0 1 0-11z" },
@@ -115,7 +115,7 @@ export function phaseBar(phases: readonly Omit<PhaseShare, "seconds">[], legend 
           title: `${one.phase}: ${duration(one.mean)} per step, ${value(one.share, "ratio")}`,
           style: { "flex-grow": String(one.share), ...paint(one.phase) },
         },
-        one.share > 0.09 ? h("span", {}, one.phase) : null,
+        one.share > 0.09 && one.phase !== "other" ? h("span", {}, one.phase) : null,
       ),
     ),
   );
@@ -153,7 +153,7 @@ export function failure(text: string, retry?: () => void, title = "Request faile
     "div",
     { class: "nothing", attrs: { role: "alert" } },
     h("h2", {}, icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1", "bad"), ` ${title}`),
-    h("p", {}, text),
+    h("p", {}, coded(capital(text))),
     ...children,
     retry ? h("button", { class: "button", attrs: { type: "button" }, on: { click: retry } }, "Try again") : null,
   );

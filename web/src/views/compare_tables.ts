@@ -223,7 +223,9 @@ export function configTable(comparison: Comparison): HTMLElement | null {
       "p",
       { class: "soft" },
       different.length ? `${different.length} of ${comparison.config.length} keys differ.` : "All keys are the same.",
-      different.length && same ? h("label", { class: "compare-all" }, box, ` show the ${same} equal keys`) : null,
+      different.length && same
+        ? h("label", { class: "compare-all" }, box, ` show ${same} equal ${same === 1 ? "key" : "keys"}`)
+        : null,
     ),
     h("div", { class: "scroll" }, h("table", { class: "compare-config" }, head(comparison, "key"), body)),
   );

@@ -3,13 +3,13 @@
 import "./export.css";
 import { json, type Metric, type Recipe, reason } from "../api.ts";
 import { zoomOf } from "../chart_link.ts";
-import { fill, h, setText } from "../dom.ts";
+import { fill, h, setText, show } from "../dom.ts";
 import { short, value } from "../format.ts";
 import { Panel } from "../panel.ts";
 import type { Place } from "../router.ts";
 import type { RunModel } from "../run.ts";
 import type { Mounted, Page, View } from "../view.ts";
-import { empty, failure, skeleton } from "../widgets.ts";
+import { card, empty, failure, skeleton } from "../widgets.ts";
 import { fileName } from "./file_name.ts";
 
 const FORMATS: [string, string, string][] = [
@@ -36,6 +36,7 @@ function save(blob: Blob, name: string): void {
 
 class ExportView implements Mounted {
   private readonly list = h("ul", { class: "export-list" });
+  private readonly ways = h("div", { class: "export-ways" });
   private readonly status = h("span", { class: "soft", attrs: { role: "status" } });
   private readonly files = h("div", { class: "export-files" });
   private readonly recipe = h("div", { class: "export-recipes" });
@@ -76,14 +77,14 @@ class ExportView implements Mounted {
           this.status,
           this.list,
         ),
-        h(
-          "div",
-          { class: "export-ways" },
-          h("section", { class: "card" }, h("h2", { class: "card-title" }, "Files"), this.files),
-          h("section", { class: "card" }, h("h2", { class: "card-title" }, "Code for the same numbers"), this.recipe),
-          h("section", { class: "card" }, h("h2", { class: "card-title" }, "Pictures"), this.pictures),
-        ),
+        this.ways,
       ),
+    );
+    fill(
+      this.ways,
+      card("Files", this.files),
+      card("Code for the same numbers", this.recipe),
+      card("Pictures", this.pictures),
     );
     fill(this.list, skeleton(6));
     this.stops.push(run.names.listen(() => this.arrived()));
@@ -133,6 +134,7 @@ class ExportView implements Mounted {
 
   private draw(): void {
     if (!this.metrics) return;
+    show(this.ways, this.metrics.length > 0);
     if (!this.metrics.length) {
       fill(this.list, empty("Nothing to export yet", "The run has no metrics."));
       return;

@@ -146,7 +146,7 @@ function classes(found: Ledger): Child {
           title: `${classLabel(one.name)}: ${duration(one.seconds)}, ${share(one.share)}`,
           style: { "flex-grow": String(one.share), background: classColour(one.name) },
         },
-        one.share > 0.09 ? h("span", {}, classLabel(one.name)) : null,
+        one.share > 0.09 && one.name !== "other" ? h("span", {}, classLabel(one.name)) : null,
       ),
     ),
   );

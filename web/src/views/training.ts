@@ -249,6 +249,7 @@ class TrainingView implements Mounted {
   }
 
   private nothing(query: string, all: number): void {
+    const running = this.run.live.status?.state === "running";
     fill(
       this.body,
       query
@@ -262,8 +263,12 @@ class TrainingView implements Mounted {
             ),
           )
         : empty(
-            "No metrics yet",
-            all ? "This run has only machine metrics." : "The first values appear here automatically.",
+            running ? "No metrics yet" : "No metrics",
+            all
+              ? "This run has only machine metrics."
+              : running
+                ? "The first values appear here automatically."
+                : "This run recorded none. To record a metric:",
             all ? null : h("pre", {}, 'run.log({"loss": loss})'),
           ),
     );
