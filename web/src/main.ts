@@ -4,14 +4,14 @@ import "./style.css";
 import { json, reason, type Server, type Status } from "./api.ts";
 import { zoomOf, zoomText } from "./chart_link.ts";
 import { fill, h, must, setAttr, setText, show, visible } from "./dom.ts";
-import { ago, count } from "./format.ts";
+import { ago, capital, count } from "./format.ts";
 import { helpDialog } from "./help.ts";
 import { type Place, parse, Router } from "./router.ts";
 import { RunModel } from "./run.ts";
 import { choice, choose, isDark, start as startTheme } from "./theme.ts";
 import type { Mounted, Page, View } from "./view.ts";
 import { VIEWS } from "./views/all.ts";
-import { empty, failure, icon, stateMark } from "./widgets.ts";
+import { coded, empty, failure, icon, stateMark } from "./widgets.ts";
 
 const STALE = 5;
 const REFRESH = 0.5;
@@ -224,7 +224,7 @@ class Shell implements Page {
       fill(
         this.banner,
         icon("M8 2.5L14 13H2zM8 6.5v3M8 11.3v.1"),
-        h("span", {}, failed),
+        h("span", {}, coded(capital(failed))),
         h("span", { class: "soft" }, "The page shows the last data received."),
       );
     }

@@ -8,7 +8,7 @@ __all__ = ["MonitoringDashboard"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for: the command line needs no dashboard class, and a script no server."""
+    """Load the dashboard on demand: the command line does not need it."""
     if name != "MonitoringDashboard":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from stepscope.web.dashboard import MonitoringDashboard

@@ -21,20 +21,20 @@ def listen(host: str, port: int) -> list[socket.socket]:
         StepscopeError: the port is in use, or this machine does not have the address.
     """
     addresses = ["127.0.0.1", "::1"] if host == "localhost" else [host]
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
         for address in addresses:
-            chosen = found[0].getsockname()[1] if found else port
+            chosen = sockets[0].getsockname()[1] if sockets else port
             try:
-                found.append(_bound(address, chosen))
+                sockets.append(_bound(address, chosen))
             except OSError as error:
-                if not found or error.errno == errno.EADDRINUSE:
+                if not sockets or error.errno == errno.EADDRINUSE:
                     raise
     except OSError as error:
-        for one in found:
-            one.close()
+        for bound in sockets:
+            bound.close()
         raise _refused(host, port, error) from error
-    return found
+    return sockets
 
 
 def _bound(address: str, port: int) -> socket.socket:
@@ -85,11 +85,11 @@ def owner_of(port: int, proc: Path = Path("/proc")) -> str:
 
 def _open_files(folder: Path) -> set[str]:
     """Return the targets of the open files of a process; files that it closes meanwhile are skipped."""
-    found = set()
+    targets = set()
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):
-            found.add(os.readlink(folder / name))
-    return found
+            targets.add(os.readlink(folder / name))
+    return targets
 
 
 def token_for(host: str, path: Path | None = None) -> str:

@@ -69,7 +69,7 @@ class LiveRun:
         self._names = set(names)
         self._pace, self._recent = pace_of(past), deque[tuple[float, int]]()
         self._reset()
-        self.asked = time.monotonic()
+        self.polled_at = time.monotonic()
 
     def _reset(self) -> None:
         """Invalidate all cursors, and number the curves from 0 again."""
@@ -88,7 +88,7 @@ class LiveRun:
 
     def hello(self) -> dict[str, Any]:
         """Return the cursor, the numbers of the curves so far, and the status of the run."""
-        self.asked = time.monotonic()
+        self.polled_at = time.monotonic()
         self.poll()
         with self._lock:
             curves = [[number, *key] for key, number in self._curves.items()]
@@ -100,7 +100,7 @@ class LiveRun:
         Raises:
             CursorExpiredError: the frames after the cursor are gone.
         """
-        self.asked = time.monotonic()
+        self.polled_at = time.monotonic()
         generation, _, number = cursor.partition("-")
         with self._lock:
             first = self._frames[0][0] if self._frames else self._number + 1
@@ -224,7 +224,7 @@ class LiveRuns:
 
     def _drop_idle(self) -> None:
         now = time.monotonic()
-        oldest = sorted(self._open, key=lambda key: self._open[key].asked)
-        idle = [key for key in oldest if now - self._open[key].asked > IDLE]
+        oldest = sorted(self._open, key=lambda key: self._open[key].polled_at)
+        idle = [key for key in oldest if now - self._open[key].polled_at > IDLE]
         for key in idle or oldest[: max(0, len(oldest) - MAX_LIVE_RUNS + 1)]:
             self._open.pop(key).close()

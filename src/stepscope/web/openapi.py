@@ -69,12 +69,12 @@ def _operation(route: ApiRoute, schemas: Mapping[str, Any]) -> dict[str, Any]:
     def content(types: Mapping[str, Any]) -> dict[str, Any]:
         return {media: {} if kind is None else {"schema": schemas[str(kind)]} for media, kind in types.items()}
 
-    found: dict[str, Any] = {"200": {"description": "the response", "content": content(route.responses)}}
+    statuses: dict[str, Any] = {"200": {"description": "the response", "content": content(route.responses)}}
     for status, text in {**REFUSALS, **route.statuses}.items():
-        found[status] = {"description": text, "content": content({JSON: responses.ErrorResponse})}
-    if "304" in found:
-        del found["304"]["content"]
-    facts: dict[str, Any] = {"summary": route.title, "parameters": _parameters(route.parameters), "responses": found}
+        statuses[status] = {"description": text, "content": content({JSON: responses.ErrorResponse})}
+    if "304" in statuses:
+        del statuses["304"]["content"]
+    facts: dict[str, Any] = {"summary": route.title, "parameters": _parameters(route.parameters), "responses": statuses}
     return (
         facts
         if route.body is None

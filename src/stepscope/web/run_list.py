@@ -1,4 +1,4 @@
-"""The list of the runs below a folder, kept current by threads of its own: it answers at once and grows.
+"""The list of the runs below a folder, updated by background threads: it responds at once and grows.
 
 A run is known by its key, "project/id", which is looked up in the list and never made into a path. Each change of a row
 gets a number, so that a page can ask for the changes since the last one. A folder whose disk hangs is listed as being
@@ -148,17 +148,17 @@ class RunList:
 
     def _candidates(self) -> dict[str, Path]:
         """Return every folder that may hold a run, by its key; of a project that does not respond, the known runs."""
-        found: dict[str, Path] = {}
+        candidates: dict[str, Path] = {}
 
         def search(project: Path) -> None:
             runs = [project] if (project / RUN_FILE).is_file() else _folders(project)
-            found.update({f"{path.parent.name}/{path.name}": path for path in runs})
+            candidates.update({f"{path.parent.name}/{path.name}": path for path in runs})
 
         late = self._tasks.run([(str(path), partial(search, path)) for path in _folders(self.root)])
         with self._lock:
             known = {key: entry.path for key, entry in self._entries.items()}
         stalled = {key: path for key, path in known.items() if {str(path), str(path.parent)} & late}
-        return {**stalled, **found.copy()}
+        return {**stalled, **candidates.copy()}
 
     def _add_unread(self, key: str, path: Path) -> None:
         """List a run whose disk does not respond, unless its row is known."""
