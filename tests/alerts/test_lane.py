@@ -99,7 +99,7 @@ def test_a_notifier_that_was_killed_is_followed_by_one_that_sends_the_same_messa
     second.restore(note)
     for number in range(5):
         second.add(entry(number), NOON)
-    second.settle()
+    second.resume()
     again = second.begin(NOON)
     assert (again.id, again.numbers) == (group.id, (0, 1, 2))
     done = second.sent(NOON)
@@ -109,7 +109,7 @@ def test_a_notifier_that_was_killed_is_followed_by_one_that_sends_the_same_messa
         third.restore(one)
     for number in range(5):
         third.add(entry(number), NOON)
-    third.settle()
+    third.resume()
     assert third.begin(NOON + 2).numbers == (3, 4)
 
 

@@ -271,7 +271,7 @@ class Alerting(Feed):
     def _evaluate(self, engine: Engine, pair: Pair) -> None:
         changes, self._changes = self._changes, []
         changes += self._answer(engine, self._inbox.new(pair.wall_ns / 1e9), pair)
-        self._handle(self._claims.settle(changes + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
+        self._handle(self._claims.claim(changes + engine.evaluate(pair.monotonic_ns), engine.rules), pair)
 
     def _guard(self) -> AbstractContextManager[None]:
         """Keep a fault of a rule from the recording; after too many of them the alerts are off."""

@@ -114,7 +114,7 @@ class Ends:
             self._uncertain.remove((rank, until))
             rank.guard.close()
 
-    def look_after(self, rank: Rank, all_ranks: Collection[Rank], pair: Pair) -> None:
+    def check_progress(self, rank: Rank, all_ranks: Collection[Rank], pair: Pair) -> None:
         """Check whether a rank hangs; if so, request the stacks of all other ranks, too."""
         for event in rank.watch(pair, gpu_busy=self._gpu_busy):
             facts = event | rank.circumstances(self._latest()) if event["kind"] in STACK_KINDS else event

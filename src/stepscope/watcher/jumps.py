@@ -21,7 +21,7 @@ class Jumps:
         self._journal = journal
         self._pair: Pair | None = None
 
-    def look(self, pair: Pair, drains: Callable[[], Iterable[Drain]]) -> None:
+    def check(self, pair: Pair, drains: Callable[[], Iterable[Drain]]) -> None:
         """Write a jump since the last call into every run file that is open."""
         found = jumps([self._pair, pair]) if self._pair else []
         self._pair = pair

@@ -130,7 +130,7 @@ class Watcher:
         is_time = self._is_due("discover", now, DISCOVER_EVERY if self._ranks else 0.0)
         if is_time and (self._rings.may_have_new(now) or not self._ranks):
             self._discover()
-        self._jumps.look(pair, self._attempts.live)
+        self._jumps.check(pair, self._attempts.live)
         self._write(pair, now)
         for drain in self._attempts.drains()[-1:]:
             self.alerting.poll(pair, drain)
@@ -148,7 +148,7 @@ class Watcher:
                 self._due.update(dict.fromkeys(AGAIN, 0.0))
                 if error.errno != errno.ENOENT or not self._trouble.notice(now):
                     problem = problem or error
-        self._trouble.settle(problem, now, self.streams())
+        self._trouble.update(problem, now, self.streams())
 
     def rest(self) -> float:
         """Return the seconds from the beginning of a tick to the next: twice as many while little comes."""
@@ -221,14 +221,14 @@ class Watcher:
         quiet = rank.is_quiet()  # as most of many ranks are at most times
         if beat:
             stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
-            self._ends.look_after(rank, self._ranks.values(), pair)
+            self._ends.check_progress(rank, self._ranks.values(), pair)
         rank.alive = rank.alive and rank.writes(sure=beat or self.woken)
         if quiet and rank.alive and not self.woken:
             return
         over = not rank.alive or rank.words[ring.WORD_STATE] != ring.STATE_RUNNING
         dry = rank.move(pair, self.feed)
         if over:  # its last rows may show that it went on
-            self._ends.look_after(rank, self._ranks.values(), pair)
+            self._ends.check_progress(rank, self._ranks.values(), pair)
         # Unreadable records of a dead writer stay unreadable; those of a live one may still be on their way.
         if over and (stream.empty() or (dry and not rank.alive)):
             self._end(path, rank, pair)

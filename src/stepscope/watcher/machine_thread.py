@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from stepscope.core.errors import in_words
+from stepscope.core.walls import attempt
 from stepscope.recorder.complaints import Complaints
 from stepscope.watcher.machine import Machine, local_samplers
 
@@ -108,12 +109,11 @@ class MachineThread:
 
     def guarded(self, call: Callable[[], T]) -> T | None:
         """Return the result of a call; None if it raises, which is counted and reported."""
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - one bad sample, or a user's function, must not end the thread
-            self.errors += 1
-            self._report(error)
-            return None
+        return attempt(call, self._failed)  # one bad sample, or a user's function, must not end the thread
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        self._report(error)
 
     def _run(self, stopping: threading.Event) -> None:
         machine = self.guarded(lambda: self._make(self.interval))

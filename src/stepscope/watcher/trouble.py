@@ -37,7 +37,7 @@ class Trouble:
         self._lost_tail = False
         self._cut_since: float | None = None
 
-    def settle(self, error: OSError | None, now: float, streams: Iterable[Stream]) -> None:
+    def update(self, error: OSError | None, now: float, streams: Iterable[Stream]) -> None:
         """Handle the first error of a tick, None without one, and set the trainers' status if it changed.
 
         Args:

@@ -95,7 +95,7 @@ class ChannelLane:
             return False
         return self.channel.takes(str(entry.event.get("severity", "warning")))
 
-    def settle(self) -> None:
+    def resume(self) -> None:
         """Form the message again that an earlier notifier did not finish: the same one, under the same id."""
         if self._again is None:
             return

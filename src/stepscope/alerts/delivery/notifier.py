@@ -112,11 +112,11 @@ class Notifier:
             lane = self._by_key.get(note.channel)
             if lane is not None:
                 lane.restore(note)
-        self.look()
+        self.check_queue()
         for lane in self.lanes:
-            lane.settle()
+            lane.resume()
 
-    def look(self, more: list[Entry] | None = None) -> None:
+    def check_queue(self, more: list[Entry] | None = None) -> None:
         """Read new entries of the queue, and add entries that came through the pipe because the disk is full."""
         with self.changed:
             now = self._clock()
@@ -316,14 +316,14 @@ def _prepare(brief: Brief) -> None:
 def _serve(notifier: Notifier, pipe: Pipe, is_probing: Callable[[], bool]) -> bool:
     """Check the queue until nothing is left; return whether the process must restart."""
     while True:
-        notifier.look(pipe.wait(LOOK_EVERY, notifier.woken))
+        notifier.check_queue(pipe.wait(LOOK_EVERY, notifier.woken))
         if notifier.find_hung(time.monotonic()):
             return True
         due = notifier.next_due()
         if is_probing():
             continue
         if due is None:
-            notifier.look()
+            notifier.check_queue()
             if notifier.next_due() is None:
                 report({"state": "done", "upto": notifier.upto})
                 return False

@@ -53,10 +53,10 @@ class AlertTable:
 
     def see(self, alert: Alert, points: Iterable[Point], words: Callable[[int], AlertText]) -> list[Transition]:
         """Process judged points in order; `words` returns the text for the n-th of them."""
-        found = (self.look(alert, point, partial(words, number)) for number, point in enumerate(points))
+        found = (self.judge_point(alert, point, partial(words, number)) for number, point in enumerate(points))
         return [change for change in found if change is not None]
 
-    def look(self, alert: Alert, point: Point, words: Callable[[], AlertText]) -> Transition | None:
+    def judge_point(self, alert: Alert, point: Point, words: Callable[[], AlertText]) -> Transition | None:
         """Process one judged point; return the change that it causes."""
         due = alert.see(point)
         if due == "fire":

@@ -55,7 +55,7 @@ class RuleInstance:
     """The series whose points are judged."""
     version: int = -1
 
-    def look(self, store: SeriesStore) -> SeriesWindow | None:
+    def find_series(self, store: SeriesStore) -> SeriesWindow | None:
         """Find the series, some of which are new; return the one whose points are judged."""
         self.version = store.version
         if store.is_double(self.name, patterns_of(self.rule)):  # one series is judged once, under any of its names
@@ -127,7 +127,7 @@ class Judge:
 
     def take(self, parts: PointsByMetric) -> list[Transition]:
         """Take new points and judge them."""
-        self.store.take(parts)
+        self.store.add(parts)
         for key in self.store.windows.keys() - self._met:
             self._met.add(key)
             self._meet(*key)
@@ -140,7 +140,7 @@ class Judge:
             with wall(partial(self._strike, rule)):  # a rule that fails must not stop the others
                 found += self._judge(rule, fresh)
             self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + time.thread_time() - began
-        self.store.settle()
+        self.store.mark_seen()
         self._stacks = {}
         return found
 
@@ -182,7 +182,7 @@ class Judge:
             return []
         found = []
         for instance in self._instances[rule.name].values():
-            driver = instance.driving if instance.version == self.store.version else instance.look(self.store)
+            driver = instance.driving if instance.version == self.store.version else instance.find_series(self.store)
             if driver is not None and driver.fresh:
                 found.append((instance, driver))
         return found
@@ -237,7 +237,9 @@ class Judge:
             )
             points = self._points(frame, truth, clear, instance)
             for at in range(start, frame.fresh):
-                change = self._alerts.look(instance.alert, points[at], partial(self._say, instance, frame, 0, at))
+                change = self._alerts.judge_point(
+                    instance.alert, points[at], partial(self._say, instance, frame, 0, at)
+                )
                 start = at + 1
                 if change is not None:
                     found.append(change)

@@ -33,7 +33,7 @@ class NotificationClaims:
         self._run, self._node = run, node
         self._elsewhere: set[str] = set()
 
-    def settle(self, found: Iterable[Transition], rules: Iterable[Rule]) -> list[Transition]:
+    def claim(self, found: Iterable[Transition], rules: Iterable[Rule]) -> list[Transition]:
         """Return changes, with those marked quiet that another node sends; `rules` are all rules of the engine."""
         settled = []
         shared: set[str] | None = None

@@ -295,7 +295,7 @@ class SeriesStore:
             better = {one for one in self._logged if any(spelling == name for spelling, _ in _spellings(one))}
         return any(bind(pattern, other) is not None for other in better & self._logged for pattern in patterns)
 
-    def take(self, parts: PointsByMetric) -> None:
+    def add(self, parts: PointsByMetric) -> None:
         """Add new points."""
         for key, several in parts.items():
             part = merged(several)
@@ -323,8 +323,8 @@ class SeriesStore:
         whole = self._together.get((how, name))
         return whole.members if whole is not None else {}
 
-    def settle(self) -> None:
-        """Take all new points for seen."""
+    def mark_seen(self) -> None:
+        """Mark all new points as seen."""
         for window in self.windows.values():
             window.fresh = 0
         for whole in self._together.values():

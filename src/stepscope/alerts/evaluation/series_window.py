@@ -53,7 +53,7 @@ class SeriesWindow:
         self.last_step, self.last_time = np.nan, -np.inf
         """Of the newest point."""
         self.fresh = 0
-        """Points since the last `settle`."""
+        """Points since the last `mark_seen`."""
         self.axis = 0
         """Equal for series whose points came in the same rows, and so have the same times and steps."""
         self.highest, self.lowest = -np.inf, np.inf
@@ -118,8 +118,8 @@ class SeriesWindow:
             found = max(found, len(self) - self.fresh - int(np.searchsorted(self.step, since)))
         return found
 
-    def settle(self) -> None:
-        """Take the new points for seen."""
+    def mark_seen(self) -> None:
+        """Mark the new points as seen."""
         self.fresh = 0
 
     @property
