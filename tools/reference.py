@@ -44,6 +44,8 @@ TEMPLATE_HEADER = """\
 """
 MARK = re.compile(r"(?P<open><!-- generated: (?P<call>[^>]*?) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 INTERNAL = {
+    "resources",
+    "stream",
     "make_machine",
     "clock",
     "wall",

@@ -28,7 +28,7 @@ class Recording(Protocol):
 
 
 class GRPOMetricsTracker:
-    """Follow a GRPO training: the figures of its steps, and the rewards within each group.
+    """Track a GRPO training: the metrics of its steps and the rewards within each group.
 
     Standard deviations are the population's (ddof=0). Nothing here raises into the training. With `run` everything is
     also logged there, under the names that TRL's trainer uses, so that `stepscope diagnose` reads it.

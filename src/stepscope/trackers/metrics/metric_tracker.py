@@ -18,7 +18,7 @@ MAX_NAMES = 1000
 
 
 class MetricTracker:
-    """Follow any number of metrics in bounded memory.
+    """Compute statistics of any number of metrics in bounded memory.
 
     Count, mean, standard deviation, minimum and maximum are exact over all values ever given. Percentiles are exact
     until there are `capacity` values, then over the newest `capacity`. The standard deviation is the population's

@@ -20,7 +20,7 @@ MOST_BATCHES = 10_000
 
 
 class ScoreDistributionTracker:
-    """Count scores; None, NaN, infinities and what is no number are invalid.
+    """Count scores and their distribution; None, NaN, infinities and non-numbers are invalid.
 
     All counts and the mean cover everything ever given. `history` has one entry a batch, so that a verifier that gets
     worse is seen, and not only its average.

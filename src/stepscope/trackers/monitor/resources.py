@@ -74,7 +74,7 @@ SHARED = Resources()
 
 
 def monitor_resources() -> dict[str, Any]:
-    """Return what the machine and torch's allocator have in use.
+    """Return the current resource use of the machine and of the torch allocator.
 
     `cpu_percent` is over the time since the call before (the first call waits 50 ms, no other waits), `memory_percent`
     is of the memory that this process may have, `memory_available_gb` in GiB. `gpu_metrics` has `memory_allocated`,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ThroughputTracker:
-    """Count what each update processed, over the time since the previous one.
+    """Measure samples and tokens per second between updates.
 
     The first update only starts the clock, unless `start()` did: the duration of its batch is unknown. All time
     between two updates counts, also evaluation, except between `pause()` and `resume()`. A rate that is unknown is
