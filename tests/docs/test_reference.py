@@ -114,11 +114,20 @@ def test_the_page_offers_the_documented_downloads():
     assert sorted(offered) == sorted(documented)
 
 
-def test_the_lightning_page_has_the_thresholds_of_its_alerts():
-    """The page gives the temperature and the distance to the threshold at which an alert of the callback resolves."""
-    from stepscope.integrations.lightning import resource_alerts
+def test_the_lightning_page_has_phases_columns_and_thresholds():
+    """The page gives the phases of a step, the columns of the CSV files, and the thresholds of alerts."""
+    from stepscope.integrations.lightning import action_phases, resource_alerts, resource_csv
 
     text = page("lightning.md")
+    section = text.partition("\n## What a step is")[2].partition("\n## ")[0]
+    phases = {
+        *action_phases.ENDINGS.values(),
+        *action_phases.NAMED.values(),
+        *action_phases.HOOKS,
+        *action_phases.PAUSES,
+    }
+    assert {phase for phase in phases if f"`{phase}`" not in section} == set()
+    assert all(f"`{column}`" in text.partition("epoch_0.csv")[2] for column in resource_csv.FIRST)
     assert f"{resource_alerts.HOT:.0f} °C" in text
     assert f"{resource_alerts.HYSTERESIS * 100:.0f} %" in text
 
