@@ -8,7 +8,7 @@ import pytest
 from stepscope.analysis.cost.energy import JOULES_PER_KWH
 from stepscope.analysis.cost.ledger import CLASSES, WASTE
 from stepscope.analysis.cost.prices import load
-from stepscope.cli.commands.ledger import Page
+from stepscope.cli.commands.ledger import LedgerSheet
 from stepscope.cli.main import main
 from stepscope.cli.text.terminal import Paint
 from stepscope.core.terminal_text import width_of
@@ -74,7 +74,7 @@ def test_advice_has_the_leak_and_the_size(facts):
 def test_page_fits_its_width(facts, width):
     """The ledger fits the terminal, in plain text where there is no colour."""
     about = {"id": "x", "name": "a run", "project": "p", "path": "/x", "state": "finished"}
-    lines = list(Page({"run": about, **facts}, width, Paint()).lines())
+    lines = list(LedgerSheet({"run": about, **facts}, width, Paint()).lines())
     assert max(map(width_of, lines)) <= width
     text = "\n".join(lines)
     assert "\x1b" not in text

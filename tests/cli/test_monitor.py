@@ -215,8 +215,8 @@ def test_a_folder_that_cannot_be_written_ends_the_command(machine, tmp_path, cap
 @pytest.mark.promise("S2-008", "S2-005")
 def test_prometheus_is_served_while_it_waits(machine):
     """The page has the documents' names and listens on loopback; a taken port is no error."""
-    pages = [monitor.Page(monitor.open_machine(None), 0)]
-    pages.append(monitor.Page(monitor.open_machine(None), pages[0].endpoint.port))
+    pages = [monitor.PrometheusPage(monitor.open_machine(None), 0)]
+    pages.append(monitor.PrometheusPage(monitor.open_machine(None), pages[0].endpoint.port))
     assert pages[0].endpoint.port != pages[1].endpoint.port
     pages[1].take(Moment(0, 0, VALUES, VALUES))
     text = scrape(pages[1].endpoint)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import stepscope
-from stepscope.cli.commands.show import Page, flatten
+from stepscope.cli.commands.show import RunSheet, flatten
 from stepscope.cli.main import main
 from stepscope.cli.text.terminal import Paint
 from stepscope.core.ring import NO_STEP
@@ -280,7 +280,7 @@ def test_ranks_that_went_wrong_come_first(show, trained):
     [rank] = facts["attempts"]
     others = [{**rank, "rank": number} for number in range(40)]
     others[33] = {**rank, "rank": 33, "state": "killed", "lost": 5}
-    text = "\n".join(Page({**facts, "attempts": others}, 100, Paint(), 0.0).lines())
+    text = "\n".join(RunSheet({**facts, "attempts": others}, 100, Paint(), 0.0).lines())
     first = text.partition("Attempts and ranks")[2].splitlines()[2]
     assert first.split()[:3] == ["0", "33", "killed"]
     assert "and 24 more" in text

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.cli.command import FINE, add_json, add_root, add_run, print_json
 from stepscope.cli.named_run import resolve
 from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.sheet import Sheet
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import Paint, bar, columns
 from stepscope.core.config import discover, load_or_default
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from stepscope.store.reader import Past
 
-LABEL = 12
 STYLES = {
     "productive": "green",
     **dict.fromkeys(("stall", "restart", "redone"), "red"),
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(facts)
     else:
-        print("\n".join(Page(facts, columns(), Paint.of()).lines()))
+        print("\n".join(LedgerSheet(facts, columns(), Paint.of()).lines()))
     return FINE
 
 
@@ -84,12 +84,10 @@ def _account(past: Past, options: argparse.Namespace, path: str) -> dict[str, An
     return {"run": about, **account(past, question)}
 
 
-class Page:
+class LedgerSheet(Sheet):
     """The ledger as lines of a given width."""
 
-    def __init__(self, facts: dict[str, Any], width: int, paint: Paint) -> None:
-        """Take the facts as they are printed for --json."""
-        self._facts, self._width, self._paint = facts, width, paint
+    label_width = 12
 
     def lines(self) -> Iterator[str]:
         """Yield the page."""
@@ -99,13 +97,6 @@ class Page:
         yield from self._waste()
         yield from self._forecast()
         yield from self._advice()
-
-    def _title(self, text: str, rest: str = "") -> Iterator[str]:
-        yield ""
-        yield self._paint(text, "bold") + (f"  {cut(rest, self._width - len(text) - 2)}" if rest else "")
-
-    def _fact(self, label: str, text: str) -> str:
-        return f"  {self._paint(label.ljust(LABEL), 'dim')}{cut(text, self._width - LABEL - 2)}"
 
     def _wrapped(self, text: str, indent: str = "  ") -> list[str]:
         return textwrap.wrap(plain(text), self._width, initial_indent=indent, subsequent_indent=indent)

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
         if options.jsonl_dir is not None:
             sinks.append(Files(options, show.note))
         if options.prometheus_port is not None:
-            page = Page(machine, options.prometheus_port)
+            page = PrometheusPage(machine, options.prometheus_port)
             show.note(f"metrics for Prometheus: {page.address}")
             sinks.append(page)
         for sink in sinks:
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     return FINE
 
 
-def _dashboard(machine: Sampled, options: argparse.Namespace, page: Page | None) -> int:
+def _dashboard(machine: Sampled, options: argparse.Namespace, page: PrometheusPage | None) -> int:
     """Show the machine screen until it is left."""
     from stepscope.tui.app import TopApp
     from stepscope.tui.frame import ViewOptions
@@ -242,7 +242,7 @@ class Files:
         self._system.close()
 
 
-class Page:
+class PrometheusPage:
     """Serves the newest values to Prometheus while the command waits for the next sample."""
 
     def __init__(self, machine: Machine, port: int) -> None:

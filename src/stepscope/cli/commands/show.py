@@ -17,6 +17,7 @@ from stepscope.cli.commands.runs import STYLES, style_of
 from stepscope.cli.named_run import resolve
 from stepscope.cli.text.machine_lines import end_lines, machine_lines
 from stepscope.cli.text.progress import add_quiet, progress
+from stepscope.cli.text.sheet import Sheet
 from stepscope.cli.text.table import Cell, Column, table
 from stepscope.cli.text.terminal import Paint, bar, columns, sparkline
 from stepscope.core.numbers import format_age, format_count, format_duration, format_value
@@ -34,8 +35,6 @@ PHASES = 12
 CONFIG_LINES = 3
 METRIC_TITLES = ("last", "min", "max", "mean", "nan/inf")
 FIGURES = ("mean", "p50", "p95", "max")
-LABEL = 10
-"""Columns of the labels at the top."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -67,16 +66,17 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(line for one in facts["metrics"] for line in metric_block(one, columns(), Paint.of())))
     else:
         quiet = overview.silence(facts["heard"]) if facts["state"] == "running" else None
-        print("\n".join(Page(facts, columns(), Paint.of(), time.time(), quiet).lines()))
+        print("\n".join(RunSheet(facts, columns(), Paint.of(), time.time(), quiet).lines()))
     return FINE
 
 
-class Page:
+class RunSheet(Sheet):
     """The facts of a run as lines of a given width."""
 
     def __init__(self, facts: dict[str, Any], width: int, paint: Paint, now: float, quiet: float | None = None) -> None:
         """Take the facts of `overview`; `now` in seconds since 1970, `quiet` in seconds."""
-        self._facts, self._width, self._paint, self._now, self._quiet = facts, width, paint, now, quiet
+        super().__init__(facts, width, paint)
+        self._now, self._quiet = now, quiet
 
     def lines(self) -> Iterator[str]:
         """Yield the page."""
@@ -88,17 +88,6 @@ class Page:
         yield from self._ranks()
         yield from self._end()
         yield from self._foot()
-
-    def _title(self, text: str, rest: str = "") -> Iterator[str]:
-        yield ""
-        room = self._width - len(text) - 2
-        yield self._paint(text, "bold") + (f"  {cut(rest, room)}" if rest else "")
-
-    def _note(self, text: str) -> str:
-        return self._paint(cut(f"  {text}", self._width), "dim")
-
-    def _fact(self, label: str, text: str, style: str = "") -> str:
-        return f"  {self._paint(label.ljust(LABEL), 'dim')}{self._paint(cut(text, self._width - LABEL - 2), style)}"
 
     def _head(self) -> Iterator[str]:
         facts, about = self._facts, self._facts["run"]
@@ -136,7 +125,7 @@ class Page:
     def _wrapped(self, label: str, text: str, most: int) -> Iterator[str]:
         import textwrap
 
-        room = self._width - LABEL - 2
+        room = self._width - self.label_width - 2
         found = textwrap.wrap(text, room, max_lines=most, placeholder=" …") or [""]
         for number, line in enumerate(found):
             yield self._fact("" if number else label, line)
