@@ -197,14 +197,18 @@ def test_what_is_lost_is_told(bench):
 KILLED = """
     import os, sys, time
     import stepscope, stepscope.session.watching as watching
+    from tests.integration.pace import Heard
     watching.FIRST_PAUSE = 1.0
+    heard, row, returns = Heard(), 0, 0
     run = stepscope.init(project="killed")
     print(run.path, flush=True)
-    row = 0
     while not os.path.exists(sys.argv[1]):
         for _ in range(20):
             run.log({"x": float(row)}, step=row)
             row += 1
+        if sum("is back after" in line for line in heard.lines) > returns:
+            returns += 1
+            print("back", flush=True)
         time.sleep(0.01)
     print(row, flush=True)
     run.finish()
@@ -224,8 +228,8 @@ def test_a_watcher_that_is_killed_again_and_again(bench):
     for kills in range(1, 5):
         os.kill(bench.watcher(), signal.SIGKILL)
         until(lambda kills=kills: len(restarts(path)) == kills, f"the watcher after {kills} kills")
+        assert trainer.line() == "back"  # the trainer looks after its watcher once a second
     until(lambda: stepscope.open(path).state == "running", "a heartbeat")
-    time.sleep(2.5)  # the trainer looks after its watcher once a second
     stop.touch()
     assert trainer.wait() == 0
     rows = int(trainer.out.split()[-1])
