@@ -45,6 +45,7 @@ def command_names():
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page_program(page)], ids=page_id)
+@pytest.mark.slow
 def test_python_blocks_run(page, tmp_path):
     """The Python blocks of a page, one after another in one process, run without an error or a warning."""
     program = tmp_path / page.name.replace(".md", ".py")
