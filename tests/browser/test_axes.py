@@ -112,7 +112,7 @@ def test_a_run_that_is_not_there_is_no_lost_connection(page, apart):
     page.watched.allow("404")
     page.goto("about:blank")
     page.goto(apart.page("#/run/demo%2Fnone/overview"))
-    page.get_by_text("No such run").wait_for()
+    page.get_by_role("heading", name="No such run").wait_for()
     assert "connected" not in page.locator("header").first.inner_text()
     page.get_by_role("link", name="All runs").click()
     page.get_by_text("early", exact=True).first.wait_for()

@@ -71,7 +71,7 @@ def test_system_shows_gpus_processors_and_memory(page, server, keys):
     assert page.locator(".gpu").count() == 4
     hot = page.locator(".gpu[data-gpu='2']").inner_text()
     assert "91" in hot
-    assert "held back" in hot
+    assert "throttled" in hot
     assert page.locator(".chart[data-chart=loss]").count() == 1
     assert page.locator(".chart").count() >= 8
     page.locator(".system-processes").scroll_into_view_if_needed()
@@ -185,7 +185,7 @@ def test_the_ledger_accounts_for_all_time(page, server, keys):
     visit(page, server, "ledger", keys[SICK])
     page.get_by_text("Wall clock").wait_for()
     shares = page.locator(".ledger-classes tbody tr td:nth-child(3)").all_inner_texts()
-    assert sum(float(one.rstrip(" %")) for one in shares) == pytest.approx(100, abs=0.5)
+    assert sum(float(share.strip("< %\u202f")) for share in shares) == pytest.approx(100, abs=2)  # whole percents
     assert "productive" in page.locator(".ledger-classes").inner_text()
     assert page.locator(".ledger-list .next").first.inner_text()
 
