@@ -15,7 +15,7 @@ class OpenedRun(Past):
     """A recorded run. Every call reads what is on disk at that moment, so you can follow a live run."""
 
     def diagnose(self) -> dict[str, Any]:
-        """Return why the run is slow or went wrong, as `stepscope diagnose --json` prints it: see docs/diagnosis.md."""
+        """Return why the run is slow or went wrong, as `stepscope diagnose --json` prints it."""
         from stepscope.sources.diagnosis import diagnose  # loads every check of the diagnosis
 
         return diagnose(self)

@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.analysis.series.forecast import total_steps
 from stepscope.core.events import typed
 from stepscope.core.vocabulary import phase_place
+from stepscope.sources.attempts import at_keys
 from stepscope.views.rates import StepTotals, Throughput, rates
 
 if TYPE_CHECKING:
@@ -238,12 +239,7 @@ def phases_of(columns: dict[str, MetricColumn]) -> list[PhaseTime]:
 
 def aligned(column: MetricColumn, steps: MetricColumn) -> Floats:
     """Return a value of `column` for each step: that of the same row, or 0 where the row has none."""
-    spent = np.zeros(len(steps))
-    place = np.searchsorted(steps.seq, column.seq)
-    inside = place < len(steps)
-    hit = np.flatnonzero(inside)[steps.seq[place[inside]] == column.seq[inside]]
-    spent[place[hit]] = column.value[hit]
-    return spent
+    return at_keys(steps.seq, column.seq, column.value, absent=0.0)
 
 
 def trend(column: MetricColumn | None) -> float | None:
