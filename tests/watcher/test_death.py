@@ -79,7 +79,7 @@ JUDGED = [
     ),
     (
         EndEvidence(status=KILL, oom=Oom(64 << 30, None, named=True, whole_machine=True)),
-        End("oom-killed", "out of memory: memory of the machine 64.0 GiB"),
+        End("oom-killed", "out of memory: memory of the machine 64 GiB"),
     ),
     (EndEvidence(status=SEGV, oom=GROUP), End("killed", "killed by SIGSEGV")),
     (
