@@ -111,7 +111,7 @@ def test_thresholds_have_colours():
     """A hot GPU is bad, an idle one of a live run worth a warning."""
     spans = [span for line in draw(run_scene(), ViewOptions(view="machine"), 120, 36).lines for span in line]
     assert (" 90 °C", "bad") in spans
-    assert (" 20 % ", "warn") in spans
+    assert ("  20 % ", "warn") in spans
 
 
 def test_every_style_is_one_that_a_terminal_has():

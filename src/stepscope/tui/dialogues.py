@@ -119,13 +119,13 @@ KEYS = (
     ("q", "quit"),
     ("tab, 1 to 5", "next view, a view by its number; or click it"),
     ("/", "choose which metrics have a graph"),
-    ("l", "scale: as it fits, logarithmic, linear"),
+    ("l", "scale: automatic, logarithmic, linear"),
     ("s", "save the screen's data as JSON and CSV to this folder"),
     ("r", "clear the graphs"),
     ("d", "diagnose the run now (in Alerts)"),
     ("a", "acknowledge the chosen alert (in Alerts)"),
     ("up, down", "scroll, choose an alert; or the wheel"),
-    ("space", "hold the screen, go on"),
+    ("space", "pause, resume"),
     ("esc", "back to the first view"),
 )
 NOTES = """

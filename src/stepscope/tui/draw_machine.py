@@ -30,8 +30,8 @@ GAUGE = 12
 
 
 def percent(share: float | None) -> str:
-    """Return a share in whole percent, five columns wide."""
-    return f"{format_share(share):>5}"
+    """Return a share in whole percent, six columns wide."""
+    return f"{format_share(share):>6}"
 
 
 def share_style(share: float | None) -> str:
@@ -55,7 +55,7 @@ def gpu_line(index: int, card: Mapping[str, float], node: TerminalNode, width: i
     style = "warn" if running and use is not None and use < IDLE else "good"
     wide = GAUGE if width >= 76 else 8
     line: Line = [(f" gpu {index:<2}", "bold"), *meter(use, wide, style), (f"{percent(use)} ", style)]
-    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {format_portion(used, total):<13}", "")]
+    line += [(" mem ", "dim"), *meter(share, wide, share_style(share)), (f" {format_portion(used, total):<12}", "")]
     line += [*_heat_and_power(card, width), *throttled(card)]
     rest = width - sum(len(text) for text, _ in line) - 2
     if rest >= 6:
@@ -142,8 +142,9 @@ def traffic_line(node: TerminalNode, width: int) -> Line:
     line += [("  net  ", "bold"), (f"↓ {_rate(down)} ↑ {_rate(up)}", "")]
     waits = [(part, values.get(f"pressure/{part}_some_ratio")) for part in ("cpu", "memory", "io")]
     told = [f"{part} {format_share(value)}" for part, value in waits if value is not None and value >= WAITING]
-    if told and width >= 76:
-        line.append((f"   waits for {', '.join(told)}", "warn"))
+    waiting = f"   waits for {', '.join(told)}"
+    if told and sum(len(text) for text, _ in line) + len(waiting) <= width:
+        line.append((waiting, "warn"))
     return line
 
 

@@ -117,7 +117,8 @@ def report(found: Sequence[Finding], width: int, paint: Paint) -> Iterator[str]:
     bad = sum(finding.state == BAD for finding in found)
     notes = sum(finding.state == NOTE for finding in found)
     verdict = "A run started here would not be recorded" if bad else "A run started here would be recorded"
-    more = "".join(f", {number} to {verb}" for number, verb in ((bad, "mend"), (notes, "know of")) if number)
+    counts = ((bad, "problem"), (notes, "note"))
+    more = "".join(f", {number} {noun}{'' if number == 1 else 's'}" for number, noun in counts if number)
     yield f"stepscope {__version__}  {paint(verdict, 'bold red' if bad else 'bold green')}{more}"
     yield ""
     before = ""
