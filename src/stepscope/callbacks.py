@@ -40,7 +40,7 @@ def register(framework: str = "transformers") -> None:
     """Make the name "stepscope" known: to `report_to` of Transformers, or to `log_with` of Accelerate.
 
     Args:
-        framework: transformers or accelerate; both must be told before the Trainer or Accelerator is made.
+        framework: transformers or accelerate; call this before creating the Trainer or Accelerator.
     """
     importlib.import_module(f"stepscope.integrations.huggingface.{framework}").register()
 

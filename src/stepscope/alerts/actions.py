@@ -1,4 +1,4 @@
-"""The actions of a rule besides notifications: parses and checks them.
+"""Parse and check the actions of a rule other than notifications.
 
 `checkpoint` writes a flag file that the training may look for, `stop` sets `run.should_stop`, `profile` profiles the
 next steps, `sample` asks the machine more often for a while, and `run` starts a command. A rule only names the command:

@@ -99,7 +99,7 @@ def _opened(path: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
-            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+            raise PermissionError(errno.EPERM, "it belongs to another user")
         os.fchmod(descriptor, 0o600)
     except OSError:
         os.close(descriptor)

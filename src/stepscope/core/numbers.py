@@ -27,7 +27,7 @@ BASE_UNITS = {
     "MiB/second": (2.0**20, "bytes/second"),
 }
 MANY_TIMES, MOST_TIMES = 10.0, 100_000.0
-"""Factors from which a change is no longer a percentage, and from which only "over" is said."""
+"""Factors from which a change is no longer a percentage, and from which the text is only "over"."""
 
 
 def format_number(value: float | None, digits: int = 4) -> str:

@@ -1,7 +1,7 @@
 """Describe where a run takes place: machine, program, code version, launcher, packages, configuration.
 
 Read once by `init`, so it is cheap: no subprocess, no network, no scan of installed packages. Each part is bounded in
-size, the file system parts also by a deadline; a part that cannot be told is None.
+size, the file system parts also by a deadline; an unknown part is None.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ class Intake:
         try:
             if not on_device(value):  # reading it there would wait for the device
                 return _float(value)
-        except Exception as error:  # noqa: BLE001 - __float__ of a user's object may raise anything; it is told
+        except Exception as error:  # noqa: BLE001 - __float__ of a user's object may raise anything; it is reported
             cause = _shown(error)
         else:
             cause = "it lives on a device"

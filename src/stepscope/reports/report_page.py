@@ -106,5 +106,5 @@ def _foot(facts: Mapping[str, Any]) -> str:
     made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(facts["made"]))
     return (
         f"Made by stepscope {facts['stepscope']} on {made} from {facts['points']:,} points. "
-        "Charts hold the lowest and highest value of every stretch: no spike is left out."
+        "Charts hold the lowest and highest value of every interval: no spike is left out."
     )

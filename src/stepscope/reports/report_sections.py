@@ -22,7 +22,7 @@ MACHINE_ROWS = 60
 ALERTS, CONFIG, EVENTS = 100, 200, 40
 SURE = 0.95
 TIMES = 9.0
-"""Difference, as a ratio, from which it is told as a factor: ten times as much."""
+"""Difference, as a ratio, from which it is shown as a factor: ten times as much."""
 
 
 def head(facts: Mapping[str, Any]) -> list[Any]:

@@ -46,7 +46,7 @@ def bar(percent: float | None, kind: str = "compute", width: int = 90) -> Markup
 
 
 def stack(shares: Sequence[tuple[str, float]], width: int = 220, height: int = 10, *, wide: bool = False) -> Markup:
-    """Return a bar of several shares of 100 %, one after the other; `wide` lets the page stretch it."""
+    """Return a bar of several shares of 100 %, one after the other; `wide` lets the page widen it."""
     shapes, at = [tag("rect", class_="track", width=width, height=height, rx=2)], 0.0
     for kind, percent in shares:
         length = max(0.0, percent) / 100 * width

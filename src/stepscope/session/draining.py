@@ -34,7 +34,7 @@ class DrainThread(threading.Thread):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """Drain until stopped, then once more."""
+        """Drain until stopped, then a last time."""
         try:
             stream = Stream(self._ring_path, 0)
         except (BusyError, OSError, ValueError) as error:

@@ -343,7 +343,7 @@ def _leave_alerting(path: Path, config: Settings) -> None:
         with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             json.dump(given, file)
     except OSError as error:
-        tell(f"cannot hand the alert settings to the watcher: {error}; the default rules apply, and nobody is told")
+        tell(f"cannot pass the alert settings to the watcher: {error}; the default rules apply without notifications")
 
 
 def _watcher_settings(config: Settings) -> str:

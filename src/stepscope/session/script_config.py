@@ -76,7 +76,7 @@ def _note(keep: Keep, read: Callable[[], Mapping[str, Any]]) -> None:
         found = plain(read())
         if found:
             keep(found)
-    except Exception as error:  # noqa: BLE001 - what a program keeps in a namespace may raise anything; it is told
+    except Exception as error:  # noqa: BLE001 - what a program keeps in a namespace may raise anything; it is reported
         tell(f"cannot read the settings of the script: {in_words(error, 200)}; pass them to init(config=...)")
 
 

@@ -69,8 +69,8 @@ class _Kept:
         found = np.flatnonzero(keep)
         if len(found) == len(keep):
             return self
-        stretch = slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0)
-        return _Kept(*(matrix[:, stretch] for matrix in self.matrices()))
+        span = slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0)
+        return _Kept(*(matrix[:, span] for matrix in self.matrices()))
 
     def matrices(self) -> list[NDArray[Any]]:
         """Return all four matrices."""
@@ -196,12 +196,12 @@ def _read(
     Units that lack the same names, which is nearly always the case, are read together: a cached block must not appear
     twice.
     """
-    alike: dict[tuple[str, ...], list[int]] = {}
+    by_names: dict[tuple[str, ...], list[int]] = {}
     for index in sorted({index for index, _ in missing}):
-        alike.setdefault(tuple(name for at, name in missing if at == index), []).append(index)
+        by_names.setdefault(tuple(name for at, name in missing if at == index), []).append(index)
     found: dict[_Place, _Unit] = {}
     rest: list[Blocks] = []
-    for names, places in alike.items():
+    for names, places in by_names.items():
         pieces = reader.pieces(replace(query, names=names), [units[index] for index in places])
         index_of = {units[index].path: index for index in places}
         found |= {(index_of[unit.path], name): kept for unit, name, kept in _by_name(pieces, names)}

@@ -133,7 +133,7 @@ def with_row_groups(template: Footer, entries: Sequence[bytes], rows: int) -> by
     return b"".join((head, *entries, template.data[end:]))
 
 
-def alike(left: Footer, right: Footer) -> bool:
+def same_columns(left: Footer, right: Footer) -> bool:
     """Return whether two footers differ only in their row groups: same columns, types and writer."""
     return with_row_groups(left, (), 0) == with_row_groups(right, (), 0)
 

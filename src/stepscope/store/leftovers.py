@@ -22,20 +22,20 @@ ORPHAN_SECONDS = 600.0
 LOCKS = (WATCHER_LOCK, SEAL_LOCK)
 
 
-def sweep_folders(places: Places, besides: Collection[str] = (), now: float | None = None) -> None:
+def sweep_folders(places: Places, except_for: Collection[str] = (), now: float | None = None) -> None:
     """Delete the folders of runs that have neither ring nor watcher, and empty roots in shared memory.
 
     A process that is creating its ring in a folder just as it is deleted creates the folder again.
 
     Args:
         places: the runtime directories of this user.
-        besides: names of folders whose locks this process holds: opening them would release the locks (POSIX).
+        except_for: names of folders whose locks this process holds: opening them would release the locks (POSIX).
         now: seconds since 1970 UTC.
     """
     now = time.time() if now is None else now
     for root in places.roots():
         for name in _names(root):
-            if name not in besides:
+            if name not in except_for:
                 _sweep_run(root / name, now)
     for root in [] if places.shared is None else other_shared_roots(places.shared):
         for name in _names(root):

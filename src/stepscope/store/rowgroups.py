@@ -39,7 +39,7 @@ class Joined:
             size = os.fstat(source).st_size
             start, length = footer.locate(size, os.pread(source, footer.TAIL_BYTES, max(0, size - footer.TAIL_BYTES)))
             found = footer.parse(os.pread(source, length, start))
-            if self._entries and found.groups and not footer.alike(found, self._template or found):
+            if self._entries and found.groups and not footer.same_columns(found, self._template or found):
                 raise footer.FooterError("cannot join Parquet files: their columns differ")
             if not self._entries:
                 self._template = found

@@ -45,19 +45,19 @@ def salvage(
     places: Places,
     run_path: str | None = None,
     note: Callable[[str], None] = lambda _: None,
-    besides: Collection[Path] = (),
+    except_for: Collection[Path] = (),
 ) -> int:
     """Move the rows of dead rings (of one run, or of all) into their runs; return the number of rings.
 
-    `besides` are rings that the caller drains itself. A ring with a living trainer, in any pid namespace, or with a
+    `except_for` are rings that the caller drains itself. A ring with a living trainer, in any pid namespace, or with a
     consumer is left alone. A problem with one ring is reported through `note` and never raised.
     """
     if not _ONE_AT_A_TIME.acquire(timeout=10):  # a child forked meanwhile holds it forever
         return 0
     try:
         _sweep(places)
-        sweep_folders(places, {path.parent.name for path in besides})
-        rings = [path for path in places.rings(run_path) if path not in besides]
+        sweep_folders(places, {path.parent.name for path in except_for})
+        rings = [path for path in places.rings(run_path) if path not in except_for]
         if run_path is not None and not rings and places.of_run(run_path, places.disk).is_dir():
             _tidy(places, run_path)  # its watcher was killed at the last moment
         return sum(_salvage_ring(path, places, note) for path in rings)

@@ -386,7 +386,7 @@ def _series(found: Found) -> set[tuple[int, str, int, int]]:
 
 
 def _without(points: Points, file: int, known: Collection[tuple[int, str, int, int]]) -> Points:
-    """Return the sorted points of series that are not known."""
+    """Return the sorted points of unknown series."""
     starts = series_starts(points)
     keys = zip(*(getattr(points, key)[starts].tolist() for key in ("name", "rank", "attempt")), strict=True)
     new = [(file, points.names[name], rank, attempt) not in known for name, rank, attempt in keys]

@@ -1,4 +1,4 @@
-"""The actions of alerts besides notifications; each becomes an event of the run, whether it worked or not."""
+"""The actions of alerts other than notifications; each becomes an event of the run, whether it worked or not."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     # In a thread: a home directory on a dead server may block for minutes.
     threading.Thread(target=_note, args=(folder, journal), daemon=True).start()
     while (descriptor := _elect(folder, places)) is not None:
-        salvage(places, note=journal.note, besides=places.rings(str(folder.path)))
+        salvage(places, note=journal.note, except_for=places.rings(str(folder.path)))
         watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
         watcher.sampling = build_sampling(settings, folder.path, watcher.pids, journal)
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))

@@ -330,16 +330,16 @@ def _median(stack: Stack, low: Places, high: Places, node: CallNode) -> Numbers:
             if last > first:
                 found[:, at] = _quantile(stack.value[:, first:last], share)
         return found
-    alike = (high - low == size) & (size > 0)
-    if alike.any():
-        starts = low[alike] - low[alike][0]
-        views = np.lib.stride_tricks.sliding_window_view(stack.value[:, low[alike][0] : high[-1]], size, axis=1)
+    full = (high - low == size) & (size > 0)
+    if full.any():
+        starts = low[full] - low[full][0]
+        views = np.lib.stride_tricks.sliding_window_view(stack.value[:, low[full][0] : high[-1]], size, axis=1)
         if not np.array_equal(starts, np.arange(views.shape[1])):  # not one at every point
             views = views[:, starts]
         some = max(1, CHUNK // (views.shape[1] * size))
         for row in range(0, len(views), some):
-            found[row : row + some, alike] = _quantile(views[row : row + some], share)
-    for at in np.flatnonzero(~alike & (high > low)).tolist():
+            found[row : row + some, full] = _quantile(views[row : row + some], share)
+    for at in np.flatnonzero(~full & (high > low)).tolist():
         found[:, at] = _quantile(stack.value[:, low[at] : high[at]], share)
     return found
 

@@ -87,7 +87,7 @@ class Rule:
     remedy: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     actions: tuple[Any, ...] = ()
-    """Actions besides notifications; plain data that the watcher interprets."""
+    """Actions other than notifications; plain data that the watcher interprets."""
     enabled: bool = True
     help: str = ""
     """Its purpose, in one sentence of the documentation."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 DELAY = 0.5
-"""Seconds that pass in silence first: short work shows nothing."""
+"""Seconds before anything is shown: short work shows nothing."""
 EVERY = 0.1
 """Seconds between two updates."""
 BAR = 24

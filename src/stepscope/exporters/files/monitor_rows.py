@@ -1,6 +1,6 @@
 """Rows of the compatible JSON-lines files: their field names and units, made from values in base units.
 
-A row has every field of its file, in one order. What is not known is null. JSON has no NaN and no infinity: such a
+A row has every field of its file, in one order. An unknown value is null. JSON has no NaN and no infinity: such a
 value is null too, and `nonfinite` says which it was: `{"loss": "nan"}`. How numbers are rounded:
 
 - times: cut to a millisecond, UTC, with a Z;

@@ -24,7 +24,7 @@ LIMIT = 2000
 OWN_SHARE = 0.75
 """Share of the series that a program's own names may take, so that they cannot crowd out the built-in names."""
 REMEMBERED = 1 << 16
-"""Series beyond the limit that are told apart; further ones are not counted."""
+"""Maximum series beyond the limit that are distinguished; further ones are not counted."""
 FRESH_SECONDS = 120.0
 """Age at which a sample of the machine is absent: a GPU that was lost must not show its last temperature for ever."""
 
@@ -57,7 +57,7 @@ class _Source:
         self.labels = {"run": run, "rank": f"node{-1 - rank}" if rank < 0 else str(rank), "project": clean(project)[0]}
         self.text = label_set(self.labels)
         self.places: dict[str, tuple[_Series, ...]] = {}
-        """The series of each name that has some; none for a name that is said elsewhere."""
+        """The series of each name that has some; none for a name that is exposed elsewhere."""
         self.is_timed = False
         """Whether the page has its steps and their durations."""
         self.steps = 0

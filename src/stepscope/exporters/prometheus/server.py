@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PORTS = 100
 """Ports that are tried, one after another, before the system chooses."""
 CONNECTIONS = 16
-"""Open at once; of more, the one that has waited longest gives way."""
+"""Maximum open connections; beyond it, the one that has waited longest is closed."""
 REQUEST_BYTES = 8192
 """Of a request, all headers included."""
 SECONDS = 5.0

@@ -30,8 +30,8 @@ DEEPEST = 8
 class SummaryWriter:
     """Writes an event file, with the methods of torch's writer of that name that monitors use.
 
-    What cannot be written is said once and counted in `refused`: a value without a number, a tensor without a finite
-    one, a full disk.
+    A value that cannot be written is reported once and counted in `refused`: one that is not a number, a tensor
+    without a finite value, a full disk.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:

@@ -66,7 +66,7 @@ def _add_without_header(path: str, points: Points, facts: dict[str, Any]) -> Non
     columns = inferred([_cells(line) for line in sample])
     if columns is None:
         raise unreadable(path, "neither a header nor units tell its columns", "write it with --format=csv")
-    points.note("it has no header: columns are told by their units, order and values")
+    points.note("it has no header: columns are inferred from their units, order and values")
     facts["columns"] = [column.query for column in columns]
     _add_rows(points, columns, chain(sample, texts), facts)
 

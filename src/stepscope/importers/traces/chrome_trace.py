@@ -33,7 +33,7 @@ def read_trace(
     """Read the first trace in a file.
 
     Args:
-        path: the file: JSON, plain or gzip, or an archive (tar, zip) of such.
+        path: the file: JSON, plain or gzip, or a tar or zip archive of these.
         limits: how far reading may go.
         progress: called with the bytes read and the size of the file, about every 4 MiB of text.
 

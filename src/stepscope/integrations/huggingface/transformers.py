@@ -81,7 +81,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
                 samples the machine.
             log_interval: steps between two lines on the console, and between two rates.
             run: where to record; by default the current run of the process, or a new one that ends with the training.
-            steps: told of every step too, such as a TrainingMonitorCallback.
+            steps: notified of every step too, such as a TrainingMonitorCallback.
             project: of a new run.
         """
         self.gpu_monitor, self.steps = gpu_monitor, steps
@@ -220,7 +220,7 @@ class GPUMonitoringCallback(TrainerCallback):  # type: ignore[misc]
                 recording.run.finish()
 
     def line(self, step: int) -> str:
-        """Return what is printed of a step; what is not known is left out, and GB means 2**30 bytes."""
+        """Return the printed line of a step; unknown values are left out, and GB means 2**30 bytes."""
         parts = [
             f"{name}: {self._logs[name]:.4g}" for name in ("loss", "learning_rate", "grad_norm") if name in self._logs
         ]

@@ -39,7 +39,7 @@ class Recording:
             run: the run.
             owned: end it with the fit.
             clock: monotonic, in ns.
-            is_empty: tells whether an action of the trainer does nothing.
+            is_empty: returns whether an action of the trainer does nothing.
         """
         self.run, self._owned, self._clock = run, owned, clock
         self.actions = ActionPhases(run.phase, clock, is_empty)
@@ -117,7 +117,7 @@ class Recording:
         self._batch_end, self._paused_before = now, paused
 
     def _add_transforms(self) -> None:
-        """Count the time of the transforms: the dataset's, where they can be told, and those of the trainer's hooks."""
+        """Count the time of the transforms: the dataset's, if measurable, and those of the trainer's hooks."""
         hooks, self._transformed = self.actions.transform_ns - self._transformed, self.actions.transform_ns
         batches = self.transforms.take()
         for nanoseconds in batches or ([] if self.transforms.measured else [0]):

@@ -1,4 +1,4 @@
-"""The resource callback's alerts: what lasts for some batches is told once, and again only after it was well."""
+"""The resource callback's alerts: a lasting condition is reported once, and again only after it was over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOT = 80.0
 
 
 class Told(NamedTuple):
-    """What is said of something that lasts."""
+    """The message about a lasting condition."""
 
     text: str
     remedy: str
@@ -33,7 +33,7 @@ class Judged(NamedTuple):
 
     name: str
     text: str
-    """What is said of it, but for how long it lasted."""
+    """Its message, without the duration."""
     bad: bool
     well: bool
     remedy: str

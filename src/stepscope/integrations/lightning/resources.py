@@ -212,7 +212,7 @@ def _share(name: str, value: object) -> float:
 
 
 def resource_lines(values: Mapping[str, float]) -> list[str]:
-    """Return what is printed of a sample; what is not known is left out, and GB means 2**30 bytes."""
+    """Return the printed line of a sample; unknown values are left out, and GB means 2**30 bytes."""
     gpus = sorted({int(name.split("/")[1]) for name in values if name.startswith("gpu/") and name[4].isdecimal()})
     lines = [line for gpu in gpus if (line := _gpu_line(gpu, values))]
     usage, used, total = (values.get(name) for name in ("cpu/usage_ratio", "memory/used_bytes", "memory/total_bytes"))

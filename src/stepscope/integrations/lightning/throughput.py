@@ -85,7 +85,7 @@ class ThroughputMonitorCallback(MonitorCallback):
         return trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
 
     def figures(self, trainer: Any, recording: Recording) -> dict[str, float]:
-        """Return the figures of the epoch so far; those that cannot be told are not there."""
+        """Return the figures of the epoch so far; unknown ones are left out."""
         epoch, found = recording.epoch, {}
         if epoch.batches and epoch.seconds > 0:
             found["batches_per_second"] = epoch.batches / epoch.seconds

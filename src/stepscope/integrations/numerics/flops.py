@@ -150,7 +150,7 @@ class Flops:
             modes[0].__exit__(None, None, None)
 
     def _flops(self, samples: float | None) -> float | None:
-        """Return the FLOPs of a step; None if they are not known."""
+        """Return the FLOPs of a step; None if unknown."""
         by_sample = samples is not None if self._by_sample is None else self._by_sample
         if self.per_unit is None or (by_sample and samples is None):
             return None
@@ -186,7 +186,7 @@ class Flops:
         if self.peak is None and seen:
             self.peak = device_peak(dtype, device)
         if self.peak is None:
-            self._tell(f"the peak of this device for {dtype} is not known", "give peak= in FLOP/s")
+            self._tell(f"the peak of this device for {dtype} is unknown", "give peak= in FLOP/s")
             return
         self._run.own_event(
             "flops_counted", flops=self.per_unit, peak=self.peak, dtype=dtype, device=str(device), definition=DEFINITION
@@ -202,7 +202,7 @@ def mfu_ratio(flops: float, seconds: float, peak: float) -> float | None:
 
 
 def device_peak(dtype: str, device: Any) -> float | None:
-    """Return the peak of the device that torch runs on, in FLOP/s; None if it is not known."""
+    """Return the peak of the device that torch runs on, in FLOP/s; None if unknown."""
     if device.type == "cuda":
         tf32 = bool(getattr(torch.backends.cuda.matmul, "allow_tf32", False))
         return gpu_peak(torch.cuda.get_device_name(device), dtype, tf32=tf32)
@@ -233,8 +233,8 @@ def gpu_peak(name: str, dtype: str = "bfloat16", *, tf32: bool = False) -> float
 def cpu_peak(facts: str, threads: int) -> float | None:
     """Return about the 32-bit peak of some cores, in operations a second, from the text of /proc/cpuinfo.
 
-    An estimate: the stated or current clock times what the widest instructions do in a cycle. None if it cannot be
-    told.
+    An estimate: the stated or current clock times what the widest instructions do in a cycle. None if
+    unknown.
     """
     fields: dict[str, str] = {}
     hertz = 0.0

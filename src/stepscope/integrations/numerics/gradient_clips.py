@@ -26,7 +26,7 @@ class Clip(NamedTuple):
 
     @property
     def coefficient(self) -> Any:
-        """Return what the gradients were multiplied by, as a tensor; None if that cannot be told here."""
+        """Return what the gradients were multiplied by, as a tensor; None if unknown."""
         if self.limit is None or not self.whole:
             return None
         return torch.clamp(self.limit / (self.used.detach() + 1e-6), max=1.0)

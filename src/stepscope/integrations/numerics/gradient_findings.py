@@ -22,7 +22,7 @@ VANISHED_SHARE = 1e-5
 TINY = 1e-8
 """A norm below this counts as vanishing whatever came before."""
 PATIENCE = 3
-"""So many measurements in a row must be dead or vanishing before it is said."""
+"""Consecutive dead or vanishing measurements before a report."""
 
 EXPLODING, VANISHING, DEAD, NONFINITE = (
     "exploding_gradient",
@@ -57,7 +57,7 @@ class Finding(NamedTuple):
 
 
 class Trend:
-    """Judge the norms of one gradient as they come; each episode is told once, when it begins."""
+    """Judge the norms of one gradient as they come; each episode is reported once, when it starts."""
 
     def __init__(self) -> None:
         """Begin with no history."""

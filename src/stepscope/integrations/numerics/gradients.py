@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 UPDATES_EVERY = 10
 """The update ratio is taken so many times less often than the norm."""
 PATIENCE = 3
-"""So many steps without a gradient are needed before it is said."""
+"""Steps without a gradient before a report."""
 SHARDING = "FullyShardedDataParallel"
 """The wrapper of FSDP 1: its gradients are shards that look like plain tensors."""
 
@@ -218,7 +218,7 @@ class Gradients:
         clipped: Ids = frozenset().union(*clips)
         norms = [clip.norm for clip in clips.values()]
         if any(norm is None for norm in norms) or sum(map(len, clips)) > len(clipped):
-            return  # clipped by another norm, or twice: what they were before cannot be told
+            return  # clipped by another norm, or twice: their original values are unknown
         found = gradients_of([each for each in parameters if id(each) not in clipped] if clipped else parameters)
         if found.tensors:
             own = norm_of(found.tensors)

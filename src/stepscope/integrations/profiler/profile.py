@@ -1,7 +1,7 @@
 """Profile some steps of a training with torch's profiler: a Chrome trace under the run, and the slowest operations.
 
-The profiler is torch's; here are the schedule, the caps, and the care that nothing of it reaches the training: whatever
-goes wrong is told once and ends the profile. torch is never imported by us.
+The profiler is torch's; here are the schedule, the caps, and the care that nothing of it reaches the training: an error
+is reported once and ends the profile. torch is never imported by us.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ class EpochProfiles:
         self.results: dict[int, Result] = {}
         """What was found, by epoch."""
         self._make: Callable[[str], Profile] = partial(make, folder, **options)
-        self._make("")  # wrong options are said now, not in the middle of a training
+        self._make("")  # wrong options are reported now, not in the middle of a training
         self._current: tuple[int, Profile] | None = None
 
     def begin(self, epoch: int) -> None:

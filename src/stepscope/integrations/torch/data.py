@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DATA = CODES["data"]
 MOST_TOLD = 20
-"""Loaders whose set-up is told: a program may make a new one for every epoch."""
+"""Maximum loaders whose settings are recorded: a program may create one per epoch."""
 SEQUENCES = (list, tuple)
 ITERATOR = dataloader._BaseDataLoaderIter  # noqa: SLF001 - torch has no hook here
 

@@ -64,7 +64,7 @@ def dataset_bytes(dataset: Any) -> tuple[int | None, int | None]:
     """Return the bytes of a dataset's data, and of what it calls a cache; None for what cannot be said.
 
     Counted are arrays, tensors and texts in its attributes, and in lists, dictionaries and datasets below. Of a
-    dataset with more than 10 000 such objects nothing is said.
+    dataset with more than 10 000 such objects no estimate is made.
     """
     search = _Search()
     search.visit(dataset, DEPTH, cached=False)

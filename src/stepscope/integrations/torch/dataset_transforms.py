@@ -26,7 +26,7 @@ class DatasetTransforms:
         """Follow no loader yet; `charge` returns a function whose time counts as waiting for data."""
         self._charge, self._notices = charge, notices or Complaints()
         self.measured = False
-        """Whether the dataset has transforms that can be told from loading."""
+        """Whether the dataset has transforms that can be separated from loading."""
         self._patches = Patches()
         self._active = False
         self._slots: list[tuple[Slots, list[int]]] = []

@@ -28,7 +28,7 @@ class WorkerDeaths:
 
     A dead worker makes itself known in several ways: by torch's own error, which a signal handler raises wherever the
     program happens to be, or by a pipe that is cut, which may come before the process has quite ended. So they are
-    looked at whenever a loop over batches ends, and once more at the end of the run.
+    looked at whenever a loop over batches ends, and again at the end of the run.
     """
 
     def __init__(self, run: Run) -> None:

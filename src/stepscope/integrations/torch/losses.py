@@ -205,7 +205,7 @@ def count_nodes(root: Any, most: int = MOST_NODES) -> tuple[int, bool]:
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     """Return how many tensors an optimizer updates, and whether one after another: several operations for each.
 
-    Torch takes them together by itself where all are on a GPU, elsewhere only if it is told to.
+    Torch takes them together by itself where all are on a GPU, elsewhere only on request.
     """
     groups = optimizer.param_groups
     tensors = [tensor for group in groups for tensor in group["params"]]
@@ -227,7 +227,7 @@ def _total(parts: list[Any]) -> Any:
 def padding_of(batch: Any) -> float | None:
     """Return the share of a batch's places that hold padding; None where it has no sequences on the host.
 
-    Told by its attention mask, else by sequences of whole numbers that end in different lengths of one same number.
+    Detected by its attention mask, else by sequences of whole numbers that end in different lengths of one same number.
     """
     if isinstance(batch, dict):
         mask = batch.get(MASK)

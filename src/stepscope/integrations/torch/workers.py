@@ -24,7 +24,7 @@ class Batch(NamedTuple):
 
     load: float
     transform: float | None
-    """None where the dataset has no transforms that could be told from loading."""
+    """None if the dataset has no transforms that can be separated from loading."""
     collate: float
 
 

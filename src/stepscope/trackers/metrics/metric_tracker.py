@@ -22,7 +22,7 @@ class MetricTracker:
 
     Count, mean, standard deviation, minimum and maximum are exact over all values ever given. Percentiles are exact
     until there are `capacity` values, then over the newest `capacity`. The standard deviation is the population's
-    (ddof=0). NaN and infinities are counted and enter no other figure. What is not known is None, never 0.
+    (ddof=0). NaN and infinities are counted and enter no other figure. An unknown value is None, never 0.
     """
 
     def __init__(self, *, capacity: int = 100_000) -> None:

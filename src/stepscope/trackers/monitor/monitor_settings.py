@@ -57,7 +57,7 @@ class MonitorSettings:
 
 
 def read_settings(config: ConfigSource | None, notices: Complaints) -> MonitorSettings:
-    """Check a configuration and return its settings; what is wrong with it is said once, and the rest is used."""
+    """Check a configuration and return its settings; errors are reported once, and the rest is used."""
     if config is None:
         return MonitorSettings()
     settings = config if isinstance(config, Mapping) else {}

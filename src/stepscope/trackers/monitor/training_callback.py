@@ -155,7 +155,7 @@ class TrainingMonitorCallback:
         return self._lines
 
     def _taken(self, name: str, value: object) -> float | Arriving | None:
-        """Return a number, or one that is on its way; None for what is none, which is said once."""
+        """Return a number, or one that is on its way; None for an invalid value, which is reported once."""
         if value is None:
             return None
         try:
