@@ -67,7 +67,7 @@ def test_list_shows_what_fires_and_who_was_told(run, capsys):
     assert "gpu_hot" in out
     assert "\x1b" not in out
     assert "1 resolved" in out
-    assert "mail: 1 alerts told, 1 wait" in out
+    assert "mail: sent 1, 1 wait" in out
     assert "hook: 2 alerts wait: the server answered 500" in out
     assert main(["alerts", "list", str(run), "--json", "--all"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -23,7 +23,7 @@ from stepscope.cli.main import main
 from stepscope.cli.text.machine_line import one_line
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.watcher.machine import Machine, Moment
-from tests.trackers.fakes import FakeClock
+from tests.fakes import FakeClock
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source
 
 pytestmark = pytest.mark.processes

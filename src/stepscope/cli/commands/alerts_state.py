@@ -102,7 +102,7 @@ def _delivery(row: dict[str, Any], paint: Paint) -> str:
     if row["state"] == "failing":
         return paint(f"{name}: {format_count(row['waiting'])} alerts wait: {why}", "yellow")
     waiting = f", {format_count(row['waiting'])} wait" if row["waiting"] else ""
-    return paint(f"{name}: {format_count(row['sent'])} notifications sent{waiting}", "dim")
+    return paint(f"{name}: sent {format_count(row['sent'])}{waiting}", "dim")
 
 
 def _history(rows: Sequence[dict[str, Any]], width: int, paint: Paint) -> Iterator[str]:
