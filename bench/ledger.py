@@ -58,11 +58,11 @@ def _state(run: Path) -> str:
 
 
 def _figures(run: Path, watched: float, steps: tuple[int, int, int], *, quick: bool) -> Iterator[Figure]:
-    from stepscope.analysis.cost.ledger import reckon
+    from stepscope.analysis.cost.ledger import charge
     from stepscope.sources.attempts import attempts_of
     from stepscope.sources.opened_run import open_run
 
-    ledger = reckon(attempts_of(open_run(run)))
+    ledger = charge(attempts_of(open_run(run)))
     total = sum(ledger.seconds.values())
     kept, lost, rest = steps
     usual = sum(STEP.values())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analysis.cost.energy import JOULES_PER_KWH, from_counter, from_power, measure, split
-from stepscope.analysis.cost.ledger import Attempt, reckon
+from stepscope.analysis.cost.ledger import Attempt, charge
 
 TIME = np.arange(0.0, 101.0)
 
@@ -14,7 +14,7 @@ TIME = np.arange(0.0, 101.0)
 def ledger():
     """Return that of one attempt: 20 s of start, then 80 steps of a second, half of each for data."""
     end, seconds = np.arange(21.0, 101.0), np.ones(80)
-    return reckon([Attempt(0, 0, 0.0, 100.0, "finished", end, seconds, np.arange(80), {"data": seconds / 2})])
+    return charge([Attempt(0, 0, 0.0, 100.0, "finished", end, seconds, np.arange(80), {"data": seconds / 2})])
 
 
 def test_counter_is_exact_and_survives_a_reset():
@@ -46,7 +46,7 @@ def test_energy_follows_the_power_of_each_span():
 def test_ranks_share_the_meters():
     """Several ranks do not multiply what the meters counted."""
     ranks = [Attempt(0, rank, 0.0, 100.0) for rank in range(4)]
-    assert sum(split(reckon(ranks), [from_power(TIME, np.full(101, 10.0))]).values()) == pytest.approx(1000)
+    assert sum(split(charge(ranks), [from_power(TIME, np.full(101, 10.0))]).values()) == pytest.approx(1000)
 
 
 def test_kwh_and_co2():
@@ -63,7 +63,7 @@ def test_no_meter_no_energy():
     """Without a meter, or with a single sample, there is no figure: never 0."""
     assert measure(ledger(), []) is None
     assert measure(ledger(), [("gpu 0", from_power([1.0], [5.0]))]) is None
-    assert measure(reckon([]), [("gpu 0", from_power(TIME, TIME))]) is None
+    assert measure(charge([]), [("gpu 0", from_power(TIME, TIME))]) is None
 
 
 @given(st.lists(st.tuples(st.floats(allow_nan=True), st.floats(-1e9, 1e9) | st.just(np.nan)), max_size=40))

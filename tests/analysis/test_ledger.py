@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analysis.cost.ledger import CLASSES, LONGEST_RESTART, Attempt, reckon, stalls_of
+from stepscope.analysis.cost.ledger import CLASSES, LONGEST_RESTART, Attempt, charge, stalls_of
 from stepscope.core.ring import NO_STEP
 
 NAN = np.nan
@@ -21,7 +21,7 @@ def attempt(number=0, started=100.0, *, before=2.0, steps=10, seconds=1.0, first
 
 def spent(*attempts):
     """Return the seconds of the classes that are not empty; they must sum to the wall clock."""
-    ledger = reckon(attempts)
+    ledger = charge(attempts)
     assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_seconds, abs=1e-6)
     return {name: pytest.approx(seconds, abs=1e-6) for name, seconds in ledger.seconds.items() if seconds > 1e-9}
 
@@ -59,7 +59,7 @@ def test_run_without_steps_is_not_told():
     """A run of which no step is known has spent its time on other things, not on starting."""
     silent = attempt(steps=0, before=0.0, after=7.0)
     assert spent(silent) == {"other": 7.0}
-    assert (reckon([silent]).goodput_ratio, reckon([silent]).wasted) == (None, {})
+    assert (charge([silent]).goodput_ratio, charge([silent]).wasted) == (None, {})
 
 
 def test_restart_and_redone_work():
@@ -87,7 +87,7 @@ def test_attempt_that_ended_well_lost_nothing():
 
 def test_long_pause_between_attempts_is_not_paid():
     """Attempts that are hours apart were away: that is part of the wall clock, but not of what the machine was held."""
-    ledger = reckon([attempt(state="killed"), attempt(1, started=112.0 + LONGEST_RESTART + 1, first=10)])
+    ledger = charge([attempt(state="killed"), attempt(1, started=112.0 + LONGEST_RESTART + 1, first=10)])
     assert ledger.seconds["away"] == pytest.approx(LONGEST_RESTART + 1)
     assert ledger.paid_seconds == pytest.approx(24.0)
     assert ledger.goodput_ratio == pytest.approx(20 / 24)
@@ -121,7 +121,7 @@ def test_ranks_are_averaged():
     """Each rank is classified for the whole attempt; the ledger is their mean and sums to the wall clock."""
     slow = attempt(rank=0, steps=10, phases={"data": np.full(10, 0.5)})
     late = attempt(rank=1, started=104.0, steps=4)
-    ledger = reckon([slow, late])
+    ledger = charge([slow, late])
     assert ledger.ranks == 2
     assert ledger.seconds["data"] == pytest.approx(2.5)
     assert sum(ledger.seconds.values()) == pytest.approx(12.0) == ledger.wall_seconds
@@ -148,9 +148,9 @@ def test_stalls_come_from_events():
 
 def test_nothing_is_an_empty_ledger():
     """Without attempts there is a ledger of no seconds, with every class."""
-    ledger = reckon([])
+    ledger = charge([])
     assert (ledger.wall_seconds, ledger.goodput_ratio, set(ledger.seconds)) == (0.0, None, set(CLASSES))
-    assert reckon([Attempt(0, 0, NAN, NAN)]).wall_seconds == 0.0
+    assert charge([Attempt(0, 0, NAN, NAN)]).wall_seconds == 0.0
 
 
 FLOATS = st.floats(-50, 500) | st.just(NAN) | st.just(np.inf)
@@ -171,7 +171,7 @@ def test_whatever_was_recorded_sums_to_the_wall_clock(rows):
         begin = 100.0 * number
         stalls = [(begin + 10, begin + 30)]
         attempts.append(Attempt(number, 0, begin, begin + 80, state, columns[0], columns[1], step, phases, stalls))
-    ledger = reckon(attempts)
+    ledger = charge(attempts)
     assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_seconds, rel=1e-9)
     assert all(seconds >= -1e-9 for seconds in ledger.seconds.values())
 
@@ -182,4 +182,4 @@ def test_many_steps_are_cheap():
     seconds = np.full(steps, 0.001)
     end = 100 + np.cumsum(np.where(np.arange(steps) % 10 == 0, 0.01, 0.001))
     one = Attempt(0, 0, 100.0, float(end[-1]), "finished", end, seconds, np.arange(steps), {"data": seconds / 2})
-    assert reckon([one]).seconds["other"] == pytest.approx(99_999 * 0.009, rel=1e-3)
+    assert charge([one]).seconds["other"] == pytest.approx(99_999 * 0.009, rel=1e-3)

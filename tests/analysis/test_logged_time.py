@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from stepscope.analysis.cost.ledger import CLASSES, reckon
+from stepscope.analysis.cost.ledger import CLASSES, charge
 from stepscope.analysis.cost.logged_time import Logged, attempt_of_log
 from stepscope.cli.main import main
 from stepscope.core.ring import NO_STEP
@@ -27,7 +27,7 @@ def logged(step, value, time=None):
 
 def spent(series, last=0.0):
     """Return the classes that have any time."""
-    found = reckon([attempt_of_log(series, (BEGAN, BEGAN + last))])
+    found = charge([attempt_of_log(series, (BEGAN, BEGAN + last))])
     assert sum(found.seconds.values()) == pytest.approx(found.wall_seconds)
     return {name: pytest.approx(seconds) for name, seconds in found.seconds.items() if seconds > 1e-6}
 
@@ -80,7 +80,7 @@ def test_a_missing_piece_of_a_log_is_not_made_up():
 
 def test_machine_samples_alone_are_unknown():
     """Without a step nobody knows what was productive, and the run has no goodput."""
-    ledger = reckon([attempt_of_log({}, (BEGAN, BEGAN + 60))])
+    ledger = charge([attempt_of_log({}, (BEGAN, BEGAN + 60))])
     assert ledger.seconds["unknown"] == 60
     assert ledger.goodput_ratio is None
     assert ledger.wasted == {}
@@ -105,7 +105,7 @@ def test_any_log_sums_to_its_wall_clock(rows, last, timed):
     for name, some_rows in rows.items():
         step, value, time = (list(column) for column in zip(*some_rows, strict=True)) if some_rows else ([], [], [])
         series[name] = logged(step, value, time if timed else None)
-    found = reckon([attempt_of_log(series, (BEGAN, BEGAN + last))])
+    found = charge([attempt_of_log(series, (BEGAN, BEGAN + last))])
     assert all(seconds >= -1e-6 for seconds in found.seconds.values())
     assert sum(found.seconds.values()) == pytest.approx(found.wall_seconds, abs=1e-5)
 

@@ -156,7 +156,7 @@ def test_backtest_replays_old_runs(tmp_path, capsys):
     assert main(["alerts", "backtest", "rules.yaml", name]) == 0
     shown = capsys.readouterr().out
     assert "high" in shown
-    assert "which alerts were right is not known" in shown
+    assert "it is unknown which alerts were right" in shown
     for words, false in (([], None), (["--healthy", name], 2)):
         assert main(["alerts", "backtest", "rules.yaml", name, *words, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["rules"][0]["false"] == false

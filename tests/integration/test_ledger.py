@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import stepscope
-from stepscope.analysis.cost.ledger import CLASSES, reckon
+from stepscope.analysis.cost.ledger import CLASSES, charge
 from stepscope.cli.main import main
 from stepscope.sources.attempts import attempts_of
 from tests.integration.processes import until
@@ -70,7 +70,7 @@ def test_ledger_of_a_job_with_restart_sums_to_the_wall_clock(job, capsys):
     path, watched = job
     past = stepscope.open(path)
     first, second = attempts = attempts_of(past)
-    ledger = reckon(attempts)
+    ledger = charge(attempts)
     assert set(ledger.seconds) == set(CLASSES)
     assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_seconds, rel=1e-3)
     assert 0 < ledger.wall_seconds <= watched
@@ -129,7 +129,7 @@ def test_stall_that_the_watcher_saw_is_a_class(bench):
     bench.quiet()
     past = stepscope.open(os.path.join(os.environ["STEPSCOPE_DIR"], "ledger", "hang"))
     (attempt,) = attempts_of(past)
-    ledger = reckon([attempt])
+    ledger = charge([attempt])
     assert ledger.seconds["stall"] >= 0.95 * attempt.seconds[30]
     assert ledger.seconds["stall"] + ledger.seconds["productive"] == pytest.approx(attempt.seconds.sum(), rel=0.05)
     assert ledger.seconds["productive"] >= 10 * 0.03

@@ -1,7 +1,7 @@
 /* The time in ns of CLOCK_MONOTONIC, by the processor's own counter between two looks at the system's clock.
 
-   To ask the system takes four pages of code and data that a training step has pushed out of the caches, at every phase
-   anew; the counter is one instruction. It is believed for WINDOW_NS after each look only, at the rate that it had
+   To ask the system takes four pages of code and data that a training step has pushed out of the caches, at every
+   phase; the counter is one instruction. It is believed for WINDOW_NS after each look only, at the rate that it had
    against the system's clock during the last minute, and only where the kernel itself keeps its time by it (`trusted`;
    recorder/native.py finds out). Should the two ever disagree it is left alone until they have agreed for a while. */
 
@@ -70,7 +70,7 @@ static void anchor(unsigned long long ticks, long long ns)
     }
 }
 
-/* Ask the system, and let the counter begin anew from there. */
+/* Ask the system, and restart the counter from there. */
 __attribute__((noinline)) static long long look_at_clock(void)
 {
     unsigned long long before = COUNTER();

@@ -398,7 +398,7 @@ HOT static int end_step(PyObject *recorder, PyObject *samples)
     }
 python:
     PyErr_Clear();
-    done = in_python(python_end, recorder, &samples, 1, NULL); /* it charges the moments since, and marks anew */
+    done = in_python(python_end, recorder, &samples, 1, NULL); /* it charges the time since, and marks again */
     Py_XDECREF(done);
     return done ? 0 : -1;
 }

@@ -148,7 +148,7 @@ static PyTypeObject StateType = {
     .tp_methods = STATE_METHODS,
 };
 
-/* Names stay in their places when the step ends: the next one has the same, and counts no reference anew. */
+/* Names stay in their places when the step ends: the next one has the same, and adds no reference. */
 typedef struct { PyObject *name; long long elapsed; } Part;
 typedef struct {
     PyObject_HEAD
@@ -277,7 +277,7 @@ static PyObject *spent_clear(PyObject *self, PyObject *Py_UNUSED(nothing))
 static PyMethodDef SPENT_METHODS[] = {
     {"keys", spent_names, METH_NOARGS, "Return the phases, in the order of their beginning."},
     {"values", spent_values, METH_NOARGS, "Return their nanoseconds."},
-    {"clear", spent_clear, METH_NOARGS, "Begin anew."},
+    {"clear", spent_clear, METH_NOARGS, "Start again."},
     {NULL, NULL, 0, NULL},
 };
 static PyMappingMethods SPENT_MAPPING = {spent_length, spent_get, spent_set};

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.cost import energy, sizing
-from stepscope.analysis.cost.ledger import CLASSES, UNPAID, Attempt, Ledger, reckon
+from stepscope.analysis.cost.ledger import CLASSES, UNPAID, Attempt, Ledger, charge
 from stepscope.analysis.series import forecast
 from stepscope.core.remedies import remedy
 from stepscope.core.ring import NO_STEP
@@ -65,7 +65,7 @@ class LedgerOptions:
 def account(past: Past, question: LedgerOptions) -> dict[str, Any]:
     """Return the ledger of a run as plain data: time, money, energy, forecasts, advice, and the definitions."""
     attempts = attempts_of(past)
-    ledger = reckon(attempts)
+    ledger = charge(attempts)
     sampled = _sampled(past)
     devices = sampled.gpus or max(1, len({node.node for node in nodes_of(past)}))
     grams = question.table.region(question.region) if question.region else None

@@ -212,7 +212,7 @@ def _of_buckets(series: Series) -> dict[str, Any]:
 
 
 def trend(series: Series, stretches: int = TREND) -> list[float | None]:
-    """Return the mean of each stretch of the first rank's values; None where one of them is not finite."""
+    """Return the mean of each part of the first rank's values; None if one of them is not finite."""
     if series.buckets is not None:
         rank, value = series.buckets.rank, np.where(series.buckets.nonfinite > 0, np.nan, series.buckets.mean)
     else:

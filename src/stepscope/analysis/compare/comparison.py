@@ -188,7 +188,7 @@ def _undisputed(spec: Spec, found: Difference, groups: Sequence[Group], confiden
     if shares.verdict == found.verdict:
         return found
     why = (
-        f"the runs have {schedule.text}, and nothing tells whether one is unfinished or each had a schedule of its "
+        f"the runs have {schedule.text}, and it is unclear whether one is unfinished or each had a schedule of its "
         f"own: at equal steps B is {_said(found)}, at equal shares {_said(shares)}; log learning_rate, or give the "
         "planned steps in the config as max_steps"
     )

@@ -248,5 +248,5 @@ def _why(verdict: str, runs: tuple[int, int], noise: float, reach: float) -> str
     if sum(runs) == 2:
         known = f"equal runs are taken to differ by {format_change(noise, signed=False)}, as nothing is repeated"
     if verdict == SAME:
-        return f"{counted}; {known}, so a change below {format_change(reach, signed=False)} cannot be told"
+        return f"{counted}; {known}, so a change below {format_change(reach, signed=False)} cannot be detected"
     return f"{counted}; {known}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepscope.analysis.compare.level import Level
 
 MOST_REPEATS = 100
-"""Runs of each that somebody might make; to ask for more is no advice."""
+"""Maximum runs of each to recommend; more would not be practical advice."""
 PASSED, FAILED, UNDECIDED, NOT_JUDGED = "passed", "failed", "undecided", "not judged"
 _GATE = re.compile(r"\s*(?P<spec>\S+)\s+(?P<sign>[+-]?)(?P<limit>\d{1,6}(?:\.\d{1,9})?)\s*%\s*", re.ASCII)
 
@@ -56,7 +56,7 @@ class Gate:
         spec = Spec.parse(match["spec"])
         lower = kind_of(spec.name).lower_is_better
         if not match["sign"] and lower is None:
-            raise ValueError("nobody knows which way is worse; say + or -, as in 'norm +5%'")
+            raise ValueError("it is unknown which direction is worse; write + or -, as in 'norm +5%'")
         rises = match["sign"] == "+" if match["sign"] else lower is True
         return cls(spec, float(match["limit"]) / 100, rises)
 

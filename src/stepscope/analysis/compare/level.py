@@ -45,7 +45,7 @@ where the quiet quarter of each span lies 9 % apart and the mean 31 %."""
 FLOOR_STEPS = 200
 """Steps below which a run has no such floor."""
 FLOOR_PARTS, FLOOR_HELD = 8, 5
-"""Parts of a run whose own fastest steps tell how well that is known, and how many of them must reach the same floor:
+"""Parts of a run whose own fastest steps show how certain that is, and how many of them must reach the same floor:
 the others may be disturbed from beginning to end. Of 600 pairs of equal torch loops one after the other, of 0.2 to 4 s
 on two cores of a shared machine, 3.2 % lie apart by more than the interval of 95 %, which is ±1.5 to 7.5 %; by all
 eight parts it were ±3 to 24 %. A program whose steps get longer by schedule reaches another floor in each part."""
@@ -54,7 +54,7 @@ WINDOW_SHARE = 0.05
 WINDOW_LEAST, WINDOW_MOST = 12, 2000
 """Points in that part, at least and at most; a curve of less than four times the least is read point by point."""
 JITTER_POINTS, JITTER_LEAST = 6, 4
-"""Points up to a single one, at most and at least, that tell how far it lies from its neighbours by chance."""
+"""Points up to a single one, at most and at least, that show how far it lies from its neighbors by chance."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _lowest(table: Floats, share: float = QUIET_SHARE, least: int = 1) -> Floats
 
 MEAN = Reduction("mean", lambda table: np.asarray(table.mean(axis=1)))
 QUIET = Reduction(
-    f"mean of the fastest {QUIET_SHARE * 100:.0f} % in each stretch of steps, as the machine disturbed the others",
+    f"mean of the fastest {QUIET_SHARE * 100:.0f} % in each interval of steps, as the machine disturbed the others",
     _lowest,
     TRIMMED,
 )

@@ -33,7 +33,7 @@ equal torch loops gets there: a busy hour is another machine."""
 ALONE = 3.0
 """The same for one run against all others; at most 2.3 in those 174 subsets."""
 LEAST_APART = 0.003
-"""Ratio that clusters, or a run and all others, must lie apart to be told: equal programs are 0.2 % apart from one day
+"""Ratio that clusters, or a run and all others, must differ to be reported: equal programs are 0.2 % apart from one day
 to the next, and nobody can do anything about it."""
 FEWEST_RUNS = 4
 """Fewest runs of a group to search for clusters."""

@@ -81,7 +81,7 @@ _SPEC = re.compile(r"(?P<name>[^\s@]+)(?:@(?P<at>\d{1,15}(?:\.\d{1,9})?|end)(?P<
 
 @dataclass(frozen=True)
 class Spec:
-    """A quantity that somebody asks for: a metric, or one at a step, time or share (`loss@1000`, `@60s`, `@50%`)."""
+    """A requested quantity: a metric, or one at a step, time or share (`loss@1000`, `@60s`, `@50%`)."""
 
     name: str
     step: int | None = None

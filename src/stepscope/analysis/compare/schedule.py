@@ -31,7 +31,7 @@ RATE_TOLERANCE, RATE_SHARE, RATE_LEAST = 0.02, 0.95, 8
 """Two learning rates are one schedule if they differ by less than so much of their highest value at so many of the
 steps that both have, of which there must be as many at least."""
 RATE_PART = 0.8
-"""The same for equal shares of their ways: a warm-up often goes by steps all the same."""
+"""The same for equal shares of their ways: a warm-up often has a fixed number of steps."""
 PARTS = 1_000_000
 """Parts of a run: the step of a curve that goes by share."""
 FEW = 48

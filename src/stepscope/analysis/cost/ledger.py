@@ -35,7 +35,7 @@ CLASSES = {
     "redone": "work that was lost with a crash, and was or has to be done again",
     "start": "before the first step of the first attempt",
     "other": "logging, garbage collection, and what is no part of any step",
-    "away": "between two attempts that are far apart: nobody knows whether the machine was held",
+    "away": "between two attempts that are far apart: it is unknown whether the machine was reserved",
     "unknown": "what the source of an imported run does not tell: it has logged nothing about this time",
 }
 """Every class with its definition, in the order of the ledger."""
@@ -160,7 +160,7 @@ class Ledger:
         }
 
 
-def reckon(attempts: Sequence[Attempt]) -> Ledger:
+def charge(attempts: Sequence[Attempt]) -> Ledger:
     """Return the ledger of a run from all ranks of all its attempts, in any order."""
     groups = _in_order(attempts)
     lost = _lost_from(groups)

@@ -70,7 +70,7 @@ SPEEDS = ("step_seconds", "samples_per_second", "tokens_per_second")
 """Metrics that other programs on the machine change, too."""
 MOVED = 0.15
 """Share of a change of the step's time that a phase must explain to be named."""
-ALIKE = 2.0
+SIMILAR = 2.0
 """Factor by which one phase must have changed more than the passes: a busy machine changes all equally."""
 RATIO_LEAST = 0.05
 """Change of a ratio that is worth a word, in itself."""
@@ -124,7 +124,7 @@ def _alike(edge: _Edge, steps: RankSteps | None, shared: tuple[str, ...]) -> boo
     for name, (before, after) in medians.items():
         if not name or name in shared or abs(after - before) <= MOVED * whole:
             continue
-        if min(before, after) <= 0 or not 1 / ALIKE < after / before / passes < ALIKE:
+        if min(before, after) <= 0 or not 1 / SIMILAR < after / before / passes < SIMILAR:
             return False
     return True
 

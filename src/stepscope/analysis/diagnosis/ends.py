@@ -160,7 +160,7 @@ def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
 def _crash(evidence: Evidence, hung: bool) -> Finding:  # noqa: FBT001 - one caller
     told = evidence.of_kind("exception", "ended")
     event = told[-1] if told else {}
-    why = evidence.cause or str(event.get("error") or event.get("cause") or "nobody knows why")
+    why = evidence.cause or str(event.get("error") or event.get("cause") or "for an unknown reason")
     text = f"the run ended unexpectedly, {end_words(evidence.state, why)}"
     facts = {"state": evidence.state, "cause": why, "step": event.get("step"), "after_hang": hung}
     return _ended("crash", text, facts, crash_kind(evidence.state, why), _rank(event))

@@ -213,7 +213,7 @@ def _diverged(loss: Track) -> Iterator[Finding]:
 
 
 def _clear(loss: Track) -> list[Spike]:
-    """Return the spikes that stand clear of what the whole series does besides: afterwards it is all known.
+    """Return the spikes that exceed everything else in the whole series, which is known afterwards.
 
     The losses of reinforcement learning and of adversaries have heavy tails, in which every detector that only knows
     the past finds spikes.

@@ -79,7 +79,7 @@ class WhatIf:
     """The same by worker, a stage of a replica; of those that compute the most beyond the mean."""
     uneven: float = 0.0
     """Share that goes away if every micro-batch takes the mean of its worker: what unequal work costs."""
-    alike: float = 0.0
+    pass_correlation: float = 0.0
     """Correlation of the forward and backward passes of micro-batches: near 1 where long ones have more to do."""
 
     def finding(self) -> Finding | None:
@@ -91,7 +91,9 @@ class WhatIf:
         if cause == "work":
             text += f"micro-batches with unequal work explain {_explained(share)}"
             text += (
-                f"; long forward passes have long backward passes (r = {self.alike:.2f})" if self.alike > 0.5 else ""
+                f"; long forward passes have long backward passes (r = {self.pass_correlation:.2f})"
+                if self.pass_correlation > 0.5
+                else ""
             )
         elif cause:
             text += f"{who} explains {_explained(share)}"
@@ -140,7 +142,7 @@ class WhatIf:
             "replicas": {str(key): value for key, value in self.replicas.items()},
             "workers": {f"{stage}/{replica}": value for (stage, replica), value in self.workers.items()},
             "uneven_work": self.uneven,
-            "pass_correlation": self.alike,
+            "pass_correlation": self.pass_correlation,
             "formula": "slowdown = replayed step / step with the mean duration of every operation",
         }
 
@@ -172,7 +174,7 @@ def what_if(operations: Operations) -> WhatIf:
     replicas = {name: without(None, at) for at, name in enumerate(table.replicas)}
     workers = {(one, table.replicas[at]): without(one, at) for one, at in table.suspects(ideal)}
     uneven = (now - table.replay(table.evened())) / lost
-    return WhatIf(now / best, now, best, stages, replicas, workers, uneven, table.alike())
+    return WhatIf(now / best, now, best, stages, replicas, workers, uneven, table.pass_correlation())
 
 
 _Key = tuple[int, str, int]
@@ -253,7 +255,7 @@ class _Table:
                     found |= {key: np.broadcast_to(mean, self.shape) for key in keys}
         return found
 
-    def alike(self) -> float:
+    def pass_correlation(self) -> float:
         """Return the correlation of forward and backward passes of the same micro-batch, relative to their stage."""
         pairs = []
         for (stage, kind, sequence), value in self.seconds.items():

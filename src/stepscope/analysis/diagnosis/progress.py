@@ -35,7 +35,7 @@ SEEN = 0.05
 """Share of the level that a fall between first and last third may have at most to stay unseen in the noise: where more
 would, nobody can say that nothing was learned."""
 NOISY = 0.15
-"""Spread of a loss, relative to its level, beyond which nothing is said: of adversaries and rewards it means little."""
+"""Spread of a loss, relative to its level, beyond which no finding is made: adversaries, rewards."""
 FEWEST_LOOKS, ORDERED = 4, 0.7
 """Evaluations from which on their order tells something; and the surplus of pairs that go one way over those that go
 the other (Kendall's tau) from which on they get better, or worse: by chance that happens to 1 of 12 series of four and
@@ -44,7 +44,7 @@ FEWEST_EVALUATIONS = 5
 RISEN = 0.1
 """Rise of the evaluation's loss above its best, relative to it, from which on the model overfits."""
 STALLED_RATE, STALLED_SHARE = 1e-3, 0.3
-"""Learning rate relative to its highest that is none any more, and the share of the run that is trained with it."""
+"""Learning rate, relative to its maximum, that counts as zero, and the share of the run trained with it."""
 JUMP = 5.0
 """Times by which a learning rate may rise from one step to the next after the start without a word."""
 BEYOND = 2.0

@@ -161,7 +161,7 @@ def _exposed(case: Case) -> float | None:
     """Return the seconds of reductions that DDP's clock has seen exposed; None if it has seen none.
 
     Of one step the rank that waits least has what the network takes, the others wait for it as well. Where others use
-    the processors, it is taken as a share of its pass, which they made longer alike.
+    the processors, it is taken as a share of its pass, which they lengthened equally.
     """
     tracks = [track.finite() for track in case.evidence.series.get("communication/exposed_seconds", {}).values()]
     tracks = [track for track in tracks if len(track)]

@@ -45,7 +45,7 @@ STRETCHES = {
     "logging": ("logging_heavy", "logging"),
     "communication": ("communication_bound", "talking to other ranks"),
 }
-"""Phases that may be slow for a span of steps: the kind of finding, and what is said for it."""
+"""Phases that may be slow for a span of steps: the kind of finding, and its words."""
 LEAST_STRETCH = 0.05
 """Share of the time that such spans must have cost."""
 COMPUTING, HEAVY = 0.8, 0.02
@@ -135,7 +135,7 @@ def _reaches(case: Case, phase: str) -> bool:
     if share < SHARES[phase]:
         return False
     floor = FLOOR / 2 if share >= SURE else FLOOR
-    if phase == "other":  # of a fast step next to nothing else is left where somebody reads every sample
+    if phase == "other":  # of a fast step next to nothing else is left if the program reads every sample
         floor = FLOOR * (SHARES[phase] / share) ** STEEP
     return case.each(phase) >= floor
 

@@ -112,7 +112,7 @@ def _rhythm(case: Case, kept: Mask, excess: Floats) -> tuple[list[Finding], dict
 
 
 def _by_phase(case: Case, stalled: Integers) -> dict[str, float]:
-    """Return the seconds that the stalled steps have more of each phase than others, reckoned as all of a phase is."""
+    """Return the seconds that the stalled steps have more of each phase than others, computed as for a whole phase."""
     steps = case.steps
     among = np.isin(steps.step[steps.measured], stalled)
     if not among.any():
@@ -143,7 +143,7 @@ def _own(case: Case, kept: Mask) -> Floats:
     own = np.asarray(np.nan_to_num(steps.seconds) - gone)
     rare = sum((np.nan_to_num(steps.phases[name]) > 0 for name in RARE if name in steps.phases), np.zeros(len(steps)))
     unknown = (rare > 0) & ~_measured_whole(steps)
-    own[unknown] = np.median(own)  # what else such a step did, besides what it is known for, nobody measured
+    own[unknown] = np.median(own)  # other work of such a step was not measured
     return own[kept]
 
 

@@ -2,7 +2,7 @@
 
 Two kinds of evidence count. The *lasting level* is the value below which the series never fell again: a garbage
 collector's sawtooth or a larger batch lifts a reading and lets go of it, so the lasting level stays; a leak lifts it
-again and again. Growth is said where it rose in nearly every part of a span, about evenly, and still does. Where
+again and again. Growth is reported where it rose in nearly every part of a span, about evenly, and still does. Where
 noise hides that (batches of many lengths), a *line* must rise beyond chance and explain the readings better than one
 jump and than a rise that has ended. `python -m bench leaks` measures both on real series.
 """
@@ -60,7 +60,7 @@ FREEDOM_LINE, FREEDOM_JUMP, FREEDOM_END = 2, 4, 4
 MOST_COMMON = 0.5
 """Correlation of neighbours beyond which a line says nothing: a random walk, too, looks like one."""
 SHORTEST = 1e-9
-"""Time between two readings that is none; of all the time, for a slope."""
+"""Time between two readings that counts as zero; of all the time, for a slope."""
 LARGEST = 1e100
 """A number beyond this is no reading: its square would leave the floats."""
 LEAST_BYTES = 8 * 2**20

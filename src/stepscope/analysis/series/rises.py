@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOOK = 2600
 """Newest points that are looked at."""
 FEWEST = 120
-"""Finite points among them below which nothing is said."""
+"""Minimum finite points among them for a verdict."""
 BLOCKS, SMALLEST, LARGEST = 12, 10, 50
 """Blocks that a series has at least, and points of one."""
 SMOOTH = 4

@@ -39,7 +39,7 @@ BOUND_PERCENT = 10.0
 
 
 IDLE = 0.1
-"""Share of idle time from which on a run that does not wait for data is said to wait for something else."""
+"""Share of idle time from which on a run that does not wait for data counts as waiting for something else."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FULL = 1000
 """Waiting launches from which a stream's queue counts as full: CUDA takes 1 024, then the launching call blocks."""
 MISMATCH_SHARE = 0.01
-"""Share of launches that start before their call from which the clocks of host and device are said to disagree."""
+"""Share of launches that start before their call from which the clocks of host and device count as different."""
 
 
 def queue(trace: Trace, window: TraceWindow, links: Links | None = None) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ MUCH = 0.2
 LEAST_EXPOSED = 0.1
 """Share of the window from which on communication that nothing hides is worth a word."""
 UNHIDDEN = 0.005
-"""Share of communication behind which something is computed that is none."""
+"""Share of communication overlapped with computation that counts as none."""
 MANY_SHORT, FEWEST_KERNELS = 0.5, 50
 """Share of the kernels that are short in a launch-bound program; and kernels below which nobody can say so."""
 

@@ -151,7 +151,7 @@ def backtest_lines(facts: dict[str, Any], width: int, paint: Paint) -> Iterator[
     yield paint(f"{len(facts['rules']) - len(spoke)} other rules would not have fired", "dim")
     if any(run["incidents"] is None for run in facts["runs"]):
         ways = "name incidents (--incident RUN=STEP) and healthy runs (--healthy RUN)"
-        yield paint(f"which alerts were right is not known: {ways}", "dim")
+        yield paint(f"it is unknown which alerts were right: {ways}", "dim")
 
 
 def _rule_row(row: dict[str, Any]) -> list[Cell | str]:

@@ -230,7 +230,7 @@ def _gate_lines(comparison: Comparison, width: int, paint: Paint) -> Iterator[st
 def _finding_lines(comparison: Comparison, width: int, paint: Paint) -> Iterator[str]:
     if comparison.findings:
         yield ""
-        yield paint("Alike?", "bold")
+        yield paint("Comparable?", "bold")
     for item in comparison.findings:
         yield from _wrapped(
             f"{item.text}{f': {item.remedy}' if item.remedy else ''}", width, paint, _tone(item.severity)

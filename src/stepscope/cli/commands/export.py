@@ -44,7 +44,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     spelling = "names as recorded (the default), canonical (docs/reference/metrics.md), or compatible with other tools"
     parser.add_argument("--spelling", choices=SPELLINGS, default=SPELLINGS[0], help=spelling)
     parser.add_argument(
-        "--wide", action="store_true", help="csv: a line a step, a column a metric, the last value wins"
+        "--wide", action="store_true", help="csv: one line per step, one column per metric; the last value wins"
     )
 
 
