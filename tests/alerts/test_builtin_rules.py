@@ -258,7 +258,7 @@ def test_training_speed():
     told = rig.values("step_seconds", *noise(500, 0.25, 0.01))
     assert states(told) == [("training_speed", "firing")]
     assert re.fullmatch(
-        r"a step takes 2\d\d(\.\d)? ms \(median of 20\): training has lost 50% of its speed or more", told[0].text
+        r"a step takes 2\d\d(\.\d)? ms \(median of 20\): training has lost 50 % of its speed or more", told[0].text
     )
     assert states(rig.values("step_seconds", *noise(40, 0.1, 0.005))) == [("training_speed", "resolved")]
 

@@ -190,7 +190,7 @@ def test_a_summary_reckons_as_its_note_says() -> None:
     slowed = {name: HEALTHY[name] * np.repeat([1.0, 30.0], [100, 100]) for name in ("forward", "backward", "optimizer")}
     wait = {"data": 0.008, "other": 0.006}
     run = evidence(steps(HEALTHY | slowed | wait), series=busy())
-    assert summary([], run).endswith("72% of the time is compute")  # not 97
+    assert summary([], run).endswith("72 % of the time is compute")  # not 97
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_people_read_verdict_gain_and_remedy_at_any_width(
     words = " ".join(printed.split())
     assert "verdict input_bound" in words
     assert "gain step" in words
-    assert "do the batches are made" in words
+    assert "do the training process builds its own batches" in words
     assert "USD" in words
     assert "Not recorded" in words
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.alerts.evaluation.series_window import Need
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING, Finding
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -299,7 +300,9 @@ def straggler(scene: DetectorInput) -> list[Sign]:
     if len(ranks) == 2:
         usual = min(own[rank][0] for rank in ranks)
     behind = (own[slow][0] - usual) / whole if whole > 0 else 0.0
-    text = f"rank {slow} is behind the others by {behind:.0%} of a step: it works {own[slow][0]:.3g} s per step"
+    text = (
+        f"rank {slow} is behind the others by {format_share(behind)} of a step: it works {own[slow][0]:.3g} s per step"
+    )
     evidence: dict[str, Any] = {
         "value": behind,
         "threshold": scene.options["share"],

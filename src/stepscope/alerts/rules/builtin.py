@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from stepscope.alerts.rules.expression import POINTS, STEPS, TIME, RuleWindow
 from stepscope.alerts.rules.rule import CRITICAL, INFO, Escalation, Rule
 from stepscope.core import thresholds
+from stepscope.core.numbers import format_share
 from stepscope.core.remedies import ALARMS, REMEDIES
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             lasting=RuleWindow(SLOW_FOR, TIME),
             cooldown=1800.0,
             message="a step takes {shown} (median of 20): training has lost "
-            f"{given['training_speed']:.0%} of its speed or more",
+            f"{format_share(given['training_speed'])} of its speed or more",
             help="Speed has dropped by the threshold for half a minute.",
         ),
         Rule(
@@ -239,7 +240,7 @@ def _speed(given: Mapping[str, float]) -> list[Rule]:
             clear=f"mean(phase/data, 100) / mean(step_seconds, 100) < {0.8 * given['data_wait']:g}",
             lasting=RuleWindow(100, STEPS),
             cooldown=HOUR,
-            message="training waits for data {value:.0%} of the time",
+            message="training waits for data {shown} of the time",
             help="Waiting for data takes more than the threshold share of a step, and at least 3 ms, over 100 steps.",
         ),
         Rule(
@@ -274,7 +275,7 @@ def _gpu(given: Mapping[str, float]) -> list[Rule]:
             lasting=span,
             hysteresis=0.02,
             cooldown=HOUR,
-            message="GPU {instance} has {value:.0%} of its memory in use",
+            message="GPU {instance} has {shown} of its memory in use",
             help="The share of GPU memory in use is above the threshold.",
         ),
         Rule(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.alerts.rules.builtin import THRESHOLDS
+from stepscope.core.numbers import format_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,7 +54,7 @@ def _row(rule: str, key: str, levels: Numbers, runs: int, *, is_floor: bool) -> 
     if key in RATIOS:
         value = min(value, 0.99)
     way = "above" if is_floor else "below"
-    reason = f"{SHARE:.1%} of {len(levels)} points in {runs} healthy runs are {way} {edge:.3g}"
+    reason = f"{format_value(SHARE, 'ratio')} of {len(levels)} points in {runs} healthy runs are {way} {edge:.3g}"
     return {
         "rule": rule,
         "key": f"alerting.thresholds.{key}",

@@ -37,6 +37,7 @@ from stepscope.analysis.compare.quantity import (
 )
 from stepscope.analysis.compare.recording import common_steps, in_turn, together
 from stepscope.analysis.compare.schedule import EQUAL, OTHER, PARTS, UNKNOWN, Schedule, by_share, schedule_of
+from stepscope.core.numbers import format_share
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
@@ -299,7 +300,9 @@ def _by_share(curves: Sequence[Sequence[Curve]], schedule: Schedule) -> list[lis
 
 def _done(schedule: Schedule) -> str:
     """Return how far the runs came."""
-    return f"{schedule.text} planned, of which the least complete run did {min(schedule.reached, default=0):.0%}"
+    return (
+        f"{schedule.text} planned, of which the least complete run did {format_share(min(schedule.reached, default=0))}"
+    )
 
 
 def _noted(levels: Levels, schedule: Schedule) -> Levels:

@@ -15,6 +15,7 @@ import numpy as np
 
 from stepscope.analysis.compare.recording import Curve, common_steps
 from stepscope.analysis.series.autocorrelation import Mean, mean_error
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -174,7 +175,7 @@ def at_step(groups: Curves, step: int | None = None, parts: int = 0) -> Levels:
         return Levels((), "the runs have no step in common")
     target = int(steps[-1]) if step is None else step
     if target > steps[-1] + _spacing(steps) or target < steps[0] - _spacing(steps):
-        wanted = f"{target / parts:.0%}" if parts else str(target)
+        wanted = format_share(target / parts) if parts else str(target)
         return Levels((), f"the runs have {_which(steps, parts)} in common, not {wanted}")
     size = _window(int(np.searchsorted(steps, target, side="right")))
     nearest = np.sort(np.argsort(np.abs(steps - target), kind="stable")[:size])
@@ -189,7 +190,7 @@ def at_step(groups: Curves, step: int | None = None, parts: int = 0) -> Levels:
 def _which(steps: Integers, parts: int) -> str:
     """Return steps, or shares of a run, in words."""
     if parts:
-        shares = [f"{step / parts:.0%}" for step in (steps[0], steps[-1])]
+        shares = [format_share(step / parts) for step in (steps[0], steps[-1])]
         return " to ".join(dict.fromkeys(shares)) + " of each run"
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
 

@@ -303,8 +303,8 @@ def _steps(one: Attempt, order: NDArray[np.intp], lasted: Floats) -> Floats:
         usual[_AT["productive"]] = 1.0
     table[~measured] = usual
     # Not by the phases' own sum: clocks jump, and what a foreign log calls a phase may lie outside the step.
-    table *= (lasted / table.sum(axis=1))[:, None]
-    return table
+    shares: Floats = table / table.sum(axis=1)[:, None]  # first: the time by a tiny sum would overflow
+    return shares * lasted[:, None]
 
 
 def _stand_still(table: Floats, begin: Floats, end: Floats, stalls: Sequence[tuple[float, float]]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import INFO, WARNING, Finding
+from stepscope.core.numbers import format_share
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _slowed(card: _Card, steps: RankSteps | None) -> Iterator[Finding]:
             return
         why = "power_cap"
     said, cause = SLOWDOWNS.get(why, ("its power limit", "power"))
-    text = f"{card.name} is slowed down by {said} in {shares[why]:.0%} of the samples"
+    text = f"{card.name} is slowed down by {said} in {format_share(shares[why])} of the samples"
     facts = {
         "card": card.number,
         "reasons": shares,
@@ -96,7 +97,7 @@ def _slowed(card: _Card, steps: RankSteps | None) -> Iterator[Finding]:
     lost = _lost(card, f"throttle_{why}")
     if lost is not None:
         facts["clock_lost_ratio"] = lost
-        text += f", losing {lost:.0%} of its clock"
+        text += f", losing {format_share(lost)} of its clock"
     severity = WARNING if why != "power_cap" else INFO
     advice = remedy("gpu_throttled", cause, why=said)
     if lost is None or steps is None or severity == INFO:
@@ -132,8 +133,8 @@ def _fragmented(card: _Card) -> Iterator[Finding]:
         share, whole = track.mean, card.mean("memory_total_bytes")
         if held is None or not whole or share < FRAGMENTED or held.mean < SHORT * whole:
             continue
-        text = f"{share:.0%} of the memory that torch reserves on {card.name} is in split blocks, "
-        text += f"and {held.mean / whole:.0%} of the card is reserved"
+        text = f"{format_share(share)} of the memory that torch reserves on {card.name} is in split blocks, "
+        text += f"and {format_share(held.mean / whole)} of the card is reserved"
         facts = {"fragmentation_ratio": share, "reserved_bytes": held.mean, "total_bytes": whole}
         yield Finding("fragmentation", text, WARNING, remedy("fragmentation"), facts, confidence=0.8)
 
@@ -149,7 +150,7 @@ def _idle(found: list[_Card], evidence: Evidence) -> Iterator[Finding]:
     worst = min(idle, key=lambda card: idle[card])
     steps = evidence.leader
     cost = (1 - idle[worst]) * steps.total if steps is not None and len(steps) else None
-    text = f"{worst.name} is busy only {idle[worst]:.0%} of the time"
+    text = f"{worst.name} is busy only {format_share(idle[worst])} of the time"
     text += f", {len(idle)} of {len(used)} below half" if len(idle) > 1 else ""
     facts = {"utilization_ratio": {card.name: share for card, share in used.items()}}
     on_processors = any(one.get("device") == "cpu" for one in evidence.of_kind("torch_setup"))

@@ -15,7 +15,7 @@ from stepscope.analysis.diagnosis.composition import PASSES, is_disturbed
 from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.tell import time
 from stepscope.analysis.series.change_points import LEVEL, change_points
-from stepscope.core.numbers import format_value
+from stepscope.core.numbers import format_share, format_value
 from stepscope.core.vocabulary import unit_of
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _slow(steps: RankSteps, at: int, usual: float, evidence: Evidence) -> dict[s
         text += f": {time(phases[most])} in {most}"
     waited = _then(evidence.track("pressure/io_some_stalled_ratio"), end - seconds, end)
     if waited is not None and waited >= WAITED:
-        text += f" while processes waited for disks {waited:.0%} of the time"
+        text += f" while processes waited for disks {format_share(waited)} of the time"
     happened = _events(evidence, end - seconds, end, step)
     if happened:
         text += f" ({happened[0]['text']})"

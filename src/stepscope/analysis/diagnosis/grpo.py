@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,7 +147,9 @@ def _flat_groups(known: Mapping[str, Floats]) -> Finding | None:
     mean = float(late.mean())
     if mean < FLAT_GROUPS:
         return None
-    text = f"{mean:.0%} of the groups have the same reward for all answers: the model learns nothing from them"
+    text = (
+        f"{format_share(mean)} of the groups have the same reward for all answers: the model learns nothing from them"
+    )
     severity = CRITICAL if mean >= MOST_FLAT_GROUPS else WARNING
     return _finding("reward_zero_variance", text, severity, 0.9, share=mean, at_first=float(share[: len(late)].mean()))
 
@@ -170,7 +173,8 @@ def _component(known: Mapping[str, Floats]) -> Finding | None:
     name, most = max(spread.items(), key=lambda pair: pair[1])
     if most / total < DOMINATES:
         return None
-    text = f"{name} causes {most / total:.0%} of the variation of the reward; the other {len(spread) - 1} hardly matter"
+    text = f"{name} causes {format_share(most / total)} of the variation of the reward; "
+    text += f"the other {len(spread) - 1} hardly matter"
     shares = {part: value / total for part, value in sorted(spread.items())}
     return _finding("reward_component", text, component=name, shares=shares)
 
@@ -218,7 +222,7 @@ def _penalty(known: Mapping[str, Floats]) -> Finding | None:
     share = share / 100 if share > 1 else share
     if share < KL_SHARE:
         return None
-    text = f"the KL penalty makes up {share:.0%} of the loss: the reward hardly matters"
+    text = f"the KL penalty makes up {format_share(share)} of the loss: the reward hardly matters"
     return _finding("kl_dominates", text, confidence=0.85, share=share)
 
 
@@ -227,7 +231,7 @@ def _length(known: Mapping[str, Floats]) -> Finding | None:
     if cut is not None:
         _, last = _ends(cut)
         if last >= CLIPPED:
-            return _finding("length_drift", f"{last:.0%} of the answers are cut at the limit", clipped=last)
+            return _finding("length_drift", f"{format_share(last)} of the answers are cut at the limit", clipped=last)
     value = _first(known, LENGTH)
     if value is None:
         return None
@@ -260,7 +264,7 @@ def _invalid(known: Mapping[str, Floats]) -> Finding | None:
         return None
     first, _ = _ends(value)
     severity = CRITICAL if late >= MOSTLY_INVALID else WARNING
-    text = f"{late:.0%} of the answers are invalid ({first:.0%} at the start)"
+    text = f"{format_share(late)} of the answers are invalid ({format_share(first)} at the start)"
     return _finding("invalid_answers", text, severity, 0.9, rate=late, first=first)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.analysis.diagnosis.composition import BURST, LEAST_BURST
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, even
 from stepscope.analysis.diagnosis.tell import slow, time
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence
@@ -46,7 +47,8 @@ def input_bound(case: Case, threshold: float) -> Finding | None:
     if case.made.disturbed > 0 and _keep_up(case) and _starts(case) < STARTS * case.steps.spent("data"):
         return None
     why = _why(case)
-    text = f"{case.share('data'):.0%} of the time is spent waiting for data: {time(case.each('data'))} of a step of "
+    text = f"{format_share(case.share('data'))} of the time is spent waiting for data: "
+    text += f"{time(case.each('data'))} of a step of "
     text += f"{time(case.step)}{why.text}"
     facts = {"phase": "data", "phase_seconds": case.spent("data"), **why.facts}
     condition = "if loading keeps up"
@@ -95,7 +97,7 @@ def _why(case: Case) -> _Why:
     waiting = evidence.mean("pressure/io_some_stalled_ratio") or evidence.mean("cpu/iowait_ratio") or 0.0
     if waiting > DISK:
         facts["io_waiting_ratio"] = waiting
-        return _Why("disk", f"; processes waited for disks {waiting:.0%} of the time", facts, {})
+        return _Why("disk", f"; processes waited for disks {format_share(waiting)} of the time", facts, {})
     if load is None:
         wanted = max(1, min(MOST_AT_FIRST, processors_of_a_rank(evidence) or MOST_AT_FIRST))
         return _Why("in_process", ", loaded in the training process itself", facts, {"workers": wanted})
@@ -105,9 +107,9 @@ def _why(case: Case) -> _Why:
         return _Why("start", "; most of it at the start of epochs, while workers start", facts, {})
     whole = load + (collate or 0.0)
     if transform is not None and transform > MOST_OF_IT * whole:
-        return _Why("transform", f"; {transform / whole:.0%} of the loading time is transforms", facts, {})
+        return _Why("transform", f"; {format_share(transform / whole)} of the loading time is transforms", facts, {})
     if collate is not None and collate > MOST_OF_IT * whole:
-        return _Why("collate", f"; {collate / whole:.0%} of the loading time is collating", facts, {})
+        return _Why("collate", f"; {format_share(collate / whole)} of the loading time is collating", facts, {})
     return _too_few(case, workers, whole, facts)
 
 

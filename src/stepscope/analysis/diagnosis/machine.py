@@ -11,7 +11,7 @@ from stepscope.analysis.diagnosis.tell import machine_wide
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
 from stepscope.analysis.series.forecast import FAR, HOUR, SOON, disk_full, together
 from stepscope.analysis.series.leak import STEADY, MemoryTrend, assess
-from stepscope.core.numbers import format_duration, format_value
+from stepscope.core.numbers import format_duration, format_share, format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
     if share is None or share < THROTTLED or steps is None:
         return
     limit = evidence.mean("cgroup/cpu_limit")
-    text = f"the CPU quota{f' of {limit:.3g} CPUs' if limit else ''} ran out in {share:.0%} of the periods"
+    text = f"the CPU quota{f' of {limit:.3g} CPUs' if limit else ''} ran out in {format_share(share)} of the periods"
     facts = {"throttled_ratio": share, "cpu_limit": limit, "step_seconds": steps.total / max(1, steps.count)}
     saved = _held(evidence)
     if saved is None:
@@ -59,7 +59,7 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("cpu_throttled", text, WARNING, remedy("cpu_throttled"), facts, confidence=0.9, cost_seconds=cost)
         return
     if saved >= HELD:
-        text += f", and threads were throttled for {saved:.0%} of the time"
+        text += f", and threads were throttled for {format_share(saved)} of the time"
         advice = remedy("cpu_throttled")
         yield machine_wide("cpu_throttled", text, advice, steps, saved, "with all the CPUs it needs", facts)
 
@@ -104,7 +104,7 @@ def _swap(evidence: Evidence) -> Iterator[Finding]:
     text = f"{format_value(held, 'bytes')} of memory is in swap"
     if grown >= SWAPPED:
         text = f"{format_value(grown, 'bytes')} of memory was swapped out during the run"
-    text += f", and processes waited for memory {pressure:.0%} of the time"
+    text += f", and processes waited for memory {format_share(pressure)} of the time"
     facts = {"swapped_bytes": grown, "held_bytes": held, "waiting_ratio": pressure}
     yield machine_wide("swapping", text, remedy("swapping"), steps, pressure, "if memory suffices", facts)
 

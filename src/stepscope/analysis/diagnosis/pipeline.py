@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepscope.analysis.finding import WARNING, Finding
+from stepscope.core.numbers import format_share, format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class WhatIf:
         if self.slowdown < SLOW:
             return None
         cause, facts, who, share = self._cause()
-        text = f"stragglers make a step {self.slowdown - 1:.1%} longer: "
+        text = f"stragglers make a step {format_value(self.slowdown - 1, 'ratio')} longer: "
         if cause == "work":
             text += f"micro-batches with unequal work explain {_explained(share)}"
             text += (
@@ -98,7 +99,7 @@ class WhatIf:
         elif cause:
             text += f"{who} explains {_explained(share)}"
         else:
-            text += f"no worker, stage or replica explains half of it; {who} explains the most, {share:.0%}"
+            text += f"no worker, stage or replica explains half of it; {who} explains the most, {format_share(share)}"
         return Finding(
             "straggler",
             text,
@@ -149,7 +150,7 @@ class WhatIf:
 
 def _explained(share: float) -> str:
     """Return how much of a slowdown is explained: shares of parts that hold each other up can be more than all."""
-    return "all of it" if share >= 0.995 else f"{share:.0%} of it"
+    return "all of it" if share >= 0.995 else f"{format_share(share)} of it"
 
 
 def what_if(operations: Operations) -> WhatIf:

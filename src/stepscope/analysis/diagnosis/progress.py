@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.analysis.compare.quantity import is_loss, is_score
 from stepscope.analysis.diagnosis.evidence import PARTS, course_of
 from stepscope.analysis.finding import CRITICAL, WARNING, Finding
+from stepscope.core.numbers import format_share, format_value
 from stepscope.core.remedies import remedy
 from stepscope.core.vocabulary import unit_of
 
@@ -203,8 +204,9 @@ def _gone(rate: Track, highest: float) -> Finding | None:
     share = float(rate.step[-1] - end) / span if span > 0 else 0.0
     if share <= STALLED_SHARE:
         return None
-    text = f"the learning rate fell below {STALLED_RATE:.1%} of its highest value ({highest:.3g}) at step {end}: "
-    text += f"the last {share:.0%} of the steps have no effect"
+    text = f"the learning rate fell below {format_value(STALLED_RATE, 'ratio')} of its highest value ({highest:.3g}) "
+    text += f"at step {end}: "
+    text += f"the last {format_share(share)} of the steps have no effect"
     facts = {"step": end, "share": share, "highest": highest, "range": [end, int(rate.step[-1])]}
     return _rate(text, facts, "zero", 0.9)
 

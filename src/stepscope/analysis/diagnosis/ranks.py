@@ -13,6 +13,7 @@ import numpy as np
 
 from stepscope.analysis.diagnosis.composition import FLOOR, SURE, composition, settled
 from stepscope.analysis.diagnosis.tell import Case, confidence, slow, time
+from stepscope.core.numbers import format_share
 from stepscope.core.vocabulary import MEETING
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ def communication(evidence: Evidence) -> Iterator[Finding]:
     if share < COMMUNICATES or cost / steps.count < (floor / 2 if share >= SURE else floor):
         return
     inside = f", {time(hidden / steps.count)} of it inside the backward pass" if hidden else ""
-    text = f"{cost / case.total:.0%} of the time is spent on communication with other ranks: {time(cost / steps.count)}"
+    text = f"{format_share(cost / case.total)} of the time is spent on communication with other ranks: "
+    text += f"{time(cost / steps.count)}"
     text += f" of a step of {time(case.step)}{inside}"
     facts = {"phase": "communication", "phase_seconds": total, "inside_backward_seconds": hidden}
     yield slow(

@@ -16,6 +16,7 @@ from stepscope.analysis.diagnosis.inputs import input_bound, processors_of_a_ran
 from stepscope.analysis.diagnosis.stalls import stalls
 from stepscope.analysis.diagnosis.tell import Case, confidence, slow, time
 from stepscope.analysis.finding import INFO
+from stepscope.core.numbers import format_share, format_value
 from stepscope.core.remedies import remedy
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _stretch(case: Case, phase: str) -> Iterator[Finding]:
     kind, what = STRETCHES[phase]
     more = f" (and in {found.others} more interval{'s' if found.others > 1 else ''})" if found.others else ""
     text = f"from step {found.first} to {found.last}{more} {what} took {time(found.during)} per step, elsewhere "
-    text += f"{time(found.before)}: {share:.0%} of the time of all steps"
+    text += f"{time(found.before)}: {format_share(share)} of the time of all steps"
     facts = {"phase": phase, "phase_seconds": case.spent(phase), "during_seconds": found.during}
     facts |= {"elsewhere_seconds": found.before, "range": [found.first, found.last], "stretches": found.others + 1}
     yield slow(
@@ -145,7 +146,8 @@ def _copy(case: Case) -> Iterator[Finding]:
     if device > case.spent("copy"):
         case = replace(case, made=replace(case.made, spent={**case.made.spent, "copy": device}))
     if _reaches(case, "copy"):
-        text = f"{case.share('copy'):.0%} of the time is spent on device copies: {time(case.each('copy'))} per step"
+        text = f"{format_share(case.share('copy'))} of the time is spent on device copies: "
+        text += f"{time(case.each('copy'))} per step"
         yield _plain("copy_bound", case, "copy", text, "if copies overlap with compute")
 
 
@@ -165,7 +167,8 @@ def _plain(kind: str, case: Case, phase: str, text: str, condition: str) -> Find
 def _host(case: Case) -> Iterator[Finding]:
     if not _reaches(case, "other") or "forward" not in case.steps.phases:
         return
-    text = f"{case.share('other'):.0%} of the time is the program's own code, outside data, passes and optimizer: "
+    text = f"{format_share(case.share('other'))} of the time is the program's own code, "
+    text += "outside data, passes and optimizer: "
     text += f"{time(case.each('other'))} of a step of {time(case.step)}"
     yield _plain("host_bound", case, "other", text, "without it")
 
@@ -178,7 +181,7 @@ def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
     happened = max(1, int((case.steps.phase(phase) > 0).sum()))
     cost = total * (1 - 1 / happened) if happened > 1 else total
     every = case.steps.count / happened
-    text = f"{share:.0%} of the time is spent on {what}: "
+    text = f"{format_share(share)} of the time is spent on {what}: "
     text += (
         f"{happened} times {time(total / happened)}, every {every:.0f} steps" if happened > 1 else f"once {time(total)}"
     )
@@ -189,7 +192,7 @@ def _rare(case: Case, kind: str, phase: str, what: str) -> Iterator[Finding]:
 
 def _logging(case: Case) -> Iterator[Finding]:
     if _reaches(case, "logging"):
-        text = f"{case.share('logging'):.0%} of the time is spent on logging and printing: "
+        text = f"{format_share(case.share('logging'))} of the time is spent on logging and printing: "
         text += f"{time(case.each('logging'))} of a step of {time(case.step)}"
         yield _plain("logging_heavy", case, "logging", text, "without it")
 
@@ -199,7 +202,7 @@ def _garbage(case: Case) -> Iterator[Finding]:
         return
     pauses = case.steps.phase("gc")
     some = pauses[pauses > 0]
-    text = f"{case.share('gc'):.0%} of the time is spent on garbage collection: {len(some)} "
+    text = f"{format_share(case.share('gc'))} of the time is spent on garbage collection: {len(some)} "
     each = case.spent("gc") / case.steps.count * len(pauses) / max(1, len(some))  # as long as in the share
     text += f"pause{'s' if len(some) > 1 else ''} of {time(each)}"
     yield _plain("gc_pauses", case, "gc", text, "without them")
@@ -214,9 +217,8 @@ def _compile(case: Case) -> Iterator[Finding]:
     whole = case.total + sum(float(one.get("seconds") or 0.0) for one in events) / case.made.slowed
     if len(again) < LEAST_RECOMPILES or cost / whole < RECOMPILE_SHARE:
         return
-    text = (
-        f"{cost / whole:.0%} of the time is spent on recompilation: {len(again)} times, {time(cost / len(again))} each"
-    )
+    text = f"{format_share(cost / whole)} of the time is spent on recompilation: "
+    text += f"{len(again)} times, {time(cost / len(again))} each"
     facts = {"phase": "compile", "phase_seconds": cost, "recompilations": len(again)}
     wide = replace(case, made=replace(case.made, total=whole))
     yield slow(
@@ -232,7 +234,7 @@ def _padding(case: Case) -> Iterator[Finding]:
     if share is None or share < PADDED:
         return
     cost = share * case.spent("forward", "backward")
-    text = f"{share:.0%} of the tokens in a batch are padding: that share of the passes is wasted"
+    text = f"{format_share(share)} of the tokens in a batch are padding: that share of the passes is wasted"
     facts = {"padding_ratio": share, "passes_seconds": case.spent("forward", "backward")}
     found = slow(
         *("padding_waste", case, cost, text),
@@ -260,7 +262,7 @@ def _small(case: Case) -> Iterator[Finding]:
     parts = [f"{nodes} operations in the passes, {time(passes / nodes)} each"] if tiny["forward and backward"] else []
     if tiny["optimizer"]:
         parts.append(f"{tensors} tensors that the optimizer updates one by one, {time(update / tensors)} each")
-    text = f"{seconds / case.step:.0%} of the time is spent launching tiny operations: {' and '.join(parts)}"
+    text = f"{format_share(seconds / case.step)} of the time is spent launching tiny operations: {' and '.join(parts)}"
     updates = update * tiny["optimizer"] > seconds / 2
     facts = {"operations": operations, "tensors": tensors, "phase": "optimizer" if updates else "forward"}
     found = slow(
@@ -298,12 +300,12 @@ def _compute(case: Case) -> Iterator[Finding]:
     if least < HEAVY or (used is not None and used < BUSY_GPU):  # a host that queues work for a GPU computes nothing
         return
     spent = {name: case.spent(name) for name in PASSES}
-    parts = ", ".join(f"{name} {case.share(name):.0%}" for name in PASSES)
-    text = f"{share:.0%} of the time is compute ({parts}): the model itself takes {time(case.step)} per step"
+    parts = ", ".join(f"{name} {format_share(case.share(name))}" for name in PASSES)
+    text = f"{format_share(share)} of the time is compute ({parts}): the model itself takes {time(case.step)} per step"
     cause, fields = _remaining(case, spent)
     mfu = case.evidence.mean("mfu_ratio")
     if mfu is not None:
-        text += f"; it reaches {mfu:.1%} of the peak (MFU)"
+        text += f"; it reaches {format_value(mfu, 'ratio')} of the peak (MFU)"
     facts = {"passes": spent, "least_seconds": least, "mfu_ratio": mfu, **fields}
     found = slow("compute_bound", case, 0.0, text, threshold=COMPUTING, evidence=facts, severity=INFO)
     advice = remedy("compute_bound", cause, **fields)

@@ -16,6 +16,7 @@ from stepscope.analysis.diagnosis.evidence import RARE
 from stepscope.analysis.diagnosis.inputs import workers_of
 from stepscope.analysis.diagnosis.rhythm import EVERY_OTHER, FEWEST, even
 from stepscope.analysis.diagnosis.tell import slow, time
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import RankSteps
@@ -91,7 +92,7 @@ def _rhythm(case: Case, kept: Mask, excess: Floats) -> tuple[list[Finding], dict
     case = replace(case, made=replace(case.made, total=case.total + added))
     every = f"{apart[0]:.0f} steps" if apart[0] is not None else f"{apart[1]:.3g} s"
     text = f"every {every} a step takes {time(lasted)} more than the usual {time(case.step - cost / steps.count)}, "
-    text += f"most of it in {most}: {cost / case.total:.0%} of the time"
+    text += f"most of it in {most}: {format_share(cost / case.total)} of the time"
     facts = {
         "phase": most,
         "stalls": len(places),

@@ -13,6 +13,7 @@ from stepscope.analysis.diagnosis.machine import machine
 from stepscope.analysis.diagnosis.ranks import ranks
 from stepscope.analysis.diagnosis.speed import case_of, speed
 from stepscope.analysis.finding import CRITICAL, INFO, WARNING
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence
@@ -69,7 +70,7 @@ def summary(found: list[Finding], evidence: Evidence) -> str:
         return "no problem was found; no steps were recorded"
     case = case_of(evidence)
     passes = case.share(*PASSES) if case is not None else 0.0
-    share = f"; {passes:.0%} of the time is compute" if passes > 0 else ""
+    share = f"; {format_share(passes)} of the time is compute" if passes > 0 else ""
     return f"no problem was found in {steps.count} steps{share}"
 
 

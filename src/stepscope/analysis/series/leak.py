@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepscope.analysis.finding import Facts
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -172,7 +173,7 @@ class _Stretch:
         if risen < 4 * noise:
             return cls(time, floor, STEADY, small)
         if largest > 0.4:
-            return cls(time, floor, JUMP, f"{text}, {largest:.0%} of it at once", risen)
+            return cls(time, floor, JUMP, f"{text}, {format_share(largest)} of it at once", risen)
         if fades:
             return cls(time, floor, SETTLING, f"{text}, less and less", risen)
         return cls(time, floor, STEADY, f"{text}, which is not steady growth", risen)

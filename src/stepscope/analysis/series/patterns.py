@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.analysis.finding import Facts
 from stepscope.analysis.series.trend import finite_pairs, trend
+from stepscope.core.numbers import format_share
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -122,14 +123,14 @@ def _kind(
     if limit is not None:
         share = float(np.mean(values >= AT_LIMIT * limit))
         if share >= MOSTLY:
-            return SATURATED, f"{share:.0%} of the points are at the limit"
+            return SATURATED, f"{format_share(share)} of the points are at the limit"
     if period is not None:
         return PERIODIC, f"comes back every {period:.4g}"
     if busy is not None:
-        return SWITCHING, f"on the upper of two levels {busy:.0%} of the points"
+        return SWITCHING, f"on the upper of two levels {format_share(busy)} of the points"
     line = trend(when, values)
     if line.r_squared is not None and line.r_squared >= DRIFT:
-        return DRIFTING, f"a line explains {line.r_squared:.0%} of the variance"
+        return DRIFTING, f"a line explains {format_share(line.r_squared)} of the variance"
     if top - median > BURST * (third - first) and median - low < top - median:
         return BURSTY, "the highest hundredth is far above the rest"
     return STEADY, "one level with its noise"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stepscope.core.numbers import format_value
 from stepscope.integrations.lightning.callback import MonitorCallback
 from stepscope.integrations.lightning.configured import configured
 from stepscope.integrations.profiler.profile import EpochProfiles, Options
@@ -114,7 +115,9 @@ class ProfilerCallback(MonitorCallback):
         epoch = recording.epoch
         if result is not None and not result.error and epoch.seconds > 0:
             waited = min(1.0, recording.actions.waited_seconds / epoch.seconds)
-            self.say(trainer, f"Profiler: {waited:.1%} of the epoch's time was spent waiting for data")
+            self.say(
+                trainer, f"Profiler: {format_value(waited, 'ratio')} of the epoch's time was spent waiting for data"
+            )
 
     def fit_ended(self) -> None:
         """End a profile that is still open."""
