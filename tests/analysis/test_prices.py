@@ -69,7 +69,7 @@ def test_table_can_be_replaced(tmp_path):
     own.write_text(TABLE.read_text().replace("T4:            {", "Abacus:        {"))
     assert load(own).card("abacus").memory_gib == 16
     own.write_text("cards: {H100: 3}\nregions: {}\n")
-    with pytest.raises(UsageError, match="no table of prices"):
+    with pytest.raises(UsageError, match="not a price table"):
         load(own)
     with pytest.raises(UsageError):
         load(tmp_path / "absent.yaml")

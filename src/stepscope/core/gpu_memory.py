@@ -14,7 +14,7 @@ from typing import NamedTuple, SupportsFloat
 from stepscope.core.vocabulary import GIB, MIB
 
 MAX_GPUS = 4096
-"""An index past this is no index."""
+"""The highest valid index."""
 _INDEX = re.compile(r"(?:(?:gpu|cuda|device|card)[_:/ -]?)?([0-9]{1,4})", re.IGNORECASE)
 _NAMED_INDEX = ("gpu_index", "index", "gpu", "gpu_id")
 _SUFFIXES = {"_bytes": 1.0, "_mb": MIB, "_mib": MIB, "_gb": GIB, "_gib": GIB}
@@ -25,7 +25,7 @@ _NAMES = {
     "peak": ("max_memory_allocated", "memory_peak", "max_allocated", "peak_allocated", "peak"),
     "total": ("memory_total", "gpu_memory_total", "memory_capacity", "total"),
 }
-"""Spellings of each field, without a unit; the first that is there and is a number holds."""
+"""Spellings of each field, without a unit; the first one with a number counts."""
 
 
 class GpuMemory(NamedTuple):
@@ -34,22 +34,22 @@ class GpuMemory(NamedTuple):
     used: float | None = None
     """In use on the device, by all processes."""
     allocated: float | None = None
-    """Given out by the framework's allocator."""
+    """Allocated by the framework's allocator."""
     reserved: float | None = None
-    """Held by the framework's allocator."""
+    """Reserved by the framework's allocator."""
     peak: float | None = None
-    """Most that the allocator had given out at once."""
+    """Peak of the allocated bytes."""
     total: float | None = None
     """Capacity of the device."""
 
     @property
     def in_use(self) -> float | None:
-        """The widest known figure of used memory: of the device, else reserved by the allocator, else allocated."""
+        """The widest known value of used memory: of the device, else reserved by the allocator, else allocated."""
         return next((value for value in (self.used, self.reserved, self.allocated) if value is not None), None)
 
     @property
     def used_ratio(self) -> float | None:
-        """Share of the capacity that is taken, 0 to 1; None where one of the two is unknown."""
+        """Used share of the capacity, 0 to 1; None if one of the two is unknown."""
         return None if self.in_use is None or not self.total else self.in_use / self.total
 
 

@@ -92,7 +92,7 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
     words = [event.get(key) for key in ("message", "why", "error", "cause", "reason")]
     text = line_of(event) if event.get("kind") == "alert" else next((str(word) for word in words if word), "")
     place = _place(event.get("stacks"))
-    return {**kept, "text": f"{text}; it stands at {place}"[:400] if place else text[:400]}
+    return {**kept, "text": f"{text}; it is at {place}"[:400] if place else text[:400]}
 
 
 def _place(stacks: Any) -> str:

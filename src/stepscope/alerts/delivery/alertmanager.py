@@ -1,4 +1,4 @@
-"""Sends alerts to a Prometheus Alertmanager, which groups, silences and routes them by its own configuration."""
+"""Send alerts to a Prometheus Alertmanager, which groups, silences and routes them by its own configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PATH = "/api/v2/alerts"
 LASTS = 7 * 24 * 3600.0
-"""Seconds that an alert fires there at most without being resolved by us."""
+"""Maximum seconds that an alert fires there unless we resolve it."""
 _NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -34,8 +34,8 @@ def send(message: Message, url: str, now: float | None = None) -> Outcome:
 def alerts_of(event: Mapping[str, Any], subject: MessageSubject, now: float) -> list[dict[str, Any]]:
     """Return Alertmanager's alerts for one event.
 
-    It knows an alert by its labels, the severity among them: an alert that is resolved is so in each severity that it
-    may have had.
+    Alertmanager identifies an alert by its labels, including the severity: a resolved alert is resolved in each
+    severity it may have had.
     """
     is_over = event.get("state") == "resolved"
     severity = plain(event.get("severity", "warning"), 20)

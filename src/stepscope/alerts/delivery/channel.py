@@ -21,7 +21,7 @@ KEYS = ("url", "name", "secret", "severity", "quiet_hours")
 MAIL = ("mailto", "mailtos")
 SLACK_HOST = "hooks.slack.com"
 MAX_SECRET = 4096
-"""Bytes of a secret that are read from a file."""
+"""Maximum bytes of a secret in a file."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOLE = re.compile(r"\$\{(file:)?([^{}\s]{1,500})\}")
 _NATIVE = ("hooks.slack.com", "discord.com", "discordapp.com", "webhook.office.com", "outlook.office.com", "ntfy.sh")
@@ -38,7 +38,7 @@ class Channel:
     """apprise, webhook or alertmanager."""
     scheme: str
     url: str = field(repr=False)
-    """As the configuration has it: with holes such as ${TOKEN} or ${file:/run/secrets/token}."""
+    """As configured: with placeholders such as ${TOKEN} or ${file:/run/secrets/token}."""
     secret: str = field(default="", repr=False)
     severity: str = "info"
     """The lowest severity that is sent."""
@@ -54,7 +54,7 @@ class Channel:
         return rank_of(severity) >= rank_of(self.severity)
 
     def address(self, environ: Mapping[str, str] = os.environ) -> str:
-        """Return the address with its holes filled.
+        """Return the address with its placeholders filled.
 
         Raises:
             UsageError: a variable is not set, or a file cannot be read.
@@ -154,7 +154,7 @@ def _channel(item: object, number: int, general: QuietHours | None, taken: Itera
 
 
 def _kind(url: str, what: str) -> tuple[str, str]:
-    """Return what sends to an address, and its scheme; a whole address may be one hole, which apprise takes then."""
+    """Return the sender for an address, and its scheme; an address that is a single placeholder goes to apprise."""
     found = _SCHEME.match(url)
     if found is None:
         if _HOLE.match(url):

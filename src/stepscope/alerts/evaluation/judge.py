@@ -1,4 +1,4 @@
-"""Judge the rules on new points: conditions for many series together, detectors one by one."""
+"""Evaluate the rules on new points: conditions for many series together, detectors one by one."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ if TYPE_CHECKING:
     from stepscope.alerts.rules.rule import Rule
 
 STRIKES = 3
-"""Failures after which a rule is left alone."""
+"""Failures after which a rule is disabled."""
 WHOLE = {"highest", "lowest"}
-"""Functions of everything since the run began."""
+"""Functions of all points since the run started."""
 MOST_INSTANCES = 2000
-"""Series that one rule is judged on."""
+"""Maximum series of one rule."""
 
 
 @dataclass
 class RuleInstance:
-    """One series, or set of series, that a rule is judged on."""
+    """One series, or set of series, that a rule is evaluated on."""
 
     rule: Rule
     name: str
-    """Of the driving metric."""
+    """Rank of the driving metric."""
     rank: int | None
     binding: tuple[str, ...]
     alert: Alert
     memory: dict[str, Any] = field(default_factory=dict)
     frozen: dict[CallNode, float] = field(default_factory=dict)
     found: dict[str, SeriesWindow | None] = field(default_factory=dict)
-    """The series by the names that the rule calls them."""
+    """The series by the rule's names for them."""
     driving: SeriesWindow | None = None
-    """The series whose points are judged."""
+    """The series whose points are evaluated."""
     version: int = -1
 
     def find_series(self, store: SeriesStore) -> SeriesWindow | None:
-        """Find the series, some of which are new; return the one whose points are judged."""
+        """Find the series, some of which are new; return the one whose points are evaluated."""
         self.version = store.version
-        if store.is_double(self.name, patterns_of(self.rule)):  # one series is judged once, under any of its names
+        if store.is_double(self.name, patterns_of(self.rule)):  # a series is evaluated once, under any of its names
             self.driving = None
             return None
         named = self.rule.metrics if not self.rule.detect else DETECTORS[self.rule.detect].others
@@ -68,7 +68,7 @@ class RuleInstance:
 
     @property
     def driver(self) -> str:
-        """The rule's name for the series whose points are judged."""
+        """The rule's name for the series whose points are evaluated."""
         return self.name if self.rule.detect else self.rule.metrics[0]
 
     def _find(self, name: str, store: SeriesStore) -> SeriesWindow | None:
@@ -78,7 +78,7 @@ class RuleInstance:
 
 
 def patterns_of(rule: Rule) -> tuple[str, ...]:
-    """Return the patterns of the series whose points a rule judges: its own, or its detector's."""
+    """Return the patterns of the series whose points a rule evaluates: its own, or its detector's."""
     return rule.drivers() or (DETECTORS[rule.detect].metric if rule.detect else ())
 
 
@@ -110,10 +110,10 @@ def holding(node: Node, frame: EvaluationFrame) -> Any:
 
 
 class Judge:
-    """Holds the series and judges every rule on new points."""
+    """Holds the series and evaluates every rule on new points."""
 
     def __init__(self, rules: Iterable[Rule], alerts: AlertTable, note: Callable[[str], None]) -> None:
-        """Prepare for rules on metrics; those on events are the engine's."""
+        """Prepare for rules on metrics; the engine handles rules on events."""
         self._rules = [rule for rule in rules if rule.enabled and not rule.event]
         self.store = SeriesStore(self._rules)
         self._alerts, self._note = alerts, note
@@ -123,10 +123,10 @@ class Judge:
         self._reach = {rule.name: reach_of(rule) for rule in self._rules}
         self._stacks: dict[tuple[Any, ...], Stack] = {}
         self.seconds: dict[str, float] = {}
-        """Cost of each rule, in seconds of a core."""
+        """CPU time of each rule, in seconds."""
 
     def take(self, parts: PointsByMetric) -> list[Transition]:
-        """Take new points and judge them."""
+        """Add new points and evaluate them."""
         self.store.add(parts)
         for key in self.store.windows.keys() - self._met:
             self._met.add(key)
@@ -150,7 +150,7 @@ class Judge:
             self._note(f"alert rule '{rule.name}' failed {STRIKES} times and is off: {in_words(error)}")
 
     def _meet(self, rank: int, name: str) -> None:
-        """Make the instances that a new series drives."""
+        """Create the rule instances that a new series drives."""
         for rule in self._rules:
             detector = DETECTORS[rule.detect] if rule.detect else None
             bindings = (bind(each, name) for each in patterns_of(rule))
@@ -166,7 +166,7 @@ class Judge:
             self._instances[rule.name][place, name] = RuleInstance(rule, name, place, binding, alert)
 
     def forget(self, rank: int) -> list[Alert]:
-        """Forget a rank; return its alerts."""
+        """Delete a rank's series; return its alerts."""
         gone = []
         for instances in self._instances.values():
             for key in [key for key in instances if key[0] == rank]:
@@ -202,7 +202,7 @@ class Judge:
         return found
 
     def _compare(self, rule: Rule, instances: list[RuleInstance]) -> list[Transition]:
-        """Judge a condition on series that have the same times."""
+        """Evaluate a condition on series with the same times."""
         if rule.condition is None:
             return []
         frame = self._frame(instances)
@@ -211,7 +211,7 @@ class Judge:
         rises = (truth == 1.0).any(axis=1)
         found: list[Transition] = []
         if frame.lazy and not rises.any():
-            return found  # as almost always
+            return found  # the usual case
         if frame.lazy:
             frame.lazy = False
             truth = holding(rule.condition, frame)
@@ -227,7 +227,7 @@ class Judge:
         return found
 
     def _follow(self, instance: RuleInstance, frame: EvaluationFrame) -> list[Transition]:
-        """Judge one series whose baselines are frozen while its alert fires: again after every change."""
+        """Evaluate one series whose baselines are frozen while its alert fires: again after every change."""
         found: list[Transition] = []
         start = 0
         while start < frame.fresh:
@@ -278,7 +278,7 @@ class Judge:
         return found
 
     def _points(self, frame: EvaluationFrame, truth: Any, clear: Any, instance: RuleInstance) -> list[Point]:
-        """Return the judged points of one series, from the first at which something happens."""
+        """Return the evaluated points of one series, from the first that changes a state."""
         stack = frame.stacks[frame.driver]
         if stack is None:
             return []
@@ -307,7 +307,7 @@ class Judge:
             instance.frozen.update({call: value for call, value in values.items() if np.isfinite(value)})
 
     def _say(self, instance: RuleInstance, frame: EvaluationFrame, row: int, at: int) -> AlertText:
-        """Return the text for a point."""
+        """Return the alert text for a point."""
         rule, stack = instance.rule, frame.stacks[frame.driver]
         names = {name: fill_in(name, instance.binding) for name in instance.found}
         names[instance.driver] = instance.name
@@ -330,7 +330,7 @@ class Judge:
         return alert_text.of_condition(rule, facts, values, sides, unit)
 
     def _detect(self, instance: RuleInstance, driver: SeriesWindow) -> list[Transition]:
-        """Ask a detector about one series."""
+        """Run a detector on one series."""
         rule = instance.rule
         detector = DETECTORS[rule.detect]
         others = {name: window for name, window in instance.found.items() if name != instance.name}

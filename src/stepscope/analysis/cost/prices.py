@@ -11,7 +11,7 @@ from typing import Any
 from stepscope.core.errors import UsageError
 
 TABLE = Path(__file__).parent / "data" / "prices.yaml"
-"""The table that comes with Stepscope; `ledger.prices` of the configuration names another."""
+"""The built-in table; `ledger.prices` of the configuration names another."""
 _AMOUNT = re.compile(r"(?P<sign>[$€£]?)\s*(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(?P<code>[A-Z]{3})?")
 _SIGNS = {"$": "USD", "€": "EUR", "£": "GBP", "": ""}
 
@@ -23,9 +23,9 @@ class PricedGpu:
     name: str
     memory_gib: float
     tflops: float
-    """Dense bfloat16 (or float16) operations, in 10**12 a second, as the maker states them."""
+    """Dense bfloat16 (or float16) operations in 10**12 per second, as the vendor states them."""
     prices: dict[str, float]
-    """By provider: for one GPU and hour, with its share of the machine around it."""
+    """By provider: for one GPU and hour, including its share of the machine."""
 
     @property
     def price(self) -> float:
@@ -35,12 +35,12 @@ class PricedGpu:
 
 @dataclass(frozen=True)
 class Price:
-    """What an hour of one device costs."""
+    """The price of an hour of one device."""
 
     per_hour: float
     currency: str
     source: str
-    """Where it is from, in words."""
+    """Its source, in words."""
     card: PricedGpu | None = None
     provider: str = ""
 
@@ -50,9 +50,9 @@ class PriceTable:
     """Prices and regions."""
 
     cards: tuple[PricedGpu, ...]
-    """The more special name first."""
+    """The most specific name first."""
     regions: dict[str, float]
-    """Grams of CO₂ for a kilowatt-hour, by the name of the region in small letters."""
+    """Grams of CO₂ per kilowatt-hour, by region name in lower case."""
     currency: str = "USD"
     as_of: str = ""
     path: str = ""
@@ -60,7 +60,7 @@ class PriceTable:
     """Other names of regions, such as those of cloud providers."""
 
     def card(self, name: str) -> PricedGpu | None:
-        """Return the GPU of that name, as the driver or people spell it; None if it is not in the table."""
+        """Return the GPU of that name, in the spelling of the driver or of people; None if it is not in the table."""
         words = _words(name)
         return next((card for card in self.cards if _words(card.name) <= words), None)
 
@@ -84,7 +84,7 @@ class PriceTable:
         known = ", ".join(card.name for card in self.cards)
         if card is None:
             raise UsageError(
-                f"find the price of {text!r}", "it is no amount and no GPU of the table", f"known: {known}"
+                f"find the price of {text!r}", "it is neither an amount nor a GPU in the table", f"known: {known}"
             )
         if not slash:
             source = f"{card.name}, median of {', '.join(sorted(card.prices))}, {self.as_of}"
@@ -109,7 +109,7 @@ def load(path: str | Path | None = None) -> PriceTable:
     Raises:
         UsageError: the file cannot be read, or is not a price table.
     """
-    from stepscope.core.yaml_text import read_file  # PyYAML, for those who ask
+    from stepscope.core.yaml_text import read_file  # PyYAML, only if needed
 
     file = Path(path) if path else TABLE
     data: Any = read_file(file).data
@@ -118,7 +118,7 @@ def load(path: str | Path | None = None) -> PriceTable:
         regions = {str(name).lower(): _number(grams) for name, grams in data["regions"].items()}
         aliases = {str(name).lower(): str(region).lower() for name, region in (data.get("aliases") or {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        cause = f"it is no table of prices ({type(error).__name__}: {error})"
+        cause = f"it is not a price table ({type(error).__name__}: {error})"
         raise UsageError(f"read {file}", cause, f"write it like {TABLE}") from error
     by_detail = tuple(sorted(cards, key=lambda card: -len(_words(card.name))))
     return PriceTable(
@@ -136,5 +136,5 @@ def _card(name: str, facts: Any) -> PricedGpu:
 def _number(value: Any) -> float:
     number = float(value)
     if not 0 <= number < 1e9:
-        raise ValueError(f"{value} is no amount")
+        raise ValueError(f"{value} is not an amount")
     return number

@@ -1,4 +1,4 @@
-"""How a run ended or stood still: crash, hang, memory that ran out, workers that died."""
+"""How a run ended or stopped: crash, hang, out of memory, dead workers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 CRASHED = ("failed", "killed")
 MEMORY_SIGNS = ("out of memory", "cannot allocate memory", "can't allocate memory", "memoryerror", "outofmemoryerror")
 ON_A_CARD = ("cuda", "hip ", "out of memory on device", "mps backend")
-"""Signs in such a message that it was the memory of a GPU."""
+"""Words in such a message that point to GPU memory."""
 WENT_ON, FEW_TIMES = 5, 3
-"""Steps after which a program counts as having gone on after memory ran out; and how often that may happen to one that
-looks for its batch size."""
+"""Steps after which a program counts as having recovered from out-of-memory; and how often that may happen to one that
+searches its batch size."""
 LONG_PAUSE = 60.0
-"""Seconds of a pause that ended by itself from which on it is a warning."""
+"""Minimum seconds of a pause that ended by itself for a warning."""
 BY_HAND = ("keyboardinterrupt", "sigint")
-"""Signs in a cause that a person has stopped the run."""
+"""Words in a cause that show that a person stopped the run."""
 WORKER_SIGNS = ("dataloader worker", "worker (pid")
 
 
 def ends(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what ended the run, or held it up for good."""
+    """Yield what ended the run, or stopped it for good."""
     memory = _memory(evidence)
     workers = _workers(evidence)
     yield from memory
@@ -121,7 +121,7 @@ def _hang(evidence: Evidence) -> list[Finding]:
         rank = _rank(event)
         if event.get("kind") not in ("stalled", "hung"):
             if event.get("kind") != "recovered" and open_since.get(rank, {}).get("kind") == "hung":
-                continue  # an error after that long, as of a collective that timed out, is how a hang ends
+                continue  # an error after that long, such as a collective that timed out, is how a hang ends
             begun = open_since.pop(rank, None)
             if begun is not None:
                 found.append(_stood(begun, float(event["time"]), over=True))
@@ -149,7 +149,7 @@ def _stood(event: Mapping[str, Any], end: float, *, over: bool) -> Finding:
         "why": event.get("why"),
         "hung": event.get("kind") == "hung",
     }
-    # A pause that ended by itself, in which something still moved, may be the machine's; a hang that ended is not.
+    # A pause that ended by itself while something still moved may be the machine's fault; a hang that ended is not.
     severity = CRITICAL if not over else WARNING if event.get("kind") == "hung" or lasted >= LONG_PAUSE else INFO
     sure = 0.9 if event.get("kind") == "hung" or not over else 0.7
     return Finding(

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 RARE = ("checkpoint", "evaluation", "compile")
-"""Phases that are always measured when they happen: a step without them did not have any."""
+"""Phases that are measured whenever they happen: a step without them did not have any."""
 FEWEST_SAMPLES = 8
-"""Samples during the steps from which on those before and after them are left out."""
+"""Minimum samples during the steps to leave out those before and after."""
 
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one rank, in the order in which they ended. A row is one step, or `weight` of them in a long run."""
+    """The steps of one rank, in the order in which they ended. A row is one step, or `weight` steps of a long run."""
 
     rank: int
     step: Integers
     end: Floats
-    """When it ended, in seconds since 1970, or since the beginning."""
+    """End time, in seconds since 1970, or since the start."""
     seconds: Floats
-    """How long it took; of several steps their mean."""
+    """Duration; of several steps their mean."""
     phases: Mapping[str, Floats] = field(default_factory=dict)
     """Seconds of each phase, also as a mean; NaN if not measured."""
     weight: Floats | None = None
@@ -80,7 +80,7 @@ class RankSteps:
 
     @cached_property
     def names(self) -> list[str]:
-        """Return the phases that were seen, those that took the most first."""
+        """Return the observed phases, longest first."""
         return sorted(self.phases, key=lambda name: -self.spent(name))
 
 
@@ -120,7 +120,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that is known of one run, or of its last attempt."""
+    """Everything known about one run, or about its last attempt."""
 
     ranks: Sequence[RankSteps] = ()
     series: Mapping[str, Mapping[int, Track]] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Evidence:
     """Format of the source, if it is not our own."""
 
     def track(self, name: str, rank: int | None = None) -> Track | None:
-        """Return a metric: of a rank, or of the lowest rank that has it."""
+        """Return a metric of a rank, or of the lowest rank that has it."""
         found = self.series.get(name)
         if not found:
             return None
@@ -149,7 +149,7 @@ class Evidence:
         return float(whole.mean()) if len(whole) else None
 
     def during(self, track: Track) -> Track:
-        """Return the samples of a machine while the steps went on; all of them if there are hardly any then."""
+        """Return a machine's samples during the steps; all of them if there are too few."""
         spans = [(float(steps.end[0]), float(steps.end[-1])) for steps in self.ranks if len(steps)]
         if not spans:
             return track
@@ -157,9 +157,9 @@ class Evidence:
         return inside if len(inside) >= FEWEST_SAMPLES else track
 
     def stages(self, track: Track) -> list[Track]:
-        """Return a series in the parts that belong to one training: with a new optimizer another one begins."""
+        """Return a series in parts that belong to one training: a new optimizer starts another part."""
         edges = sorted({int(one["step"]) for one in self.of_kind("optimizer_made") if isinstance(one.get("step"), int)})
-        # It is made after the last update of the stage before, and has its step.
+        # It is created after the last update of the previous stage, and has its step.
         parts = np.searchsorted(np.asarray(edges, np.int64), track.step, "left")
         found = [Track(*(column[parts == part] for column in track.columns)) for part in np.unique(parts).tolist()]
         return found or [track]
@@ -169,17 +169,17 @@ class Evidence:
         return [event for event in self.events if event.get("kind") in kinds]
 
     def matching(self, first: str, last: str) -> dict[str, Mapping[int, Track]]:
-        """Return the metrics whose names begin and end so."""
+        """Return the metrics whose names start and end like this."""
         return {name: by for name, by in self.series.items() if name.startswith(first) and name.endswith(last)}
 
     @property
     def leader(self) -> RankSteps | None:
-        """Return the steps of the rank that stands for all: the one with the most time in steps."""
+        """Return the steps of the rank that represents all: the one with the most time in steps."""
         return max(self.ranks, key=lambda steps: steps.total, default=None)
 
 
 PARTS = 20
-"""Equal parts of the steps whose medians are its course."""
+"""Number of equal parts of the steps whose medians form the course."""
 
 
 def course_of(track: Track, parts: int = PARTS) -> tuple[Floats, Floats]:

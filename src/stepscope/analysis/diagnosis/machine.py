@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from stepscope.analysis.diagnosis.evidence import Evidence, Track
 
 THROTTLED, HELD = 0.2, 0.05
-"""Share of the scheduling periods in which a control group's quota ran out, and of the time that its threads were held,
-from which on it is a finding."""
+"""Minimum share of the scheduling periods in which a cgroup's quota ran out, and of the time in which it throttled
+threads, for a finding."""
 SWAPPED, SWAP_PRESSURE, SWAPPED_BLINDLY = 64 * 2**20, 0.05, 0.05
-"""Bytes that went to swap during the run, and share of the time in which something waited for memory; and the share of
-all memory that must go there if it is unknown how long it was waited for."""
+"""Minimum bytes swapped during the run, and share of time in which processes waited for memory; and the share of all
+memory that must be swapped if the waiting time is unknown."""
 LEAST_RISE, LEAST_RISE_SHARE = 24 * 2**20, 0.05
-"""Growth of memory that is worth a finding: bytes, and share of its level."""
+"""Minimum growth of memory for a finding: bytes, and share of its level."""
 FEWEST_READINGS = 16
 STILL = MemoryTrend(STEADY, "nothing grows")
 """Trend of a process that does not grow."""
 FIRST_STEPS = 3
-"""Steps before which memory is still being taken."""
+"""Steps during which memory is still being allocated."""
 OWN_WRITES = 0.5
 """Share of the disk's growth that the run itself must write for a finding."""
 
@@ -65,10 +65,10 @@ def _quota(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _held(evidence: Evidence) -> float | None:
-    """Return the share of the time in which a quota held the threads; None if nobody counted it.
+    """Return the share of the time in which a quota throttled the threads; None if it was not counted.
 
-    A thread that the quota holds, one that runs and one that waits for others differ in their seconds: what the
-    quota takes is its share of the first two, and of all time where nobody else used the processors.
+    Throttled, running and waiting threads differ in their seconds: the quota's share is relative to the first two, and
+    to all time if nothing else used the processors.
     """
     track = evidence.track("cgroup/throttled_seconds_total")
     counted = evidence.during(track.finite()) if track is not None else None
@@ -110,7 +110,7 @@ def _swap(evidence: Evidence) -> Iterator[Finding]:
 
 
 def leaks(evidence: Evidence) -> Iterator[Finding]:
-    """Yield memory that grows and does not stop: of each rank, and of each GPU."""
+    """Yield memory that grows without end, for each rank and each GPU."""
     told: set[int] = set()
     for rank, finding in _host_leaks(evidence):
         told.add(rank)
@@ -127,7 +127,7 @@ def leaks(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
-    """Yield the ranks whose memory on the host grows; those of one machine fill it together."""
+    """Yield the ranks whose host memory grows; the ranks of one machine fill it together."""
     limit = evidence.mean("cgroup/memory_limit_bytes") or evidence.mean("memory/total_bytes")
     for tracks in _machines(evidence).values():
         found = {rank: told for rank, track in tracks.items() if (told := _of_rank(evidence, rank, track, limit))}
@@ -139,7 +139,7 @@ def _host_leaks(evidence: Evidence) -> Iterator[tuple[int, Finding]]:
 
 
 def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
-    """Return by machine and rank the memory of its processes, or of itself alone where it is unknown those."""
+    """Return by machine and rank the memory of its processes, or of the rank alone if theirs is unknown."""
     found: dict[int, dict[int, Track]] = {}
     for name, by_node in evidence.matching("process/", "/tree_memory_bytes").items():
         for node, track in by_node.items():
@@ -153,7 +153,7 @@ def _machines(evidence: Evidence) -> dict[int, dict[int, Track]]:
 
 def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) -> tuple[str, Track, MemoryTrend] | None:
     """Return which memory of a rank grows, its own or with its workers, and the trend; None without growth."""
-    # What is imported, loaded and compiled is kept: memory that grows before the steps go on is none that is lost.
+    # Imports, data and compiled code stay in memory: growth before the steps begin is not a leak.
     since = [float(event["time"]) for event in evidence.of_kind("compile")]
     since += [float(steps.end[min(FIRST_STEPS, len(steps) - 1)]) for steps in evidence.ranks if len(steps)]
     workers = " and its workers" if (evidence.mean(f"process/{rank}/workers") or 0.0) >= 1 else ""
@@ -167,7 +167,7 @@ def _of_rank(evidence: Evidence, rank: int, tree: Track, limit: float | None) ->
 
 
 def _grown(track: Track, limit: float | None) -> MemoryTrend | None:
-    """Return the trend of memory that grows and does not stop; None if it does not."""
+    """Return the trend of memory that grows without end; None if it does not."""
     if len(track) < FEWEST_READINGS:
         return None
     trend = assess(track.time, track.value, limit=limit)
@@ -178,7 +178,7 @@ def _grown(track: Track, limit: float | None) -> MemoryTrend | None:
 
 
 def _leak(name: str, track: Track, trend: MemoryTrend, rank: int, *, shared: bool = False) -> Finding:
-    """Return growth of memory as a finding, with its rate and when memory ends."""
+    """Return growth of memory as a finding, with its rate and when memory will be full."""
     rate = trend.rate or 0.0
     text = f"{name} grows by {format_value(rate * HOUR, 'bytes')} per hour"
     steps = track.step[-1] - track.step[0]
@@ -201,7 +201,7 @@ def _leak(name: str, track: Track, trend: MemoryTrend, rank: int, *, shared: boo
 
 
 def _disk(evidence: Evidence) -> Iterator[Finding]:
-    """Yield that the disk will be full soon, if it is the run itself that fills it."""
+    """Yield that the disk will be full soon, if the run itself fills it."""
     track = evidence.track("disk/free_bytes")
     finding = disk_full(track.time, track.value) if track is not None and len(track) >= FEWEST_READINGS else None
     rate = finding.evidence.get("rate") if finding is not None else None
@@ -215,7 +215,7 @@ def _disk(evidence: Evidence) -> Iterator[Finding]:
 
 
 def busy(evidence: Evidence) -> str:
-    """Return a sentence if others used the machine while the run went on, else nothing: it is no finding of the run."""
+    """Return a sentence if other programs used the machine during the run, else nothing: it is not a finding."""
     others = others_use(evidence)
     if others is None or not evidence.processors or not is_disturbed(evidence) or others < 0.2:
         return ""

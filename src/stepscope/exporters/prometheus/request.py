@@ -1,7 +1,7 @@
-"""One request to a page of metrics: what is answered and what refused. No socket and no clock: bytes in, a reply out.
+"""Answer or refuse one request for the metrics page. No socket and no clock: bytes in, a reply out.
 
-Requests that another site could make a browser send are refused: a foreign `Host` (DNS rebinding),
-a foreign `Origin`, a method or body that this page has no use for.
+Requests that another site could make a browser send are refused: a foreign `Host` (DNS rebinding), a foreign `Origin`,
+an unsupported method or body.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HEADERS = 64
-"""Lines of a request at most."""
+"""Maximum lines of a request."""
 REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -37,21 +37,21 @@ GUARDS = (
 )
 PLAIN = "text/plain; charset=utf-8"
 GUESSES = 20
-"""Wrong tokens in a minute, after which they are answered by 429."""
+"""Wrong tokens per minute after which the answer is 429."""
 
 
 class Reply(NamedTuple):
-    """What is sent back."""
+    """A response."""
 
     status: int
     kind: str
     """Content type."""
     body: bytes
     without_body: bool = False
-    """Whether only the head is sent, as HEAD asks for."""
+    """Whether to send only the head, for HEAD."""
 
     def encode(self) -> bytes:
-        """Return the bytes of the answer; the connection ends with it."""
+        """Return the bytes of the response; the connection is closed after it."""
         more = 'WWW-Authenticate: Bearer realm="stepscope"\r\n' if self.status == 401 else ""
         more += "Allow: GET, HEAD\r\n" if self.status == 405 else ""
         head = (
@@ -62,7 +62,7 @@ class Reply(NamedTuple):
 
 
 class Rules:
-    """Who may read: the names under which this endpoint answers, and the token, if one is asked for."""
+    """Who may read: the host names of this endpoint, and its token, if it has one."""
 
     def __init__(self, host: str, token: str | None = None, machine: str | None = None) -> None:
         """Answer to localhost, to the bound address, and with a token to the machine's own name too."""
@@ -98,13 +98,13 @@ class Rules:
 
 
 def head_of(received: bytes) -> bytes | None:
-    """Return request line and headers, without the empty line that ends them; None if that has not come yet."""
+    """Return request line and headers, without the empty line that ends them; None if they are incomplete."""
     end = received.find(b"\r\n\r\n")
     return None if end < 0 else received[:end]
 
 
 def refusal(status: int, why: str) -> Reply:
-    """Return an answer that only says why there is none."""
+    """Return a response that explains why the request was refused."""
     return Reply(status, PLAIN, f"{why}\n".encode())
 
 
@@ -115,7 +115,7 @@ def answer(head: bytes, rules: Rules, local: str, metrics: Callable[[str], Reply
         head: request line and headers.
         rules: who may read.
         local: address that the client reached.
-        metrics: makes the page from an `Accept` header.
+        metrics: builds the page for an `Accept` header.
         now: seconds, for the count of wrong tokens.
     """
     try:
@@ -136,7 +136,7 @@ def answer(head: bytes, rules: Rules, local: str, metrics: Callable[[str], Reply
 
 
 class _Request(NamedTuple):
-    """A request line and its headers; of a header that came several times, all values."""
+    """A request line and its headers, with all values of a repeated header."""
 
     method: str
     path: str
@@ -165,7 +165,7 @@ def _parse(head: bytes) -> _Request:
 
 
 def _misdirected(request: _Request, rules: Rules, local: str) -> Reply | None:
-    """Refuse what was meant for another host, or was sent by a page of one."""
+    """Refuse a request meant for another host, or sent by another host's page."""
     hosts = request.headers.get("host", [])
     if len(hosts) != 1 or not rules.knows(hosts[0], local):
         return refusal(421, "this host is not served here")

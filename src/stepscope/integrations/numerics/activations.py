@@ -37,7 +37,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class Activations:
-    """Measure the modules of a model whose names hold one of the given parts.
+    """Measure the modules of a model whose names contain one of the given parts.
 
     `step_begin` and `step_end` are called around steps that may be measured.
     """
@@ -64,7 +64,7 @@ class Activations:
 
     @property
     def measuring(self) -> bool:
-        """Return whether the step that runs now is measured."""
+        """Return whether the current step is measured."""
         return bool(self._handles)
 
     def attach(self, model: Any) -> None:
@@ -76,7 +76,7 @@ class Activations:
         self._cadence.step(count)
 
     def step_end(self, step: int | None = None) -> None:
-        """Record the step if it was measured; `step` is its index, None for the one that the run is in."""
+        """Record the step if it was measured; `step` is its index, None for the current one."""
         if self.failures.over or not self._parts:
             return
         with self.failures.undoing(self._remove):
@@ -87,7 +87,7 @@ class Activations:
             self._cadence.step()
 
     def step_begin(self) -> None:
-        """Register hooks if the step that begins is to be measured."""
+        """Register hooks if the starting step is to be measured."""
         if self.failures.over or not self._parts or self.measuring:
             return
         with self.failures.undoing(self._remove):
@@ -99,7 +99,7 @@ class Activations:
         self._remove()
 
     def _register(self) -> None:
-        """Put hooks on the modules; not on a compiled model, which they would recompile."""
+        """Register hooks on the modules, except on a compiled model, which they would recompile."""
         for model in self._models:
             if any(is_compiled(part) for part in model.modules()):
                 self._tell("compiled", "the model is compiled, and hooks would recompile it", "run it uncompiled")
@@ -117,7 +117,7 @@ class Activations:
             self._handles.append(part.register_forward_pre_hook(lambda *_: self._enter(view)))
             self._handles.append(part.register_forward_hook(lambda *_: view.leave(), always_call=True))
 
-        def hook(module: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001 - the shape torch asks for
+        def hook(module: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001 - torch's signature
             self._look(name, module, output)
 
         self._handles.append(part.register_forward_hook(hook))
@@ -127,7 +127,7 @@ class Activations:
             view.enter()
 
     def _look(self, name: str, module: Any, output: Any) -> None:
-        """Take the statistics of one output."""
+        """Compute the statistics of one output."""
         if compiling() or name in self._calls:
             return
         start = self._cadence.start()
@@ -183,12 +183,12 @@ def first_tensor(output: Any) -> Any:
 
 
 def activation_row(name: str, kind: str, tensor: Any) -> dict[str, Any]:
-    """Return mean, standard deviation (population), share of zeros and, of bounded functions, of saturated values.
+    """Return mean, standard deviation (population), share of zeros and, for bounded functions, of saturated values.
 
     Args:
         name: of the module.
         kind: its class.
-        tensor: what it put out; DTensors are looked at where they lie.
+        tensor: its output; of a DTensor, the local part.
     """
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     stride = -(-local.numel() // MOST_ELEMENTS)

@@ -1,4 +1,4 @@
-"""Judge gradients on the host, when their norms have come from the device, and record the tracked layers."""
+"""Judge gradients on the host, once their norms have arrived from the device, and record the tracked layers."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 NORM, LOCAL = "grad_norm", "grad_norm_local"
 SETTLE_SECONDS = 0.05
-"""How long the end waits for values that are still on a device."""
+"""Maximum wait at the end for values that are still on a device."""
 
 
 class Measured(NamedTuple):
-    """What a vector on its way to the host is: the norm of all, then the scale and statistics of tracked tensors."""
+    """The content of a vector on its way to the host: the total norm, then scale and statistics of tracked tensors."""
 
     step: int
     metric: str
-    """The name of the norm of all."""
+    """The name of the total norm."""
     family: str
-    """The name of the norms of layers, without the layer."""
+    """The name of layer norms, without the layer."""
     size: int
     """Elements of all gradients."""
     tracked: Tracked | None
 
 
 class Verdicts:
-    """Send norms to the host without a wait, and judge them there."""
+    """Send norms to the host without waiting, and judge them there."""
 
     def __init__(
         self, run: Any, names: ParameterNames, parts: Sequence[str], readback: Readback[Measured] | None = None
     ) -> None:
-        """Track the layers whose names hold one of `parts`."""
+        """Track the layers whose names contain one of `parts`."""
         self._run, self._names, self._parts = run, names, parts
         self._readback: Readback[Measured] = Readback() if readback is None else readback
         self._sent: list[tuple[Any, Measured]] = []
@@ -50,14 +50,14 @@ class Verdicts:
         self._trends: dict[str, Trend] = {}
 
     def send(self, total: Any, metric: str, found: Held, parameters: Sequence[Any], scale: Any) -> None:
-        """Send the norm of all, and the statistics of the tracked layers.
+        """Send the total norm, and the statistics of the tracked layers.
 
         Args:
-            total: the norm, as it is recorded; a number where it is known on the host already.
+            total: the norm, as it is recorded; a number if it is already known on the host.
             metric: its name.
             found: the gradients as they are.
             parameters: the optimizer's, in the order that `found` counts in.
-            scale: what the gradients were multiplied by since; None for nothing.
+            scale: the factor applied to the gradients since; None for none.
         """
         if not self._parts and isinstance(total, float):
             self._known.append((metric, total))
@@ -90,7 +90,7 @@ class Verdicts:
         return Tracked(layers, [each.numel() for each in tensors], missing), tensors
 
     def step_end(self, step: int | None = None) -> None:
-        """Let what was measured in this step go to the host, and judge what has arrived there."""
+        """Send this step's measurements to the host, and judge those that have arrived."""
         at = self._run.step_index if step is None else step
         for metric, norm in self._known:
             self._find(metric, at, norm)
@@ -101,7 +101,7 @@ class Verdicts:
             self._judge()
 
     def close(self) -> None:
-        """Judge what is still on its way, if it comes soon."""
+        """Judge what is still on its way, if it arrives soon."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while len(self._readback) and time.monotonic() < deadline:
             self._judge()

@@ -1,7 +1,7 @@
-"""What runs inside the worker processes of a DataLoader: it times each batch where it is made.
+"""Runs inside the worker processes of a DataLoader and times each batch where it is built.
 
-Each worker has a slot in memory that it shares with the trainer and writes a few numbers there: no queue, no lock, no
-message. This module is imported by fresh worker processes: it loads nothing but what they have anyway.
+Each worker has a slot in memory shared with the trainer and writes a few numbers there: no queue, no lock, no message.
+Fresh worker processes import this module, so it loads nothing that they do not have anyway.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 ENTRIES = 64
-"""Batches of a worker that are remembered; the trainer looks at every batch."""
+"""Number of batches remembered per worker; the trainer reads after every batch."""
 FIELDS = 3
-"""Of an entry: time to load the items, time of their transforms in it, time to collate them; in ns."""
+"""Fields of an entry: time to load the items, time of their transforms, time to collate them; in ns."""
 HEAD = 1
-"""Words before the entries: how many batches the worker has made."""
+"""Words before the entries: the number of batches the worker has built."""
 WORDS = HEAD + ENTRIES * FIELDS
 TRANSFORMS = ("transform", "target_transform", "transforms")
 
 
 class Batch(NamedTuple):
-    """What a worker spent on one batch, in seconds."""
+    """A worker's time for one batch, in seconds."""
 
     load: float
     transform: float | None
@@ -44,7 +44,7 @@ class Slots:
         row[0] = made + 1
 
     def read(self, worker: int, seen: int) -> tuple[int, list[Batch]]:
-        """Return how many batches the worker has made, and those after the first `seen` that are still there."""
+        """Return how many batches the worker has built, and those after the first `seen` that are still there."""
         row = self.words[worker].tolist()
         made = int(row[0])
         first = max(seen, made - ENTRIES + 1, 0)
@@ -58,10 +58,10 @@ def _batch(row: list[int], number: int) -> Batch:
 
 
 class TimedCall:
-    """A transform or a collate function that adds up its own time."""
+    """A transform or collate function that adds up its own time."""
 
     def __init__(self, inner: Any) -> None:
-        """Wrap `inner`; everything but the call is passed on."""
+        """Wrap `inner`; everything except the call is passed on."""
         self.inner, self.spent = inner, 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ class TimedCall:
         return spent
 
     def __getattr__(self, name: str) -> Any:
-        """Be like the wrapped function otherwise."""
+        """Return an attribute of the wrapped function."""
         return getattr(self.__dict__.get("inner"), name)
 
 
@@ -90,7 +90,7 @@ class WorkerProbe:
         self.slots, self.inner = slots, inner
 
     def __call__(self, worker: int) -> None:
-        """Begin a worker process."""
+        """Start a worker process."""
         if self.inner is not None:
             self.inner(worker)
         from torch.utils.data import get_worker_info

@@ -12,7 +12,7 @@ _RECORDED = {
     "batch_time": "step_seconds",
     **{name: name for name in ("cpu_memory_mb", "gpu_memory_mb")},
 }
-"""Under which name a run records each field: its own, so that this name finds it whatever else a run holds."""
+"""The metric name of each field in a run: the field's own name, so that it is always found."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class TrainingMetrics:
     grad_norm_clipped: float | None = None
     """The same after clipping; None if the loop did not clip."""
     batch_time: float | None = None
-    """Seconds from the end of the step before to the end of this one."""
+    """Seconds from the end of the previous step to the end of this one."""
     cpu_memory_mb: float | None = None
     """Resident memory of the process in MiB (2**20 bytes)."""
     gpu_memory_mb: float | None = None
@@ -42,13 +42,13 @@ class TrainingMetrics:
     timestamp: float | None = None
     """Seconds since 1970 UTC."""
     custom: dict[str, object] = field(default_factory=dict)
-    """Metrics under names of the user's own."""
+    """Metrics under the user's own names."""
 
     def __getattr__(self, name: str) -> float:
         """Return a custom metric.
 
         Raises:
-            AttributeError: there is none of this name in this step.
+            AttributeError: this step has no metric of this name.
         """
         custom = self.__dict__.get("custom", {})
         if name in custom:
