@@ -1,4 +1,4 @@
-"""Replay recorded runs through the engine: what would have fired, how late, and how often for nothing."""
+"""Replay recorded runs through the alert engine: what would have fired, how late, and how often falsely."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stepscope.alerts.rules.rule import Rule
 
 BATCH = 64
-"""Parts of a run's time that are judged one after another at least; each holds at most `MOST` points of a series."""
+"""Minimum number of consecutive parts in which a run is evaluated; each holds at most `MOST` points of a series."""
 MOST = 256
 GRACE = 50
 """Steps after an incident within which an alert belongs to it."""
@@ -40,10 +40,10 @@ class RecordedRun(Protocol):
 
 
 def replay(rules: Iterable[Rule], source: RecordedRun) -> list[Transition]:
-    """Return the changes that rules would have made in a run, in order of time.
+    """Return the changes that rules would have made in a run, ordered by time.
 
-    A run without times is taken to have made a step a second. Attempts follow one another as they did: each begins
-    with empty windows.
+    A run without times is assumed to have made one step per second. Attempts keep their order, and each starts with
+    empty windows.
     """
     found: list[Transition] = []
     rules = list(rules)
@@ -95,7 +95,7 @@ def _clocked(
         steps,
         np.maximum.accumulate(when),
         np.asarray(value, dtype=np.float64),
-    )  # a clock that was reset stays where it was
+    )  # a clock that was set back stays where it was
 
 
 def backtest(

@@ -1,4 +1,4 @@
-"""Waiting for data, and why it comes late: in the trainer itself, too few workers, transforms, collating, the disk."""
+"""Waiting for data, and its cause: loading in the trainer itself, too few workers, transforms, collating, the disk."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DISK = 0.3
 """Share of the time spent waiting for a disk from which the disk is the cause."""
 MOST_OF_IT = 0.5
 STARTS = 0.6
-"""Share of the waiting in the first steps of epochs from which on it is the start of workers."""
+"""Minimum share of the waiting in the first steps of epochs to blame the start of workers."""
 SPARE = 1.2
 KEEPS_UP, UNDISTURBED = 0.7, 0.25
-"""Share of the computing of a step that a worker's share of a batch may take to keep up; and the quantile of its time
-that stands for an undisturbed one."""
+"""Maximum share of a step's compute time that a worker's part of a batch may take to keep up; and the quantile of its
+time that counts as undisturbed."""
 MOST_WORKERS, MOST_AT_FIRST = 64, 8
 """Most workers to recommend, and the number for a loader without workers."""
 UNKNOWN_LOAD, WAITING_LOAD = 2, 4
-"""Workers that one processor may have: if it is unknown what they do, and if they wait for a disk or a network."""
+"""Workers per processor: if their work is unknown, and if they wait for a disk or a network."""
 IDLE = 0.5
-"""Share of a rank's processors below which it and its workers wait for something else than processors."""
+"""Share of a rank's processors below which the rank and its workers wait for something other than processors."""
 
 
 class _Why(NamedTuple):
@@ -63,7 +63,7 @@ def input_bound(case: Case, threshold: float) -> Finding | None:
 
 
 def workers_of(case: Case) -> int:
-    """Return how many workers the loader of the training has, as it says itself, or as many as were seen."""
+    """Return how many workers the training's loader has: as recorded, or as many as were observed."""
     told = [one.get("workers") for one in case.evidence.of_kind("loader") if not one.get("evaluates")]
     known = [one for one in told if isinstance(one, int)]
     return max(known) if known else round(case.evidence.mean(f"process/{case.steps.rank}/workers") or 0.0)
@@ -81,7 +81,7 @@ def _keep_up(case: Case) -> bool:
 
 
 def _usual(case: Case, name: str) -> float | None:
-    """Return the seconds of a worker for a batch: their mean, where others disturb it as the undisturbed ones took."""
+    """Return a worker's seconds per batch: the mean, or that of undisturbed batches if other programs interfere."""
     if case.made.disturbed <= 0:
         return case.evidence.mean(name)
     tracks = [track.finite().value for track in case.evidence.series.get(name, {}).values()]
@@ -114,7 +114,7 @@ def _why(case: Case) -> _Why:
 
 
 def _too_few(case: Case, workers: int, whole: float, facts: dict[str, Any]) -> _Why:
-    """Return that the workers do not keep up, and how many would, if the processors allow as many."""
+    """Return that the workers do not keep up, and how many would, if there are enough processors."""
     rest = max(0.0, case.step - case.each("data"))
     # On average a worker cannot take longer for a batch than all of them together need for as many steps.
     whole = min(whole, max(1, workers) * case.step)
@@ -131,7 +131,7 @@ def _too_few(case: Case, workers: int, whole: float, facts: dict[str, Any]) -> _
 
 
 def processors_of_a_rank(evidence: Evidence) -> int | None:
-    """Return how many whole processors of its machine fall to one rank, at least 1; None if unknown."""
+    """Return how many whole processors of its machine each rank can use, at least 1; None if unknown."""
     if not evidence.processors:
         return None
     nodes = len({rank for rank in evidence.series.get("cpu/usage_ratio", {}) if rank < 0}) or 1
@@ -139,7 +139,7 @@ def processors_of_a_rank(evidence: Evidence) -> int | None:
 
 
 def _times(case: Case, own: int) -> int:
-    """Return how many workers one processor feeds: one that computes all the time, several that wait for their data."""
+    """Return how many workers one processor feeds: one that always computes, or several that wait for data."""
     used = case.evidence.mean(f"process/{case.steps.rank}/tree_cpu_ratio")
     return UNKNOWN_LOAD if used is None else WAITING_LOAD if used < IDLE * own else 1
 

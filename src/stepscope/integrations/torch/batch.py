@@ -1,4 +1,4 @@
-"""How much a batch holds: samples and tokens, without reading what lies on a device."""
+"""The size of a batch: samples and tokens, without reading data on a device."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 DEPTH = 4
-"""Levels of lists and dictionaries that are looked through."""
+"""Maximum depth of nested lists and dictionaries."""
 MASK, TOKENS = "attention_mask", "input_ids"
 
 
 def count_samples(batch: Any, depth: int = DEPTH) -> int | None:
-    """Return how many samples a batch has: the length of its first tensor, or of its list of texts; None if unknown.
+    """Return the samples in a batch: the length of its first tensor or list of texts; None if unknown.
 
-    The first is taken, as every framework does: a batch that is sorted otherwise needs a function of its own.
+    The first one counts, as in every framework: a batch in another order needs its own function.
     """
     shape = getattr(batch, "shape", None)
     if shape is not None:
@@ -31,7 +31,7 @@ def count_samples(batch: Any, depth: int = DEPTH) -> int | None:
 
 
 def on_host(value: Any) -> Any:
-    """Return the number of a tensor with one element that lies on the host; any other as it is."""
+    """Return the number in a one-element tensor on the host; anything else unchanged."""
     return value.item() if getattr(getattr(value, "device", None), "type", "") == "cpu" else value
 
 
@@ -41,7 +41,7 @@ def _first(parts: Sequence[Any], depth: int) -> int | None:
 
 
 def count_tokens(batch: Any) -> Any:
-    """Return the tokens of a batch without its padding, as a number or a tensor where they lie; None if it has none."""
+    """Return the tokens of a batch without padding, as a number or as a tensor on its device; None if it has none."""
     if not isinstance(batch, Mapping):
         return None
     mask = batch.get(MASK)

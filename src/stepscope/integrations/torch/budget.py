@@ -1,9 +1,9 @@
-"""What the instrumentation costs, against what it may: it measures itself now and then, and thins out.
+"""Keep the cost of the instrumentation within its budget: it measures itself periodically, and thins out.
 
-Every SAMPLE-th measured step the hooks time themselves. Above the budget only one step of two, four, … is measured, in
-groups of GROUP: the others have their duration and no phases. Far below it more are measured again. A training shows
-what it is like in its first minutes: after RICH samples the hooks spend only a part of the budget. At its very
-beginning they may spend more, but only OPENING_NS in all, so that also a run of a second can be judged.
+Every SAMPLE-th measured step the hooks time themselves. Above the budget only every second, fourth, … step is measured,
+in groups of GROUP: the others have their duration and no phases. Far below it more are measured again. The first
+minutes show what a training is like: after RICH samples the hooks spend only a part of the budget. At the very start
+they may spend more, but only OPENING_NS in total, so that a run of one second can be diagnosed too.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
 SAMPLE = 9
 """Measured steps between two in which the hooks time themselves."""
 GROUP = 4
-"""Steps that are measured one after another where not all are: to switch costs as much as to measure one."""
+"""Consecutive steps that are measured if not all are: switching costs as much as measuring one."""
 CALL_NS = 16_000
-"""What one hook costs outside itself, in ns: the caller's plumbing, and everything cold after the kernels of the step.
+"""Cost of one hook outside of itself, in ns: the caller's plumbing, and cold caches after the step's kernels.
 
-Found by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and more steps could be measured.
+Measured by bench/torch_loop.py on a slow virtual machine; elsewhere it is less, and more steps could be measured.
 """
 SWITCH_NS = 240_000
-"""What it costs to put the hooks on and off between measured and unmeasured steps, in ns."""
+"""Cost of switching the hooks on and off between measured and unmeasured steps, in ns."""
 WIDEST = 64
 KEPT = 5
-"""Samples whose median counts: one that was interrupted says nothing."""
+"""Number of samples whose median counts, because a single one may have been interrupted."""
 
 
 OPENING_NS, OPENING = 100_000_000, 0.1
-"""What the hooks may spend once in a run, whatever the budget (but 0), in ns; and as a share of a step meanwhile."""
+"""What the hooks may spend once per run, whatever the budget (except 0), in ns; and as a share of a step meanwhile."""
 RICH = 100
 """Samples after which a training is known."""
 LATER = 0.1
-"""Part of the budget that is spent from then on."""
+"""Part of the budget that is used from then on."""
 
 
 class Budget:
-    """Which steps are measured, so that the hooks stay within a share of the step."""
+    """Decides which steps are measured, so that the hooks stay within a share of the step."""
 
     def __init__(self, share: float, told: Callable[[int, float], None] = lambda _every, _cost: None) -> None:
-        """Allow `share` of the time of a step; `told` hears of each change: the new interval and the cost's share."""
+        """Allow `share` of a step's time; `told` is called on each change with the new interval and the cost."""
         self.share, self._told = share, told
         self.every = 1
-        """A step of so many is measured."""
+        """One in this many steps is measured."""
         self.cost = 0.0
         """Cost of a measured step, in ns."""
         self._samples: deque[tuple[int, int]] = deque(maxlen=KEPT)
@@ -55,7 +55,7 @@ class Budget:
         self._opening = OPENING_NS if share > 0 else 0
 
     def weigh(self, spent: int, elapsed: int) -> None:
-        """Hear that the hooks took `spent` ns of a step of `elapsed` ns; measure more or fewer steps from now on."""
+        """Account for `spent` ns of hooks in a step of `elapsed` ns; measure more or fewer steps from now on."""
         self.weighed += 1
         self._opening -= spent * (SAMPLE if self.every == 1 else GROUP)
         allowed = self.share * (LATER if self.weighed > RICH else 1)

@@ -1,4 +1,4 @@
-"""Calls that are a phase by themselves: backward passes, saving, collectives, clipping, scalers, log lines."""
+"""Calls that are phases: backward passes, saving, collectives, clipping, scalers, log lines."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ class Calls:
         self._depth = 0
         self._passes: list[tuple[str, Any, Any]] = []
         self.heard: Callable[[Any], None] | None = None
-        """Called with what a backward pass begins from, in steps that are measured."""
+        """Called with the root of a backward pass, in measured steps."""
 
     @property
     def in_backward(self) -> bool:
-        """Whether a backward pass goes on."""
+        """Whether a backward pass is running."""
         return self._depth > 0
 
     def attach(self, patches: Patches, imports: AfterImport) -> None:
-        """Put the wrappers on, those of modules that are not there yet when they come."""
+        """Install the wrappers; those of modules that are not loaded yet follow when they are."""
         self._passes = []
         for name in ("backward", "grad"):
             original = getattr(torch.autograd, name)
@@ -93,7 +93,7 @@ class Calls:
             imports.call(module, self._wrapping(patches, names, automatic.LOGGING, owner))
 
     def listen(self, patches: Patches, heard: Callable[[Any], None]) -> None:
-        """Tell `heard` what backward passes begin from, and charge printing too: the script is not ours."""
+        """Pass the roots of backward passes to `heard`, and charge printing too: the script is not instrumented."""
         self.heard = heard
         logging_of = self._plain(automatic.LOGGING)
         patches.wrap(builtins, "print", logging_of)
@@ -116,7 +116,7 @@ class Calls:
         return wrap
 
     def _plain(self, phase: str) -> Any:
-        """Return what makes a wrapper that charges calls to a phase."""
+        """Return a factory of wrappers that charge calls to a phase."""
         timeline, charge = self._timeline, self._timeline.charge(phase)
         is_long = phase == automatic.CHECKPOINT
 

@@ -23,10 +23,10 @@ OURS = ("stepscope.integrations.", "stepscope.recorder.", "stepscope.core.after_
 
 
 class Compilations:
-    """The callbacks, once Dynamo is there."""
+    """The callbacks, once Dynamo is loaded."""
 
     def __init__(self, timeline: Timeline, roots: Roots) -> None:
-        """Charge to `timeline`; modules that a compiler makes are not looked at by `roots`."""
+        """Charge to `timeline`; `roots` ignores modules that a compiler creates."""
         self._timeline, self._roots = timeline, roots
         self._charge = timeline.charge(automatic.COMPILE)
         self._handler: Any = None
@@ -34,12 +34,12 @@ class Compilations:
         self._patches = Patches()
 
     def attach(self, imports: AfterImport) -> None:
-        """Wait for Dynamo, which a program that compiles nothing never loads."""
+        """Wait for Dynamo, which a program without compilation never loads."""
         imports.call(FRAMES, leave_alone)
         imports.call(CALLBACKS, self._register)
 
     def detach(self) -> None:
-        """Take the callbacks off."""
+        """Remove the callbacks."""
         self._patches.restore()
         handler, self._handler = self._handler, None
         if handler is None:
@@ -59,7 +59,7 @@ class Compilations:
             self._handler.register_end_callback(self._end)
 
     def _remembered(self, clear: Callable[[], None]) -> Callable[[], None]:
-        """Put the callbacks on again after torch._dynamo.reset(), which forgets them all."""
+        """Install the callbacks again after torch._dynamo.reset(), which removes them all."""
 
         def call() -> None:
             try:
@@ -73,7 +73,7 @@ class Compilations:
     def _start(self, *_: Any) -> None:
         timeline = self._timeline
         if not timeline.traced:
-            if timeline.quiet:  # from now on hooks stay where they are: what is compiled is guarded by them
+            if timeline.quiet:  # from now on hooks stay in place: compiled code is guarded by them
                 timeline.silenced(False)  # noqa: FBT003 - whether a quiet span begins
             timeline.traced = True
             timeline.compiled()
@@ -100,7 +100,7 @@ class Compilations:
 
 
 def leave_alone(frames: ModuleType) -> None:
-    """Tell Dynamo to run our own functions as they are: it would compile them where it meets them between graphs."""
+    """Tell Dynamo not to compile our own functions, which it would do between graphs."""
     skip = getattr(frames, "skip_code", None)
     if skip is None:
         return
@@ -111,7 +111,7 @@ def leave_alone(frames: ModuleType) -> None:
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
-    """Yield the code of every function of a module, those inside functions too."""
+    """Yield the code of every function of a module, including nested ones."""
     todo: list[CodeType] = []
     for value in vars(module).values():
         if getattr(value, "__module__", None) != module.__name__:

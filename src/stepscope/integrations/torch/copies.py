@@ -1,4 +1,4 @@
-"""Copies between devices, by `Tensor.to`, `.cuda` and `.cpu`, outside of the passes of a model."""
+"""Copies between devices with `Tensor.to`, `.cuda` and `.cpu`, outside of a model's passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_worth_it() -> bool:
-    """Return whether this torch supports another device than the CPU; checking for one would initialize it."""
+    """Return whether this torch supports a device other than the CPU; checking for one would initialize it."""
     backends = (torch.version.cuda, getattr(torch.version, "hip", None), getattr(torch.version, "xpu", None))
     return any(backends) or torch.backends.mps.is_built()
 
@@ -27,7 +27,7 @@ class Copies:
         self._timeline = timeline
 
     def attach(self, patches: Patches) -> None:
-        """Put the wrappers on."""
+        """Install the wrappers."""
         patches.wrap(torch.Tensor, "to", self._moving)
         patches.wrap(torch.Tensor, "cuda", self._to("cuda"))
         patches.wrap(torch.Tensor, "cpu", self._to("cpu"))
@@ -45,7 +45,7 @@ class Copies:
         return to
 
     def _to(self, kind: str) -> Any:
-        """Return what wraps a method that copies to one kind of device."""
+        """Return a factory of wrappers for a method that copies to one kind of device."""
         timeline = self._timeline
 
         def make(original: Any) -> Any:
@@ -74,7 +74,7 @@ class Copies:
 
 
 def _is_elsewhere(tensor: Any, target: Any) -> bool:
-    """Return whether `target`, the first argument of `Tensor.to`, names another device than the tensor's."""
+    """Return whether `target`, the first argument of `Tensor.to`, names a device other than the tensor's."""
     kind = type(target)
     if target is None or kind is torch.dtype:
         return False

@@ -1,4 +1,4 @@
-"""Waiting for batches: every `DataLoader`, what its workers spend on a batch, and workers that die."""
+"""Waiting for batches: every `DataLoader`, its workers' time per batch, and workers that die."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Loaders:
     __slots__ = ("_deaths", "_feeding", "_iterator", "_patches", "_slots", "_timeline", "_told", "inspect", "look")
 
     def __init__(self, timeline: Timeline) -> None:
-        """Tell `timeline` of every batch."""
+        """Report every batch to `timeline`."""
         self._timeline = timeline
         self._patches: Patches | None = None
         self._feeding: weakref.ref[Any] | None = None
@@ -44,12 +44,12 @@ class Loaders:
         self._deaths = WorkerDeaths(timeline.run)
         self._slots: tuple[Slots, list[int]] | None = None
         self.look: Any = None
-        """Called before the first batch: by then the model is there."""
+        """Called before the first batch, when the model exists."""
         self.inspect: Any = None
-        """Called with batches to train on, now and then."""
+        """Called periodically with training batches."""
 
     def attach(self, patches: Patches) -> None:
-        """Put the hooks on."""
+        """Install the hooks."""
         self._deaths.attach(patches)
         patches.wrap(torch.utils.data.DataLoader, "__iter__", self._iterating)
         patches.wrap(torch.utils.data.DataLoader, "_get_iterator", self._probing)
@@ -57,12 +57,12 @@ class Loaders:
         self._patches = patches
 
     def trace(self) -> None:
-        """Leave no function in C where a compiler may come along."""
+        """Remove functions in C that a compiler may meet."""
         if self._patches is not None:
             self._patches.exchange(ITERATOR, "__next__", self._fetching_in_python)
 
     def detach(self) -> None:
-        """Look at the workers for the last time."""
+        """Check the workers for the last time."""
         self._deaths.look()
 
     def _iterating(self, original: Any) -> Any:
@@ -105,7 +105,7 @@ class Loaders:
         return get_iterator
 
     def _tell(self, loader: Any) -> None:
-        """Say once of each loader how it is set up."""
+        """Record the settings of each loader, once."""
         if loader in self._told or len(self._told) >= MOST_TOLD:
             return
         self._told.add(loader)
@@ -121,7 +121,7 @@ class Loaders:
         )
 
     def _fetching(self, original: Any) -> Any:
-        """Return the wrapper of `__next__`, in C where that is there and nothing is compiled."""
+        """Return the wrapper of `__next__`, in C if that is available and nothing is compiled."""
         hot = None if self._timeline.traced else native.in_place()
         if hot is None:
             return self._fetching_in_python(original)
@@ -192,7 +192,7 @@ class Loaders:
         return fetch
 
     def _count(self, batch: Any) -> None:
-        """Count the samples of a batch, and read what the workers say."""
+        """Count the samples of a batch, and read the workers' times."""
         first, keeper = batch, self._timeline.keeper
         while type(first) in SEQUENCES and first:
             first = first[0]
@@ -251,7 +251,7 @@ class Loaders:
                 self.look()
 
     def _abandoned(self, reference: weakref.ref[Any]) -> None:
-        """Hear that the loop over an iterator was left: its last step ends there."""
+        """Handle the end of a loop over an iterator: its last step ends there."""
         if reference is self._feeding and self._timeline.active and get_ident() == self._timeline.thread:
             self._feeding, self._iterator = None, 0
             self._timeline.keeper.starved()
@@ -274,7 +274,7 @@ class Loaders:
             raise
 
     def _read_workers(self, marks: tuple[Slots, list[int]]) -> None:
-        """Record what the workers spent on the batches that they have made since the last look."""
+        """Record the workers' times of the batches built since the last call."""
         slots, seen = marks
         counts = slots.words[:, 0].tolist()
         for worker, made in enumerate(counts):

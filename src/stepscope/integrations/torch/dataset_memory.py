@@ -1,4 +1,4 @@
-"""What a dataset holds in memory: the bytes of its arrays and tensors, those of its caches apart."""
+"""Memory of a dataset: the bytes of its arrays and tensors, with those of its caches separate."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 DEPTH = 4
-"""Levels of attributes, lists and dictionaries below the dataset that are looked through."""
+"""Maximum depth of attributes, lists and dictionaries below the dataset."""
 MOST = 10_000
-"""Objects that are looked at: beyond that the answer is "unknown" and not slow."""
+"""Maximum objects examined: beyond it the answer is "unknown" rather than slow."""
 
 
 class _Search:
-    """One walk through a dataset."""
+    """One traversal of a dataset."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
@@ -20,7 +20,7 @@ class _Search:
         self.cache: int | None = None
 
     def visit(self, thing: Any, depth: int, *, cached: bool) -> None:
-        """Add up what `thing` holds; `cached` if something above is called a cache."""
+        """Add up the bytes in `thing`; `cached` if a parent is called a cache."""
         if id(thing) in self.seen or len(self.seen) >= MOST:
             return
         self.seen.add(id(thing))
@@ -43,7 +43,7 @@ class _Search:
 
 
 def _size(thing: Any) -> int | None:
-    """Return the bytes of an array, tensor or text; None if it is none."""
+    """Return the bytes of an array, tensor or text; None for anything else."""
     if isinstance(thing, (bytes, bytearray)):
         return len(thing)
     if isinstance(thing, str):
@@ -61,10 +61,10 @@ def _parts(thing: Any) -> list[tuple[str, Any]]:
 
 
 def dataset_bytes(dataset: Any) -> tuple[int | None, int | None]:
-    """Return the bytes of a dataset's data, and of what it calls a cache; None for what cannot be said.
+    """Return the bytes of a dataset's data, and of its caches; None if unknown.
 
-    Counted are arrays, tensors and texts in its attributes, and in lists, dictionaries and datasets below. Of a
-    dataset with more than 10 000 such objects no estimate is made.
+    Counts arrays, tensors and texts in its attributes, and in lists, dictionaries and datasets below. A dataset with
+    more than 10 000 such objects is not estimated.
     """
     search = _Search()
     search.visit(dataset, DEPTH, cached=False)

@@ -1,4 +1,4 @@
-"""Time that a dataset's transforms take for each batch, in whichever process they run."""
+"""Time of a dataset's transforms for each batch, in whichever process they run."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class DatasetTransforms:
         self._wrapped: list[Any] = []
 
     def attach(self) -> None:
-        """Look at every loader whose iteration begins."""
+        """Examine every loader whose iteration starts."""
         self._active = self._patches.wrap(DataLoader, "_get_iterator", self._iterating)
 
     def detach(self) -> None:
-        """Give everything back as it was. May be called again."""
+        """Restore everything. May be called again."""
         self._active = False
         self._patches.restore()
         for dataset in self._wrapped:
@@ -68,7 +68,7 @@ class DatasetTransforms:
                 loader.worker_init_fn = user
 
     def _prepare(self, loader: Any) -> None:
-        """Have the transforms timed: here, or by the workers that are about to start."""
+        """Time the transforms: here, or in the workers that are about to start."""
         if not loader.num_workers:
             self._follow_here(loader.dataset)
             return
@@ -88,7 +88,7 @@ class DatasetTransforms:
             self._wrapped.append(dataset)
 
     def take(self) -> list[int]:
-        """Return the time of each batch that was transformed since the last call, in ns."""
+        """Return the transform time of each batch since the last call, in ns."""
         found = [] if not self._calls else [sum(call.take() for call in self._calls)]
         for slots, seen in self._slots:
             for worker, made in enumerate(slots.words[:, 0].tolist()):

@@ -1,4 +1,4 @@
-"""Workers of a `DataLoader` that die: which, and of what."""
+"""Workers of a `DataLoader` that die: which, and why."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 TOLD = re.compile(
     r"DataLoader worker \(pid (?P<pid>\d+)\) (?:is killed by signal: (?P<signal>[^.]+)|.*code (?P<code>\d+))"
 )
-"""What torch raises when a worker has died."""
+"""The error that torch raises when a worker has died."""
 DYING_SECONDS = 0.5
-"""How long a worker whose pipe was cut may take to be gone."""
+"""Maximum time between a broken pipe and the end of the worker."""
 
 
 class WorkerDeaths:
-    """The workers of the loader that feeds the training.
+    """The workers of the training's loader.
 
-    A dead worker makes itself known in several ways: by torch's own error, which a signal handler raises wherever the
-    program happens to be, or by a pipe that is cut, which may come before the process has quite ended. So they are
-    looked at whenever a loop over batches ends, and again at the end of the run.
+    A dead worker shows itself in several ways: through torch's own error, which a signal handler raises wherever the
+    program happens to be, or through a broken pipe, which may precede the end of the process. So workers are checked
+    whenever a loop over batches ends, and again at the end of the run.
     """
 
     def __init__(self, run: Run) -> None:
-        """Tell `run` of deaths."""
+        """Report deaths to `run`."""
         self._run = run
         self._workers: list[Any] = []
         self._heard: RuntimeError | None = None
@@ -52,7 +52,7 @@ class WorkerDeaths:
         return check
 
     def follow(self, iterator: Any) -> None:
-        """Look after the workers of this iterator from now on."""
+        """Watch the workers of this iterator from now on."""
         self._workers = [worker for worker in getattr(iterator, "_workers", ()) if worker.pid]
 
     def look(self, error: BaseException | None = None) -> None:
@@ -62,7 +62,7 @@ class WorkerDeaths:
         if workers and isinstance(error, (OSError, EOFError)):
             wait([worker.sentinel for worker in workers], DYING_SECONDS)
         codes = {str(worker.pid): worker.exitcode for worker in workers}
-        # torch ends workers that do not stop by themselves with SIGTERM: that is no death of theirs.
+        # torch ends workers that do not stop by themselves with SIGTERM: that is not a crash.
         dead = {pid: code for pid, code in codes.items() if code and code != -signal.SIGTERM} or _told(error)
         if dead:
             said = in_words(error, 500) if error is not None else ""
@@ -70,7 +70,7 @@ class WorkerDeaths:
 
 
 def _told(error: BaseException | None) -> dict[str, int]:
-    """Return what torch's own error says: all there is of a worker that died before its iterator was made."""
+    """Return the content of torch's own error: all that is known of a worker that died before its iterator."""
     said = TOLD.match(str(error)) if isinstance(error, RuntimeError) else None
     if said is None:
         return {}

@@ -1,7 +1,7 @@
 """The device's own clock: events on the stream, read when they are ready, never waited for.
 
-On a GPU the host only queues work: its clock says when a phase was queued, the device's how long it ran. Both are
-kept. Not verified on hardware: the tests drive this code with a stand-in that counts every waiting call.
+On a GPU the host only queues work: its clock shows when a phase was queued, the device's clock how long it ran. Both
+are kept. Not verified on hardware: the tests drive this code with a stand-in that counts every waiting call.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST_PENDING = 64
-"""Steps whose events may be on their way; of further ones the device's times are given up."""
+"""Maximum steps with pending events; the device times of further steps are dropped."""
 MOST_MARKS = 256
-"""Events of one step; a step with more passes (accumulation) keeps the first."""
+"""Maximum events of one step; a step with more passes (accumulation) keeps the first."""
 
 
 class DeviceClock:
     """Marks on the current stream of one device, and the time between them."""
 
     def __init__(self, module: Any, log: Callable[[dict[str, float], int], None]) -> None:
-        """Take events from `module` (torch.cuda or its like); `log` takes a step's times and its index."""
+        """Create events from `module` (torch.cuda or similar); `log` receives a step's times and its index."""
         self._module, self._log = module, log
         self._marks: list[tuple[str, Any]] = []
         self._pending: deque[tuple[int, list[tuple[str, Any]]]] = deque()
         self._free: list[Any] = []
         self._capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", lambda: False)
         self.dropped = 0
-        """Steps that were given up."""
+        """Number of dropped steps."""
 
     def mark(self, phase: str = "") -> None:
         """Charge the work queued from now on to `phase`; to none without a name."""
@@ -41,7 +41,7 @@ class DeviceClock:
         self._marks.append((phase, event))
 
     def seal(self, step: int) -> None:
-        """End a step; record the times of earlier ones whose work has ended."""
+        """End a step; record the times of earlier steps whose work has finished."""
         if self._marks:
             if len(self._pending) >= MOST_PENDING:
                 self.dropped += 1

@@ -1,4 +1,4 @@
-"""The garbage collector's pauses: a long collection is a phase of the step that it stops."""
+"""Pauses of the garbage collector: a long collection is a phase of the step it interrupts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch.timeline import Timeline
 
 OLDEST = 2
-"""Generation whose collections are long enough to matter: those of the younger ones take microseconds."""
+"""Generation whose collections take long enough to matter: younger ones take microseconds."""
 
 
 class Garbage:
-    """The callback of the collector."""
+    """The collector's callback."""
 
     def __init__(self, timeline: Timeline) -> None:
         """Charge to `timeline`."""
@@ -24,11 +24,11 @@ class Garbage:
         self._begun = False
 
     def attach(self) -> None:
-        """Put it on."""
+        """Install it."""
         gc.callbacks.append(self._collect)
 
     def detach(self) -> None:
-        """Take it off."""
+        """Remove it."""
         if self._collect in gc.callbacks:
             gc.callbacks.remove(self._collect)
 

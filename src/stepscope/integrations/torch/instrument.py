@@ -1,7 +1,8 @@
-"""Instrument a PyTorch program: where every step goes, with no change to the script.
+"""Instrument a PyTorch program: where the time of every step goes, without a change to the script.
 
-Hooks and wrappers do as little as they can: they open and close phases of the run. Nothing here waits for a device,
-raises into the training, or is seen by a compiled region. docs/reference/torch.md says what is measured and how.
+Hooks and wrappers do as little as possible: they open and close phases of the run. Nothing here waits for a device,
+raises into the training, or is visible to a compiled region. docs/reference/torch.md describes what is measured and
+how.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ if TYPE_CHECKING:
     from stepscope.session.run import Run
 
 OLDEST = (2, 1)
-"""The oldest torch whose hooks these are."""
+"""The oldest torch version with these hooks."""
 
 
 class Instrument:
-    """Everything that is hooked into torch for one run."""
+    """All torch hooks of one run."""
 
     def __init__(self, run: Run, overhead_budget: float = 0.01, *, copies: bool | None = None) -> None:
         """Prepare the hooks for `run`, to cost at most `overhead_budget` of a step.
 
-        Copies between devices are watched where this torch knows another device than the CPU, or as `copies` says.
+        Copies between devices are watched if this torch supports a device other than the CPU, or as `copies` says.
         """
         self.run = run
         self._optimizers = Optimizers()
@@ -62,7 +63,7 @@ class Instrument:
         self._is_attached = False
 
     def attach(self) -> None:
-        """Put all hooks on."""
+        """Install all hooks."""
         if self._is_attached or not _is_new_enough(torch.__version__):
             return
         self._is_attached = True
@@ -75,7 +76,7 @@ class Instrument:
         self.resume()
 
     def detach(self) -> None:
-        """End the last step and take all hooks off; safe at any time."""
+        """End the last step and remove all hooks; safe at any time."""
         if not self._is_attached:
             return
         self._is_attached = False
@@ -89,7 +90,7 @@ class Instrument:
         self.roots.detach()
 
     def resume(self) -> None:
-        """Put all hooks on (again)."""
+        """Install all hooks (again)."""
         self.roots.attach(self._patches)
         self._calls.attach(self._patches, self._imports)
         self._optimizers.attach(self.timeline, self._patches, lambda: self._calls.in_backward)
@@ -102,7 +103,7 @@ class Instrument:
             self._silence(quiet=True)
 
     def suspend(self) -> None:
-        """Take all hooks off, and leave torch as it was; `resume` goes on."""
+        """Remove all hooks, and leave torch as it was; `resume` continues."""
         self._imports.stop()
         self._garbage.detach()
         self._compilations.detach()
@@ -111,23 +112,23 @@ class Instrument:
         self.roots.suspend()
 
     def watch(self, *objects: Any) -> None:
-        """Hook models and optimizers that were made before; say what cannot be hooked."""
+        """Hook models and optimizers that were created before; report what cannot be hooked."""
         for item in objects:
             if isinstance(item, torch.nn.Module):
                 self.roots.add(item)
             elif isinstance(item, torch.optim.Optimizer):
                 self._optimizers.add(item)
-            elif not isinstance(item, torch.utils.data.DataLoader):  # every one of them is watched anyway
+            elif not isinstance(item, torch.utils.data.DataLoader):  # all of them are watched anyway
                 cause = "it is no torch module, optimizer or DataLoader"
                 tell(f"cannot watch a {type(item).__name__}: {cause}; for any other loader iterate over run.data(it)")
 
     def measure(self, numerics: Numerics) -> None:
-        """Let the numbers of the training be measured too."""
+        """Also measure the numbers of the training."""
         self._numerics = numerics
         numerics.connect(self)
 
     def listen(self) -> None:
-        """Record losses, learning rates and padding too, for an uninstrumented program."""
+        """Also record losses, learning rates and padding, for an uninstrumented program."""
         if self._losses is not None or not self.run.recording:
             return
         self._losses = losses = Losses(self.run, self.timeline, self.roots)
@@ -139,20 +140,20 @@ class Instrument:
                 self._patches.wrap(owner, "scale", losses.scaled)
 
     def failed(self, error: BaseException) -> None:
-        """Hear of the error that ends the run, before `detach`."""
+        """Handle the error that ends the run, before `detach`."""
         if self._numerics is not None:
             self._numerics.failed(error)
 
     def on_gradients(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer about to step, in steps that are looked at: its gradients are there."""
+        """Call `function` with each optimizer about to step, in examined steps, while its gradients exist."""
         self._optimizers.before.append(self._guarded(function))
 
     def on_update(self, function: Callable[[Any], None]) -> None:
-        """Call `function` with each optimizer that has stepped in a step that is looked at."""
+        """Call `function` with each optimizer that has stepped in an examined step."""
         self._optimizers.after.append(self._guarded(function))
 
     def disarm(self) -> None:
-        """Do nothing in this process any more: it is the child of a fork."""
+        """Stop working in this process: it is the child of a fork."""
         self.timeline.active = False
 
     def _silence(self, quiet: bool) -> None:  # noqa: FBT001 - called by the timeline
@@ -162,18 +163,18 @@ class Instrument:
             return
         self.roots.silence(quiet)
         self._optimizers.silence(quiet)
-        if self.timeline.keeper.fed or not quiet:  # without a loader it is the backward pass that begins a step
+        if self.timeline.keeper.fed or not quiet:  # without a loader the backward pass starts a step
             self._calls.silence(quiet)
 
     def _compiled(self) -> None:
-        """Hear, before the first compilation, that from now on a compiler may look into whatever is called."""
+        """Prepare for the first compilation: from now on a compiler may trace whatever is called."""
         self._loaders.trace()
         self._optimizers.trace()
         if self._losses is not None:
             self._losses.training()
 
     def _device(self) -> None:
-        """Begin to read the device's clock once the program has woken the device."""
+        """Start reading the device's clock once the program has initialized the device."""
         timeline = self.timeline
         if timeline.device is None and torch.cuda.is_initialized():
             timeline.device = DeviceClock(torch.cuda, self.run.log)
@@ -212,7 +213,7 @@ def _disarm_in_children(instrument: Instrument) -> None:
 
 
 def instrument(run: Run, overhead_budget: float = 0.01, **numbers: Any) -> Instrument:
-    """Return the instrument of a run, attached; `numbers` says which are measured, see `Numerics`."""
+    """Return the attached instrument of a run; `numbers` selects what is measured, see `Numerics`."""
     made = Instrument(run, overhead_budget)
     made.attach()
     made.measure(Numerics(run, overhead_budget, **numbers))

@@ -1,8 +1,8 @@
 """The loss, learning rate and padding of an uninstrumented program.
 
-Under `stepscope run` a script has no line for us. The loss of a step is what its backward passes begin from, the loss
-of an evaluation the mean of what torch's loss functions return without gradients meanwhile. What the program records
-itself under these names is its own: then nothing of the kind is recorded here.
+Under `stepscope run` a script has no code for us. The loss of a step is the root of its backward passes; the loss of an
+evaluation is the mean of what torch's loss functions return without gradients meanwhile. If the program itself records
+a value under these names, nothing is recorded here.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ FUNCTIONS = (
     *("hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "multi_margin_loss", "ctc_loss"),
 )
 MOST_OPTIMIZERS = 4
-"""Optimizers of a program that are described."""
+"""Maximum optimizers described."""
 MOST = 4096
-"""Backward passes of one step whose losses are added up."""
+"""Maximum backward passes of one step whose losses are added up."""
 LOOK_AT = 6
 """The backward pass whose graph is counted."""
 MOST_NODES = 20_000
 SHORTEST = 8
-"""Places of a sequence, at least, that may have padding at its end."""
+"""Minimum length of a sequence that may have padding at its end."""
 
 
 class Losses:
-    """Hear losses where the hooks of an instrument pass anyway; in steps that are measured."""
+    """Observe losses where the hooks of an instrument run anyway, in measured steps."""
 
     def __init__(self, run: Run, timeline: Timeline, roots: Roots) -> None:
-        """Record into a run; the timeline and the roots are those of its instrument."""
+        """Record into a run, with the timeline and roots of its instrument."""
         self._run, self._timeline = run, timeline
         self._pending: list[Any] = []
         self._passes, self._layers, self._roots = 0, LayerLooks(), roots
@@ -65,7 +65,7 @@ class Losses:
         self.failures = Failures(run, "losses")
 
     def heard(self, root: Any) -> None:
-        """A backward pass begins from `root`."""
+        """Handle a backward pass that starts from `root`."""
         if self.failures.over:
             return
         try:  # not a context manager, which costs 0.2 µs: this runs in every step
@@ -86,7 +86,7 @@ class Losses:
             self.failures.add(error)
 
     def _look(self, root: Any) -> None:
-        """Tell once how large the graph of a loss is, and how torch is set up."""
+        """Record once how large the graph of a loss is, and how torch is configured."""
         nodes, complete = count_nodes(root.grad_fn)
         self._run.own_event("graph", nodes=nodes, complete=complete)
         self._run.own_event(
@@ -94,7 +94,7 @@ class Losses:
         )
 
     def updating(self, optimizer: Any) -> None:
-        """An optimizer is about to step: record the loss that it follows, and its learning rate."""
+        """Handle an optimizer that is about to step: record the loss that it follows, and its learning rate."""
         if not self._pending or self.failures.over:
             return
         try:  # not a context manager, which costs 0.2 µs: this runs in every step
@@ -116,7 +116,7 @@ class Losses:
             self.failures.add(error)
 
     def scaled(self, original: Any) -> Any:
-        """Return a wrapper of `GradScaler.scale` that remembers what was scaled."""
+        """Return a wrapper of `GradScaler.scale` that remembers the scaled value."""
 
         def scale(scaler: Any, outputs: Any) -> Any:
             found = original(scaler, outputs)
@@ -127,7 +127,7 @@ class Losses:
         return scale
 
     def evaluating(self) -> None:
-        """An evaluation begins, as far as anybody can tell: listen to the loss functions until training goes on."""
+        """Handle what looks like the start of an evaluation: observe the loss functions until training continues."""
         if self._listening or self._timeline.traced or self.failures.over:
             return
         if get_ident() != self._timeline.thread or not self._timeline.active:
@@ -138,7 +138,7 @@ class Losses:
             self._patches.wrap(torch.nn.functional, name, self._listen)
 
     def training(self) -> None:
-        """Training goes on, or the run ends: record what the evaluation told."""
+        """Handle the return to training, or the end of the run: record the evaluation's loss."""
         if not self._listening:
             return
         self._listening = False
@@ -148,7 +148,7 @@ class Losses:
             self._log({EVALUATION: _number(total / count)}, self._at)
 
     def inspect(self, batch: Any) -> None:
-        """Record the padding of a batch, if it has any ends that could be padded."""
+        """Record the padding of a batch, if its sequences could be padded."""
         if self.failures.over:
             return
         with self.failures:
@@ -176,7 +176,7 @@ class Losses:
             self._evaluated = (before + _number(share), count + 1)
 
     def _log(self, row: dict[str, Any], step: int | None = None) -> None:
-        """Record a row without what the program records itself."""
+        """Record a row without the values that the program records itself."""
         layouts: Mapping[tuple[str, ...], Any] = self._run._intake.layouts  # noqa: SLF001 - the names in use
         if len(layouts) != self._layouts:
             self._layouts = len(layouts)
@@ -205,7 +205,7 @@ def count_nodes(root: Any, most: int = MOST_NODES) -> tuple[int, bool]:
 def optimizer_facts(optimizer: Any) -> dict[str, Any]:
     """Return how many tensors an optimizer updates, and whether one after another: several operations for each.
 
-    Torch takes them together by itself where all are on a GPU, elsewhere only on request.
+    Torch batches them by itself if all are on a GPU, elsewhere only on request.
     """
     groups = optimizer.param_groups
     tensors = [tensor for group in groups for tensor in group["params"]]
@@ -225,9 +225,9 @@ def _total(parts: list[Any]) -> Any:
 
 
 def padding_of(batch: Any) -> float | None:
-    """Return the share of a batch's places that hold padding; None where it has no sequences on the host.
+    """Return the padded share of a batch; None if it has no sequences on the host.
 
-    Detected by its attention mask, else by sequences of whole numbers that end in different lengths of one same number.
+    Detected by its attention mask, else by integer sequences that end in runs of one value of different lengths.
     """
     if isinstance(batch, dict):
         mask = batch.get(MASK)

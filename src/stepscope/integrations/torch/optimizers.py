@@ -1,4 +1,4 @@
-"""Optimizer steps, by torch's own global hooks, and the scalers that may leave one out."""
+"""Optimizer steps, through torch's global hooks, and the scalers that may skip one."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 OPTIMIZER = CODES["optimizer"]
 MOST_ANEW = 100
-"""Optimizers made after the first update that are recorded, each as an event that training starts again."""
+"""Maximum optimizers created after the first update that are recorded, each as an event that training starts again."""
 
 
 class Flag:
-    """A fact that a compiled region may leave behind: only ever written there, so that nothing is guarded by it."""
+    """A flag that a compiled region may set: it is only ever written there, so no guard depends on it."""
 
     def __init__(self) -> None:
-        """Begin with nothing said."""
+        """Start unset."""
         self.raised = False
 
 
@@ -39,7 +39,7 @@ class Optimizers:
     """The hooks on every optimizer."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start without optimizers."""
         self._timeline: Timeline
         self._patches: Patches | None = None
         self._counting: Any = None
@@ -52,26 +52,26 @@ class Optimizers:
         self._outer: Any = None
         self._updates = self._anew = 0
         self.compiled = Flag()
-        """Raised by a compiled region in which an optimizer steps."""
+        """Set by a compiled region in which an optimizer steps."""
         self.made: Callable[[], object] = lambda: None
-        """Called when an optimizer is made: by then its model is there."""
+        """Called when an optimizer is created, when its model exists."""
         self.before: list[Callable[[Any], None]] = []
-        """Called with an optimizer about to step, in steps that are looked at closer: its gradients are there."""
+        """Called with an optimizer about to step, in examined steps, while its gradients exist."""
         self.after: list[Callable[[Any], None]] = []
-        """Called with one that has stepped, in the same steps."""
+        """Called with an optimizer that has stepped, in the same steps."""
         self.updating: Callable[[Any], None] | None = None
-        """Called with one about to step, in steps that are measured."""
+        """Called with an optimizer about to step, in measured steps."""
 
     def count(self) -> int:
-        """Return how many optimizers there are, as far as anybody knows."""
+        """Return how many optimizers are known."""
         return len(self._known) or 1
 
     def add(self, optimizer: Any) -> None:
-        """Know an optimizer that the user names."""
+        """Add an optimizer that the user passes."""
         self._known.add(optimizer)
 
     def attach(self, timeline: Timeline, patches: Patches, in_backward: Callable[[], bool]) -> None:
-        """Put the hooks on."""
+        """Install the hooks."""
         self._timeline, self._in_backward = timeline, in_backward
         hot = native.in_place()
         self._counting = self._after_unmeasured if hot is None else hot.stepped(timeline, self._after_unmeasured)
@@ -100,7 +100,7 @@ class Optimizers:
         ]
 
     def detach(self) -> None:
-        """Take them off."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -119,7 +119,7 @@ class Optimizers:
         return make
 
     def trace(self) -> None:
-        """Leave no function in C where a compiler may come along."""
+        """Remove functions in C that a compiler may meet."""
         if self._patches is not None:
             self._patches.exchange(torch.optim.Optimizer, "zero_grad", self._clearing_in_python)
 
@@ -227,7 +227,7 @@ class Optimizers:
         timeline.keeper.updated(id(optimizer), inside_backward=self._in_backward())
 
     def notice(self) -> None:
-        """Take note of an optimizer that stepped in a compiled region, between two calls that are not compiled."""
+        """Handle an optimizer that stepped in a compiled region, between two calls that are not compiled."""
         if self.compiled.raised:
             self.compiled.raised = False
             self._updates += 1
@@ -235,7 +235,7 @@ class Optimizers:
             self._timeline.keeper.updated(id(self.compiled))
 
     def forget(self) -> None:
-        """An error ended the step of an optimizer without its hook."""
+        """Handle an error that ended an optimizer's step without its hook."""
         self._begun = False
         self._inside = self._depth = 0
 
@@ -251,7 +251,7 @@ class Optimizers:
             finally:
                 if begun:
                     timeline.optimizer.end()
-            if self._updates == before:  # the gradients were not finite: the step was taken, without an update
+            if self._updates == before:  # the gradients were not finite: a step without an update
                 timeline.run.own_event("update_skipped", optimizer=type(optimizer).__name__)
                 timeline.keeper.updating(id(optimizer))
                 timeline.keeper.updated(id(optimizer))
@@ -261,7 +261,7 @@ class Optimizers:
 
 
 def _elapsed(functions: list[Callable[[Any], None]], optimizer: Any) -> int:
-    """Call these, which keep to budgets of their own; return how long they took, in ns."""
+    """Call these functions, which have their own budgets; return how long they took, in ns."""
     start = monotonic_ns()
     for function in functions:
         function(optimizer)

@@ -19,7 +19,7 @@ class Patches:
         self._done: list[tuple[Any, str, Any, Any]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> bool:
-        """Replace `owner.name` by what `make` returns for it; False where there is no such attribute."""
+        """Replace `owner.name` by what `make` returns for it; return False if there is no such attribute."""
         original = getattr(owner, name, None)
         if original is None:
             return False
@@ -30,7 +30,7 @@ class Patches:
         return True
 
     def exchange(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put another wrapper of the original in the place of ours, if that is still there."""
+        """Replace our wrapper of the original by another, if it is still in place."""
         for at, (other, what, before, wrapper) in enumerate(self._done):
             if other is owner and what == name and vars(owner).get(name) is wrapper:
                 original = wrapper.__wrapped__
