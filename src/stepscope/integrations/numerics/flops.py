@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation (MFU): the operations of a step, counted once, by its time and the peak of the device."""
+"""Model FLOPs utilization (MFU): the operations of a step, counted once, over its time and the device's peak."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFINITION = (
 FORMULAS = getattr(flop_counter, "flop_registry", None) or getattr(flop_counter, "flop_mapping", {})
 """The operations that torch counts; the second name is that of torch before 2.2."""
 WARM_UP = 3
-"""Steps before the one that is counted."""
+"""Steps before the counted one."""
 
 T = 1e12
 GPUS: tuple[tuple[str, Mapping[str, float]], ...] = (
@@ -49,14 +49,15 @@ GPUS: tuple[tuple[str, Mapping[str, float]], ...] = (
     ("MI300X", {"half": 1307.4 * T, "tf32": 653.7 * T, "float32": 163.4 * T}),
     ("MI250X", {"half": 191.5 * T, "float32": 47.9 * T}),
 )
-"""By a part of the device's name, the more special first. MI250X: one of its two dies, which is what a process sees."""
+"""By a part of the device's name, the most specific first. MI250X: one of its two dies, which is what a process sees.
+"""
 FIELDS = {"bfloat16": "half", "float16": "half", "float32": "float32"}
 PER_CYCLE = (("avx512f", 64), ("avx2", 32), ("avx", 16), ("asimd", 16))
-"""32-bit operations of one core and cycle, with the widest instructions it has."""
+"""32-bit operations per core and cycle, with its widest instructions."""
 
 
 class Types(TorchDispatchMode):  # type: ignore[misc]
-    """Note in which type and on which device the operations that count are done."""
+    """Record the type and device of the operations that count."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -75,9 +76,9 @@ class Types(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Flops:
-    """Count the operations of one step, and record the MFU of those that follow.
+    """Count the operations of one step, and record the MFU of the following ones.
 
-    `step_begin` and `step_end` are called around steps that are looked at.
+    `step_begin` and `step_end` are called around examined steps.
     """
 
     def __init__(
@@ -110,15 +111,15 @@ class Flops:
 
     @property
     def counting(self) -> bool:
-        """Return whether the step that runs now is being counted: it is slower than the others."""
+        """Return whether the current step is being counted, which makes it slower."""
         return self._modes is not None
 
     def attach(self, model: Any) -> None:
-        """Know a model: if it is compiled nothing is counted, for its operations cannot be seen."""
+        """Add a model: if it is compiled nothing is counted, because its operations are invisible."""
         self._models.add(model)
 
     def step_begin(self) -> None:
-        """Begin a step, and to count if it is the one."""
+        """Start a step, and count it if it is the one to count."""
         if self.failures.over or not self._run.recording:
             return
         with self.failures.undoing(self.close):
@@ -127,7 +128,7 @@ class Flops:
             self._end = self._clock()
 
     def step_end(self, samples: float | None = None, step: int | None = None) -> None:
-        """End a step; `samples` of it scale the FLOPs. `step` is its index, None for the one that the run is in."""
+        """End a step; its `samples` scale the FLOPs. `step` is its index, None for the current one."""
         if self.failures.over or not self._run.recording:
             return
         with self.failures.undoing(self.close):
@@ -181,7 +182,7 @@ class Flops:
         self._settle(types.seen)
 
     def _settle(self, seen: dict[tuple[str, Any], int]) -> None:
-        """Find the peak, and say what MFU will mean."""
+        """Find the peak, and record what MFU means."""
         dtype, device = max(seen, key=lambda key: seen[key]) if seen else ("float32", torch.device("cpu"))
         if self.peak is None and seen:
             self.peak = device_peak(dtype, device)
@@ -210,7 +211,7 @@ def device_peak(dtype: str, device: Any) -> float | None:
         try:
             with open("/proc/cpuinfo", encoding="utf-8") as file:
                 return cpu_peak(file.read(), torch.get_num_threads())
-        except (OSError, ValueError):  # not Linux, or an odd machine
+        except (OSError, ValueError):  # not Linux, or an unusual machine
             return None
     return None
 

@@ -10,30 +10,30 @@ from stepscope.integrations.numerics.gradient_norm import gradients_of, local_pa
 
 MOST_GROUPS = 64
 Ids = frozenset[int]
-"""Which parameters, by identity; empty stands for all."""
+"""The parameters by identity; empty stands for all."""
 
 
 class Clip(NamedTuple):
-    """One call of the clipping."""
+    """One clipping call."""
 
     norm: Any
-    """2-norm before it, a tensor or a number; None where the program clips by another norm and ours was not due."""
+    """2-norm before it, a tensor or a number; None if the program clips by another norm and ours was not due."""
     whole: bool
     """Whether that is the norm of the whole gradient, and not of this rank's shards."""
     used: Any
-    """The norm that the program clips by."""
+    """The norm type that the program clips by."""
     limit: float | None
 
     @property
     def coefficient(self) -> Any:
-        """Return what the gradients were multiplied by, as a tensor; None if unknown."""
+        """Return the factor applied to the gradients, as a tensor; None if unknown."""
         if self.limit is None or not self.whole:
             return None
         return torch.clamp(self.limit / (self.used.detach() + 1e-6), max=1.0)
 
 
 class Clips:
-    """The clippings of the current step, by the parameters that they were of."""
+    """The clippings of the current step, by their parameters."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -42,7 +42,7 @@ class Clips:
         self._used: set[Ids] = set()
 
     def add(self, norm: Any, parameters: list[Any] | None, limit: Any, *, euclidean: bool, due: bool) -> None:
-        """Take a clipping in; where its norm is another than the 2-norm, that is taken here if `due`."""
+        """Add a clipping; if it does not use the 2-norm, that is computed here if `due`."""
         bound = float(limit) if isinstance(limit, int | float) else None
         plain, whole = _plain_norm(norm)
         if not euclidean:
@@ -60,7 +60,7 @@ class Clips:
         return None if key is None else self._clips[key]
 
     def size(self, ids: Ids) -> int:
-        """Return of how many parameters the clipping of these is."""
+        """Return how many parameters the clipping of these covers."""
         return len(self._covering(ids) or ())
 
     def use(self, ids: Ids) -> bool:
@@ -76,11 +76,11 @@ class Clips:
         return {key: clip for key, clip in self._clips.items() if key & ids}
 
     def clear(self) -> None:
-        """Forget them: the step has ended."""
+        """Clear them: the step has ended."""
         self._clips, self._used = {}, set()
 
     def ids(self, parameters: list[Any] | tuple[Any, ...]) -> Ids:
-        """Return which parameters these are; a list that was seen before is known by its length and three of them."""
+        """Return the identity of these parameters; a known list is recognized by its length and three of them."""
         if not parameters:
             return frozenset()
         count = len(parameters)
@@ -97,7 +97,7 @@ class Clips:
 
 
 def _plain_norm(norm: Any) -> tuple[Any, bool]:
-    """Return the norm that clipping gave as a plain tensor, and whether it is of the whole gradient."""
+    """Return the norm from clipping as a plain tensor, and whether it is of the whole gradient."""
     if not isinstance(norm, torch.Tensor):
         return torch.tensor(float(norm)), True
     return local_part(norm.detach()) if hasattr(norm, "placements") else (norm, True)

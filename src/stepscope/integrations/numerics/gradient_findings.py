@@ -10,11 +10,11 @@ from typing import NamedTuple
 from stepscope.core.remedies import remedy
 
 WINDOW = 100
-"""Norms that a new one is compared with."""
+"""Number of norms that a new one is compared with."""
 ENOUGH = 10
-"""Norms that are needed before one is compared."""
+"""Minimum norms before one is compared."""
 EXPLODED = 10.0
-"""A norm so many times the median of the window counts as exploding."""
+"""A norm this many times the median of the window counts as exploding."""
 VANISHED = 1e-4
 """A norm below this share of the largest median so far counts as vanishing."""
 VANISHED_SHARE = 1e-5

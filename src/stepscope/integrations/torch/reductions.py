@@ -1,7 +1,7 @@
-"""What DDP's own clock says of the reduction of gradients, which happens inside the backward pass, in C++.
+"""DDP's own timing of the gradient reduction, which happens inside the backward pass, in C++.
 
-DDP times its first iterations and then one of a hundred. The part of the reduction that the backward pass does not hide
-is what a rank waits: for the network, and for ranks that are slower.
+DDP times its first iterations and then one in a hundred. The part of the reduction that the backward pass does not hide
+is the time a rank waits, for the network and for slower ranks.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 ALL, EXPOSED = "communication/reduce_seconds", "communication/exposed_seconds"
 OFTEN, SELDOM = 32, 8
-"""Looks at the beginning, at each of which DDP is asked; of the later ones it is asked at one of so many."""
+"""Number of first checks that each query DDP; later one in this many does."""
 
 
 class Reductions:
-    """Ask the DDP models of a program, in steps that are looked at closer."""
+    """Query the DDP models of a program, in examined steps."""
 
     def __init__(self, run: Any, roots: Roots) -> None:
         """Record into `run`."""
@@ -31,7 +31,7 @@ class Reductions:
         self.failures = Failures(run, "reductions")
 
     def step_end(self, step: int | None) -> None:
-        """Record what was measured since the last look."""
+        """Record what was measured since the last call."""
         if self.failures.over or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return
         self._looks += 1

@@ -1,8 +1,8 @@
 """Forward passes of the outermost modules that a program calls, whatever it calls its models.
 
-Every module that is made is remembered, weakly. When there are new ones the outermost of them get two hooks; one that
-holds others but is never called itself (a Lightning module, a pair of networks) passes them on to its children.
-A global hook would be simpler, but it runs for every layer, and a compiled region would be traced through it.
+Every module that is created is remembered, weakly. The outermost of the new ones get two hooks; a module that holds
+others but is never called itself (a Lightning module, a pair of networks) passes its hooks on to its children. A global
+hook would be simpler, but it runs for every layer, and a compiled region would be traced through it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTLING = 4
 """Steps after a change in which uncalled roots pass their hooks to their children."""
 MOST_ROOTS = 200
 MOST_WAIT = 1024
-"""Steps between two looks for new modules, at most, in a program that makes new ones all the time."""
+"""Maximum steps between two searches for new modules, in a program that keeps creating them."""
 
 
 class Root:
@@ -64,7 +64,7 @@ class Root:
         self._inner: Any = None
 
     def hook(self) -> None:
-        """Put the hooks on; a module compiled in place is called through its own compiled function."""
+        """Install the hooks; a module compiled in place is called through its own compiled function."""
         module = self.module()
         if module is None or self._is_on:
             return
@@ -81,7 +81,7 @@ class Root:
             self._hooks = (first.id, last.id)
 
     def _put_back(self, module: Any) -> None:
-        """Put the hooks where they were, under their old numbers: what is compiled is guarded by those."""
+        """Install the hooks where they were, under their old numbers: compiled code is guarded by those."""
         first, last = self._hooks
         module._forward_pre_hooks[first] = self.before  # noqa: SLF001 - where torch keeps them
         module._forward_pre_hooks.move_to_end(first, last=False)  # noqa: SLF001 - as above
@@ -89,7 +89,7 @@ class Root:
         module._forward_hooks_always_called[last] = True  # noqa: SLF001 - as above
 
     def unhook(self) -> None:
-        """Take them off."""
+        """Remove them."""
         module, inner, self._inner = self.module(), self._inner, None
         if module is None or not self._is_on:
             return
@@ -114,7 +114,7 @@ class Root:
             self._before(timeline, module, args)
 
     def after(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - the signature of the hook
-        """Close it."""
+        """Close the phase."""
         timeline = self._timeline
         if timeline.fast and self._begun is True and timeline.left is self:
             timeline.add(monotonic_ns() << BITS)
@@ -122,7 +122,7 @@ class Root:
         else:
             self._after(timeline)
 
-    def _before(self, timeline: Timeline, module: Any, args: Any) -> None:  # noqa: ARG002 - the arguments make no mark
+    def _before(self, timeline: Timeline, module: Any, args: Any) -> None:  # noqa: ARG002 - the arguments leave no mark
         if (timeline.traced and compiling()) or timeline.quiet or not timeline.active:
             return
         start = monotonic_ns() if timeline.timing else 0
@@ -155,7 +155,7 @@ class Root:
             timeline.cost(monotonic_ns() - start)
 
     def _evaluating(self, timeline: Timeline) -> Any:
-        """Return the phase of a pass without gradients of a module in evaluation mode: a teacher's is no evaluation."""
+        """Return the phase of a pass without gradients in evaluation mode; a teacher's is not an evaluation."""
         if not self.trained:
             return timeline.forward
         iterator = timeline.fresh() if timeline.fresh is not None else None
@@ -169,20 +169,20 @@ class Root:
         return timeline.evaluation
 
     def forget(self) -> None:
-        """An interrupt ended the pass without its hook."""
+        """Handle an interrupt that ended the pass without its hook."""
         self._begun = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Root:
-        """Stay one: a copied model (an average of weights) keeps its hooks, and they are these."""
+        """Return itself: a copied model (an average of weights) shares these hooks."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be nothing in another process."""
+        """Pickle as a hook that does nothing."""
         return _Nothing, ()
 
 
 class _Nothing:
-    """What a hook is in a model that was pickled with it."""
+    """The hook in a model that was pickled with it."""
 
     def before(self, *_: Any) -> None:
         """Do nothing."""
@@ -191,7 +191,7 @@ class _Nothing:
 
 
 class _Compiled:
-    """The function of a module that was compiled in place, between the hooks."""
+    """The compiled function of a module that was compiled in place, between the hooks."""
 
     def __init__(self, root: Root, inner: Any) -> None:
         self._root, self.inner = root, inner
@@ -207,10 +207,10 @@ class _Compiled:
 
 
 class Roots:
-    """The outermost modules that are known, and new ones as they appear."""
+    """The known outermost modules, and new ones as they appear."""
 
     def __init__(self, timeline: Timeline) -> None:
-        """Know none yet."""
+        """Start without modules."""
         self._timeline = timeline
         self._new: deque[weakref.ref[Any]] = deque(maxlen=100_000)
         self._roots: dict[int, Root] = {}
@@ -226,7 +226,7 @@ class Roots:
         return [module for root in self._roots.values() if (module := root.module()) is not None]
 
     def attach(self, patches: Patches) -> None:
-        """Remember every module that is made, copied or unpickled from now on."""
+        """Remember every module that is created, copied or unpickled from now on."""
         for name in ("__init__", "__setstate__"):
             patches.wrap(torch.nn.Module, name, self._remembering)
         patches.wrap(torch.nn.Module, "eval", self._resting)
@@ -236,18 +236,18 @@ class Roots:
         self.hook()
 
     def suspend(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks."""
         for root in self._roots.values():
             root.unhook()
 
     def detach(self) -> None:
-        """Take all hooks off and forget every module."""
+        """Remove all hooks and forget every module."""
         self.suspend()
         self._roots.clear()
         self._new.clear()
 
     def add(self, module: Any) -> None:
-        """Hook a module that the user names, or the compiled module around it."""
+        """Hook a module that the user passes, or the compiled module around it."""
         self._new.append(weakref.ref(_compiled_around(module)))
         self.look()
 
@@ -267,7 +267,7 @@ class Roots:
 
         def evaluating(module: Any) -> Any:
             if timeline.quiet and not (timeline.traced and compiling()):
-                timeline.pause()  # passes of an evaluation are measured: the hooks must be on
+                timeline.pause()  # evaluation passes are measured: the hooks must be installed
             if not timeline.traced:
                 timeline.evaluations()
             return original(module)
@@ -297,7 +297,7 @@ class Roots:
         return compile
 
     def _compiling(self, original: Any) -> Any:
-        """Take the hooks off a module that is compiled in place, and put them around its compiled function."""
+        """Remove the hooks of a module that is compiled in place, and put them around its compiled function."""
 
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:  # noqa: A001 - torch's name for it
             with self.hidden():
@@ -307,7 +307,7 @@ class Roots:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Take the hooks off meanwhile: a module that is saved or translated must be the user's own."""
+        """Remove the hooks meanwhile: a module that is saved or converted must be the user's own."""
         self.suspend()
         try:
             yield
@@ -323,7 +323,7 @@ class Roots:
             self.hook()
 
     def hook(self) -> None:
-        """Put the hooks of all known roots on."""
+        """Install the hooks of all known roots."""
         for root in self._roots.values():
             root.hook()
 
@@ -339,7 +339,7 @@ class Roots:
                 self._wait = 1 if self.look() else min(self._wait * 2, MOST_WAIT)
 
     def look(self) -> bool:
-        """Hook the outermost of the modules made since the last look; return whether there were any."""
+        """Hook the outermost of the modules created since the last call; return whether there were any."""
         made = {id(module): module for reference in self._new if (module := reference()) is not None}
         self._new.clear()
         held = {id(child) for module in made.values() for child in _children(module)}
@@ -372,7 +372,7 @@ class Roots:
         self._settling = SETTLING
 
     def _settle(self) -> None:
-        if self._timeline.traced:  # a compiled region does not tell what it calls, and is guarded by hooks in it
+        if self._timeline.traced:  # a compiled region does not show what it calls, and is guarded by hooks in it
             self._settling = 0
         if self._timeline.backwards == self._backwards or not self._settling:
             return
@@ -402,7 +402,7 @@ def _children(module: Any) -> list[Any]:
 def _parts(module: Any) -> Iterator[Any]:
     try:
         yield from module.modules()
-    except (AttributeError, TypeError, RuntimeError):  # half made, or a wrapper that has no such thing
+    except (AttributeError, TypeError, RuntimeError):  # half built, or a wrapper without that attribute
         yield module
 
 
@@ -412,15 +412,15 @@ def _only_holds_others(module: Any) -> bool:
 
 
 def _compiled_around(module: Any) -> Any:
-    """Return the module that `torch.compile` has put around this one, or around one that holds it; else itself."""
+    """Return the module that `torch.compile` has put around this one, or around its parent; else itself."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     wrapper = getattr(dynamo, "OptimizedModule", None)
     if wrapper is None:
         return module
-    made = (item for item in gc.get_objects() if type(item) is wrapper)  # they are in no list that can be asked
+    made = (item for item in gc.get_objects() if type(item) is wrapper)  # they are in no list that can be searched
     return next((item for item in made if any(part is module for part in _parts(item))), module)
 
 
 def _is_callers(module: Any) -> bool:
-    """Return whether a program may call a module: not the graphs of a compiler, nor a half-made module."""
+    """Return whether a program may call a module: not a compiler's graph, nor a half-built module."""
     return "_modules" in module.__dict__ and not isinstance(module, torch.fx.GraphModule)

@@ -1,8 +1,8 @@
-"""Where one training step ends and the next begins, told from batches, backward passes and optimizers alone.
+"""Find where one training step ends and the next begins, from batches, backward passes and optimizers alone.
 
 With a DataLoader a step ends at the fetch that follows at least one optimizer step: accumulation, several optimizers
-and a skipped update of a GradScaler are all one step. Without one it ends with the last optimizer of the cycle. Where
-no optimizer is ever seen, as in a program that updates its weights itself, a backward pass stands for its step.
+and a skipped GradScaler update are all one step. Without one it ends with the last optimizer of the cycle. If no
+optimizer is ever seen, as in a program that updates its weights itself, each backward pass is a step.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from stepscope.recorder.automatic import AutomaticSteps
 
 REPEATS = 64
-"""Updates by one optimizer without a fetch after which the loader is not believed to feed the steps."""
+"""Updates by one optimizer without a fetch after which the loader no longer counts as the source of steps."""
 
 BLIND = 32
-"""Backward passes without any optimizer after which the program is believed to update its weights by itself."""
+"""Backward passes without any optimizer after which the program counts as updating its weights itself."""
 
 
 class StepKeeper:
-    """Decide when a step ends; pure but for the steps it closes."""
+    """Decide when a step ends; pure except for the steps it closes."""
 
     __slots__ = (
         *("_backward", "_blind", "_deferred", "_last", "_optimizers", "_service", "bare"),
@@ -35,9 +35,9 @@ class StepKeeper:
         optimizers: Callable[[], int] = lambda: 1,
         service: Callable[[], int] = lambda: 1 << 30,
     ) -> None:
-        """Close `steps`; `optimizers` counts those that exist.
+        """Close `steps`; `optimizers` counts the existing ones.
 
-        `service` is called when `until` steps have ended, and says when to call it again.
+        `service` is called when `until` steps have ended, and returns when to call it again.
         """
         self.steps = steps
         self._optimizers, self._service = optimizers, service
@@ -45,11 +45,11 @@ class StepKeeper:
         self.bare = False
         """Whether the phases of this step are not measured."""
         self.stepped = False
-        """Whether an optimizer has stepped since the step began."""
+        """Whether an optimizer has stepped since the step started."""
         self.fed = False
         """Whether batches of a loader drive the steps."""
         self.known = False
-        """Whether any optimizer was ever seen to step."""
+        """Whether any optimizer ever stepped."""
         self.batches = 0
         """Batches of the step so far."""
         self.samples: float | None = None
@@ -57,12 +57,12 @@ class StepKeeper:
         self.before: float | None = None
         """The same before the last batch."""
         self.closed: float | None = None
-        """Samples of the step before."""
+        """Samples of the previous step."""
         self._backward = False
         self._blind = 0
         self._deferred = False
         self.cycle: list[int] = []
-        """Optimizers, by their ids, that have stepped since the step began."""
+        """Optimizers, by their ids, that have stepped since the step started."""
         self._last = 0
 
     @property
@@ -71,13 +71,13 @@ class StepKeeper:
         return not (self.batches or self._backward or self.stepped)
 
     def fetching(self) -> None:
-        """A batch to train on is asked for."""
+        """Handle a request for a training batch."""
         if self.stepped:
             self.close(again=True)
         self.fed = True
 
     def fetched(self, samples: float | None) -> None:
-        """It has come."""
+        """Handle its arrival."""
         self.batches += 1
         self.before = self.samples
         if samples is not None:
@@ -85,7 +85,7 @@ class StepKeeper:
         self.steps.open()
 
     def unfetch(self) -> None:
-        """The last batch was not one to train on after all."""
+        """Handle a last batch that was not for training after all."""
         self.batches -= 1
         self.samples = self.before
         self.fed = False
@@ -93,7 +93,7 @@ class StepKeeper:
             self.steps.unopen()
 
     def starved(self) -> None:
-        """The loader has no more batches, or its iteration was abandoned."""
+        """Handle a loader without more batches, or an abandoned iteration."""
         self.fed = False
         if self.stepped and not self._deferred:
             self.close()
@@ -101,13 +101,13 @@ class StepKeeper:
             self.steps.unopen()
 
     def backward(self) -> None:
-        """A backward pass begins."""
+        """Handle the start of a backward pass."""
         if not self._backward:
             self._backward = True
             self.steps.open()
 
     def backward_done(self) -> None:
-        """It has ended: an optimizer that steps inside it could not end the step."""
+        """Handle its end: an optimizer that steps inside it could not end the step."""
         if self._deferred:
             self._deferred = False
             self.close()
@@ -116,7 +116,7 @@ class StepKeeper:
             self.stepped = self._blind > BLIND
 
     def updating(self, optimizer: int) -> None:
-        """An optimizer (by its id) is about to step."""
+        """Handle an optimizer (by its id) that is about to step."""
         if not self.stepped:
             self.steps.open()
             return
@@ -130,7 +130,7 @@ class StepKeeper:
         self.steps.open()
 
     def updated(self, optimizer: int, *, inside_backward: bool = False) -> None:
-        """It has stepped, or would have if the gradients had been finite."""
+        """Handle its step, or the step it would have made with finite gradients."""
         self.stepped = self.known = True
         if len(self.cycle) < REPEATS * 2:
             self.cycle.append(optimizer)
@@ -144,7 +144,7 @@ class StepKeeper:
             self.close()
 
     def close(self, *, again: bool = False) -> None:
-        """End the step now, and begin the next if `again`."""
+        """End the step now, and start the next if `again`."""
         self.steps.close(self.samples, bare=self.bare, again=again)
         self.closed, self.samples = self.samples, None
         self.stepped = self._backward = self._deferred = False

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from stepscope.integrations.torch.device import DeviceClock
     from stepscope.session.run import Run
 
-# Dynamo knows this very function and folds it: inside a compiled region our hooks are nothing at all.
+# Dynamo knows this very function and folds it: inside a compiled region our hooks vanish.
 compiling: Callable[[], bool] = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling  # noqa: SLF001 - older torch
 SETTLING = 8
-"""Steps at the beginning after each of which the hooks look around."""
+"""Number of first steps after each of which the hooks check the program."""
 
 
 class Timeline:
     """The training as the hooks see it, in the one thread that trains.
 
-    While `fast` holds a hook does nothing but make its mark; while `hushed` holds it only counts steps. Neither holds
-    where anything else needs a thought: a compiled region, an evaluation loop, a device's clock, hooks that time
-    themselves.
+    While `fast` holds, a hook only makes its mark; while `hushed` holds, it only counts steps. Neither holds if
+    anything else needs attention: a compiled region, an evaluation loop, a device's clock, hooks that time themselves.
     """
 
     __slots__ = (
@@ -81,7 +80,7 @@ class Timeline:
         self.timing = False
         """Whether the hooks time themselves in this step."""
         self.looking = True
-        """Whether this step is looked at closer: those at the beginning, and then where the hooks time themselves."""
+        """Whether this step is examined: the first ones, and later those in which the hooks time themselves."""
         self.spent = 0
         """Time of the hooks in this step so far, in ns, if they do."""
         self.thread = get_ident()
@@ -94,29 +93,30 @@ class Timeline:
         self.keeper = StepKeeper(self.steps, optimizers, self._serve)
         self.device: DeviceClock | None = None
         self.listeners: list[Callable[[], None]] = []
-        """Called now and then, at the end of a step: after each of the first ones, later every few."""
+        """Called periodically at the end of a step: after each of the first ones, later every few."""
         self.looks: list[Callable[[int], None]] = []
-        """Called before a step that is looked at closer, with the number of steps since the last one."""
+        """Called before an examined step, with the number of steps since the last one."""
         self.looked: list[Callable[[int | None], None]] = []
-        """Called after it, with its index (None: that of now)."""
+        """Called after it, with its index (None: the current one)."""
         self.phase_ended: Callable[[str], None] = lambda _phase: None
-        """Called at the end of a phase, where a device's clock is read."""
+        """Called at the end of a phase if a device's clock is read."""
         self.silenced: Callable[[bool], None] = lambda _quiet: None
-        """Called when a span of unmeasured steps begins or ends."""
+        """Called when a span of unmeasured steps starts or ends."""
         self.notice: Callable[[], None] = lambda: None
-        """Called before a batch and a backward pass, once anything was compiled: what has a compiled region done?"""
+        """Called before a batch and a backward pass, once anything was compiled, to check what a compiled region has
+        done."""
         self.fresh: weakref.ref[Any] | None = None
-        """The iterator of the last batch, while nothing says whether it is for training."""
+        """The iterator of the last batch, while it is unknown whether it is for training."""
         self.backwards = 0
         """Backward passes so far."""
         self.left: Any = None
-        """The hook whose phase is open: still there at the next batch if an interrupt ended it."""
+        """The hook whose phase is open; it is still set at the next batch if an interrupt ended it."""
         self.span: weakref.ref[Any] | None = None
-        """The iterator of the evaluation loop that goes on: everything in it is evaluation."""
+        """The iterator of the current evaluation loop: everything in it is evaluation."""
         self.evaluations: Callable[[], None] = lambda: None
-        """Called when an evaluation begins."""
+        """Called when an evaluation starts."""
         self.compiled: Callable[[], None] = lambda: None
-        """Called before the first compilation: what is compiled must be torch's own."""
+        """Called before the first compilation: the compiled code must be torch's own."""
         self.fast = self.hushed = False
         self._begun_at = monotonic_ns()
         self._steps, self._stage = 0, -1
@@ -131,7 +131,7 @@ class Timeline:
         self.spent += elapsed + CALL_NS
 
     def settle(self) -> None:
-        """Work out whether hooks need a thought."""
+        """Update whether hooks need attention."""
         needs = (
             self.traced,
             self.timing,
@@ -145,14 +145,14 @@ class Timeline:
         self.hushed = self.quiet and not any(needs) and not getattr(self.run, "followers", ())
 
     def evaluate(self, iterator: Any) -> None:
-        """An evaluation loop over `iterator` goes on, until that is exhausted or gone, or training does."""
+        """Handle an evaluation loop over `iterator`, until it is exhausted or gone, or training continues."""
         if self.span is None and self.pause() and self.evaluation.begin():
             self.span = weakref.ref(iterator, self._abandoned)
             self.fast = self.hushed = False
             self.evaluations()
 
     def pause(self) -> bool:
-        """A long phase begins; say whether to charge it.
+        """Start a long phase; return whether to charge it.
 
         Between two steps it belongs to the one that it delays, and that one is measured.
         """
@@ -168,7 +168,7 @@ class Timeline:
         return not self.quiet
 
     def train(self) -> None:
-        """Training goes on: an evaluation loop, if there was one, has ended."""
+        """Handle the return to training: an evaluation loop, if there was one, has ended."""
         if self.span is not None:
             self.span = None
             self.evaluation.end()
@@ -190,7 +190,7 @@ class Timeline:
         self.thread = self.steps.thread = get_ident()
 
     def stop(self) -> None:
-        """End the last step and charge nothing any more."""
+        """End the last step and stop charging."""
         if not self.active:
             return
         self.train()
@@ -200,7 +200,7 @@ class Timeline:
         self.steps.give_way()
 
     def _serve(self) -> int:
-        """Do what has to be done now and then between two steps; return after how many steps to come again."""
+        """Do the periodic work between two steps; return after how many steps to call this again."""
         now = monotonic_ns()
         if self.timing:
             self.timing = False
@@ -227,9 +227,9 @@ class Timeline:
         return self._span_steps
 
     def _measure(self) -> int:
-        """Begin a span of steps and return its length.
+        """Start a span of steps and return its length.
 
-        First one in which the hooks time themselves, some more that are measured, then those that are not.
+        First one in which the hooks time themselves, then more measured steps, then unmeasured ones.
         """
         # A step of the user's own is always written whole; where no optimizer is seen every backward pass must be.
         every = self.budget.every if self.keeper.known and not self.steps.yielded else 1
