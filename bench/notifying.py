@@ -144,7 +144,7 @@ def killed(scratch: Path, receiver: Receiver, kills: int, seed: int) -> tuple[in
     dice = random.Random(seed)
     for number in range(kills):
         event = {"kind": "alert", "alert": f"kill-{number}", "rule": "r", "state": "firing", "severity": "warning"}
-        notifying.tell([{**event, "text": "x", "time": time.time()}])
+        notifying.send([{**event, "text": "x", "time": time.time()}])
         _wait(notifying, receiver, f"kill-{number}", dice)
         if children:
             with contextlib.suppress(ProcessLookupError):

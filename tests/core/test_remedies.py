@@ -48,9 +48,9 @@ def test_remedies_are_sentences_without_loose_ends() -> None:
 ADVICE = re.compile(
     r"\b(accumulate|add|balance|cache|call|change|check|clip|copy|drain|evaluate|find|freeze|fuse|give|go back|improve|"
     r"keep|leave out|load|log|look|lower|mark|move|normalise|pad|pin_memory|prepare|queue|raise|read|restart|resume|"
-    r"return|run|save|set|set_num_threads|sort|start|stop|take|use)\b|\w=True|`stepscope |num_workers=|bfloat16"
+    r"return|run|save|scale|set|set_num_threads|sort|start|stop|take|use)\b|\w=True|`stepscope |num_workers=|bfloat16"
 )
-"""Words that tell somebody to do something, or name what to set."""
+"""Verbs of advice, or names of settings."""
 
 
 def test_every_remedy_says_what_to_do() -> None:

@@ -207,7 +207,7 @@ def test_only_the_run_that_was_asked_for(wreck):
 def test_rings_of_the_caller(wreck):
     """Rings that the caller drains itself are left to it."""
     rig = wreck.ring()
-    assert salvage(wreck.places, besides=[rig.path]) == 0
+    assert salvage(wreck.places, except_for=[rig.path]) == 0
     assert rig.path.exists()
 
 

@@ -66,6 +66,6 @@ def test_a_token_file_of_somebody_else_is_not_used(tmp_path):
     path.touch()
     os.chown(path, 65534, 65534)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(PermissionError, match="somebody else"):
+    with pytest.raises(PermissionError, match="another user"):
         access.write_private(path, "secret")
     assert len(os.listdir("/proc/self/fd")) == len(before)
