@@ -1,6 +1,8 @@
-"""Fakes that tests of several rooms share: clocks that the test moves, and a run that keeps its rows in a list."""
+"""Fakes and aids that tests of several rooms share: clocks that the test moves, a run that keeps rows, `readable`."""
 
 from __future__ import annotations
+
+import select
 
 
 class Clock:
@@ -64,3 +66,10 @@ class FakeRun:
     def logged(self):
         """Return the rows without their steps."""
         return [row for _, row in self.rows]
+
+
+def readable(descriptor, seconds=0.0):
+    """Return whether a descriptor becomes readable in time; unlike `select.select` also for one above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import pty
 import re
-import select
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from stepscope.cli.completion_script import places, script
 from stepscope.cli.main import COMMANDS, main
 from stepscope.cli.parser import build_parser
 from tests.exporters.recorded import make_run
+from tests.fakes import readable
 
 CASES = [
     ("stepscope expo", {"export"}),
@@ -170,7 +170,7 @@ def told(descriptor, done):
     """Return what a terminal shows, without what only moves the cursor, once it is what is waited for."""
     text, end = "", time.monotonic() + 60
     while not done(text) and time.monotonic() < end:
-        if select.select([descriptor], [], [], 0.5)[0]:
+        if readable(descriptor, 0.5):
             text += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(descriptor, 65536).decode("utf-8", "replace"))
     return text
 

@@ -5,7 +5,6 @@ import contextlib
 import fcntl
 import os
 import pty
-import select
 import signal
 import struct
 import subprocess
@@ -19,6 +18,7 @@ import stepscope
 from stepscope.analysis.series.forecast import total_steps
 from stepscope.cli.commands import demo
 from stepscope.store.states import read_nodes
+from tests.fakes import readable
 from tests.integration.processes import until
 
 pytestmark = pytest.mark.processes
@@ -77,7 +77,7 @@ def wait_gone(pids):
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
-            ready, _, _ = select.select([descriptor], [], [], SECONDS)
+            ready = readable(descriptor, SECONDS)
             os.close(descriptor)
             left += [] if ready else [pid]
     return left
@@ -103,8 +103,7 @@ class OnTerminal:
 
     def read_until(self, text):
         while text.encode() not in self.written:
-            ready, _, _ = select.select([self.ours], [], [], SECONDS)
-            assert ready, self.written[-2000:].decode(errors="replace")
+            assert readable(self.ours, SECONDS), self.written[-2000:].decode(errors="replace")
             self.written += self._chunk()
 
     def end(self, number):

@@ -8,7 +8,6 @@ import math
 import os
 import pty
 import re
-import select
 import signal
 import struct
 import subprocess
@@ -23,7 +22,7 @@ from stepscope.cli.main import main
 from stepscope.cli.text.machine_line import one_line
 from stepscope.core.vocabulary import GIB, MIB
 from stepscope.watcher.machine import Machine, Moment
-from tests.fakes import FakeClock
+from tests.fakes import FakeClock, readable
 from tests.trackers.machines import GPU, HOST, NO_GPU, Source
 
 pytestmark = pytest.mark.processes
@@ -277,7 +276,7 @@ class OnTerminal:
 
     def read_until(self, done):
         while not done(self.written):
-            assert select.select([self.ours], [], [], SECONDS)[0], self.written
+            assert readable(self.ours, SECONDS), self.written
             try:
                 self.written += os.read(self.ours, 65536).decode(errors="replace")
             except OSError:  # the other end is closed

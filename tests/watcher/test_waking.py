@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import os
-import select
 
 from stepscope.core import ring
 from stepscope.store.drain import Stream
 from stepscope.watcher import ranks
 from stepscope.watcher.waking import heed, pause, wakers
+from tests.fakes import readable
 from tests.recorder.rig import Rig
-
-
-def is_readable(descriptor):
-    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def test_a_ring_that_fills_wakes_its_watcher(tmp_path):
@@ -21,12 +17,12 @@ def test_a_ring_that_fills_wakes_its_watcher(tmp_path):
     [waker] = wakers([], [stream])
     for number in range(300):
         rig.run.log({"a": float(number)})
-    assert not is_readable(waker)
+    assert not readable(waker)
     for number in range(300):
         rig.run.log({"a": float(number)})
-    assert is_readable(waker)
+    assert readable(waker)
     heed([stream])
-    assert not is_readable(waker)
+    assert not readable(waker)
     heed([stream])
     stream.remove()
     assert sorted(path.name for path in tmp_path.iterdir()) == []
