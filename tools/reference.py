@@ -23,10 +23,9 @@ from stepscope.alerts.rules import builtin
 from stepscope.alerts.rules.profiles import PROFILES
 from stepscope.cli.parser import GROUPS, build_parser, subparsers
 from stepscope.core.remedies import remedy
-from stepscope.core.schema import SECTIONS
-from stepscope.core.settings import default_schema
+from stepscope.core.settings import IMPLICATIONS, KEYS, SECTIONS
 from stepscope.core.spellings import CALLBACK_GROUPS, FLAT_SECTIONS, MONITORING_ROOT
-from stepscope.core.thresholds import TABLE as THRESHOLDS
+from stepscope.core.thresholds import BY_NAME as THRESHOLDS
 from stepscope.core.vocabulary import ALIASES, GIB, METRICS, MIB, Metric
 from stepscope.samplers.machine import host_samplers
 from stepscope.samplers.nvidia import NvidiaSampler
@@ -34,7 +33,8 @@ from stepscope.samplers.nvidia import NvidiaSampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from stepscope.core.schema import Key, KeyAlias, SettingsSchema
+    from stepscope.core.kinds import Key
+    from stepscope.core.spellings import KeyAlias
 
 TEMPLATE = Path("configs/monitoring_config.yaml")
 TEMPLATE_HEADER = """\
@@ -86,9 +86,10 @@ def settings() -> str:
     """Return a table of the keys of each section of the configuration."""
     blocks = []
     for section, meaning in SECTIONS.items():
-        keys = section_keys(default_schema(), section)
+        keys = section_keys(section)
         rows = [
-            (f"`{key.path}`", key.type.name, f"`{key.type.show(key.default)}`", key.unit, key_text(key)) for key in keys
+            (f"`{key.path}`", key.kind.name, f"`{key.kind.show(key.default)}`", key.kind.unit, key_text(key))
+            for key in keys
         ]
         drawn = table(("key", "kind", "default", "unit", "meaning"), rows) if rows else ""
         blocks.append(f"### {section}\n\n{meaning[0].upper()}{meaning[1:]}.\n\n{drawn}".rstrip())
@@ -112,10 +113,9 @@ def spellings() -> str:
 
 def implications() -> str:
     """Return a table of the settings that change the defaults of others."""
-    schema = default_schema()
     rows = []
-    for rule in schema.implications:
-        changed = (f"`{path}` to `{schema.keys[path].type.show(value)}`" for path, value in rule.implied.items())
+    for rule in IMPLICATIONS:
+        changed = (f"`{path}` to `{KEYS[path].kind.show(value)}`" for path, value in rule.implied.items())
         rows.append((f"`{rule.path}`", rule.note, ", ".join(changed)))
     return table(("setting", "", "changes the default of"), rows)
 
@@ -163,7 +163,7 @@ def profiles() -> str:
 
 def thresholds() -> str:
     """Return a table of the alert thresholds and their defaults."""
-    rows = ((f"`{one.name}`", f"{one.default:g}", one.unit, one.help) for one in THRESHOLDS)
+    rows = ((f"`{name}`", f"{key.default:g}", key.kind.unit, key.help) for name, key in THRESHOLDS.items())
     return table(("threshold", "default", "unit", "meaning"), rows)
 
 
@@ -232,9 +232,9 @@ def metric_table(chosen: Iterable[Metric]) -> str:
     return table(("metric", "unit", "kind", "meaning"), rows)
 
 
-def section_keys(schema: SettingsSchema, section: str) -> list[Key]:
+def section_keys(section: str) -> list[Key]:
     """Return the keys of a section, those of one subsection together."""
-    keys = [key for path, key in schema.keys.items() if path.startswith(f"{section}.")]
+    keys = [key for path, key in KEYS.items() if path.startswith(f"{section}.")]
     return sorted(keys, key=lambda key: key.path.split(".")[1:-1])
 
 
@@ -286,21 +286,20 @@ def render_page(page: str) -> str:
 
 def render_template() -> str:
     """Return a YAML file with every key at its default, each with its meaning, unit and default as a comment."""
-    schema = default_schema()
-    implied = {path for rule in schema.implications for path in rule.implied}
+    implied = {path for rule in IMPLICATIONS for path in rule.implied}
     lines = [TEMPLATE_HEADER]
     for section, meaning in SECTIONS.items():
         lines.append(f"# {meaning}\n{section}:")
         above: list[str] = [section]
-        for key in section_keys(schema, section):
+        for key in section_keys(section):
             *parents, name = key.path.split(".")
-            facts = ", ".join(filter(None, [key.unit, f"default {key.type.show(key.default)}"]))
+            facts = ", ".join(filter(None, [key.kind.unit, f"default {key.kind.show(key.default)}"]))
             active = key.path not in implied
             indent = "  " * len(parents)
             new = (depth for depth in range(len(parents)) if parents[: depth + 1] != above[: depth + 1])
             lines += [f"{'  ' * depth}{parents[depth]}:" for depth in new]
             lines.append(f"{indent}# {key_text(key)} [{facts}]")
-            lines.append(f"{indent}{'' if active else '# '}{name}: {key.type.show(key.default)}")
+            lines.append(f"{indent}{'' if active else '# '}{name}: {key.kind.show(key.default)}")
             above = parents
         lines.append("")
     return "\n".join(lines)

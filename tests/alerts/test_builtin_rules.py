@@ -18,7 +18,7 @@ from stepscope.analysis.diagnosis.kinds import KINDS as DIAGNOSED
 from stepscope.analysis.diagnosis.learning import learning
 from stepscope.core.config import load
 from stepscope.core.remedies import ALARMS, REMEDIES, remedy
-from stepscope.core.settings import default_schema
+from stepscope.core.settings import KEYS
 from tests.alerts.rows import Rig, noise, records, states
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -421,10 +421,9 @@ def test_every_function_is_documented():
 @pytest.mark.promise("X-10")
 def test_the_thresholds_are_accepted_and_in_force():
     """The settings and the default profile have the same thresholds with the same defaults."""
-    keys = default_schema().keys
     accepted = {
         path.removeprefix("alerting.thresholds."): key.default
-        for path, key in keys.items()
+        for path, key in KEYS.items()
         if path.startswith("alerting.thresholds.")
     }
     assert accepted == THRESHOLDS

@@ -4,7 +4,7 @@ import pytest
 
 from stepscope.core.config import load
 from stepscope.core.defaults import VALUES, Defaults
-from stepscope.core.settings import BUILT, PROMETHEUS, SAMPLERS, TENSORBOARD, WATCH, WEB
+from stepscope.core.settings import SESSION
 
 
 @pytest.mark.parametrize("path", VALUES)
@@ -16,7 +16,7 @@ def test_defaults_are_those_of_the_configuration(path):
 def test_every_key_that_is_built_is_there_or_only_changes_others():
     """A new key of the session cannot be forgotten here; modes only change the defaults of others."""
     modes = {"recorder.high_frequency", "recorder.distributed", "watcher.batch"}
-    assert {key.path for key in (*BUILT, *WATCH, *SAMPLERS, *PROMETHEUS, *TENSORBOARD, *WEB)} == VALUES.keys() | modes
+    assert {key.path for key in SESSION} == VALUES.keys() | modes
 
 
 def test_the_root_of_the_runs_can_be_named():

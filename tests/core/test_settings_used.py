@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.settings import IMPLICATIONS, default_schema
+from stepscope.core.settings import IMPLICATIONS, KEYS, PATHS
 from stepscope.session.opening import WATCHED
 from stepscope.watcher.sampling import GROUPS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "stepscope"
-TABLES = {"settings.py", "spellings.py", "defaults.py", "thresholds.py", "schema.py"}
+TABLES = {"settings.py", "spellings.py", "defaults.py", "thresholds.py"}
 READ_BY_NAME = {
     "store.": ("store/retention.py", "max_runs max_age_days max_size_gb"),
     "exporters.prometheus.": ("exporters/prometheus/feed.py", "host token port targets max_series"),
@@ -46,7 +46,7 @@ def is_read(path: str, code: str) -> bool:
 def test_every_setting_is_read():
     """Each key is named by the code that reads it, or lies in a section that a module reads."""
     code = "\n".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name not in TABLES)
-    assert [path for path in default_schema().keys if not is_read(path, code)] == []
+    assert [path for path in KEYS if not is_read(path, code)] == []
 
 
 def test_a_key_that_nothing_reads_is_found():
@@ -64,6 +64,5 @@ def test_every_option_of_a_callback_is_one_of_its_parameters(group):
 
     [name] = [name for name, of in CALLBACKS.items() if of == group]
     parameters = inspect.signature(getattr(callbacks, name)).parameters
-    schema = default_schema()
-    options = [path.rpartition(".")[2] for path in schema.paths() if path.startswith(f"callbacks.{group}.")]
+    options = [path.rpartition(".")[2] for path in PATHS if path.startswith(f"callbacks.{group}.")]
     assert set(options) <= set(parameters)

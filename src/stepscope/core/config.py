@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from stepscope.core.environment import BETWEEN, PLAIN, ours, path_of, variable_of
 from stepscope.core.errors import UsageError
-from stepscope.core.kinds import MAX_DEPTH, describe
-from stepscope.core.settings import default_schema
-from stepscope.core.spellings import CALLBACKS
-
-if TYPE_CHECKING:
-    from stepscope.core.schema import Key, SettingsSchema
+from stepscope.core.kinds import MAX_DEPTH, Key, describe
+from stepscope.core.settings import IMPLICATIONS, KEYS, PATHS, kind_of
+from stepscope.core.spellings import ALIASES, CALLBACKS
 
 FILE_NAME = "stepscope.yaml"
 MAX_SHOWN = 20
@@ -57,8 +54,7 @@ class Config:
 
     def options(self, group: str) -> dict[str, Any]:
         """Return the options of a group such as "callbacks.profiler" that were set, here or by another spelling."""
-        schema = default_schema()
-        targets = {path: path for path in schema.keys} | {path: alias.target for path, alias in schema.aliases.items()}
+        targets = {path: path for path in KEYS} | {path: alias.target for path, alias in ALIASES.items()}
         prefix = f"{group}."
         return {
             path.removeprefix(prefix): self.values[target]
@@ -68,7 +64,7 @@ class Config:
 
     def shown(self) -> dict[str, Any]:
         """Return the settings that were set, by path, without the values of secret keys: to be kept with a run."""
-        secret = {path for path, key in default_schema().keys.items() if key.secret}
+        secret = {path for path, key in KEYS.items() if key.secret}
         return {path: "(set)" if path in secret else self.values[path] for path in self.sources}
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,8 +76,7 @@ def discover(cwd: Path, environ: Mapping[str, str], config_file: str | Path | No
     """Return the configuration files to load, lowest precedence first; only `stepscope.yaml` may be absent."""
     local = cwd / FILE_NAME
     named = [cwd / path for path in (environ.get("STEPSCOPE_CONFIG"), config_file) if path]
-    readable = os.path.isfile(local)
-    files = [local, *named] if readable else named
+    files = [local, *named] if os.path.isfile(local) else named
     return [path for index, path in enumerate(files) if path not in files[index + 1 :]]
 
 
@@ -90,7 +85,6 @@ def load(
     settings: Mapping[str, object] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    schema: SettingsSchema | None = None,
 ) -> Config:
     """Return the configuration from all sources.
 
@@ -98,12 +92,11 @@ def load(
         files: YAML files, lowest precedence first (see `discover`).
         settings: keyword settings: nested dicts, dotted paths, `store__dir` for `store.dir`, or any other spelling.
         environ: environment; `STEPSCOPE_DIR` sets `store.dir`, `STEPSCOPE_<SECTION>__<KEY>` any setting.
-        schema: the known settings; all settings of this version if omitted.
 
     Raises:
         UsageError: a setting is unknown, of the wrong type or unreadable; the message lists all problems.
     """
-    config, problems = _load(files, settings or {}, environ or {}, schema or default_schema())
+    config, problems = _load(files, settings or {}, environ or {})
     if problems:
         raise _error(problems)
     return config
@@ -114,10 +107,9 @@ def load_or_default(
     settings: Mapping[str, object] | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    schema: SettingsSchema | None = None,
 ) -> Config:
     """Return what `load` returns; where it would raise, keep every valid setting and put the error in the notices."""
-    config, problems = _load(files, settings or {}, environ or {}, schema or default_schema())
+    config, problems = _load(files, settings or {}, environ or {})
     return replace(config, notices=(*config.notices, str(_error(problems)))) if problems else config
 
 
@@ -129,7 +121,7 @@ class _Problem(NamedTuple):
     remedy: str
 
 
-class _Entry(NamedTuple):
+class _GivenValue(NamedTuple):
     """One value of a source: its path, the path as its author wrote it, and where it stands."""
 
     path: str
@@ -154,12 +146,11 @@ class _Setting(NamedTuple):
 
 
 @dataclass
-class _Source:
-    """One source being read: its entries become settings, or problems."""
+class _SettingsSource:
+    """One source being read: its values become settings, or problems."""
 
     name: str
     """As messages have it."""
-    schema: SettingsSchema
     settings: dict[str, _Setting] = field(default_factory=dict)
     """The valid settings, by own paths."""
     problems: list[_Problem] = field(default_factory=list)
@@ -169,24 +160,22 @@ class _Source:
     strangers: list[str] = field(default_factory=list)
     """Paths that name nothing."""
 
-    def read(self, tree: Mapping[str, object], lines: Mapping[tuple[str, ...], int]) -> None:
-        """Take the values of a tree."""
-        entries = list(islice(self.flatten(tree, (), lines), MAX_SETTINGS + 1))
+    def read(self, tree: Mapping[str, object], lines: Mapping[tuple[str, ...], int] | None = None) -> _SettingsSource:
+        """Take the values of a tree; return this source."""
+        entries = list(islice(self.flatten(tree, (), lines or {}), MAX_SETTINGS + 1))
         if len(entries) > MAX_SETTINGS:
             self.refuse(f"it holds more than {MAX_SETTINGS} settings", "give fewer")
         for entry in self.respell_callbacks(entries[:MAX_SETTINGS]):
             self.take(entry)
+        return self
 
     def refuse(self, cause: str, remedy: str) -> None:
         """Add a problem."""
         self.problems.append(_Problem(self.name, cause, remedy))
 
     def flatten(
-        self,
-        tree: Mapping[str, object],
-        above: tuple[str, ...],
-        lines: Mapping[tuple[str, ...], int],
-    ) -> Iterator[_Entry]:
+        self, tree: Mapping[str, object], above: tuple[str, ...], lines: Mapping[tuple[str, ...], int]
+    ) -> Iterator[_GivenValue]:
         """Yield the values of a tree; null means not set."""
         for key, value in tree.items():
             if len(self.problems) > MAX_SETTINGS:
@@ -200,9 +189,9 @@ class _Source:
                 yield from self.flatten(value, keys, lines)
             elif value is not None:
                 path = ".".join(keys)
-                yield _Entry(path, path, value, lines.get(keys))
+                yield _GivenValue(path, path, value, lines.get(keys))
 
-    def respell_callbacks(self, entries: list[_Entry]) -> Iterator[_Entry]:
+    def respell_callbacks(self, entries: list[_GivenValue]) -> Iterator[_GivenValue]:
         """Bring the three forms of callback groups to `callbacks.<group>.<option>`; no `_target_` is imported."""
         groups = {name: name for name in CALLBACKS.values()}
         for entry in entries:
@@ -217,7 +206,7 @@ class _Source:
             elif groups[body] and option != "_target_":
                 yield entry._replace(path=f"callbacks.{groups[body]}.{option}")
 
-    def group_of(self, entry: _Entry) -> str:
+    def group_of(self, entry: _GivenValue) -> str:
         """Return the group of a `_target_`, or "" (and a problem) for a class that is not ours."""
         group = CALLBACKS.get(entry.value.rpartition(".")[2], "") if isinstance(entry.value, str) else ""
         if not group:
@@ -225,20 +214,20 @@ class _Source:
             self.refuse(cause, f"use one of {', '.join(CALLBACKS)}")
         return group
 
-    def take(self, entry: _Entry) -> None:
+    def take(self, entry: _GivenValue) -> None:
         """Check one entry and keep it, unless a stronger spelling of the same key was there."""
-        alias = self.schema.aliases.get(entry.path)
+        alias = ALIASES.get(entry.path)
         path = alias.target if alias else entry.path
-        kind = self.schema.kind(path)
+        kind = kind_of(path)
         if kind is None:
             self.unknown(entry)
             return
         try:
             value = kind.parse(alias.convert(entry.value) if alias and alias.convert else entry.value)
         except ValueError as error:
-            self.wrong(entry, self.schema.keys.get(path), error)
+            self.wrong(entry, KEYS.get(path), error)
             return
-        rank = list(self.schema.aliases).index(entry.path) if alias else _OWN_SPELLING
+        rank = list(ALIASES).index(entry.path) if alias else _OWN_SPELLING
         origin = f"{self.name} line {entry.line}" if entry.line else self.name
         self.keep(path, _Setting(value, origin, entry.written, rank))
 
@@ -255,45 +244,39 @@ class _Source:
             if winner.value != loser.value:
                 self.notices.append(f"{self.name}: '{winner.written}' overrides '{loser.written}'")
 
-    def unknown(self, entry: _Entry) -> None:
-        """Refuse an entry that is not a setting."""
-        below = self.schema.below(entry.path)
+    def unknown(self, entry: _GivenValue) -> None:
+        """Refuse an entry that is not a setting, and suggest the closest one."""
+        below = next((known for known in PATHS if known.startswith(f"{entry.path}.")), None)
         if below:
             self.refuse(f"{entry.name()} is a section, not a value", f"set the keys below it, as in '{below}'")
-        else:
-            self.strangers.append(entry.path)
-            self.refuse(f"unknown key {entry.name()}", self.suggestion(entry.path))
+            return
+        self.strangers.append(entry.path)
+        near = close_matches(entry.path, PATHS) if len(self.problems) < MAX_SHOWN else ""
+        self.refuse(f"unknown key {entry.name()}", f"did you mean '{self.spell(near)}'?" if near else REFERENCE)
 
-    def suggestion(self, path: str) -> str:
-        """Return the remedy for an unknown key: the closest known one."""
-        if len(self.problems) >= MAX_SHOWN:
-            return REFERENCE
-        near = close_matches(path, self.schema.paths())
-        return f"did you mean '{self.spell(near)}'?" if near else REFERENCE
-
-    def wrong(self, entry: _Entry, key: Key | None, error: ValueError) -> None:
+    def wrong(self, entry: _GivenValue, key: Key | None, error: ValueError) -> None:
         """Refuse a value that its key cannot have."""
         value = "something else" if key and key.secret else describe(entry.value)
-        example = f"give a value such as the default, {key.type.show(key.default)}" if key else "give plain data"
+        example = f"give a value such as the default, {key.kind.show(key.default)}" if key else "give plain data"
         self.refuse(f"{entry.name()} is {value}, {error}", example)
 
 
 def _load(
-    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: SettingsSchema
+    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str]
 ) -> tuple[Config, list[_Problem]]:
     """Return the configuration that all valid settings make, and the problems with the others."""
     problems: list[_Problem] = []
     notices: list[str] = []
     merged: dict[str, _Setting] = {}
-    for source in _sources(files, settings, environ, schema):
+    for source in _sources(files, settings, environ):
         problems += source.problems
         notices += source.notices
         for path, setting in source.settings.items():
             _put(merged, path, setting)
-    values = {path: key.default for path, key in schema.keys.items()}
+    values = {path: key.default for path, key in KEYS.items()}
     values.update({path: setting.value for path, setting in merged.items()})
     sources = {path: setting.origin for path, setting in merged.items()}
-    for rule in schema.implications:
+    for rule in IMPLICATIONS:
         if rule.path in merged and rule.holds(values[rule.path]):
             implied = {path: value for path, value in rule.implied.items() if path not in merged}
             values.update(implied)
@@ -302,41 +285,35 @@ def _load(
 
 
 def _sources(
-    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str], schema: SettingsSchema
-) -> Iterator[_Source]:
+    files: Sequence[str | Path], settings: Mapping[str, object], environ: Mapping[str, str]
+) -> Iterator[_SettingsSource]:
     """Read each source, lowest precedence first."""
-    for path in files:
-        yield _read_file(Path(path), schema)
+    yield from (_read_file(Path(path)) for path in files)
     if environ.get("STEPSCOPE_DIR"):
-        source = _Source("STEPSCOPE_DIR", schema)
-        source.read({"store.dir": environ["STEPSCOPE_DIR"]}, {})
-        yield source
-    yield from _variables(environ, schema)
-    yield _keywords(settings, schema)
+        yield _SettingsSource("STEPSCOPE_DIR").read({"store.dir": environ["STEPSCOPE_DIR"]})
+    yield from (_read_variable(name, environ[name]) for name in sorted(ours(environ)))
+    yield _keywords(settings)
 
 
-def _keywords(settings: Mapping[str, object], schema: SettingsSchema) -> _Source:
-    source = _Source("the settings", schema)
-    source.read({key.replace(BETWEEN, ".") if type(key) is str else key: settings[key] for key in settings}, {})
-    return source
+def _keywords(settings: Mapping[str, object]) -> _SettingsSource:
+    tree = {key.replace(BETWEEN, ".") if type(key) is str else key: settings[key] for key in settings}
+    return _SettingsSource("the settings").read(tree)
 
 
 def unknown_settings(settings: Mapping[str, object]) -> list[str]:
     """Return the paths of keyword settings that name nothing which can be set."""
-    return _keywords(settings, default_schema()).strangers
+    return _keywords(settings).strangers
 
 
-def _variables(environ: Mapping[str, str], schema: SettingsSchema) -> Iterator[_Source]:
-    """Read each variable that names a setting; one that names none gets a notice."""
-    for name in sorted(ours(environ)):
-        source = _Source(name, schema, spell=variable_of)
-        if BETWEEN in name:
-            source.read({path_of(name): _value(environ[name])}, {})
-        else:
-            near = close_matches(name, [*PLAIN, *map(variable_of, schema.paths())])
-            remedy = f"did you mean {near}?" if near else f"settings are {variable_of('<section>.<key>')}; {REFERENCE}"
-            source.notices.append(f"the environment variable {name[:80]} sets nothing; {remedy}")
-        yield source
+def _read_variable(name: str, text: str) -> _SettingsSource:
+    """Read a variable; one that names no setting gets a notice."""
+    source = _SettingsSource(name, spell=variable_of)
+    if BETWEEN in name:
+        return source.read({path_of(name): _value(text)})
+    near = close_matches(name, [*PLAIN, *map(variable_of, PATHS)])
+    remedy = f"did you mean {near}?" if near else f"settings are {variable_of('<section>.<key>')}; {REFERENCE}"
+    source.notices.append(f"the environment variable {name[:80]} sets nothing; {remedy}")
+    return source
 
 
 def _value(text: str) -> object:
@@ -358,10 +335,10 @@ def close_matches(word: str, known: Sequence[str]) -> str:
     return next(iter(difflib.get_close_matches(word[:80], known, n=1)), "")
 
 
-def _read_file(path: Path, schema: SettingsSchema) -> _Source:
+def _read_file(path: Path) -> _SettingsSource:
     from stepscope.core.yaml_text import read_file  # loads PyYAML
 
-    source = _Source(f"'{path}'", schema)
+    source = _SettingsSource(f"'{path}'")
     try:
         document = read_file(path)
     except UsageError as error:
@@ -369,8 +346,7 @@ def _read_file(path: Path, schema: SettingsSchema) -> _Source:
         return source
     for key, first, again in document.duplicates:
         source.refuse(f"duplicate key '{key[:80]}' (lines {first} and {again})", "keep one of them")
-    source.read(document.data, document.lines)
-    return source
+    return source.read(document.data, document.lines)
 
 
 def _error(problems: list[_Problem]) -> UsageError:

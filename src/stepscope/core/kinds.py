@@ -1,4 +1,4 @@
-"""The kinds of values that a setting can have: how each is read from YAML, JSON or Python, and shown again.
+"""Settings and the kinds of their values: how a value is read from YAML, JSON or Python, and shown again.
 
 A parser takes any object and returns plain data, or raises ValueError with a phrase that completes
 "'<key>' is <value>, ". Words are understood where a value of that kind is asked for and nowhere else:
@@ -13,7 +13,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -45,13 +45,10 @@ _BYTES = {
     unit: 1 << 10 * power for power, letter in enumerate("bkmgt") for unit in (letter, f"{letter}b", f"{letter}ib")
 }
 _BYTES |= {"": 1, "byte": 1, "bytes": 1}
-
-
-_MEASURE = re.compile(rf"\s*({_NUMBER})\s*([A-Za-z%]+)\s*", re.ASCII)
-_MEASURES = {
-    unit: factor for unit, factor in {**_SECONDS, **_BYTES}.items() if len(unit) > 1 or unit in {"s", "h", "b"}
+_ANY_UNIT = {
+    unit: factor for unit, factor in {**_SECONDS, **_BYTES}.items() if len(unit) != 1 or unit in {"s", "h", "b"}
 }
-_MEASURES["%"] = 1 / PERCENT
+_ANY_UNIT["%"] = 1 / PERCENT
 
 
 class ValueKind(NamedTuple):
@@ -60,8 +57,39 @@ class ValueKind(NamedTuple):
     name: str
     parse: Callable[[object], object]
     """Return the value as plain data, or raise ValueError."""
+    unit: str = ""
+    """Unit of the parsed value, or "" where it has none."""
     show: Callable[[object], str] = json.dumps
     """Return the value as YAML text on one line."""
+
+    def of(self, unit: str) -> ValueKind:
+        """Return this kind for values in another unit, such as a number of steps."""
+        return self._replace(unit=unit)
+
+
+class Key(NamedTuple):
+    """One setting."""
+
+    path: str
+    kind: ValueKind
+    default: Any
+    help: str
+    """One line for people."""
+    minimum: float | None = None
+    maximum: float | None = None
+    secret: bool = False
+    """The value is never shown in messages."""
+
+    def parse(self, value: object) -> object:
+        """Return the value as plain data, or raise ValueError with the problem."""
+        parsed = self.kind.parse(value)
+        low, high = self.minimum, self.maximum
+        if isinstance(parsed, (int, float)):
+            if low is not None and parsed < low:
+                raise ValueError(f"below the least allowed, {self.kind.show(low)}")
+            if high is not None and parsed > high:
+                raise ValueError(f"above the most allowed, {self.kind.show(high)}")
+        return parsed
 
 
 def parse_switch(value: object) -> bool:
@@ -150,24 +178,7 @@ def _share(value: object, hint: str) -> tuple[float, bool]:
 
 def parse_measure(value: object) -> float:
     """Return a figure in its base unit: a number, or one with a unit, as in "200 ms", "8 GiB" or "45%"."""
-    hint = "not a number, or one with a unit such as 200 ms, 8 GiB or 45%"
-    match = _MEASURE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        return float(_number(value, hint))
-    factor = _MEASURES.get(match[2].lower())
-    if factor is None:
-        raise ValueError(hint)
-    return float(_number(match[1], hint) * factor)
-
-
-def parse_texts(value: object) -> tuple[str, ...]:
-    """Return a list of texts."""
-    return tuple(_each(value, parse_text, "not a list of texts"))
-
-
-def parse_integers(value: object) -> tuple[int, ...]:
-    """Return a list of whole numbers."""
-    return tuple(_each(value, parse_integer, "not a list of whole numbers"))
+    return float(_scaled(value, _ANY_UNIT, "not a number, or one with a unit such as 200 ms, 8 GiB or 45%"))
 
 
 def parse_plain(value: object, depth: int = 0) -> object:
@@ -185,9 +196,15 @@ def parse_plain(value: object, depth: int = 0) -> object:
     raise ValueError("not plain data (numbers, texts, lists, mappings)")
 
 
-def parse_list(value: object) -> tuple[object, ...]:
-    """Return a list of plain data."""
-    return tuple(_each(value, parse_plain, "not a list"))
+def list_of(parse: Callable[[object], T], refusal: str) -> Callable[[object], tuple[T, ...]]:
+    """Return a parser of lists, which reads each item with `parse` and refuses anything but a list with `refusal`."""
+
+    def parse_list(value: object) -> tuple[T, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(refusal)  # noqa: TRY004 - one exception type for every kind
+        return tuple(parse(item) for item in value)
+
+    return parse_list
 
 
 def show_size(value: object) -> str:
@@ -223,15 +240,19 @@ def _number(value: object, hint: str) -> int | float:
     return number
 
 
-def _quantity(value: object, units: Mapping[str, float], hint: str) -> float:
-    """Return a number times its unit, never negative."""
+def _scaled(value: object, units: Mapping[str, float], hint: str) -> float:
+    """Return a number times its unit."""
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        return _non_negative(_number(value, hint))
+        return _number(value, hint)
     factor = units.get(match[2].lower())
     if factor is None:
         raise ValueError(hint)
-    return _non_negative(_number(match[1], hint) * factor)
+    return _number(match[1], hint) * factor
+
+
+def _quantity(value: object, units: Mapping[str, float], hint: str) -> float:
+    return _non_negative(_scaled(value, units, hint))
 
 
 def _non_negative(number: float) -> float:
@@ -240,23 +261,17 @@ def _non_negative(number: float) -> float:
     return number
 
 
-def _each(value: object, parse: Callable[[object], T], hint: str) -> list[T]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(hint)  # noqa: TRY004 - one exception type for every kind
-    return [parse(item) for item in value]
-
-
 SWITCH = ValueKind("switch", parse_switch)
 INTEGER = ValueKind("integer", parse_integer)
 FLOAT = ValueKind("number", parse_float)
 TEXT = ValueKind("text", parse_text)
 PATH = ValueKind("path", parse_path)
-DURATION = ValueKind("duration", parse_duration)
-SIZE = ValueKind("size", parse_size, show_size)
-GIBIBYTES = ValueKind("size in GiB", parse_gibibytes)
-FRACTION = ValueKind("fraction", parse_fraction)
-RISE = ValueKind("growth", parse_rise)
+DURATION = ValueKind("duration", parse_duration, "seconds")
+SIZE = ValueKind("size", parse_size, "bytes", show_size)
+GIBIBYTES = ValueKind("size in GiB", parse_gibibytes, "GiB")
+FRACTION = ValueKind("fraction", parse_fraction, "fraction")
+RISE = ValueKind("growth", parse_rise, "fraction")
 MEASURE = ValueKind("number or quantity", parse_measure)
-TEXTS = ValueKind("list of texts", parse_texts)
-INTEGERS = ValueKind("list of integers", parse_integers)
-LIST = ValueKind("list", parse_list)
+TEXTS = ValueKind("list of texts", list_of(parse_text, "not a list of texts"))
+INTEGERS = ValueKind("list of integers", list_of(parse_integer, "not a list of whole numbers"))
+LIST = ValueKind("list", list_of(parse_plain, "not a list"))

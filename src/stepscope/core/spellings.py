@@ -7,13 +7,12 @@ wins over these, and of two aliases for one key the later in this table wins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.kinds import MIB, parse_integer
-from stepscope.core.schema import KeyAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 ROW_BYTES = 128
 """Ring memory, in bytes, for one row of a `buffer_size`."""
@@ -26,6 +25,17 @@ CALLBACKS: Mapping[str, str] = {
 """Class name of each callback, and the name of its group."""
 
 
+class KeyAlias(NamedTuple):
+    """Another accepted spelling of a key."""
+
+    path: str
+    target: str
+    convert: Callable[[object], object] | None = None
+    """Turn the value of this spelling into one for the target, or raise ValueError."""
+    note: str = ""
+    """The effect of the conversion, for the documentation."""
+
+
 def rows_to_bytes(value: object) -> int:
     """Return the ring size in bytes for a buffer of that many rows: a power of two from 256 KiB to 64 MiB."""
     rows = parse_integer(value)
@@ -34,8 +44,8 @@ def rows_to_bytes(value: object) -> int:
     return min(max(1 << (rows * ROW_BYTES - 1).bit_length(), MIB // 4), 64 * MIB)
 
 
-def _renamed(prefix: str, names: Mapping[str, str]) -> Iterable[KeyAlias]:
-    return (KeyAlias(f"{prefix}{name}", target) for name, target in names.items())
+def _renamed(prefix: str, names: Mapping[str, str]) -> tuple[KeyAlias, ...]:
+    return tuple(KeyAlias(f"{prefix}{name}", target) for name, target in names.items())
 
 
 def _buffer(section: str) -> Iterable[KeyAlias]:
@@ -44,29 +54,27 @@ def _buffer(section: str) -> Iterable[KeyAlias]:
     yield KeyAlias(f"{section}.flush_interval", "watcher.sync_interval", None, "fdatasync; rows are written sooner")
 
 
-MONITORING_ROOT = tuple(
-    _renamed(
-        "monitoring.",
-        {
-            "enabled": "recorder.enabled",
-            "interval": "samplers.interval",
-            "metrics": "web.metrics",
-            "visualization.tensorboard": "exporters.tensorboard.enabled",
-            "visualization.dashboard": "web.enabled",
-            "visualization.prometheus": "exporters.prometheus.enabled",
-            "visualization.grafana": "exporters.grafana.enabled",
-            "alerting.enabled": "alerting.enabled",
-            "alerting.email_notifications": "alerting.email",
-            "alerting.slack_notifications": "alerting.slack",
-            "alerting.thresholds.loss_increase": "alerting.thresholds.loss_increase",
-            "alerting.thresholds.gpu_memory": "alerting.thresholds.gpu_memory",
-            "alerting.thresholds.cpu_usage": "alerting.thresholds.cpu_usage",
-            "alerting.thresholds.training_speed": "alerting.thresholds.training_speed",
-            "analysis.trend_analysis": "watcher.analysis.trend",
-            "analysis.anomaly_detection": "watcher.analysis.anomaly",
-            "analysis.performance_regression": "watcher.analysis.regression",
-        },
-    )
+MONITORING_ROOT = _renamed(
+    "monitoring.",
+    {
+        "enabled": "recorder.enabled",
+        "interval": "samplers.interval",
+        "metrics": "web.metrics",
+        "visualization.tensorboard": "exporters.tensorboard.enabled",
+        "visualization.dashboard": "web.enabled",
+        "visualization.prometheus": "exporters.prometheus.enabled",
+        "visualization.grafana": "exporters.grafana.enabled",
+        "alerting.enabled": "alerting.enabled",
+        "alerting.email_notifications": "alerting.email",
+        "alerting.slack_notifications": "alerting.slack",
+        "alerting.thresholds.loss_increase": "alerting.thresholds.loss_increase",
+        "alerting.thresholds.gpu_memory": "alerting.thresholds.gpu_memory",
+        "alerting.thresholds.cpu_usage": "alerting.thresholds.cpu_usage",
+        "alerting.thresholds.training_speed": "alerting.thresholds.training_speed",
+        "analysis.trend_analysis": "watcher.analysis.trend",
+        "analysis.anomaly_detection": "watcher.analysis.anomaly",
+        "analysis.performance_regression": "watcher.analysis.regression",
+    },
 )
 
 FLAT_SECTIONS = (
@@ -104,23 +112,21 @@ FLAT_SECTIONS = (
     *_buffer("metrics_collection"),
 )
 
-CALLBACK_GROUPS = tuple(
-    _renamed(
-        "callbacks.resource_monitor.",
-        {
-            "gpu_monitoring": "samplers.gpu",
-            "cpu_monitoring": "samplers.cpu",
-            "io_monitoring": "samplers.io",
-            "alert_gpu_underutilization": "alerting.gpu_underutilization",
-            "alert_memory_pressure": "alerting.memory_pressure",
-            "alert_io_bottleneck": "alerting.io_bottleneck",
-            "gpu_util_threshold": "alerting.thresholds.gpu_utilization",
-            "memory_threshold": "alerting.thresholds.memory_usage",
-            "io_wait_threshold": "alerting.thresholds.io_wait",
-            "export_timeseries": "exporters.csv.enabled",
-            "timeseries_path": "exporters.csv.dir",
-        },
-    )
+CALLBACK_GROUPS = _renamed(
+    "callbacks.resource_monitor.",
+    {
+        "gpu_monitoring": "samplers.gpu",
+        "cpu_monitoring": "samplers.cpu",
+        "io_monitoring": "samplers.io",
+        "alert_gpu_underutilization": "alerting.gpu_underutilization",
+        "alert_memory_pressure": "alerting.memory_pressure",
+        "alert_io_bottleneck": "alerting.io_bottleneck",
+        "gpu_util_threshold": "alerting.thresholds.gpu_utilization",
+        "memory_threshold": "alerting.thresholds.memory_usage",
+        "io_wait_threshold": "alerting.thresholds.io_wait",
+        "export_timeseries": "exporters.csv.enabled",
+        "timeseries_path": "exporters.csv.dir",
+    },
 )
 
-ALIASES = (*MONITORING_ROOT, *FLAT_SECTIONS, *CALLBACK_GROUPS)
+ALIASES = {alias.path: alias for alias in (*MONITORING_ROOT, *FLAT_SECTIONS, *CALLBACK_GROUPS)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stepscope.core.config import REFERENCE, close_matches, unknown_settings
 from stepscope.core.environment import BETWEEN
 from stepscope.core.errors import UsageError
-from stepscope.core.settings import default_schema
+from stepscope.core.settings import PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def known_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 
 def _remedy(name: str) -> str:
-    settings = [path.replace(".", BETWEEN) for path in default_schema().paths()]
+    settings = [path.replace(".", BETWEEN) for path in PATHS]
     near = close_matches(name, [*ARGUMENTS, *ELSEWHERE, *settings])
     if near in ELSEWHERE:
         return ELSEWHERE[near]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
 from stepscope.core.boot import boot_id
-from stepscope.core.defaults import VALUES, Defaults, Settings
+from stepscope.core.defaults import VALUES, Defaults
 from stepscope.core.environment import ours
 from stepscope.core.identity import Distributed, Identity, Process, identify
 from stepscope.core.locks import holder
@@ -51,6 +51,8 @@ from stepscope.store.meta import check_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stepscope.core.config import Config
 
 DEFAULT_PROJECT = "default"
 WATCHED = ("gradients", "parameters", "layers", "modules", "memory", "flops")
@@ -100,7 +102,7 @@ def init(
     return run
 
 
-def _show(root: Path, config: Settings) -> None:
+def _show(root: Path, config: Config | Defaults) -> None:
     """Serve the page of the runs below `root`, in a separate process."""
     from stepscope.session.page import serve_beside  # most runs do not need it
 
@@ -174,7 +176,7 @@ def _open(
     return run
 
 
-def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Settings:
+def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> Config | Defaults:
     """Return the configuration; without any, do not load the configuration reader."""
     named = config_file is not None or os.environ.get("STEPSCOPE_CONFIG")
     if not settings and not named and not os.path.exists("stepscope.yaml") and not ours(os.environ):
@@ -188,12 +190,14 @@ def _configure(config_file: str | os.PathLike[str] | None, settings: dict[str, A
     return replace(config, notices=(*refused, *config.notices))
 
 
-def _wanted(config: Settings, identity: Identity) -> bool:
+def _wanted(config: Config | Defaults, identity: Identity) -> bool:
     first_only = config.get("recorder.track_rank_0_only")
     return bool(config.get("recorder.enabled")) and not (first_only and identity.rank != 0)
 
 
-def _facts(project: str, name: str | None, config: Any, identity: Identity, chosen: Settings) -> dict[str, Any]:
+def _facts(
+    project: str, name: str | None, config: Any, identity: Identity, chosen: Config | Defaults
+) -> dict[str, Any]:
     """Return the content of run.json."""
     context = describe(os.environ, argv=sys.argv, config=config)
     return {
@@ -209,7 +213,7 @@ def _facts(project: str, name: str | None, config: Any, identity: Identity, chos
     }
 
 
-def _record(folder: RunFolder, identity: Identity, attempt: int, config: Settings) -> Run:
+def _record(folder: RunFolder, identity: Identity, attempt: int, config: Config | Defaults) -> Run:
     """Create the ring and the recorder, and start the watcher."""
     settle_hot_path()
     places = find_places()
@@ -253,7 +257,7 @@ def _record(folder: RunFolder, identity: Identity, attempt: int, config: Setting
 
 
 def _make_ring(
-    folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Settings
+    folder: RunFolder, places: Places, identity: Identity, attempt: int, config: Config | Defaults
 ) -> tuple[Mapping, int]:
     """Create ring and schema file: in shared memory, or on local disk if there is no room or by choice."""
     size = config.get("recorder.ring_bytes")
@@ -333,7 +337,7 @@ def _ring_identity(folder: RunFolder, identity: Identity, attempt: int, disk: Pa
     )
 
 
-def _leave_alerting(path: Path, config: Settings) -> None:
+def _leave_alerting(path: Path, config: Config | Defaults) -> None:
     """Write the alert settings beside the ring, for the watcher: a command line would show their secrets."""
     given = {key: config.get(key) for key in config.shown() if key.startswith(("alerting.", "watcher.analysis."))}
     if not given:
@@ -346,7 +350,7 @@ def _leave_alerting(path: Path, config: Settings) -> None:
         tell(f"cannot pass the alert settings to the watcher: {error}; the default rules apply without notifications")
 
 
-def _watcher_settings(config: Settings) -> str:
+def _watcher_settings(config: Config | Defaults) -> str:
     """Return the part of the configuration that the watcher needs, as JSON."""
     sections = ("watcher.", "samplers.", "store.", "exporters.")
     chosen = {key: config.get(key) for key in VALUES if key.startswith(sections)}

@@ -17,7 +17,7 @@ from stepscope.core.remedies import ALARMS, REMEDIES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-THRESHOLDS: dict[str, float] = {one.name: one.default for one in thresholds.TABLE}
+THRESHOLDS: dict[str, float] = {name: key.default for name, key in thresholds.BY_NAME.items()}
 """The values of the default profile; ratios are 0 to 1, temperatures degrees Celsius."""
 
 KINDS: dict[str, str] = {

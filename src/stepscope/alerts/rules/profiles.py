@@ -174,7 +174,7 @@ def _thresholds(settings: Mapping[str, Any], problems: list[str]) -> dict[str, f
             problems.append(f"there is no threshold '{name}'; there are {', '.join(thresholds.BY_NAME)}")
             continue
         try:
-            found[name] = parse_float(known.key.parse(value))
+            found[name] = parse_float(known.parse(value))
         except ValueError as error:
             cause = f"it is {describe(value)}, {error}"
             problems.append(str(UsageError(f"set the threshold '{name}'", cause, f"the default is {known.default:g}")))

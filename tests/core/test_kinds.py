@@ -23,13 +23,11 @@ from stepscope.core.kinds import (
     TEXT,
     describe,
 )
-from stepscope.core.schema import SECTIONS
-from stepscope.core.settings import default_schema
-
-KEYS = list(default_schema().keys.values())
+from stepscope.core.settings import IMPLICATIONS, KEYS, SECTIONS
+from stepscope.core.spellings import ALIASES
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.path)
+@pytest.mark.parametrize("key", KEYS.values(), ids=lambda key: key.path)
 def test_every_key_is_complete(key):
     """Each key lies in a section, has one line of help, and its default is valid and already plain."""
     assert key.path.partition(".")[0] in SECTIONS
@@ -40,11 +38,10 @@ def test_every_key_is_complete(key):
 
 def test_every_alias_and_implication_leads_to_a_key():
     """No spelling leads nowhere, and none hides a key."""
-    schema = default_schema()
-    targets = [alias.target for alias in schema.aliases.values()]
-    implied = [path for rule in schema.implications for path in (rule.path, *rule.implied)]
-    assert set(targets + implied) <= set(schema.keys)
-    assert not set(schema.aliases) & set(schema.keys)
+    targets = [alias.target for alias in ALIASES.values()]
+    implied = [path for rule in IMPLICATIONS for path in (rule.path, *rule.implied)]
+    assert set(targets + implied) <= set(KEYS)
+    assert not set(ALIASES) & set(KEYS)
 
 
 @pytest.mark.parametrize(
