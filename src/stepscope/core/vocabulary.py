@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MIB = 2.0**20
 GIB = 2.0**30
@@ -38,198 +38,167 @@ class MetricAlias(NamedTuple):
     """Unit under the alias, where it differs from the canonical one."""
 
 
-GAUGE = "gauge"
-COUNTER = "counter"
-DURATION = "duration"
+GAUGE, COUNTER, DURATION = "gauge", "counter", "duration"
 
-METRICS: tuple[Metric, ...] = (
-    Metric("loss", "", GAUGE, "Training loss."),
-    Metric("accuracy", "ratio", GAUGE, "Share of correct answers, 0 to 1."),
-    Metric("learning_rate", "", GAUGE, "Learning rate of the optimizer."),
-    Metric("grad_norm", "", GAUGE, "Gradient norm before clipping."),
-    Metric("grad_norm_clipped", "", GAUGE, "Gradient norm after clipping, as the optimizer sees it."),
-    Metric("grad_norm/*", "", GAUGE, "Gradient norm of a tracked layer, before clipping."),
-    Metric("grad_norm_local", "", GAUGE, "Norm of this rank's gradient shards."),
-    Metric("grad_norm_interval", "steps", GAUGE, "Steps between two measured gradient norms."),
-    Metric("grad_zero_ratio/*", "ratio", GAUGE, "Share of a tracked layer's gradient that is exactly zero."),
-    Metric(
-        "update_ratio",
-        "ratio",
-        GAUGE,
-        "Norm of a step's weight update divided by the norm of the weights, over a sample of them.",
-    ),
-    Metric("activation_zero_ratio/*", "ratio", GAUGE, "Share of a module's output that is exactly zero."),
-    Metric("activation_saturated_ratio/*", "ratio", GAUGE, "Share of a bounded module's output at its bounds."),
-    Metric("attention_entropy/*", "nats", GAUGE, "Mean attention entropy of a module."),
-    Metric("epoch", "", GAUGE, "Epoch, including the fraction."),
-    Metric("perplexity", "", GAUGE, "exp of the loss per token."),
-    Metric(
-        "step_seconds", "seconds", DURATION, "Duration of a step, from the end of the previous step to its own end."
-    ),
-    Metric("steps_total", "steps", COUNTER, "Steps done."),
-    Metric("samples", "samples", GAUGE, "Samples in a step, as passed to step(samples=)."),
-    Metric("tokens", "tokens", GAUGE, "Tokens in a step."),
-    Metric("batch_size", "samples", GAUGE, "Samples per batch."),
-    Metric("samples_per_second", "samples/second", GAUGE, "Samples divided by the time they took."),
-    Metric("tokens_per_second", "tokens/second", GAUGE, "Tokens divided by the time they took."),
-    Metric("steps_per_second", "steps/second", GAUGE, "Steps divided by the time they took."),
-    Metric("microbatches_per_second", "batches/second", GAUGE, "Batches divided by their time, if a step has several."),
-    Metric("padding_ratio", "ratio", GAUGE, "Share of a step's tokens that are padding."),
-    Metric(
-        "mfu_ratio",
-        "ratio",
-        GAUGE,
-        "Model FLOPs utilization: FLOPs of a step divided by its time and the device's peak.",
-    ),
-    Metric("phase/data", "seconds", DURATION, "Waiting for the next batch."),
-    Metric("phase/copy", "seconds", DURATION, "Moving the batch to the device."),
-    Metric("phase/forward", "seconds", DURATION, "Forward pass."),
-    Metric("phase/backward", "seconds", DURATION, "Backward pass."),
-    Metric("phase/optimizer", "seconds", DURATION, "Optimizer step."),
-    Metric("phase/communication", "seconds", DURATION, "Waiting for other ranks."),
-    Metric("phase/checkpoint", "seconds", DURATION, "Saving a checkpoint."),
-    Metric("phase/evaluation", "seconds", DURATION, "Evaluating the model."),
-    Metric("phase/compile", "seconds", DURATION, "Compiling the model."),
-    Metric("phase/logging", "seconds", DURATION, "Logging, printing and plotting in the program."),
-    Metric("phase/gc", "seconds", DURATION, "Garbage collection of the oldest generation."),
-    Metric("phase/other", "seconds", DURATION, "The rest of the step; all phases add up to the step."),
-    Metric("data/load_seconds", "seconds", GAUGE, "Loading the items of a batch, inside a loader worker."),
-    Metric(
-        "data/transform_seconds", "seconds", GAUGE, "Transforming the items: part of loading, if it can be measured."
-    ),
-    Metric("data/collate_seconds", "seconds", GAUGE, "Collating the items into a batch, inside a loader worker."),
-    Metric(
-        "communication/reduce_seconds", "seconds", GAUGE, "Gradient reduction of a step by DDP, measured by DDP itself."
-    ),
-    Metric(
-        "communication/exposed_seconds",
-        "seconds",
-        GAUGE,
-        "Gradient reduction that does not overlap with the backward pass.",
-    ),
-    Metric("evaluation/loss", "", GAUGE, "Mean loss of one evaluation."),
-    Metric("device/copy_seconds", "seconds", GAUGE, "Copies of a step, measured on the device."),
-    Metric("device/forward_seconds", "seconds", GAUGE, "Forward passes of a step, measured on the device."),
-    Metric("device/backward_seconds", "seconds", GAUGE, "Backward passes of a step, measured on the device."),
-    Metric("device/optimizer_seconds", "seconds", GAUGE, "Optimizer updates of a step, measured on the device."),
-    Metric("memory/peak_bytes", "bytes", GAUGE, "Peak memory of the process."),
-    Metric("memory/resident_bytes", "bytes", GAUGE, "Resident memory of the training process at the end of a step."),
-    Metric("memory/used_bytes", "bytes", GAUGE, "Memory in use on the machine."),
-    Metric("memory/available_bytes", "bytes", GAUGE, "Memory still available on the machine."),
-    Metric("memory/used_ratio", "ratio", GAUGE, "Share of the machine's memory in use."),
-    Metric("process/*/memory_bytes", "bytes", GAUGE, "Resident memory of the training process of a rank."),
-    Metric("cpu/usage_ratio", "ratio", GAUGE, "CPU time in use, as a share of all CPUs."),
-    Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
-    Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
-    Metric("network/received_bytes_per_second", "bytes/second", GAUGE, "Bytes received per second."),
-    Metric("network/sent_bytes_per_second", "bytes/second", GAUGE, "Bytes sent per second."),
-    Metric("gpu/*/utilization_ratio", "ratio", GAUGE, "Share of time in which the GPU ran a kernel."),
-    Metric("gpu/*/memory_used_bytes", "bytes", GAUGE, "GPU memory in use."),
-    Metric("gpu/*/memory_total_bytes", "bytes", GAUGE, "Total GPU memory."),
-    Metric("gpu/*/memory_allocated_bytes", "bytes", GAUGE, "GPU memory allocated to tensors by the framework."),
-    Metric("gpu/*/memory_reserved_bytes", "bytes", GAUGE, "GPU memory reserved by the framework's allocator."),
-    Metric("gpu/*/memory_peak_bytes", "bytes", GAUGE, "Peak GPU memory allocated to tensors."),
-    Metric("gpu/*/memory_fragmentation_ratio", "ratio", GAUGE, "Share of the reserved memory in free, split blocks."),
-    Metric("gpu/*/memory_largest_free_bytes", "bytes", GAUGE, "Largest free block of the framework's allocator."),
-    Metric("gpu/*/temperature_celsius", "celsius", GAUGE, "GPU temperature."),
-    Metric("gpu/*/power_watts", "watts", GAUGE, "GPU power draw."),
-    Metric("gpu/*/fan_ratio", "ratio", GAUGE, "Fan speed as a share of its maximum."),
-    Metric("stepscope/rows_total", "rows", COUNTER, "Rows that the recorder wrote."),
-    Metric("stepscope/bytes_total", "bytes", COUNTER, "Bytes that the recorder wrote to its ring."),
-    Metric(
-        "stepscope/drops_total", "rows", COUNTER, "Rows lost because they were overwritten before they were drained."
-    ),
-    Metric(
-        "stepscope/refused_total",
-        "values",
-        COUNTER,
-        "Values refused because the value is not a number or the name is invalid.",
-    ),
-    Metric(
-        "stepscope/log_seconds",
-        "seconds",
-        GAUGE,
-        "Time of one log call on the training thread, mean over a sample of calls.",
-    ),
-    Metric("stepscope/drain_lag_seconds", "seconds", GAUGE, "Age of the oldest row that is not drained yet."),
-    Metric("stepscope/ring_fill_ratio", "ratio", GAUGE, "Share of the ring that is waiting to be drained."),
-    Metric("stepscope/tail_bytes", "bytes", GAUGE, "Bytes of the run that are not sealed yet."),
-    Metric("stepscope/watcher_cpu_ratio", "ratio", GAUGE, "CPU time of the watcher, as a share of one CPU."),
-    Metric("stepscope/watcher_memory_bytes", "bytes", GAUGE, "Resident memory of the watcher."),
-)
-
-ALIASES: tuple[MetricAlias, ...] = (
-    MetricAlias("lr", "learning_rate"),
-    MetricAlias("gradient_norm", "grad_norm"),
-    MetricAlias("train_loss", "loss"),
-    MetricAlias("train/loss", "loss"),
-    MetricAlias("training_loss", "loss"),
-    MetricAlias("acc", "accuracy"),
-    MetricAlias("train_accuracy", "accuracy"),
-    MetricAlias("training_epoch", "epoch"),
-    MetricAlias("training_steps_total", "steps_total"),
-    MetricAlias("batch_time", "step_seconds"),
-    MetricAlias("step_time", "step_seconds"),
-    MetricAlias("step_duration", "step_seconds"),
-    MetricAlias("training_step_duration_seconds", "step_seconds"),
-    MetricAlias("throughput", "samples_per_second"),
-    MetricAlias("samples_per_sec", "samples_per_second"),
-    MetricAlias("throughput_samples_per_sec", "samples_per_second"),
-    MetricAlias("tokens_per_sec", "tokens_per_second"),
-    MetricAlias("batches_per_second", "steps_per_second"),
-    MetricAlias("cpu_percent", "cpu/usage_ratio", 0.01, "percent"),
-    MetricAlias("cpu_usage_percent", "cpu/usage_ratio", 0.01, "percent"),
-    MetricAlias("cpu_utilization", "cpu/usage_ratio"),
-    MetricAlias("memory_percent", "memory/used_ratio", 0.01, "percent"),
-    MetricAlias("memory_usage_percent", "memory/used_ratio", 0.01, "percent"),
-    MetricAlias("memory_available_gb", "memory/available_bytes", GIB, "GiB"),
-    MetricAlias("memory_peak_mb", "memory/peak_bytes", MIB, "MiB"),
-    MetricAlias("peak_memory_mb", "memory/peak_bytes", MIB, "MiB"),
-    MetricAlias("process/memory_bytes", "process/*/memory_bytes"),
-    MetricAlias("cpu_memory_mb", "process/*/memory_bytes", MIB, "MiB"),
-    MetricAlias("disk_read_mb_s", "disk/read_bytes_per_second", MIB, "MiB/second"),
-    MetricAlias("gpu_memory_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
-    MetricAlias("gpu_memory_used_mb", "gpu/*/memory_used_bytes", MIB, "MiB"),
-    MetricAlias("memory_allocated", "gpu/*/memory_used_bytes", MIB, "MiB"),
-    MetricAlias("gpu_memory_total_mb", "gpu/*/memory_total_bytes", MIB, "MiB"),
-    MetricAlias("memory_allocated_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
-    MetricAlias("memory_allocation_mb", "gpu/*/memory_allocated_bytes", MIB, "MiB"),
-    MetricAlias("allocated_gb", "gpu/*/memory_allocated_bytes", GIB, "GiB"),
-    MetricAlias("memory_reserved", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
-    MetricAlias("memory_reserved_mb", "gpu/*/memory_reserved_bytes", MIB, "MiB"),
-    MetricAlias("reserved_gb", "gpu/*/memory_reserved_bytes", GIB, "GiB"),
-    MetricAlias("max_memory_allocated", "gpu/*/memory_peak_bytes", MIB, "MiB"),
-    MetricAlias("max_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
-    MetricAlias("peak_allocated_gb", "gpu/*/memory_peak_bytes", GIB, "GiB"),
-    MetricAlias("gpu_utilization", "gpu/*/utilization_ratio", 0.01, "percent"),
-    MetricAlias("gpu_utilization_percent", "gpu/*/utilization_ratio", 0.01, "percent"),
-    MetricAlias("gpu_temperature", "gpu/*/temperature_celsius"),
-    MetricAlias("gpu_temperature_celsius", "gpu/*/temperature_celsius"),
-    MetricAlias("gpu_power_watts", "gpu/*/power_watts"),
-    MetricAlias("gpu_power_draw_watts", "gpu/*/power_watts"),
-    MetricAlias("gpu_fan_speed_percent", "gpu/*/fan_ratio", 0.01, "percent"),
-)
-
-UNIT_PREFIXES = {"phase/": "seconds"}
 UNIT_SUFFIXES = {
     "bytes_per_second": "bytes/second",
     "samples_per_second": "samples/second",
     "tokens_per_second": "tokens/second",
     "steps_per_second": "steps/second",
-    "seconds": "seconds",
-    "bytes": "bytes",
     "bytes_total": "bytes",
-    "ratio": "ratio",
-    "percent": "percent",
-    "celsius": "celsius",
-    "watts": "watts",
-    "joules": "joules",
-    "hertz": "hertz",
+    **{unit: unit for unit in ("seconds", "bytes", "ratio", "percent", "celsius", "watts", "joules", "hertz")},
     "mb": "MiB",
     "gb": "GiB",
     "ms": "milliseconds",
 }
-"""Unit of a name that no table has, by how it ends: alone, or after `_` or `/`."""
+"""Unit of a metric by the end of its name, alone or after `_` or `/`, unless a table gives another."""
+
+
+def gauge(name: str, text: str, unit: str | None = None) -> Metric:
+    """Return a gauge with this help; without a unit it has the one that its name ends in."""
+    return Metric(name, _unit_in(name) if unit is None else unit, GAUGE, text)
+
+
+def counter(name: str, text: str, unit: str | None = None) -> Metric:
+    """Return a counter with this help; without a unit it has the one before `_total`."""
+    return Metric(name, _unit_in(name.removesuffix("_total")) if unit is None else unit, COUNTER, text)
+
+
+def duration(name: str, text: str) -> Metric:
+    """Return a part of a step's time with this help."""
+    return Metric(name, "seconds", DURATION, text)
+
+
+def _unit_in(name: str) -> str:
+    last = name.rpartition("/")[2]
+    return next((unit for end, unit in UNIT_SUFFIXES.items() if last == end or last.endswith(f"_{end}")), "")
+
+
+METRICS: tuple[Metric, ...] = (
+    gauge("loss", "Training loss."),
+    gauge("accuracy", "Share of correct answers, 0 to 1.", "ratio"),
+    gauge("learning_rate", "Learning rate of the optimizer."),
+    gauge("grad_norm", "Gradient norm before clipping."),
+    gauge("grad_norm_clipped", "Gradient norm after clipping, as the optimizer sees it."),
+    gauge("grad_norm/*", "Gradient norm of a tracked layer, before clipping."),
+    gauge("grad_norm_local", "Norm of this rank's gradient shards."),
+    gauge("grad_norm_interval", "Steps between two measured gradient norms.", "steps"),
+    gauge("grad_zero_ratio/*", "Share of a tracked layer's gradient that is exactly zero.", "ratio"),
+    gauge("update_ratio", "Norm of a step's weight update divided by the norm of the weights, over a sample of them."),
+    gauge("activation_zero_ratio/*", "Share of a module's output that is exactly zero.", "ratio"),
+    gauge("activation_saturated_ratio/*", "Share of a bounded module's output at its bounds.", "ratio"),
+    gauge("attention_entropy/*", "Mean attention entropy of a module.", "nats"),
+    gauge("epoch", "Epoch, including the fraction."),
+    gauge("perplexity", "exp of the loss per token."),
+    duration("step_seconds", "Duration of a step, from the end of the previous step to its own end."),
+    counter("steps_total", "Steps done.", "steps"),
+    gauge("samples", "Samples in a step, as passed to step(samples=).", "samples"),
+    gauge("tokens", "Tokens in a step.", "tokens"),
+    gauge("batch_size", "Samples per batch.", "samples"),
+    gauge("samples_per_second", "Samples divided by the time they took."),
+    gauge("tokens_per_second", "Tokens divided by the time they took."),
+    gauge("steps_per_second", "Steps divided by the time they took."),
+    gauge("microbatches_per_second", "Batches divided by their time, if a step has several.", "batches/second"),
+    gauge("padding_ratio", "Share of a step's tokens that are padding."),
+    gauge("mfu_ratio", "Model FLOPs utilization: FLOPs of a step divided by its time and the device's peak."),
+    duration("phase/data", "Waiting for the next batch."),
+    duration("phase/copy", "Moving the batch to the device."),
+    duration("phase/forward", "Forward pass."),
+    duration("phase/backward", "Backward pass."),
+    duration("phase/optimizer", "Optimizer step."),
+    duration("phase/communication", "Waiting for other ranks."),
+    duration("phase/checkpoint", "Saving a checkpoint."),
+    duration("phase/evaluation", "Evaluating the model."),
+    duration("phase/compile", "Compiling the model."),
+    duration("phase/logging", "Logging, printing and plotting in the program."),
+    duration("phase/gc", "Garbage collection of the oldest generation."),
+    duration("phase/other", "The rest of the step; all phases add up to the step."),
+    gauge("data/load_seconds", "Loading the items of a batch, inside a loader worker."),
+    gauge("data/transform_seconds", "Transforming the items: part of loading, if it can be measured."),
+    gauge("data/collate_seconds", "Collating the items into a batch, inside a loader worker."),
+    gauge("communication/reduce_seconds", "Gradient reduction of a step by DDP, measured by DDP itself."),
+    gauge("communication/exposed_seconds", "Gradient reduction that does not overlap with the backward pass."),
+    gauge("evaluation/loss", "Mean loss of one evaluation."),
+    gauge("device/copy_seconds", "Copies of a step, measured on the device."),
+    gauge("device/forward_seconds", "Forward passes of a step, measured on the device."),
+    gauge("device/backward_seconds", "Backward passes of a step, measured on the device."),
+    gauge("device/optimizer_seconds", "Optimizer updates of a step, measured on the device."),
+    gauge("memory/peak_bytes", "Peak memory of the process."),
+    gauge("memory/resident_bytes", "Resident memory of the training process at the end of a step."),
+    gauge("memory/used_bytes", "Memory in use on the machine."),
+    gauge("memory/available_bytes", "Memory still available on the machine."),
+    gauge("memory/used_ratio", "Share of the machine's memory in use."),
+    gauge("process/*/memory_bytes", "Resident memory of the training process of a rank."),
+    gauge("cpu/usage_ratio", "CPU time in use, as a share of all CPUs."),
+    gauge("disk/read_bytes_per_second", "Bytes read from disks per second."),
+    gauge("disk/write_bytes_per_second", "Bytes written to disks per second."),
+    gauge("network/received_bytes_per_second", "Bytes received per second."),
+    gauge("network/sent_bytes_per_second", "Bytes sent per second."),
+    gauge("gpu/*/utilization_ratio", "Share of time in which the GPU ran a kernel."),
+    gauge("gpu/*/memory_used_bytes", "GPU memory in use."),
+    gauge("gpu/*/memory_total_bytes", "Total GPU memory."),
+    gauge("gpu/*/memory_allocated_bytes", "GPU memory allocated to tensors by the framework."),
+    gauge("gpu/*/memory_reserved_bytes", "GPU memory reserved by the framework's allocator."),
+    gauge("gpu/*/memory_peak_bytes", "Peak GPU memory allocated to tensors."),
+    gauge("gpu/*/memory_fragmentation_ratio", "Share of the reserved memory in free, split blocks."),
+    gauge("gpu/*/memory_largest_free_bytes", "Largest free block of the framework's allocator."),
+    gauge("gpu/*/temperature_celsius", "GPU temperature."),
+    gauge("gpu/*/power_watts", "GPU power draw."),
+    gauge("gpu/*/fan_ratio", "Fan speed as a share of its maximum."),
+    counter("stepscope/rows_total", "Rows that the recorder wrote.", "rows"),
+    counter("stepscope/bytes_total", "Bytes that the recorder wrote to its ring."),
+    counter("stepscope/drops_total", "Rows lost because they were overwritten before they were drained.", "rows"),
+    counter(
+        "stepscope/refused_total", "Values refused because the value is not a number or the name is invalid.", "values"
+    ),
+    gauge("stepscope/log_seconds", "Time of one log call on the training thread, mean over a sample of calls."),
+    gauge("stepscope/drain_lag_seconds", "Age of the oldest row that is not drained yet."),
+    gauge("stepscope/ring_fill_ratio", "Share of the ring that is waiting to be drained."),
+    gauge("stepscope/tail_bytes", "Bytes of the run that are not sealed yet."),
+    gauge("stepscope/watcher_cpu_ratio", "CPU time of the watcher, as a share of one CPU."),
+    gauge("stepscope/watcher_memory_bytes", "Resident memory of the watcher."),
+)
+
+_FACTORS = {"": 1.0, "percent": 0.01, "MiB": MIB, "GiB": GIB, "MiB/second": MIB}
+"""Factor from each unit of an alias to the base unit."""
+
+
+def _spelled(canonical: str, *names: str, unit: str = "") -> Iterator[MetricAlias]:
+    return (MetricAlias(name, canonical, _FACTORS[unit], unit) for name in names)
+
+
+ALIASES: tuple[MetricAlias, ...] = (
+    *_spelled("learning_rate", "lr"),
+    *_spelled("grad_norm", "gradient_norm"),
+    *_spelled("loss", "train_loss", "train/loss", "training_loss"),
+    *_spelled("accuracy", "acc", "train_accuracy"),
+    *_spelled("epoch", "training_epoch"),
+    *_spelled("steps_total", "training_steps_total"),
+    *_spelled("step_seconds", "batch_time", "step_time", "step_duration", "training_step_duration_seconds"),
+    *_spelled("samples_per_second", "throughput", "samples_per_sec", "throughput_samples_per_sec"),
+    *_spelled("tokens_per_second", "tokens_per_sec"),
+    *_spelled("steps_per_second", "batches_per_second"),
+    *_spelled("cpu/usage_ratio", "cpu_percent", "cpu_usage_percent", unit="percent"),
+    *_spelled("cpu/usage_ratio", "cpu_utilization"),
+    *_spelled("memory/used_ratio", "memory_percent", "memory_usage_percent", unit="percent"),
+    *_spelled("memory/available_bytes", "memory_available_gb", unit="GiB"),
+    *_spelled("memory/peak_bytes", "memory_peak_mb", "peak_memory_mb", unit="MiB"),
+    *_spelled("process/*/memory_bytes", "process/memory_bytes"),
+    *_spelled("process/*/memory_bytes", "cpu_memory_mb", unit="MiB"),
+    *_spelled("disk/read_bytes_per_second", "disk_read_mb_s", unit="MiB/second"),
+    *_spelled("gpu/*/memory_used_bytes", "gpu_memory_mb", "gpu_memory_used_mb", "memory_allocated", unit="MiB"),
+    *_spelled("gpu/*/memory_total_bytes", "gpu_memory_total_mb", unit="MiB"),
+    *_spelled("gpu/*/memory_allocated_bytes", "memory_allocated_mb", "memory_allocation_mb", unit="MiB"),
+    *_spelled("gpu/*/memory_allocated_bytes", "allocated_gb", unit="GiB"),
+    *_spelled("gpu/*/memory_reserved_bytes", "memory_reserved", "memory_reserved_mb", unit="MiB"),
+    *_spelled("gpu/*/memory_reserved_bytes", "reserved_gb", unit="GiB"),
+    *_spelled("gpu/*/memory_peak_bytes", "max_memory_allocated", unit="MiB"),
+    *_spelled("gpu/*/memory_peak_bytes", "max_allocated_gb", "peak_allocated_gb", unit="GiB"),
+    *_spelled("gpu/*/utilization_ratio", "gpu_utilization", "gpu_utilization_percent", unit="percent"),
+    *_spelled("gpu/*/temperature_celsius", "gpu_temperature", "gpu_temperature_celsius"),
+    *_spelled("gpu/*/power_watts", "gpu_power_watts", "gpu_power_draw_watts"),
+    *_spelled("gpu/*/fan_ratio", "gpu_fan_speed_percent", unit="percent"),
+)
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 aliases = {alias.name: alias for alias in ALIASES}
@@ -323,14 +292,7 @@ def spellings(name: str, instance: int | str = 0) -> list[tuple[str, float]]:
 
 def unit_of(name: str) -> str:
     """Return the unit in which values of that name are recorded: by table, then by prefix and suffix; else empty."""
-    alias = aliases.get(name)
-    if alias is not None and alias.unit:
-        return alias.unit
     metric = metric_of(name)
     if metric is not None:
         return metric.unit
-    for prefix, unit in UNIT_PREFIXES.items():
-        if name.startswith(prefix):
-            return unit
-    last = name.rpartition("/")[2]
-    return next((unit for end, unit in UNIT_SUFFIXES.items() if last == end or last.endswith(f"_{end}")), "")
+    return "seconds" if name.startswith("phase/") else _unit_in(name)

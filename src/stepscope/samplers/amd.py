@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text
 from stepscope.samplers.nvidia_metrics import METRICS as GPU_METRICS
 from stepscope.samplers.sampler import Sampler
-
-if TYPE_CHECKING:
-    from stepscope.core.vocabulary import Metric
 
 AMD = "0x1002"
 LOST = "its files in /sys are gone"
@@ -37,7 +34,7 @@ TOLD = (
     "gpu/sum_power_watts",
     "gpu/max_temperature_celsius",
 )
-METRICS: tuple[Metric, ...] = tuple(metric for metric in GPU_METRICS if metric.name in TOLD)
+METRICS = tuple(metric for metric in GPU_METRICS if metric.name in TOLD)
 EACH = {name.removeprefix("gpu/*/") for name in TOLD if name.startswith("gpu/*/")}
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
+from stepscope.core.vocabulary import counter, gauge
 from stepscope.samplers.kernel import KernelFile, find_number, find_text, number, pairs, read_small, value_of
 from stepscope.samplers.sampler import Sampler
 
@@ -300,15 +300,15 @@ def _count_or_none(path: str) -> int | None:
         return None
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("cgroup/memory_limit_bytes", "bytes", GAUGE, "Memory limit of the cgroup."),
-    Metric("cgroup/memory_current_bytes", "bytes", GAUGE, "Memory of the cgroup, including page cache."),
-    Metric("cgroup/memory_used_bytes", "bytes", GAUGE, "Memory of the cgroup, without inactive page cache."),
-    Metric("cgroup/cpu_limit", "processors", GAUGE, "CPU limit of the cgroup."),
-    Metric("cgroup/cpu_ratio", "ratio", GAUGE, "CPU time of the cgroup, as a share of one CPU."),
-    Metric("cgroup/throttled_ratio", "ratio", GAUGE, "Share of scheduling periods in which the CPU quota ran out."),
-    Metric("cgroup/throttled_seconds_total", "seconds", COUNTER, "Time that threads were throttled."),
-    Metric("cgroup/oom_kills_total", "processes", COUNTER, "Processes of the cgroup killed because memory ran out."),
+METRICS = (
+    gauge("cgroup/memory_limit_bytes", "Memory limit of the cgroup."),
+    gauge("cgroup/memory_current_bytes", "Memory of the cgroup, including page cache."),
+    gauge("cgroup/memory_used_bytes", "Memory of the cgroup, without inactive page cache."),
+    gauge("cgroup/cpu_limit", "CPU limit of the cgroup.", "processors"),
+    gauge("cgroup/cpu_ratio", "CPU time of the cgroup, as a share of one CPU."),
+    gauge("cgroup/throttled_ratio", "Share of scheduling periods in which the CPU quota ran out."),
+    counter("cgroup/throttled_seconds_total", "Time that threads were throttled."),
+    counter("cgroup/oom_kills_total", "Processes of the cgroup killed because memory ran out.", "processes"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.core.vocabulary import gauge
 from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, entries, find_number, number
 from stepscope.samplers.sampler import Sampler
@@ -15,22 +15,19 @@ FREQUENCIES = 16
 FREQUENCY_EVERY = 5_000_000_000
 """ns."""
 
-METRICS: tuple[Metric, ...] = (
-    Metric(
-        "cpu/usage_ratio",
-        "ratio",
-        GAUGE,
-        "CPU time in use, as a share of the cgroup's quota if there is one, otherwise of all CPUs.",
+METRICS = (
+    gauge(
+        "cpu/usage_ratio", "CPU time in use, as a share of the cgroup's quota if there is one, otherwise of all CPUs."
     ),
-    Metric("cpu/machine_usage_ratio", "ratio", GAUGE, "CPU time in use, as a share of all CPUs of the machine."),
-    Metric("cpu/*/usage_ratio", "ratio", GAUGE, "Share of time in which this CPU was in use."),
-    Metric("cpu/iowait_ratio", "ratio", GAUGE, "Share of the machine's CPU time spent waiting for disks."),
-    Metric("cpu/steal_ratio", "ratio", GAUGE, "Share of the machine's CPU time taken by other virtual machines."),
-    Metric("cpu/count", "processors", GAUGE, "CPUs of the machine that are online."),
-    Metric("cpu/load_1m", "", GAUGE, "Tasks that run or wait for a CPU or disk, mean over 1 minute."),
-    Metric("cpu/load_5m", "", GAUGE, "Tasks that run or wait for a CPU or disk, mean over 5 minutes."),
-    Metric("cpu/load_15m", "", GAUGE, "Tasks that run or wait for a CPU or disk, mean over 15 minutes."),
-    Metric("cpu/frequency_hertz", "hertz", GAUGE, "CPU clock, mean over up to 16 CPUs."),
+    gauge("cpu/machine_usage_ratio", "CPU time in use, as a share of all CPUs of the machine."),
+    gauge("cpu/*/usage_ratio", "Share of time in which this CPU was in use."),
+    gauge("cpu/iowait_ratio", "Share of the machine's CPU time spent waiting for disks."),
+    gauge("cpu/steal_ratio", "Share of the machine's CPU time taken by other virtual machines."),
+    gauge("cpu/count", "CPUs of the machine that are online.", "processors"),
+    gauge("cpu/load_1m", "Tasks that run or wait for a CPU or disk, mean over 1 minute."),
+    gauge("cpu/load_5m", "Tasks that run or wait for a CPU or disk, mean over 5 minutes."),
+    gauge("cpu/load_15m", "Tasks that run or wait for a CPU or disk, mean over 15 minutes."),
+    gauge("cpu/frequency_hertz", "CPU clock, mean over up to 16 CPUs."),
 )
 
 

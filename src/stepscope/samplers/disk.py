@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.core.vocabulary import gauge
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_text, number
 from stepscope.samplers.sampler import Sampler
 
@@ -14,18 +14,16 @@ SECTOR = 512
 NOT_DISKS = ("loop", "ram", "zram", "sr", "fd")
 """Name prefixes of devices in memory, in a file on another disk, or for removable media."""
 
-METRICS: tuple[Metric, ...] = (
-    Metric("disk/read_bytes_per_second", "bytes/second", GAUGE, "Bytes read from disks per second."),
-    Metric("disk/write_bytes_per_second", "bytes/second", GAUGE, "Bytes written to disks per second."),
-    Metric("disk/reads_per_second", "requests/second", GAUGE, "Read requests to disks per second."),
-    Metric("disk/writes_per_second", "requests/second", GAUGE, "Write requests to disks per second."),
-    Metric(
-        "disk/read_request_bytes", "bytes", GAUGE, "Mean size of a read request; small requests mean random access."
-    ),
-    Metric("disk/read_wait_seconds", "seconds", GAUGE, "Mean latency of a read request."),
-    Metric("disk/busy_ratio", "ratio", GAUGE, "Share of time in which the busiest disk had a request in flight."),
-    Metric("disk/free_bytes", "bytes", GAUGE, "Free space on the run's file system."),
-    Metric("disk/used_ratio", "ratio", GAUGE, "Share of the run's file system in use."),
+METRICS = (
+    gauge("disk/read_bytes_per_second", "Bytes read from disks per second."),
+    gauge("disk/write_bytes_per_second", "Bytes written to disks per second."),
+    gauge("disk/reads_per_second", "Read requests to disks per second.", "requests/second"),
+    gauge("disk/writes_per_second", "Write requests to disks per second.", "requests/second"),
+    gauge("disk/read_request_bytes", "Mean size of a read request; small requests mean random access."),
+    gauge("disk/read_wait_seconds", "Mean latency of a read request."),
+    gauge("disk/busy_ratio", "Share of time in which the busiest disk had a request in flight."),
+    gauge("disk/free_bytes", "Free space on the run's file system."),
+    gauge("disk/used_ratio", "Share of the run's file system in use."),
 )
 
 

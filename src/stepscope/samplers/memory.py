@@ -4,32 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.core.vocabulary import gauge
 from stepscope.samplers.cgroup import Cgroup
 from stepscope.samplers.kernel import KernelFile, value_of
 from stepscope.samplers.sampler import Sampler
 
-METRICS: tuple[Metric, ...] = (
-    Metric("memory/total_bytes", "bytes", GAUGE, "Total memory of the machine."),
-    Metric("memory/used_bytes", "bytes", GAUGE, "Memory in use on the machine."),
-    Metric("memory/available_bytes", "bytes", GAUGE, "Memory still available on the machine."),
-    Metric("memory/shared_bytes", "bytes", GAUGE, "Memory in shared segments and tmpfs such as /dev/shm."),
-    Metric(
-        "memory/used_ratio",
-        "ratio",
-        GAUGE,
-        "Memory in use, as a share of the cgroup's limit if there is one, otherwise of all memory.",
+METRICS = (
+    gauge("memory/total_bytes", "Total memory of the machine."),
+    gauge("memory/used_bytes", "Memory in use on the machine."),
+    gauge("memory/available_bytes", "Memory still available on the machine."),
+    gauge("memory/shared_bytes", "Memory in shared segments and tmpfs such as /dev/shm."),
+    gauge(
+        "memory/used_ratio", "Memory in use, as a share of the cgroup's limit if there is one, otherwise of all memory."
     ),
-    Metric("memory/machine_used_ratio", "ratio", GAUGE, "Share of the machine's memory in use."),
-    Metric(
+    gauge("memory/machine_used_ratio", "Share of the machine's memory in use."),
+    gauge(
         "memory/headroom_bytes",
-        "bytes",
-        GAUGE,
         "Memory left before the kernel kills a process: up to the limit of the cgroup or of the machine.",
     ),
-    Metric("swap/total_bytes", "bytes", GAUGE, "Total swap space."),
-    Metric("swap/used_bytes", "bytes", GAUGE, "Swap space in use."),
-    Metric("swap/used_ratio", "ratio", GAUGE, "Share of the machine's swap space in use."),
+    gauge("swap/total_bytes", "Total swap space."),
+    gauge("swap/used_bytes", "Swap space in use."),
+    gauge("swap/used_ratio", "Share of the machine's swap space in use."),
 )
 
 

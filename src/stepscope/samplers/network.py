@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
+from stepscope.core.vocabulary import counter, gauge
 from stepscope.samplers.kernel import Growth, KernelFile, entries, find_number, number
 from stepscope.samplers.sampler import Sampler
 
@@ -17,30 +17,17 @@ WORD = 4
 """Bytes. The unit of InfiniBand's data counters."""
 ETHERNET = re.compile(r"eth\d+")
 
-METRICS: tuple[Metric, ...] = (
-    Metric("network/received_bytes_per_second", "bytes/second", GAUGE, "Bytes received per second."),
-    Metric("network/sent_bytes_per_second", "bytes/second", GAUGE, "Bytes sent per second."),
-    Metric("network/errors_per_second", "packets/second", GAUGE, "Packets with receive or send errors per second."),
-    Metric(
-        "network/drops_per_second", "packets/second", GAUGE, "Packets dropped per second because buffers were full."
-    ),
-    Metric(
-        "network/infiniband_received_bytes_per_second",
-        "bytes/second",
-        GAUGE,
-        "Bytes received by InfiniBand or RoCE adapters per second.",
-    ),
-    Metric(
-        "network/infiniband_sent_bytes_per_second",
-        "bytes/second",
-        GAUGE,
-        "Bytes sent by InfiniBand or RoCE adapters per second.",
-    ),
-    Metric(
+METRICS = (
+    gauge("network/received_bytes_per_second", "Bytes received per second."),
+    gauge("network/sent_bytes_per_second", "Bytes sent per second."),
+    gauge("network/errors_per_second", "Packets with receive or send errors per second.", "packets/second"),
+    gauge("network/drops_per_second", "Packets dropped per second because buffers were full.", "packets/second"),
+    gauge("network/infiniband_received_bytes_per_second", "Bytes received by InfiniBand or RoCE adapters per second."),
+    gauge("network/infiniband_sent_bytes_per_second", "Bytes sent by InfiniBand or RoCE adapters per second."),
+    counter(
         "network/infiniband_errors_total",
-        "errors",
-        COUNTER,
         "Symbol and receive errors, discards and lost links of InfiniBand adapters.",
+        "errors",
     ),
 )
 

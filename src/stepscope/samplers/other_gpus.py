@@ -6,15 +6,13 @@ import re
 import sys
 from pathlib import Path
 
-from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.core.vocabulary import gauge
 from stepscope.samplers.kernel import entries, find_number, find_text
 from stepscope.samplers.sampler import Sampler
 
 INTEL = "0x8086"
 
-METRICS: tuple[Metric, ...] = (
-    Metric("gpu/intel/*/clock_hertz", "hertz", GAUGE, "Clock of an Intel GPU, by card number."),
-)
+METRICS = (gauge("gpu/intel/*/clock_hertz", "Clock of an Intel GPU, by card number."),)
 
 
 class OtherGpuSampler(Sampler):

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.core.vocabulary import COUNTER, GAUGE, Metric
+from stepscope.core.vocabulary import counter, gauge
 from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text, number
 from stepscope.samplers.sampler import Sampler
 
@@ -20,14 +20,14 @@ PART = re.compile(r"core \d+|tccd\d+")
 """Labels of parts of a processor: reading one wakes it up, and the package sensor covers it."""
 KELVIN = 273
 
-METRICS: tuple[Metric, ...] = (
-    Metric("power/cpu_watts", "watts", GAUGE, "Power draw of all CPU packages."),
-    Metric("power/cpu_joules_total", "joules", COUNTER, "Energy used by the CPUs since the watcher started."),
-    Metric("power/dram_watts", "watts", GAUGE, "Power draw of the memory modules, if measured separately."),
-    Metric("power/machine_watts", "watts", GAUGE, "Power draw of the whole machine, if it has a sensor."),
-    Metric("power/*/watts", "watts", GAUGE, "Power at one sensor of the machine, by chip and label."),
-    Metric("temperature/cpu_celsius", "celsius", GAUGE, "Temperature of the hottest CPU."),
-    Metric("temperature/*/celsius", "celsius", GAUGE, "Temperature at one sensor of the machine, by chip and label."),
+METRICS = (
+    gauge("power/cpu_watts", "Power draw of all CPU packages."),
+    counter("power/cpu_joules_total", "Energy used by the CPUs since the watcher started."),
+    gauge("power/dram_watts", "Power draw of the memory modules, if measured separately."),
+    gauge("power/machine_watts", "Power draw of the whole machine, if it has a sensor."),
+    gauge("power/*/watts", "Power at one sensor of the machine, by chip and label."),
+    gauge("temperature/cpu_celsius", "Temperature of the hottest CPU."),
+    gauge("temperature/*/celsius", "Temperature at one sensor of the machine, by chip and label."),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.core.vocabulary import gauge
 from stepscope.samplers.kernel import Growth, KernelFile, number
 from stepscope.samplers.sampler import Sampler
 
@@ -13,21 +13,16 @@ KINDS = {"cpu": ("some",), "memory": ("some", "full"), "io": ("some", "full")}
 WHO = {"some": "at least one task", "full": "every task"}
 WHAT = {"cpu": "a CPU", "memory": "memory", "io": "a disk"}
 
-METRICS: tuple[Metric, ...] = tuple(
+METRICS = tuple(
     metric
     for source, kinds in KINDS.items()
     for kind in kinds
     for metric in (
-        Metric(
-            f"pressure/{source}_{kind}_ratio",
-            "ratio",
-            GAUGE,
-            f"Share of the last 10 s in which {WHO[kind]} waited for {WHAT[source]}.",
+        gauge(
+            f"pressure/{source}_{kind}_ratio", f"Share of the last 10 s in which {WHO[kind]} waited for {WHAT[source]}."
         ),
-        Metric(
+        gauge(
             f"pressure/{source}_{kind}_stalled_ratio",
-            "ratio",
-            GAUGE,
             f"Seconds per second, since the last sample, in which {WHO[kind]} waited for {WHAT[source]}.",
         ),
     )

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.vocabulary import GAUGE, Metric
+from stepscope.core.vocabulary import gauge
 from stepscope.samplers.family import Family, Member
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE, Look, ProcessFiles
@@ -27,57 +27,34 @@ PSS_LIMIT = 2 << 30
 HIDDEN = {"stat": "*", "io": "read_bytes_per_second", "smaps_rollup": "pss_bytes", "fd": "open_files"}
 """The value that is missing if a file may not be read."""
 
-METRICS: tuple[Metric, ...] = (
-    Metric("process/*/cpu_ratio", "ratio", GAUGE, "CPU time of the rank's process, as a share of one CPU."),
-    Metric("process/*/memory_bytes", "bytes", GAUGE, "Resident memory of the rank's process."),
-    Metric(
+METRICS = (
+    gauge("process/*/cpu_ratio", "CPU time of the rank's process, as a share of one CPU."),
+    gauge("process/*/memory_bytes", "Resident memory of the rank's process."),
+    gauge(
         "process/*/pss_bytes",
-        "bytes",
-        GAUGE,
         "Memory of the rank's process, with shared pages divided among their users; once a minute, below 2 GiB.",
     ),
-    Metric("process/*/threads", "threads", GAUGE, "Threads of the rank's process."),
-    Metric("process/*/open_files", "files", GAUGE, "Open files, sockets and pipes of the rank's process."),
-    Metric(
-        "process/*/read_bytes_per_second",
-        "bytes/second",
-        GAUGE,
-        "Bytes per second that the rank's process read from disks.",
-    ),
-    Metric(
-        "process/*/write_bytes_per_second",
-        "bytes/second",
-        GAUGE,
-        "Bytes per second that the rank's process wrote to disks.",
-    ),
-    Metric("process/*/children", "processes", GAUGE, "Running child processes of the rank's process."),
-    Metric("process/*/workers", "processes", GAUGE, "Data loader workers and other multiprocessing processes."),
-    Metric(
-        "process/*/tree_cpu_ratio",
-        "ratio",
-        GAUGE,
-        "CPU time of the rank and all its child processes, as a share of one CPU.",
-    ),
-    Metric(
+    gauge("process/*/threads", "Threads of the rank's process.", "threads"),
+    gauge("process/*/open_files", "Open files, sockets and pipes of the rank's process.", "files"),
+    gauge("process/*/read_bytes_per_second", "Bytes per second that the rank's process read from disks."),
+    gauge("process/*/write_bytes_per_second", "Bytes per second that the rank's process wrote to disks."),
+    gauge("process/*/children", "Running child processes of the rank's process.", "processes"),
+    gauge("process/*/workers", "Data loader workers and other multiprocessing processes.", "processes"),
+    gauge("process/*/tree_cpu_ratio", "CPU time of the rank and all its child processes, as a share of one CPU."),
+    gauge(
         "process/*/tree_memory_bytes",
-        "bytes",
-        GAUGE,
         "Resident memory of the rank and all its child processes; shared pages count once per process.",
     ),
-    Metric(
+    gauge(
         "process/*/tree_read_bytes_per_second",
-        "bytes/second",
-        GAUGE,
         "Bytes per second that the rank and all its child processes read from disks.",
     ),
-    Metric(
+    gauge(
         "process/*/tree_requested_bytes_per_second",
-        "bytes/second",
-        GAUGE,
         "Bytes per second that the rank and all its child processes read, from disks, page cache, pipes and sockets.",
     ),
-    Metric("process/*/worker/*/cpu_ratio", "ratio", GAUGE, "CPU time of a worker, as a share of one CPU."),
-    Metric("process/*/worker/*/memory_bytes", "bytes", GAUGE, "Resident memory of a worker."),
+    gauge("process/*/worker/*/cpu_ratio", "CPU time of a worker, as a share of one CPU."),
+    gauge("process/*/worker/*/memory_bytes", "Resident memory of a worker."),
 )
 
 
