@@ -57,8 +57,8 @@ def test_lost_gpu(tmp_path):
     sampler.sample(0)
     shutil.rmtree(tmp_path / "sys/devices/pci0000:00/0000:03:00.0")
     for card in sampler._cards:  # as the kernel does: a read through an open file fails once the device is gone
-        for reading in card.readings.values():
-            reading.file.close()
+        for file, _ in card.readings.values():
+            file.close()
     values = sampler.sample(1)
     assert "gpu/0/power_watts" not in values
     assert values["gpu/1/power_watts"] == pytest.approx(213.0)

@@ -5,62 +5,40 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from stepscope.samplers.kernel import KernelFile, entries, find_number, find_text
+from stepscope.samplers.nvidia_metrics import AGGREGATES, aggregated
 from stepscope.samplers.nvidia_metrics import METRICS as GPU_METRICS
 from stepscope.samplers.sampler import Sampler
 
 AMD = "0x1002"
 LOST = "its files in /sys are gone"
 LOST_REMEDY = "the kernel log (dmesg | grep amdgpu) says why; the machine needs a reset of the GPU or a restart"
-TOLD = (
-    "gpu/*/utilization_ratio",
-    "gpu/*/memory_busy_ratio",
-    "gpu/*/memory_used_bytes",
-    "gpu/*/memory_total_bytes",
-    "gpu/*/temperature_celsius",
-    "gpu/*/memory_temperature_celsius",
-    "gpu/*/power_watts",
-    "gpu/*/power_limit_watts",
-    "gpu/*/fan_ratio",
-    "gpu/*/sm_clock_hertz",
-    "gpu/*/memory_clock_hertz",
-    "gpu/count",
-    "gpu/mean_utilization_ratio",
-    "gpu/min_utilization_ratio",
-    "gpu/sum_memory_used_bytes",
-    "gpu/max_memory_used_bytes",
-    "gpu/sum_power_watts",
-    "gpu/max_temperature_celsius",
-)
-METRICS = tuple(metric for metric in GPU_METRICS if metric.name in TOLD)
-EACH = {name.removeprefix("gpu/*/") for name in TOLD if name.startswith("gpu/*/")}
+EACH = {
+    *("utilization_ratio", "memory_busy_ratio", "memory_used_bytes", "memory_total_bytes", "temperature_celsius"),
+    *("memory_temperature_celsius", "power_watts", "power_limit_watts", "fan_ratio", "sm_clock_hertz"),
+    "memory_clock_hertz",
+}
+"""The values of one GPU."""
+_NAMES = {*(f"gpu/*/{name}" for name in EACH), *(name for name, _, _ in AGGREGATES), "gpu/count"}
+METRICS = tuple(metric for metric in GPU_METRICS if metric.name in _NAMES)
 
 
-class Reading(NamedTuple):
-    """A driver file, and the factor from its unit to ours."""
-
-    file: KernelFile
-    scale: float
-
-
-class Card:
+class AmdCard:
     """One GPU: its files by metric."""
 
     def __init__(self, index: int, folder: str) -> None:
         """Find the files of the device in `folder`; `index` is its number among GPUs."""
         self.index, self.folder = index, folder
         self.lost = False
+        # The files of the driver, with the factor from their unit to ours.
         self.readings = {
-            name: Reading(KernelFile(path), scale)
-            for name, (path, scale) in _files(folder).items()
-            if os.path.exists(path)
+            name: (KernelFile(path), scale) for name, (path, scale) in _files(folder).items() if os.path.exists(path)
         }
 
     def sample(self) -> dict[str, float]:
         """Return the driver's current values, without the GPU's prefix; a sleeping card has few."""
-        found = {name: (reading.file.find_number(), reading.scale) for name, reading in self.readings.items()}
+        found = {name: (file.find_number(), scale) for name, (file, scale) in self.readings.items()}
         return {name: value * scale for name, (value, scale) in found.items() if value is not None}
 
     def gone(self) -> bool:
@@ -106,7 +84,7 @@ def _labels(monitor: str) -> dict[str, str]:
     return {find_text(f"{monitor}/{name}"): name.removesuffix("_label") for name in files}
 
 
-def find_cards(root: Path = Path("/"), first: int = 0) -> list[Card]:
+def find_cards(root: Path = Path("/"), first: int = 0) -> list[AmdCard]:
     """Return the AMD GPUs in slot order, numbered from `first`."""
     folder = f"{root}/sys/class/drm"
     found = {}
@@ -115,7 +93,7 @@ def find_cards(root: Path = Path("/"), first: int = 0) -> list[Card]:
         if re.fullmatch(r"card\d+", name) and find_text(f"{device}/vendor") == AMD:
             slot = os.path.basename(os.path.realpath(device))
             found[(slot, int(name[4:]))] = device
-    return [Card(index, found[key]) for index, key in enumerate(sorted(found), first)]
+    return [AmdCard(index, found[key]) for index, key in enumerate(sorted(found), first)]
 
 
 class AmdSampler(Sampler):
@@ -134,17 +112,20 @@ class AmdSampler(Sampler):
         """Return the values of each GPU and, if there are no GPUs of another vendor, their aggregates."""
         del now
         values: dict[str, float] = {}
-        told = []
+        answered = []
         for card in self._cards:
             found = card.sample()
             if found:
-                told.append(found)
+                answered.append(found)
                 card.lost = False
             elif not card.lost and card.gone():
                 card.lost = True
                 self._events.append({"kind": "gpu_lost", "gpu": card.index, "reason": LOST, "remedy": LOST_REMEDY})
             values |= {f"gpu/{card.index}/{name}": value for name, value in found.items()}
-        return values | together(told) if told and self._alone else values
+        if answered and self._alone:
+            values["gpu/count"] = float(len(answered))
+            values |= aggregated(lambda name: [found[name] for found in answered if name in found])
+        return values
 
     def absent(self) -> dict[str, str]:
         """Return why there is no AMD GPU, or which values each GPU lacks."""
@@ -160,21 +141,3 @@ class AmdSampler(Sampler):
         """Return the GPUs lost since the last call."""
         told, self._events = self._events, []
         return told
-
-
-def together(cards: list[dict[str, float]]) -> dict[str, float]:
-    """Return the aggregates of GPUs: mean and minimum use, total and maximum memory, total power, peak temperature."""
-    values = {"gpu/count": float(len(cards))}
-
-    def column(name: str) -> list[float]:
-        return [card[name] for card in cards if name in card]
-
-    if use := column("utilization_ratio"):
-        values["gpu/mean_utilization_ratio"], values["gpu/min_utilization_ratio"] = sum(use) / len(use), min(use)
-    if memory := column("memory_used_bytes"):
-        values["gpu/sum_memory_used_bytes"], values["gpu/max_memory_used_bytes"] = sum(memory), max(memory)
-    if power := column("power_watts"):
-        values["gpu/sum_power_watts"] = sum(power)
-    if heat := column("temperature_celsius"):
-        values["gpu/max_temperature_celsius"] = max(heat)
-    return values

@@ -92,19 +92,15 @@ def _unescaped(word: str) -> str:
 
 
 def find_hierarchy(controller: str, root: Path = Path("/"), pid: int | str = "self") -> Hierarchy | None:
-    """Return a process's groups for `controller`; None if no such controller applies to it.
-
-    Args:
-        controller: "memory", "cpu", "cpuacct" or "cpuset".
-        root: the folder that has proc and sys.
-        pid: whose groups.
-    """
+    """Return a process's groups for a controller (memory, cpu, cpuacct or cpuset); None if it does not apply to it."""
     memberships = parse_memberships(find_text(f"{root}/proc/{pid}/cgroup"))
     mounts = parse_mounts(find_text(f"{root}/proc/{pid}/mountinfo"))
     for version, name in ((1, controller), (2, "")):
         if name in memberships and name in mounts:
             groups = _groups(version, root, memberships[name], mounts[name])
-            if version == 1 or _offers(groups, controller):
+            enabled = (find_text(path).split() for path in groups.files("cgroup.controllers").values())
+            # Version 2 counts CPU time without a controller.
+            if version == 1 or controller == "cpuacct" or any(controller in words for words in enabled):
                 return groups
     return None
 
@@ -121,12 +117,6 @@ def _groups(version: int, root: Path, path: str, mount: tuple[str, str]) -> Hier
     if ".." in parts or "\0" in inside or not os.path.isdir(os.path.join(top, *parts)):
         parts = []
     return Hierarchy(version, top, tuple("/".join(parts[:depth]) for depth in range(len(parts), -1, -1)))
-
-
-def _offers(groups: Hierarchy, controller: str) -> bool:
-    """Return whether a version 2 controller is enabled anywhere above; CPU time is counted without one."""
-    paths = groups.files("cgroup.controllers").values()
-    return controller == "cpuacct" or any(controller in find_text(path).split() for path in paths)
 
 
 def count_processors(text: str) -> int:
@@ -147,9 +137,6 @@ class Cgroup:
         self._looked: int | None = None
         self._membership = ""
         self._files: dict[str, KernelFile] = {}
-        self._clear()
-
-    def _clear(self) -> None:
         self.memory_groups: Hierarchy | None = None
         self.cpu_groups: Hierarchy | None = None
         self._account: Hierarchy | None = None
@@ -166,7 +153,6 @@ class Cgroup:
         if membership != self._membership:
             self._membership = membership
             self._files.clear()
-            self._clear()
             self.memory_groups = find_hierarchy("memory", self._root, self._pid)
             self.cpu_groups = find_hierarchy("cpu", self._root, self._pid)
             self._account = find_hierarchy("cpuacct", self._root, self._pid)

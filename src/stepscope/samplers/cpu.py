@@ -112,7 +112,9 @@ class CpuSampler(Sampler):
         values["cpu/load_1m"], values["cpu/load_5m"], values["cpu/load_15m"] = parse_load(self._load.read())
         if self._clocks and (self._clock_due is None or now >= self._clock_due):
             self._clock_due = now + FREQUENCY_EVERY
-            values |= _frequency(self._clocks)
+            clocks = [clock for path in self._clocks if (clock := find_number(path))]
+            if clocks:
+                values["cpu/frequency_hertz"] = sum(clocks) * 1000.0 / len(clocks)
         return values
 
     def _against_limit(self, values: dict[str, float], now: int) -> None:
@@ -124,8 +126,7 @@ class CpuSampler(Sampler):
         self._used = (now, use.used_seconds)
         values.pop("cpu/usage_ratio", None)
         if before is not None and now > before[0] and use.used_seconds >= before[1]:
-            share = (use.used_seconds - before[1]) * 1e9 / (now - before[0]) / use.limit
-            values["cpu/usage_ratio"] = share
+            values["cpu/usage_ratio"] = (use.used_seconds - before[1]) * 1e9 / (now - before[0]) / use.limit
 
     def absent(self) -> dict[str, str]:
         """Return what this machine does not provide."""
@@ -140,8 +141,3 @@ class CpuSampler(Sampler):
 def _clocks(folder: str) -> list[str]:
     found = [f"{folder}/cpufreq/{name}/scaling_cur_freq" for name in entries(f"{folder}/cpufreq") if "policy" in name]
     return found[:: max(1, -(-len(found) // FREQUENCIES))]
-
-
-def _frequency(paths: list[str]) -> dict[str, float]:
-    clocks = [clock for path in paths if (clock := find_number(path))]
-    return {"cpu/frequency_hertz": sum(clocks) * 1000.0 / len(clocks)} if clocks else {}

@@ -24,11 +24,7 @@ FORK_SERVER = b"multiprocessing.forkserver"
 def is_worker(name: str, command: bytes, parent: bytes, rank: bytes) -> bool:
     """Return whether a process feeds the rank: a data loader worker by name, or a multiprocessing process.
 
-    Args:
-        name: its name.
-        command: its command line.
-        parent: the command line of its parent.
-        rank: the command line of the rank, which a forked process inherits.
+    The last three are command lines: its own, its parent's, and that of the rank, which a forked process inherits.
     """
     if name.startswith("pt_data_worker"):
         return True
@@ -44,7 +40,7 @@ class Member(NamedTuple):
     look: Look
 
 
-class Family:
+class Descendants:
     """The processes below one trainer, followed from birth to death.
 
     Children of the main thread, which starts the workers, are found at once; those of other threads, and grandchildren,
@@ -113,9 +109,7 @@ class Family:
     def workers(self, members: list[Member], rank: bytes) -> dict[int, Member]:
         """Return the workers among `members` by slot; a new worker takes the lowest free slot.
 
-        Args:
-            members: the processes below.
-            rank: the command line of the trainer.
+        `rank` is the command line of the trainer.
         """
         commands = {member.files.pid: member.files.command(member.look.status.name) for member in members}
         found = {}

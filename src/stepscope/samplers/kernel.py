@@ -152,12 +152,9 @@ class Growth:
         self._before: dict[str, tuple[int, tuple[int, ...]]] = {}
 
     def of(self, instance: str, totals: tuple[int, ...], now: int) -> tuple[float, ...] | None:
-        """Return the growth of each counter per second; None at first and if a counter went back.
+        """Return the growth per second of each counter of `instance`; None at first and if a counter went back.
 
-        Args:
-            instance: whose counters.
-            totals: their current values.
-            now: monotonic time in ns.
+        `totals` are their current values, `now` is monotonic time in ns.
         """
         before = self._before.get(instance)
         self._before[instance] = (now, totals)

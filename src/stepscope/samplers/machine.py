@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 
 
 def host_samplers(root: Path, disk: Path, ranks: Callable[[], Mapping[int, int]]) -> list[Sampler]:
-    """Return the host's samplers, in reading order.
+    """Return the samplers of the host, whose proc and sys are below `root`, in reading order.
 
-    Args:
-        root: the folder that has proc and sys; `/` except in tests.
-        disk: a path on the file system whose free space matters: the run's.
-        ranks: returns the pid of every rank of this node; called at each sample.
+    `disk` is a path on the run's file system; `ranks` returns the pid of every rank of this node, at each sample.
     """
     group = Cgroup(root)
     return [

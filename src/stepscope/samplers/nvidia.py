@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.samplers import nvidia_metrics as words
-from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog, Line
+from stepscope.samplers.nvidia_dialog import START_SECONDS, Dialog
 from stepscope.samplers.nvidia_link import Link
 from stepscope.samplers.nvidia_visible import Device, Place, order_matters, visible_devices
 from stepscope.samplers.sampler import Sampler
@@ -46,7 +46,7 @@ class NvidiaSampler(Sampler):
         all_devices: bool,  # noqa: FBT001 - the watcher passes its two settings in order
         pids: Callable[[], set[int]],
         deadline: float = 2.0,
-        start: Callable[[], Line] = Link,
+        start: Callable[[], Link] = Link,
         *,
         patience: float = PATIENCE,
         root: Path = Path("/"),
@@ -70,7 +70,7 @@ class NvidiaSampler(Sampler):
         self._all, self._pids, self._proc = all_devices, pids, str(root / "proc")
         self._dialog = Dialog(deadline, patience, start)
         self._present = driver_present(root, environ)
-        self._cards = _Cards()
+        self._cards = _CardStates()
         self._missing: dict[str, str] = {}
         self._events: list[dict[str, object]] = []
         self.moment: int | None = None
@@ -196,7 +196,7 @@ class NvidiaSampler(Sampler):
         return {f"{prefix}own_memory_bytes": float(mine), f"{prefix}other_memory_bytes": float(other)}
 
 
-class _Cards:
+class _CardStates:
     """The last known state of each GPU, to detect changes."""
 
     def __init__(self) -> None:
@@ -222,9 +222,12 @@ class _Cards:
             text = ", ".join(words.HARMFUL[name] for name in started)
             reasons = {"reasons": started, "meaning": text, "remedy": words.THROTTLE_REMEDY}
             found.append({"kind": "gpu_throttled", **about, **reasons})
-        grown = self._grown(index, card["values"].get("ecc_uncorrected_errors_total"))
-        if grown:
-            found.append({"kind": "ecc_uncorrected", **about, "errors": grown, "remedy": words.ECC_REMEDY})
+        total = card["values"].get("ecc_uncorrected_errors_total")
+        if total is not None:
+            grown = int(total - self._uncorrected.get(index, total))  # errors before the run are not its events
+            self._uncorrected[index] = total
+            if grown > 0:
+                found.append({"kind": "ecc_uncorrected", **about, "errors": grown, "remedy": words.ECC_REMEDY})
         return found
 
     def _started(self, index: int, values: dict[str, float], now: int) -> list[str]:
@@ -236,13 +239,6 @@ class _Cards:
                     started.append(name)
                 self._throttled[index, name] = now
         return started
-
-    def _grown(self, index: int, total: float | None) -> int:
-        if total is None:
-            return 0
-        before = self._uncorrected.get(index, total)  # errors before the run are not its events
-        self._uncorrected[index] = total
-        return int(max(0.0, total - before))
 
 
 def xid_event(index: int, number: int, uuid: str) -> dict[str, object]:
@@ -256,23 +252,14 @@ def node_values(values: dict[str, float], mine: Iterable[Place]) -> dict[str, fl
     places = tuple(mine)
     gpus = list(dict.fromkeys(gpu for gpu, _ in places))
 
-    def column(name: str) -> list[float]:
-        return [values[key] for key in (f"gpu/{gpu}/{name}" for gpu in gpus) if key in values]
-
     memory_keys = [f"gpu/{gpu}/" + ("" if mig is None else f"mig/{mig}/") + "memory_used_bytes" for gpu, mig in places]
     memory = [values[key] for key in memory_keys if key in values]
-    found: dict[str, float] = {}
-    if utilization := column("utilization_ratio"):
-        found["gpu/mean_utilization_ratio"] = sum(utilization) / len(utilization)
-        found["gpu/min_utilization_ratio"] = min(utilization)
-    if memory:
-        found |= {"gpu/sum_memory_used_bytes": sum(memory), "gpu/max_memory_used_bytes": max(memory)}
-        found["gpu/count"] = float(len(memory))
-    if power := column("power_watts"):
-        found["gpu/sum_power_watts"] = sum(power)
-    if temperature := column("temperature_celsius"):
-        found["gpu/max_temperature_celsius"] = max(temperature)
-    return found
+
+    def column(name: str) -> list[float]:
+        own = [values[key] for key in (f"gpu/{gpu}/{name}" for gpu in gpus) if key in values]
+        return memory if name == "memory_used_bytes" else own
+
+    return words.aggregated(column) | ({"gpu/count": float(len(memory))} if memory else {})
 
 
 def _collapsed(missing: dict[str, str], indices: list[int]) -> dict[str, str]:
@@ -302,7 +289,7 @@ class Gpus(NamedTuple):
 
 def describe_gpus(
     wait: float = START_SECONDS,
-    start: Callable[[], Line] = Link,
+    start: Callable[[], Link] = Link,
     root: Path = Path("/"),
     environ: Mapping[str, str] | None = None,
 ) -> Gpus:
@@ -312,8 +299,7 @@ def describe_gpus(
     absent = sampler.absent()
     reason = absent.pop("gpu", "")
     if not reason and not sampler.driver:
-        reason = (
-            f"the NVIDIA driver did not answer for {wait:.0f} s; see whether nvidia-smi answers, and dmesg for Xids"
-        )
+        remedy = "see whether nvidia-smi answers, and dmesg for Xids"
+        reason = f"the NVIDIA driver did not answer for {wait:.0f} s; {remedy}"
     sampler.close()
     return Gpus(sampler.devices, sampler.driver, reason, absent)

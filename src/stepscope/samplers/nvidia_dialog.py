@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stepscope.core.spawn import SpawnError
 from stepscope.samplers.nvidia_link import Link
@@ -20,45 +20,16 @@ MOST_STUCK = 2
 """Maximum processes stuck in the driver; with this many, another one would only get stuck too."""
 
 
-class Line(Protocol):
-    """The interface of a helper; `Link` is the real one."""
-
-    ended: bool
-
-    def send(self, request: dict[str, Any]) -> None:
-        """Send one request."""
-        ...
-
-    def receive(self, wait: float = 0.0) -> list[dict[str, Any]]:
-        """Return the answers received, waiting up to `wait` seconds for the first."""
-        ...
-
-    def abandon(self, wait: float = 0.0) -> None:
-        """Kill the helper, and wait at most `wait` seconds for its end."""
-        ...
-
-    def gone(self) -> bool:
-        """Return whether the process has ended."""
-        ...
-
-    def end(self) -> str:
-        """Return how the process ended, in words."""
-        ...
-
-
 class Dialog:
     """One request at a time to a helper that may die, hang or never start."""
 
-    def __init__(self, deadline: float, patience: float, start: Callable[[], Line] = Link) -> None:
-        """Prepare; the first exchange starts the helper.
+    def __init__(self, deadline: float, patience: float, start: Callable[[], Link] = Link) -> None:
+        """Abandon a helper after `deadline` seconds without an answer; wait `patience` seconds after each request.
 
-        Args:
-            deadline: seconds without an answer after which a helper is abandoned.
-            patience: seconds to wait for an answer right after a request.
-            start: creates a new helper.
+        The first exchange starts a helper with `start`.
         """
         self._deadline, self._patience, self._start = deadline, patience, start
-        self._line: Line | None = None
+        self._line: Link | None = None
         self._answered = self._refused = False
         self._asked: int | None = None
         self._looks = 0
@@ -66,7 +37,7 @@ class Dialog:
         self._retry = -(1 << 62)
         self._failures = 0
         self._hung: int | None = None
-        self._stuck: list[Line] = []
+        self._stuck: list[Link] = []
         self.reason = ""
         """Why there are no answers, with the remedy; empty while there are."""
         self.over = False
@@ -102,7 +73,7 @@ class Dialog:
         self._stuck = []
         self._line = self._asked = None
 
-    def _begin(self, now: int) -> Line | None:
+    def _begin(self, now: int) -> Link | None:
         if now < self._retry or len(self._stuck) >= MOST_STUCK:
             return None
         try:
@@ -116,7 +87,7 @@ class Dialog:
         self._since.clear()
         return self._line
 
-    def _ask(self, line: Line, now: int) -> None:
+    def _ask(self, line: Link, now: int) -> None:
         request = {}
         for what, seconds in RARELY.items():
             if now - self._since.get(what, -(1 << 62)) >= seconds * 1e9:
@@ -137,7 +108,7 @@ class Dialog:
             self._hung = None
         return True
 
-    def _judge(self, line: Line, now: int) -> None:
+    def _judge(self, line: Link, now: int) -> None:
         """Abandon a helper that has ended or is silent for too long."""
         if line.ended or self._refused:
             if not self.reason:
@@ -157,7 +128,7 @@ class Dialog:
         self.reason = f"the NVIDIA driver did not answer for {waited:.0f} s; {HUNG_REMEDY}"
         self._leave(line, now)
 
-    def _leave(self, line: Line, now: int) -> None:
+    def _leave(self, line: Link, now: int) -> None:
         line.abandon()
         self._stuck.append(line)
         self._later(now)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core.vocabulary import counter, gauge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 METRICS = (
     gauge("gpu/*/utilization_ratio", "Share of time in which the GPU ran a kernel."),
@@ -60,6 +63,23 @@ METRICS = (
     gauge("gpu/sum_power_watts", "Total power draw of the run's GPUs on this node."),
     gauge("gpu/max_temperature_celsius", "Temperature of the hottest of the run's GPUs on this node."),
 )
+
+AGGREGATES: tuple[tuple[str, str, Callable[[Sequence[float]], float]], ...] = (
+    ("gpu/mean_utilization_ratio", "utilization_ratio", lambda column: sum(column) / len(column)),
+    ("gpu/min_utilization_ratio", "utilization_ratio", min),
+    ("gpu/sum_memory_used_bytes", "memory_used_bytes", sum),
+    ("gpu/max_memory_used_bytes", "memory_used_bytes", max),
+    ("gpu/sum_power_watts", "power_watts", sum),
+    ("gpu/max_temperature_celsius", "temperature_celsius", max),
+)
+"""Metrics over all GPUs of a node: the value of each GPU that they summarize, and how."""
+
+
+def aggregated(column: Callable[[str], Sequence[float]]) -> dict[str, float]:
+    """Return the metrics over all GPUs of a node; `column` returns the values of the GPUs that have one."""
+    columns = {source: column(source) for _, source, _ in AGGREGATES}
+    return {name: summarize(columns[source]) for name, source, summarize in AGGREGATES if columns[source]}
+
 
 HARMFUL = {
     "hw_slowdown": "the hardware halved the clock or more",

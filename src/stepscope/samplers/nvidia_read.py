@@ -62,36 +62,13 @@ def _memory_old(nvml: Any, handle: Any) -> dict[str, float]:
     return {"memory_used_bytes": float(found.used), "memory_total_bytes": float(found.total)}
 
 
-def _temperature(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperatureV(handle, 0))}
+def _single(name: str, function: str, per: float = 1, *arguments: int) -> Call:
+    """Return the call of a function for one value; `per` of the driver's units make one of ours."""
+    return lambda nvml, handle: {name: getattr(nvml, function)(handle, *arguments) / per}
 
 
-def _temperature_old(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"temperature_celsius": float(nvml.nvmlDeviceGetTemperature(handle, 0))}
-
-
-def _power(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000}
-
-
-def _limit(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000}
-
-
-def _energy(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"energy_joules_total": nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000}
-
-
-def _fan(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"fan_ratio": nvml.nvmlDeviceGetFanSpeed(handle) / 100}
-
-
-def _sm_clock(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"sm_clock_hertz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6}
-
-
-def _memory_clock(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"memory_clock_hertz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6}
+def _clock(name: str, clock: str) -> Call:
+    return lambda nvml, handle: {name: nvml.nvmlDeviceGetClockInfo(handle, getattr(nvml, clock)) * 1e6}
 
 
 def _throttle(nvml: Any, handle: Any) -> dict[str, float]:
@@ -128,10 +105,6 @@ def _rows(nvml: Any, handle: Any) -> dict[str, float]:
     return {f"remapped_rows_{name}": float(value) for name, value in zip(names, found, strict=True)}
 
 
-def _replays(nvml: Any, handle: Any) -> dict[str, float]:
-    return {"pcie_replays_total": float(nvml.nvmlDeviceGetPcieReplayCounter(handle))}
-
-
 def _nvlink(nvml: Any, handle: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     values = nvml.nvmlDeviceGetFieldValues(handle, [number for number, _ in _NVLINK])
@@ -149,21 +122,24 @@ def _pcie(nvml: Any, handle: Any) -> dict[str, float]:
 FAST: dict[str, tuple[Call, ...]] = {
     "utilization_ratio": (_utilization,),
     "memory_used_bytes": (_memory, _memory_old),
-    "temperature_celsius": (_temperature, _temperature_old),
+    "temperature_celsius": (
+        _single("temperature_celsius", "nvmlDeviceGetTemperatureV", 1, 0),
+        _single("temperature_celsius", "nvmlDeviceGetTemperature", 1, 0),
+    ),
     "memory_temperature_celsius": (_memory_temperature,),
-    "power_watts": (_power,),
-    "energy_joules_total": (_energy,),
-    "fan_ratio": (_fan,),
-    "sm_clock_hertz": (_sm_clock,),
-    "memory_clock_hertz": (_memory_clock,),
+    "power_watts": (_single("power_watts", "nvmlDeviceGetPowerUsage", 1000),),
+    "energy_joules_total": (_single("energy_joules_total", "nvmlDeviceGetTotalEnergyConsumption", 1000),),
+    "fan_ratio": (_single("fan_ratio", "nvmlDeviceGetFanSpeed", 100),),
+    "sm_clock_hertz": (_clock("sm_clock_hertz", "NVML_CLOCK_SM"),),
+    "memory_clock_hertz": (_clock("memory_clock_hertz", "NVML_CLOCK_MEM"),),
     "throttle_power_cap": (_throttle, _throttle_old),
 }
 """Read every time: calls by the name of their first value, each with the fallback for older drivers."""
 SLOW: dict[str, tuple[Call, ...]] = {
-    "power_limit_watts": (_limit,),
+    "power_limit_watts": (_single("power_limit_watts", "nvmlDeviceGetEnforcedPowerLimit", 1000),),
     "ecc_corrected_errors_total": (_ecc,),
     "remapped_rows_corrected_total": (_rows,),
-    "pcie_replays_total": (_replays,),
+    "pcie_replays_total": (_single("pcie_replays_total", "nvmlDeviceGetPcieReplayCounter"),),
     "nvlink_crc_errors_total": (_nvlink,),
 }
 """Read occasionally: these hardly change, and some cost the driver more."""
@@ -177,13 +153,13 @@ class LostError(Exception):
     """The driver reports that a GPU is gone."""
 
 
-class Card:
+class NvidiaCard:
     """One GPU or MIG instance: its handle, its description, and the calls it does not support."""
 
     def __init__(self, nvml: Any, handle: Any, facts: dict[str, Any]) -> None:
         """Read through `nvml` from `handle`; `facts` describe the GPU."""
         self.nvml, self.handle, self.facts = nvml, handle, facts
-        self.instances: list[Card] = []
+        self.instances: list[NvidiaCard] = []
         self.missing: dict[str, list[str]] = {}
         """Missing values with the reason: one of the constants and the driver's words."""
         self._choice: dict[str, int] = {}
@@ -201,13 +177,11 @@ class Card:
         return found
 
     def _value(self, name: str, ways: tuple[Call, ...]) -> dict[str, float]:
-        first = self._choice.get(name, 0)
-        for at in range(first, len(ways)):
+        for at in range(self._choice.get(name, 0), len(ways)):
             try:
                 found = ways[at](self.nvml, self.handle)
             except (self.nvml.NVMLError, AttributeError, self.nvml.NVMLLibraryMismatchError) as error:
-                kind = self.note(name, error)
-                if kind == FAILED:
+                if self.note(name, error) == FAILED:
                     return {}
                 self._choice[name] = at + 1
             else:
@@ -251,7 +225,7 @@ class Reader:
         """Start the binding; raises its NVMLError if there is no driver."""
         self._nvml, self._clock = nvml, clock
         nvml.nvmlInit()
-        self._cards: dict[int, Card] = {}
+        self._cards: dict[int, NvidiaCard] = {}
         self._lost: dict[int, str] = {}
         self._turn = 0
         self._measure = False
@@ -265,7 +239,7 @@ class Reader:
         if request.get("devices") or not self._cards:
             self._find()
             answer["devices"] = [{"index": index, **card.facts} for index, card in self._cards.items()]
-            answer["driver"] = self._driver()
+            answer["driver"] = _text(self._nvml, lambda _: self._nvml.nvmlSystemGetDriverVersion(), None)
         calls = FAST | SLOW if request.get("slow") else FAST
         answer["gpus"] = [self._card(index, card, calls) for index, card in self._cards.items()]
         answer["gpus"] += [
@@ -288,7 +262,7 @@ class Reader:
         except LostError as error:
             self._lost[index] = str(error)
 
-    def _card(self, index: int, card: Card, calls: dict[str, tuple[Call, ...]]) -> dict[str, Any]:
+    def _card(self, index: int, card: NvidiaCard, calls: dict[str, tuple[Call, ...]]) -> dict[str, Any]:
         try:
             found: dict[str, Any] = {"index": index, "values": card.values(calls) | self._pcie.pop(index, {})}
             found["processes"] = card.processes()
@@ -311,16 +285,13 @@ class Reader:
                 card = self._cards.get(index) or self._open(index)
                 card.forget()
                 card.instances = list(self._instances(card))
-            except LostError as error:
-                self._lost[index] = str(error)
-                continue
-            except self._nvml.NVMLError as error:
+            except (LostError, self._nvml.NVMLError) as error:
                 self._lost[index] = str(error)
                 continue
             card.facts["mig"] = [instance.facts for instance in card.instances]
             self._cards[index] = card
 
-    def _open(self, index: int) -> Card:
+    def _open(self, index: int) -> NvidiaCard:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         facts: dict[str, Any] = {
@@ -328,12 +299,12 @@ class Reader:
             "uuid": _text(nvml, nvml.nvmlDeviceGetUUID, handle),
             "pci": _text(nvml, lambda at: nvml.nvmlDeviceGetPciInfo(at).busId, handle),
         }
-        card = Card(nvml, handle, facts)
+        card = NvidiaCard(nvml, handle, facts)
         facts["memory_total_bytes"] = card.values(INSTANCE).get("memory_total_bytes")
         self._events.register(handle)
         return card
 
-    def _instances(self, card: Card) -> Iterable[Card]:
+    def _instances(self, card: NvidiaCard) -> Iterable[NvidiaCard]:
         nvml = self._nvml
         try:
             count = nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if nvml.nvmlDeviceGetMigMode(card.handle)[0] else 0
@@ -349,10 +320,7 @@ class Reader:
                 continue
             facts = {"index": at, "name": _text(nvml, nvml.nvmlDeviceGetName, handle), "ids": ids}
             facts["uuid"] = _text(nvml, nvml.nvmlDeviceGetUUID, handle)
-            yield Card(nvml, handle, facts)
-
-    def _driver(self) -> str:
-        return _text(self._nvml, lambda _: self._nvml.nvmlSystemGetDriverVersion(), None)
+            yield NvidiaCard(nvml, handle, facts)
 
 
 class _EventSet:
@@ -373,7 +341,7 @@ class _EventSet:
         except self._nvml.NVMLError:  # this card reports no Xids; every other value is still read
             return
 
-    def take(self, cards: dict[int, Card]) -> list[list[int]]:
+    def take(self, cards: dict[int, NvidiaCard]) -> list[list[int]]:
         """Return index and number of the Xids since the last call, without waiting."""
         places = {_address(card.handle): index for index, card in cards.items()}
         found: list[list[int]] = []

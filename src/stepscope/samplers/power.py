@@ -106,7 +106,7 @@ def _zones(folder: str, chips: set[str]) -> list[Sensor]:
     return found
 
 
-class Energy:
+class EnergyCounter:
     """One RAPL counter, read as watts."""
 
     def __init__(self, folder: str, kind: str) -> None:
@@ -126,7 +126,7 @@ class Energy:
         return None if microjoules is None else (microjoules * 1e3 / (now - before[0]), microjoules / 1e6)
 
 
-def find_energy(root: Path = Path("/")) -> list[Energy]:
+def find_energy(root: Path = Path("/")) -> list[EnergyCounter]:
     """Return the RAPL zones that add up: packages, memory and the machine, each once."""
     folder = f"{root}/sys/class/powercap"
     zones = []
@@ -136,7 +136,7 @@ def find_energy(root: Path = Path("/")) -> list[Energy]:
         name = find_text(f"{folder}/{entry}/name")
         kind = {"package": "cpu", "dram": "dram", "psys": "machine"}.get(name.partition("-")[0])
         if kind:
-            zones.append(Energy(f"{folder}/{entry}", kind))
+            zones.append(EnergyCounter(f"{folder}/{entry}", kind))
     return zones
 
 
@@ -165,12 +165,12 @@ class PowerSampler(Sampler):
         for sensor in self._sensors:
             if not (sensor.cpu or slow):
                 continue
-            reading = self._reading(sensor)
-            if reading is None:
+            value = self._files[sensor.name].find_number()
+            if value is None or value * sensor.scale <= -KELVIN:  # the sensor is asleep or broken
                 continue
-            values[sensor.name] = reading
+            values[sensor.name] = value * sensor.scale
             if sensor.cpu:
-                hottest.append(reading)
+                hottest.append(values[sensor.name])
         if hottest:
             values["temperature/cpu_celsius"] = max(hottest)
         return values
@@ -193,11 +193,6 @@ class PowerSampler(Sampler):
         if "power/cpu_watts" in watts:
             watts["power/cpu_joules_total"] = self._joules
         return watts
-
-    def _reading(self, sensor: Sensor) -> float | None:
-        """Return celsius or watts; None if the sensor is asleep, broken or below absolute zero."""
-        value = self._files[sensor.name].find_number()
-        return value * sensor.scale if value is not None and value * sensor.scale > -KELVIN else None
 
     def absent(self) -> dict[str, str]:
         """Return which meters the machine lacks, or does not let us read."""

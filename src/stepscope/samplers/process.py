@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core.vocabulary import gauge
-from stepscope.samplers.family import Family, Member
+from stepscope.samplers.family import Descendants, Member
 from stepscope.samplers.kernel import KernelFile, number
 from stepscope.samplers.process_files import PAGE, Look, ProcessFiles
 from stepscope.samplers.sampler import Sampler
@@ -63,7 +63,11 @@ class OpenFiles:
 
     def __init__(self, proc: str) -> None:
         """Check whether the size of a folder of files below `proc` is their number."""
-        self._sized = _size_is_count(f"{proc}/self/fd")
+        own = f"{proc}/self/fd"
+        try:
+            self._sized = os.stat(own).st_size == len(os.listdir(own)) - 1 > 0  # the listing itself opens one more
+        except OSError:
+            self._sized = False
 
     def count(self, files: ProcessFiles) -> int | None:
         """Return how many files a process has open; None if that is not visible."""
@@ -72,16 +76,9 @@ class OpenFiles:
             return os.stat(folder).st_size if self._sized else len(os.listdir(folder))
         except PermissionError as error:
             files.hidden["fd"] = error.strerror or str(error)
+            return None
         except OSError:  # it has just ended
             return None
-        return None
-
-
-def _size_is_count(folder: str) -> bool:
-    try:
-        return os.stat(folder).st_size == len(os.listdir(folder)) - 1 > 0  # the listing itself opens one more
-    except OSError:
-        return False
 
 
 class Trainer:
@@ -90,7 +87,7 @@ class Trainer:
     def __init__(self, proc: str, rank: int, pid: int) -> None:
         """Follow process `pid` below `proc`."""
         self.rank, self.files = rank, ProcessFiles(proc, pid)
-        self.family = Family(proc, self.files)
+        self.family = Descendants(proc, self.files)
         self._statm = KernelFile(f"{proc}/{pid}/statm")
         self.pss_due: int | None = None
         self._names: dict[str, str] = {}
@@ -101,10 +98,7 @@ class Trainer:
     def sample(self, now: int, apart: AbstractSet[int], *, keep: bool) -> dict[str, float]:
         """Return the values of the rank by the last part of their names; empty once its process has ended.
 
-        Args:
-            now: monotonic time in ns.
-            apart: processes that do not belong to this rank.
-            keep: whether files of new processes may stay open.
+        See `Descendants.look` for the parameters.
         """
         look = None if self.ended else self.files.look(now)
         if look is None:
@@ -142,16 +136,7 @@ class Trainer:
             return look.status.pages * PAGE
 
     def _below(self, look: Look, members: list[Member]) -> dict[str, float | None]:
-        if not members:
-            return {
-                "children": 0.0,
-                "workers": 0.0,
-                "tree_memory_bytes": float(self.memory),
-                "tree_cpu_ratio": look.cpu_ratio,
-                "tree_read_bytes_per_second": look.read_rate,
-                "tree_requested_bytes_per_second": look.call_rate,
-            }
-        workers = self.family.workers(members, self.files.command(look.status.name))
+        workers = self.family.workers(members, self.files.command(look.status.name)) if members else {}
         looks = [look, *(member.look for member in members)]
         values: dict[str, float | None] = {
             "children": float(sum(member.look.status.parent == self.files.pid for member in members)),
@@ -181,12 +166,9 @@ class ProcessSampler(Sampler):
     metrics = METRICS
 
     def __init__(self, ranks: Callable[[], Mapping[int, int]], root: Path = Path("/"), own: int | None = None) -> None:
-        """Follow the processes that `ranks` returns: rank -> pid, called each time.
+        """Follow the processes that `ranks` returns at each sample: the pid of every rank of this node.
 
-        Args:
-            ranks: returns the pid of every rank of this node.
-            root: the folder that has proc.
-            own: our pid, by default of this process: if a trainer is process 1 we may be its child.
+        `own` is our pid, by default that of this process: if a trainer is process 1 we may be its child.
         """
         self._ranks, self._proc = ranks, f"{root}/proc"
         self._own = os.getpid() if own is None else own
@@ -197,8 +179,8 @@ class ProcessSampler(Sampler):
         """Return the values of every rank whose process is alive; `now` is monotonic time in ns."""
         ranks = self._ranks()
         before, self._trainers = self._trainers, {}
-        for rank, pid in ranks.items():
-            self._trainers[rank, pid] = before.get((rank, pid)) or Trainer(self._proc, rank, pid)
+        for key in ranks.items():
+            self._trainers[key] = before.get(key) or Trainer(self._proc, *key)
         apart = {*ranks.values(), self._own}
         followed = sum(1 + len(trainer.family) for trainer in self._trainers.values())
         values: dict[str, float] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Status(NamedTuple):
+class ProcessStat(NamedTuple):
     """The content of /proc/<pid>/stat."""
 
     name: str
@@ -32,7 +33,7 @@ class Status(NamedTuple):
 class Look(NamedTuple):
     """A sample of a process, with rates since the previous one; None for unknown values."""
 
-    status: Status
+    status: ProcessStat
     cpu_ratio: float | None
     read_rate: float | None
     """Bytes per second from disks, including network file systems."""
@@ -41,14 +42,14 @@ class Look(NamedTuple):
     """Bytes per second returned by read calls, from disks, the page cache or pipes; mapped files are not included."""
 
 
-def parse_status(data: bytes) -> Status:
+def parse_status(data: bytes) -> ProcessStat:
     """Parse /proc/<pid>/stat; the name may contain any character, including brackets and spaces."""
     end = data.rindex(b")")
     words = data[end + 1 :].split(None, 22)  # of more than fifty fields; the last item is the rest
     if len(words) < 22:
         raise ValueError("too few words in the status of a process")
     state, parent, user, system, threads, started, pages = (words[at] for at in (0, 1, 11, 12, 17, 19, 21))
-    return Status(
+    return ProcessStat(
         data[data.index(b"(") + 1 : end].decode("utf-8", "replace"),
         state.decode("ascii", "replace"),
         number(parent),
@@ -80,7 +81,7 @@ class ProcessFiles:
         self.hidden: dict[str, str] = {}
         """Files that we may not read, with the system's reason."""
         self._command: tuple[str, bytes] | None = None
-        self._status: tuple[bytes, Status] | None = None
+        self._status: tuple[bytes, ProcessStat] | None = None
         self._totals: tuple[bytes, tuple[int, int, int]] | None = None
 
     def look(self, now: int) -> Look | None:
@@ -96,14 +97,13 @@ class ProcessFiles:
             self.started = status.started
         if status.state in ENDED or status.started != self.started:
             return None
-        counts = (status.ticks, *self._counts())
-        rates = self._growth.of("", counts, now)
+        rates = self._growth.of("", (status.ticks, *self._counts()), now)
         if rates is None:
             return Look(status, None, None, None, None)
         requested, read, written = rates[1:] or (None, None, None)
         return Look(status, rates[0] / TICKS, read, written, requested)
 
-    def _read_status(self) -> Status:
+    def _read_status(self) -> ProcessStat:
         data = self._stat.read_same()
         if self._status is None or data != self._status[0]:  # a sleeping process has not changed
             self._status = (data, parse_status(data))
@@ -121,9 +121,9 @@ class ProcessFiles:
         except PermissionError as error:
             self.hidden["io"] = error.strerror or str(error)
             self._io = None
+            return ()
         except (FileNotFoundError, ProcessLookupError):  # it has just ended
             return ()
-        return ()
 
     def command(self, name: str) -> bytes:
         """Return the command line, read again when the process has changed its `name`: it ran another program."""
@@ -138,7 +138,8 @@ class ProcessFiles:
         """Return the processes started by any of the first `most` threads."""
         found: set[int] = set()
         for thread in entries(f"{self.folder}/task")[:most]:
-            found.update(_children_of_thread(f"{self.folder}/task/{thread}"))
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
+                found.update(parse_children(read_small(f"{self.folder}/task/{thread}/children")))
         return found
 
     def proportional_bytes(self) -> int | None:
@@ -156,10 +157,3 @@ class ProcessFiles:
 def parse_children(data: bytes) -> list[int]:
     """Parse /proc/<pid>/task/<tid>/children."""
     return [number(word) for word in data.split()]
-
-
-def _children_of_thread(folder: str) -> list[int]:
-    try:
-        return parse_children(read_small(f"{folder}/children"))
-    except (FileNotFoundError, ProcessLookupError):  # the thread has just ended
-        return []
