@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.core.clock import Jump, Pair, SystemClock, WallMap, jumps, read_pair
+from stepscope.core.clock import Clock, Jump, Pair, WallMap, boot_id, jumps, read_pair
 
 SECOND = 10**9
 DAY = 1_700_000_000 * SECOND
@@ -35,7 +37,7 @@ def test_pair_is_one_moment():
 
 def test_system_clock():
     """The system's clocks give integers, and the monotonic one never goes back."""
-    clock = SystemClock()
+    clock = Clock()
     assert clock.monotonic_ns() <= clock.monotonic_ns()
     assert clock.wall_ns() > DAY
 
@@ -92,3 +94,18 @@ def test_no_numpy():
     code = "import sys, stepscope.core.clock; sys.exit('numpy' in sys.modules)"
     source = next(path for path in sys.path if path.endswith("src"))
     assert subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": source}).returncode == 0
+
+
+def test_boot_id_is_the_kernels():
+    """Linux gives each boot an id."""
+    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_boot_id_without_a_kernel_that_gives_one(monkeypatch):
+    """Elsewhere the host name has to do."""
+
+    def refuse(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert boot_id.__wrapped__() == os.uname().nodename

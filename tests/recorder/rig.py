@@ -11,7 +11,7 @@ import struct
 from stepscope.core import ring
 from stepscope.core.columns import SchemaTable, decode_entries
 from stepscope.core.records import RECORD, SCHEMA_PAIRS, heads
-from stepscope.core.spill import SpillReader
+from stepscope.core.ring import SpillReader
 from stepscope.recorder.complaints import Complaints
 from stepscope.recorder.declarations import Declarations
 from stepscope.recorder.intake import Intake

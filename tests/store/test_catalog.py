@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.core.errors import StepscopeError, UsageError
 from stepscope.sources.opened_run import open_run
 from stepscope.store import catalog

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stepscope.core import ring
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.core.places import Places
 from stepscope.store import salvage as salvage_module
 from stepscope.store.layout import Writer, node_name

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.store.states import NodeState, RankState, overall, read_nodes, unseen_end
 from tests.store.recorded import make_folder
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.core import ring
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.core.places import Places
 from stepscope.store.layout import Writer, node_name
 from stepscope.store.reader import Past

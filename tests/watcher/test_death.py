@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stepscope.core import ring
 from stepscope.store.states import KILLED
 from stepscope.watcher import death
-from stepscope.watcher.death import End, EndEvidence, Trainee, holder, judge, scheduler, shutting_down
+from stepscope.watcher.death import End, EndEvidence, Trainee, judge, lock_holder, scheduler, shutting_down
 from stepscope.watcher.oom import Oom
 
 pytestmark = pytest.mark.processes
@@ -214,8 +214,8 @@ def locker(ring_file):
 
 def test_the_holder_of_a_lock_is_found_by_its_byte(ring_file, locker):
     """The writer's byte names its process; the reader's byte is free."""
-    assert holder(ring_file[1], ring.LOCK_WRITER) == locker.pid
-    assert holder(ring_file[1], ring.LOCK_READER) is None
+    assert lock_holder(ring_file[1], ring.LOCK_WRITER) == locker.pid
+    assert lock_holder(ring_file[1], ring.LOCK_READER) is None
 
 
 def test_a_ring_without_a_writer_has_no_trainee(ring_file):
@@ -225,14 +225,14 @@ def test_a_ring_without_a_writer_has_no_trainee(ring_file):
 
 def test_a_writer_of_another_pid_namespace_is_not_guessed(ring_file, monkeypatch):
     """The kernel says 0 for a process that we cannot see: no pid is made up for it."""
-    monkeypatch.setattr(death, "holder", lambda *_: 0)
+    monkeypatch.setattr(death, "lock_holder", lambda *_: 0)
     assert Trainee.find(ring_file[1]) is None
 
 
 def test_a_pid_that_changed_hands_is_not_adopted(ring_file, locker, monkeypatch):
     """If the lock's holder is another one behind the pidfd than before it, the pidfd may be anybody's."""
     answers = iter([os.getpid(), locker.pid])
-    monkeypatch.setattr(death, "holder", lambda *_: next(answers))
+    monkeypatch.setattr(death, "lock_holder", lambda *_: next(answers))
     assert Trainee.find(ring_file[1]) is None
 
 

@@ -6,36 +6,36 @@ latest pair at or before a time, so that a clock set back or forward never disor
 
 from __future__ import annotations
 
+import functools
+import os
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class Clock(Protocol):
-    """A source of both times, in nanoseconds."""
+class Clock:
+    """The clocks of the operating system, in nanoseconds; tests pass others."""
 
     def wall_ns(self) -> int:
         """Return nanoseconds since 1970 UTC; may jump."""
-        ...
-
-    def monotonic_ns(self) -> int:
-        """Return nanoseconds since some fixed time; never goes back."""
-        ...
-
-
-class SystemClock:
-    """The clocks of the operating system."""
-
-    def wall_ns(self) -> int:
-        """Return nanoseconds since 1970 UTC."""
         return time.time_ns()
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds of the monotonic clock, common to all processes of this boot."""
+        """Return nanoseconds of the monotonic clock, common to all processes of this boot; never goes back."""
         return time.monotonic_ns()
+
+
+@functools.lru_cache(maxsize=1)
+def boot_id() -> str:
+    """Return an id of this boot of this machine, which makes monotonic times comparable; else the host name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return os.uname().nodename
 
 
 class Pair(NamedTuple):
@@ -68,12 +68,7 @@ class WallMap:
     def to_wall_us_array(self, monotonic_ns: Any, numpy: Any) -> Any:
         """Return microseconds since 1970 UTC for many times: an int64 array of the same shape.
 
-        Args:
-            monotonic_ns: times in nanoseconds, anything `numpy.asarray` takes.
-            numpy: the module; the caller has it, and core loads none.
-
-        Raises:
-            ValueError: there is no pair.
+        `numpy` is the module, which core does not load. Raises ValueError if there is no pair.
         """
         moments = numpy.asarray(monotonic_ns, dtype=numpy.int64)
         if not self._starts:

@@ -2,7 +2,7 @@
 
 A training logs the same kinds of rows again and again. Such rows are evenly spaced, so the heads of all rows of one
 kind form a column of words that is read and compared as a whole: walking a million records one by one would take
-Python a second. docs/format.md describes the layout for people.
+Python a second. docs/reference/format.md describes the layout for people.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Head = tuple[int, int, int, int, int, int]
 """Offset and length in bytes, schema id, sequence, monotonic time in ns, step."""
 
 
-class Group(NamedTuple):
+class RecordGroup(NamedTuple):
     """Records of one kind at even distances."""
 
     offset: int
@@ -66,7 +66,7 @@ class Group(NamedTuple):
         return words[first : first + (self.size - 1) * step + 1 : step].tolist()
 
 
-def groups(data: bytes) -> list[Group]:
+def groups(data: bytes) -> list[RecordGroup]:
     """Return the records by kind, those of one pattern next to each other; the first invalid record ends them."""
     return _walk(data)[0]
 
@@ -82,9 +82,9 @@ def whole_records(data: bytes) -> tuple[int, bool]:
     return end, complete
 
 
-def _walk(data: bytes) -> tuple[list[Group], int, bool]:
+def _walk(data: bytes) -> tuple[list[RecordGroup], int, bool]:
     words = memoryview(data)[: len(data) // 8 * 8].cast("Q")
-    found: list[Group] = []
+    found: list[RecordGroup] = []
     position, turns = 0, FIRST_GUESS
     while True:
         cycle, span, complete = _cycle(words, position)
@@ -92,7 +92,9 @@ def _walk(data: bytes) -> tuple[list[Group], int, bool]:
             return found, position * 8, complete
         most = min((len(words) - position) // span, turns)
         good = min(_matching(words, position + index, span, most, head) for index, head in cycle)
-        found += [Group((position + index) * 8, span * 8, good, head & 0xFFFFFFFF, head >> 32) for index, head in cycle]
+        found += [
+            RecordGroup((position + index) * 8, span * 8, good, head & 0xFFFFFFFF, head >> 32) for index, head in cycle
+        ]
         turns = turns * 4 if good == most else FIRST_GUESS
         position += good * span
 

@@ -2,7 +2,7 @@
 
 A ring is a file of fixed size in shared memory with one writer (a rank of the training) and one reader
 (its watcher, or a salvager when both are gone). docs/reference/format.md describes it. Rows that do not fit during a
-burst go to a spill file, segment by segment (`core.spill`).
+burst go to a spill file, segment by segment.
 
 Positions are absolute: they count bytes since the ring was made and never go back. The byte at position
 p is at ``HEADER_BYTES + p % capacity``. A record never straddles two segments.
@@ -10,13 +10,16 @@ p is at ``HEADER_BYTES + p % capacity``. A record never straddles two segments.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import struct
 import zlib
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from stepscope.core import records
+from stepscope.core.places import SPILL_SUFFIX
 
 MAGIC = int.from_bytes(b"STEPRING", "little")
 VERSION = 2
@@ -36,11 +39,15 @@ WORDS = 23
 IDENTITY_OFFSET = 256
 """Offset in bytes of the identity: length, crc32, JSON."""
 
+MOST_SPILL_BYTES = 1 << 36
+"""Bytes beyond any spill: a header with more is damaged."""
 TRIES = 3
 """How often a read that the writer lapped is tried again before the next call does."""
 
 LOCK_WRITER, LOCK_READER = 0, 1
 """Bytes of the file on which the trainer and the one consumer hold their locks."""
+_FLOCK = struct.Struct("hhqqi4x")
+"""struct flock: type, whence, start, length, pid."""
 
 STATE_RUNNING, STATE_FINISHED, STATE_FAILED, STATE_EXITED = 1, 2, 3, 4
 STATE_NAMES = {STATE_RUNNING: "running", STATE_FINISHED: "finished", STATE_FAILED: "failed", STATE_EXITED: "finished"}
@@ -95,23 +102,13 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class Spilled(Protocol):
-    """Reads the rows that the writer of a ring moved to a file because the ring was full."""
-
-    def read(self, reader: RingReader, cursor: int, limit: int) -> tuple[list[Piece], int]:
-        """Return records from `cursor` on, at most about `limit` bytes, and the new cursor."""
-
-    def close_if_old(self, number: int) -> None:
-        """Close the file unless it is the file of that number."""
-
-
 class RingReader:
     """Read a ring through its file descriptor, by pread: a truncated file is a short read, never SIGBUS."""
 
     def __init__(self, descriptor: int) -> None:
         """Read the fixed part of the header; raise ValueError if this is no ring that we know."""
         self._descriptor = descriptor
-        self.spill: Spilled | None = None
+        self.spill: SpillReader | None = None
         """What reads the rows that the writer moved out of the ring; None: they count as lost."""
         head = self.words()
         if head[WORD_MAGIC] != MAGIC or head[WORD_VERSION] not in READABLE:
@@ -204,3 +201,77 @@ class RingReader:
     def _checksum_holds(data: bytes, position: int, length: int) -> bool:
         body = position + length - records.CHECKSUM.size
         return bool(zlib.crc32(data[position:body]) == records.CHECKSUM.unpack_from(data, body)[0])
+
+
+def spill_paths(ring_path: Path, identity: RingIdentity) -> list[Path]:
+    """Return the possible paths of a ring's spill: next to the ring, or as its identity has it."""
+    other = identity.extra.get("spill")
+    beside = ring_path.with_suffix(SPILL_SUFFIX)
+    return [beside, Path(other)] if isinstance(other, str) and Path(other).suffix == SPILL_SUFFIX else [beside]
+
+
+class SpillReader:
+    """Reads the spill of a ring: the file that its writer moves undrained segments to when it must reuse their space.
+
+    It holds the positions WORD_SPILL_FROM to WORD_SPILL_END of the ring; the byte at position p is at
+    ``p % WORD_SPILL_BYTES``. A drained file is deleted, and the next burst starts a new one with another
+    WORD_SPILL_FILE. A missing or cut file costs its rows, and nothing else.
+    """
+
+    def __init__(self, paths: list[Path]) -> None:
+        """Open nothing yet: few rings ever spill."""
+        self._paths = paths
+        self._descriptor, self._file = -1, 0
+
+    def read(self, reader: RingReader, cursor: int, limit: int) -> tuple[list[Piece], int]:
+        """Return records from `cursor` on, about `limit` bytes, and the next cursor."""
+        words = reader.words()
+        size, end = words[WORD_SPILL_BYTES], words[WORD_SPILL_END]
+        position = max(cursor, words[WORD_SPILL_FROM])
+        is_sound = 0 < size <= MOST_SPILL_BYTES and size % reader.segment_bytes == 0 and end - position <= size
+        if position >= end or not is_sound or not self._opened(words[WORD_SPILL_FILE]):
+            return [], cursor
+        pieces: list[Piece] = []
+        taken = 0
+        while position < end and taken < limit:
+            until = min(end, (position // reader.segment_bytes + 1) * reader.segment_bytes)
+            data = os.pread(self._descriptor, until - position, position % size)
+            pieces.append(Piece(position, reader.whole_records(data)[0]))
+            position, taken = until, taken + until - position
+        first = reader.words()[WORD_SPILL_FROM]
+        return [piece for piece in pieces if piece.position >= first and piece.data], max(position, first)
+
+    def _opened(self, file: int) -> bool:
+        """Open the current file; return whether there is one."""
+        if self._descriptor >= 0 and self._file == file:
+            return True
+        self.close()
+        for path in self._paths:
+            try:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:  # missing: it may be at the other path, or was removed
+                continue
+            self._file = file
+            return True
+        return False
+
+    def close(self) -> None:
+        """Close the file; the memory of a deleted file is free then."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def close_if_old(self, file: int) -> None:
+        """Close a file that the writer no longer uses; `file` is the number of the current one."""
+        if self._file != file:
+            self.close()
+
+
+def lock_holder(descriptor: int, byte: int) -> int | None:
+    """Return the pid, in our namespace, of the process that holds the POSIX lock on one byte of a file.
+
+    None if there is none, or it is this process; 0 if the holder is in a pid namespace that we cannot see.
+    """
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else max(0, pid)

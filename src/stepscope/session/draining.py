@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stepscope.core import ring, status
-from stepscope.core.boot import boot_id
-from stepscope.core.clock import SystemClock, read_pair
+from stepscope.core.clock import Clock, boot_id, read_pair
 from stepscope.core.places import HELD
 from stepscope.recorder.complaints import tell
 from stepscope.store.drain import BusyError, Drain, OwnRows, Stream
@@ -53,7 +52,7 @@ class DrainThread(threading.Thread):
 
     def _all(self, drain: Drain, stream: Stream, ending: Ending) -> bool:
         """Drain everything available; return whether nothing is left."""
-        pair = read_pair(SystemClock())
+        pair = read_pair(Clock())
         stream.reader.set_word(ring.WORD_HEARTBEAT, pair.monotonic_ns)
         try:
             for _ in range(BATCHES):

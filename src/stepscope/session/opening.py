@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.core.defaults import VALUES, Defaults
 from stepscope.core.environment import ours
 from stepscope.core.identity import Distributed, Identity, Process, identify
-from stepscope.core.locks import holder
 from stepscope.core.places import (
     ALERTING_SUFFIX,
     HELD,
@@ -33,6 +32,7 @@ from stepscope.core.places import (
     private_directory,
 )
 from stepscope.core.redact import jsonable, redact
+from stepscope.core.ring import lock_holder
 from stepscope.core.run_description import describe
 from stepscope.recorder.complaints import Complaints, tell
 from stepscope.recorder.declarations import Declarations
@@ -292,7 +292,7 @@ def _overflow(mapping: Mapping, places: Places, spill_bytes: int) -> Overflow:
 def _is_drained(mapping: Mapping) -> bool:
     """Return whether a process holds the ring's consumer lock, as far as that is visible here."""
     try:
-        return sys.platform != "linux" or holder(mapping.descriptor, ring.LOCK_READER) is not None
+        return sys.platform != "linux" or lock_holder(mapping.descriptor, ring.LOCK_READER) is not None
     except OSError:  # a file system without such locks
         return True
 

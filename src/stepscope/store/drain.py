@@ -23,7 +23,7 @@ from stepscope.core.places import (
     WAKE_SUFFIX,
 )
 from stepscope.core.records import FIRST_SCHEMA, NO_STEP, RECORD, SCHEMA_EVENT, WORD_SEQUENCE, groups, payload
-from stepscope.core.spill import SpillReader, spill_paths
+from stepscope.core.ring import SpillReader, spill_paths
 from stepscope.store import tail
 from stepscope.store.events import encode_event
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.core import ring
-from stepscope.core.boot import boot_id
-from stepscope.core.clock import SystemClock, read_pair
+from stepscope.core.clock import Clock, boot_id, read_pair
 from stepscope.core.endings import end_by_error
 from stepscope.core.events import is_users
 from stepscope.core.places import RING_SUFFIX, SCHEMA_SUFFIX, WATCHER_LOCK, Places
@@ -180,7 +179,7 @@ def end_rank(folder: RunFolder, writer: Writer, stream: Stream, ending: Ending) 
     else:
         state, cause = unseen_end(before) if state == "running" else (state, ending.error or before.cause)
         state, cause = end_by_error(cause) if state == "failed" else (state, cause)
-    now = read_pair(SystemClock())
+    now = read_pair(Clock())
     identity = stream.identity
     last = None if ending.moment is None else (identity.wall_ns + ending.moment - identity.monotonic_ns) // 1000
     node.ranks[stream.identity.rank] = RankState(

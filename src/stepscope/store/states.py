@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.core.endings import INTERRUPTED
 from stepscope.core.numbers import format_bytes
 from stepscope.store.layout import RunFolder, Writer, replace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.boot import boot_id
+from stepscope.core.clock import boot_id
 from stepscope.store.drain import SEAL_BYTES, Drain, OwnRows
 from stepscope.store.layout import Writer
 from stepscope.store.states import NodeState

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.core import ring
 from stepscope.core.endings import BY_HAND, INTERRUPTED, end_by_error
-from stepscope.core.locks import holder
 from stepscope.core.numbers import format_bytes
+from stepscope.core.ring import lock_holder
 from stepscope.store.states import KILLED
 from stepscope.watcher.proc import PROC, read_stat
 
@@ -46,14 +46,14 @@ class Trainee:
         The lock is checked again after opening the pidfd: if the holder is the same, the pidfd belongs to it.
         """
         try:
-            pid = holder(descriptor, ring.LOCK_WRITER)
+            pid = lock_holder(descriptor, ring.LOCK_WRITER)
             if not pid or not hasattr(os, "pidfd_open"):
                 return None
             handle = os.pidfd_open(pid)
         except (OSError, OverflowError):
             return None
         stat = read_stat(pid, proc)
-        if stat is None or holder(descriptor, ring.LOCK_WRITER) != pid:
+        if stat is None or lock_holder(descriptor, ring.LOCK_WRITER) != pid:
             os.close(handle)
             return None
         return cls(pid, handle, stat.started, may_look=stat.start_of_stack != 0, proc=proc)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.core import ring, status
-from stepscope.core.boot import boot_id
-from stepscope.core.clock import Clock, read_pair
+from stepscope.core.clock import Clock, boot_id, read_pair
 from stepscope.core.feed import Feed, Subject
 from stepscope.core.places import STACKS_SUFFIX
 from stepscope.store.drain import BusyError, Stream

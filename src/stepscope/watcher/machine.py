@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.clock import Clock
 from stepscope.watcher.journal import Journal
 from stepscope.watcher.sampling import Sampling, SamplingPlan
 
@@ -77,7 +77,7 @@ class Machine:
             interval: seconds between two samples.
             clock: both clocks.
         """
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._samplers = samplers
         # Its notes come as events too, and nothing keeps a log here.
         self._sampling = Sampling(samplers, SamplingPlan(interval, budget=BUDGET), Journal(Path(os.devnull)))

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stepscope.core.clock import SystemClock
+from stepscope.core.clock import Clock
 from stepscope.core.errors import StepscopeError, in_words
 from stepscope.core.feed import Feed, Feeds
 from stepscope.core.places import WATCHER_LOCK, Places, find_places, private_directory
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
     threading.Thread(target=_note, args=(folder, journal), daemon=True).start()
     while (descriptor := _elect(folder, places)) is not None:
         salvage(places, note=journal.note, except_for=places.rings(str(folder.path)))
-        watcher = Watcher(folder, places, SystemClock(), pace, Sealing(folder, journal), journal, job)
+        watcher = Watcher(folder, places, Clock(), pace, Sealing(folder, journal), journal, job)
         watcher.sampling = build_sampling(settings, folder.path, watcher.pids, journal)
         alerting = Alerting(folder, watcher.node, journal, watcher.streams, partial(getattr, watcher, "sampling"))
         watcher.alerting, watcher.feed = alerting, Feeds([*_exporters(watcher, settings, journal), alerting])

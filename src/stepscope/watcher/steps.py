@@ -15,7 +15,7 @@ from stepscope.core.records import (
     SCHEMA_PAIRS,
     WORD_STEP,
     WORD_TIME,
-    Group,
+    RecordGroup,
     first_head,
     groups,
     row_values,
@@ -68,7 +68,7 @@ class RankSteps:
             ends = sorted((at, group.length) for group in rows for at in group.offsets()[-LAST_ROWS:])
             self._last.extend(data[at : at + length] for at, length in ends[-LAST_ROWS:])
 
-    def _add_times(self, data: bytes, rows: list[Group]) -> None:
+    def _add_times(self, data: bytes, rows: list[RecordGroup]) -> None:
         """Add when the rows of a piece were logged, and how long the steps took that they end."""
         steps: list[tuple[int, float]] = []
         others: list[int] = []
@@ -127,7 +127,7 @@ class RankSteps:
         return rows
 
 
-def _last_with_step(data: bytes, group: Group) -> tuple[int, int] | None:
+def _last_with_step(data: bytes, group: RecordGroup) -> tuple[int, int] | None:
     """Return the offset and the step of the last record of a group that belongs to a step."""
     at = group.offsets()[-1]
     step = RECORD.unpack_from(data, at)[4]

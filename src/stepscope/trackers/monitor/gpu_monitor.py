@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.clock import Clock
 from stepscope.core.errors import StepscopeError
 from stepscope.exporters.files.jsonl_log import JsonLines, Rotation
 from stepscope.exporters.files.monitor_rows import GPU_FIELDS, gpu_indices, gpu_row, system_row
@@ -65,7 +65,7 @@ class GPUMonitor(MachineMonitor):
         self.rotation = rotation or Rotation()
         self.history_size = max(1, int(history_size))
         self.notices = Complaints()
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._history: deque[dict[str, Any]] = deque(maxlen=self.history_size)
         self._statistics: Mapping[str, Statistics] = {name: Statistics() for name in (*MEASURED, *HOST)}
         self._span: tuple[int, int] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.clock import Clock
 from stepscope.core.vocabulary import canonical
 from stepscope.exporters.files.jsonl_log import JsonLines
 from stepscope.exporters.files.monitor_rows import training_row
@@ -45,7 +45,7 @@ class TrainingMonitorCallback:
         self.step_seconds: float | None = None
         """How long the last step took, from `on_step_begin` to `on_step_end`."""
         self._given, self._run = run, run
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._devices = DeviceValues()
         self._history: deque[dict[str, Any]] = deque(maxlen=gpu_monitor.history_size)
         self._begun: int | None = None

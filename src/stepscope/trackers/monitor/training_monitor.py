@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stepscope.core.clock import Clock, SystemClock
+from stepscope.core.clock import Clock
 from stepscope.core.names import clean
 from stepscope.recorder.complaints import Complaints
 from stepscope.trackers.alerting.alert_system import AlertSystem
@@ -64,7 +64,7 @@ class TrainingMonitor:
         """
         self.notices = Complaints()
         self._metrics: defaultdict[str, Series] = defaultdict(Series)
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self.start_time = self._clock.wall_ns() / 1e9
         self._settings = read_settings(config, self.notices)
         self.tensorboard_dir = self._settings.tensorboard_dir
