@@ -7,6 +7,7 @@ process that takes its port later, and gets the token of a page left open, learn
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from stepscope.core.places import find_places
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 TOKEN_BYTES = 24
 """192 bits."""
@@ -71,14 +72,11 @@ def kept_token(path: Path) -> str:
     Raises:
         OSError: it can be neither read nor created, or the file is a link or has another owner.
     """
-    descriptor = _opened(path)
-    try:
+    with _opened(path) as descriptor:
         token = os.read(descriptor, 256).decode("ascii", "replace").strip()
         if len(token) < SHORTEST or not token.isalnum():
             token = new_token()
             _put(descriptor, f"{token}\n")
-    finally:
-        os.close(descriptor)
     return token
 
 
@@ -88,23 +86,20 @@ def write_private(path: Path, text: str) -> None:
     Raises:
         OSError: that is impossible, or the file is a link or has another owner.
     """
-    descriptor = _opened(path)
-    try:
+    with _opened(path) as descriptor:
         _put(descriptor, text)
-    finally:
-        os.close(descriptor)
 
 
-def _opened(path: Path) -> int:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
             raise PermissionError(errno.EPERM, "it belongs to another user")
         os.fchmod(descriptor, 0o600)
-    except OSError:
+        yield descriptor
+    finally:
         os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _put(descriptor: int, text: str) -> None:

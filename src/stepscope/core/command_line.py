@@ -13,10 +13,7 @@ PROGRAM = "stepscope"
 def typed(executable: str | None = None, path: str | None = None, cwd: str | None = None) -> str:
     """Return how to call `stepscope` in a shell: by its name where the shell finds this very one, else by its path.
 
-    Args:
-        executable: the interpreter that runs us; our program is installed next to it.
-        path: the folders that a shell searches; those of this process by default.
-        cwd: where the person is.
+    It is installed next to the interpreter `executable`; `path` has the folders that the shell searches, as PATH does.
     """
     python = executable or sys.executable
     beside = os.path.join(os.path.dirname(python), PROGRAM)

@@ -11,17 +11,9 @@ class StepscopeError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, cause: object, remedy: str) -> None:
-        """Build the message from its three parts.
-
-        Args:
-            what: verb and object, as in "open run 'mnist'" (the word "cannot" is added).
-            cause: why it failed.
-            remedy: what the user can do next.
-        """
+        """Build the message from verb and object, as in "open run 'mnist'", the cause, and what the user can do."""
         super().__init__(f"cannot {what}: {cause}; {remedy}")
-        self.what = what
-        self.cause = str(cause)
-        self.remedy = remedy
+        self.what, self.cause, self.remedy = what, str(cause), remedy
 
 
 class UsageError(StepscopeError):

@@ -56,33 +56,23 @@ class GpuMemory(NamedTuple):
 def by_gpu(memory: object, unit: float = MIB) -> dict[int, GpuMemory]:
     """Return the memory by index of the GPU, in order; invalid sizes are left out, and nothing raises.
 
-    Args:
-        memory: any of the shapes above; None for no GPU.
-        unit: bytes that a number is worth where its name gives no unit.
+    `memory` has any of the shapes above; `unit` is the bytes that a number is worth where its name gives no unit.
     """
-    found: dict[int, GpuMemory] = {}
-    for index, part in _parts(memory):
-        figures = _figures(part, unit)
-        if figures is not None:
-            found[index] = figures
+    found = {index: figures for index, part in _parts(memory) if (figures := _figures(part, unit)) is not None}
     return dict(sorted(found.items()))
 
 
 def total_in_use(memory: object, unit: float = MIB) -> float | None:
     """Return the bytes in use over all GPUs; None if no GPU reports any."""
-    taken = [figures.in_use for figures in by_gpu(memory, unit).values()]
-    known = [value for value in taken if value is not None]
+    known = [figures.in_use for figures in by_gpu(memory, unit).values() if figures.in_use is not None]
     return sum(known) if known else None
 
 
 def _parts(memory: object) -> list[tuple[int, object]]:
     """Return the reported figures of each GPU."""
     if isinstance(memory, Mapping):
-        parts: list[tuple[int, object]] = []
-        for key, part in memory.items():
-            index = index_of(key)
-            if index is not None:
-                parts.append((index, part))
+        parts: list[tuple[int, object]]
+        parts = [(index, part) for key, part in memory.items() if (index := index_of(key)) is not None]
         return parts or [(_own_index(memory, 0), memory)]
     if isinstance(memory, Sequence) and not isinstance(memory, (str, bytes, bytearray)):
         return [(_own_index(part, place), part) for place, part in enumerate(memory[:MAX_GPUS])]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-class Moved(MetaPathFinder, Loader):
+class MovedModules(MetaPathFinder, Loader):
     """Find a module under its old name and return the module at its new place."""
 
     def __init__(self, room: str, places: Mapping[str, str]) -> None:
@@ -37,4 +37,4 @@ class Moved(MetaPathFinder, Loader):
 
 def forward(room: str, places: Mapping[str, str]) -> None:
     """Let old names of a room's modules be imported; called once, by the room's `__init__`."""
-    sys.meta_path.append(Moved(room, places))
+    sys.meta_path.append(MovedModules(room, places))

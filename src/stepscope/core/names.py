@@ -14,11 +14,7 @@ MAX_LENGTH = 256
 
 REPLACEMENT = "\ufffd"
 
-NOT_TEXT = "not-text"
-CHARACTERS = "characters"
-TOO_LONG = "too-long"
-EMPTY = "empty"
-UNREADABLE = "unreadable"
+NOT_TEXT, CHARACTERS, TOO_LONG, EMPTY, UNREADABLE = "not-text", "characters", "too-long", "empty", "unreadable"
 
 REMEDIES = {
     NOT_TEXT: "a metric name was no string and was converted; pass a str",

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 REDACTED = "[redacted]"
 
 MAX_TEXT = 4096
-"""Characters of the longest text that `jsonable` keeps whole."""
-
+"""Characters of the longest text that `jsonable` keeps uncut."""
 MAX_CHARACTERS = 128 * 1024
 """Characters that one conversion keeps in all."""
-
 MAX_ARRAY = 64
 """Elements of the largest array that counts as configuration, not data."""
 
@@ -79,17 +77,7 @@ PLAIN_TOKENS = {
 """Words before `token` that make it a piece of text and no secret."""
 
 TOKEN_OWNERS = KEY_OWNERS | {
-    "bot",
-    "bearer",
-    "csrf",
-    "id",
-    "oauth",
-    "personal",
-    "pat",
-    "refresh",
-    "sas",
-    "security",
-    "xsrf",
+    *("bot", "bearer", "csrf", "id", "oauth", "personal", "pat", "refresh", "sas", "security", "xsrf"),
 }
 
 PASS_OWNERS = {
@@ -286,13 +274,9 @@ def jsonable(value: Any, depth: int = 8, size: int = 2000) -> Any:
 
     Mappings, dataclasses, namespaces and objects with attributes become dicts, sequences and sets lists, enums their
     value, paths texts, scalars of numpy and of CPU tensors numbers. JSON has no non-finite numbers: they become the
-    texts "NaN", "Infinity" and "-Infinity". What is left out is named in angle brackets. No tensor on a device is
-    read: that would wait for the device. A long text is redacted before it is cut, lest half a token survive.
-
-    Args:
-        value: anything.
-        depth: levels of nesting to keep.
-        size: values to keep in all.
+    texts "NaN", "Infinity" and "-Infinity". What is left out is named in angle brackets: nesting below `depth` levels,
+    and all but `size` values. No tensor on a device is read: that would wait for the device. A long text is redacted
+    before it is cut, so that no half of a token survives.
     """
     return _Plain(size).convert(value, depth)
 
@@ -345,11 +329,8 @@ class _Plain:
         if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType)):
             return _short(_qualified(value))
         pairs = _pairs_of(value, self._left + 1)
-        is_sequence = isinstance(value, (list, tuple, set, frozenset)) or type(value).__name__ in {
-            "deque",
-            "ListConfig",
-        }
-        if pairs is None and not is_sequence:
+        is_foreign_list = type(value).__name__ in {"deque", "ListConfig"}
+        if pairs is None and not is_foreign_list and not isinstance(value, (list, tuple, set, frozenset)):
             return _opaque(value)
         if depth <= 0:
             return f"<{type(value).__name__}>"
@@ -376,8 +357,7 @@ class _Plain:
                 kept["<more>"] = True
                 break
             text = self._text(key) if isinstance(key, str) else str(self.convert(key, 1))
-            name = text
-            number = 1
+            name, number = text, 1
             while name in kept:
                 number += 1
                 name = f"{text}#{number}"
@@ -422,10 +402,9 @@ def _attributes(value: Any) -> dict[str, Any]:
     """Return the public attributes of an object, those that its class gives as plain values first."""
     found: dict[str, Any] = {}
     for owner in reversed(type(value).__mro__[:-1]):
-        plain = {
+        found |= {
             name: item for name, item in vars(owner).items() if not callable(item) and not hasattr(item, "__get__")
         }
-        found.update(plain)
     found.update(vars(value))
     return {name: item for name, item in found.items() if not str(name).startswith("_")}
 

@@ -18,46 +18,21 @@ if TYPE_CHECKING:
     Codes = NDArray[np.int32]
     Ids = NDArray[np.signedinteger[Any]]
 
-OTHER = 0
-"""Kind of all other events: marks, spans of the profiler itself, unknown events of the host."""
-OPERATOR = 1
-"""Host: an operator of the framework."""
-ANNOTATION = 2
-"""Host: a range that a person or the framework named: ProfilerStep, optimizer, DataLoader, nccl:all_reduce."""
-PYTHON = 3
-"""Host: a Python function."""
-RUNTIME = 4
-"""Host: a call of the device's runtime or driver: launches, copies, synchronisation, allocation."""
-OVERHEAD = 5
-"""Host: the cost of the profiler itself."""
-SYNC = 6
-"""Device lane, but nothing runs: a stream or an event is waited for."""
-RANGE = 7
-"""Device lane, but nothing runs: a named range drawn around kernels."""
-KERNEL = 8
-"""Device: a kernel."""
-MEMCPY = 9
-"""Device: a copy."""
-MEMSET = 10
-"""Device: a fill."""
-
 KINDS = (
-    "other",
-    "operator",
-    "annotation",
-    "python",
-    "runtime",
-    "overhead",
-    "sync",
-    "range",
-    "kernel",
-    "memcpy",
-    "memset",
+    *("other", "operator", "annotation", "python", "runtime", "overhead"),
+    *("sync", "range", "kernel", "memcpy", "memset"),
 )
-"""Name of each kind; its place is its code."""
+"""Name of each kind of event; its place is its code, as in the constants below."""
+# On the host: marks and unknown events, operators of the framework, ranges that a person or the framework named
+# (ProfilerStep, optimizer, DataLoader, nccl:all_reduce), Python functions, calls of the device's runtime or driver
+# (launches, copies, synchronisation, allocation), and the cost of the profiler itself.
+OTHER, OPERATOR, ANNOTATION, PYTHON, RUNTIME, OVERHEAD = range(6)
+# On a device's lane while nothing runs: waits for a stream or an event, and named ranges drawn around kernels.
+SYNC, RANGE = 6, 7
+# On a device at work: kernels, copies and fills.
+KERNEL, MEMCPY, MEMSET = 8, 9, 10
 FIRST_DEVICE = KERNEL
 """Kinds from here on mean that the device is at work."""
-
 ABSENT = -1
 """A number that an event does not have."""
 
@@ -175,22 +150,18 @@ class Trace:
 
     def number(self, key: str, default: int = ABSENT) -> Numbers:
         """Return a rare number for every event, `default` where it has none."""
-        import numpy as np
-
-        values = np.full(len(self), default, np.int64)
-        found = self.numbers.get(key)
-        if found is not None:
-            values[found.rows] = found.values
-        return values
+        return self._dense(self.numbers.get(key), default)
 
     def text(self, key: str) -> Numbers:
         """Return the place in `words` of a rare text for every event, ABSENT where it has none."""
+        return self._dense(self.texts.get(key), ABSENT)
+
+    def _dense(self, column: Sparse | None, default: int) -> Numbers:
         import numpy as np
 
-        values = np.full(len(self), ABSENT, np.int64)
-        found = self.texts.get(key)
-        if found is not None:
-            values[found.rows] = found.values
+        values = np.full(len(self), default, np.int64)
+        if column is not None:
+            values[column.rows] = column.values
         return values
 
     def named(self, code: int) -> str:

@@ -235,26 +235,20 @@ def metric_of(name: str) -> Metric | None:
 
     An alias has the unit of values that are recorded under it.
     """
-    return BY_NAME.get(name) or BY_NAME.get(pattern_of(name)) or _aliased(name) or _of_family(name)
-
-
-def _of_family(name: str) -> Metric | None:
-    """Return the metric of which `name` is one of a layer or module: `grad_norm/encoder.0` is a `grad_norm/*`."""
-    family, _, instance = name.partition("/")
-    return BY_NAME.get(f"{family}/*") if instance and "/" not in instance else None
-
-
-def _aliased(name: str) -> Metric | None:
+    known = BY_NAME.get(name) or BY_NAME.get(pattern_of(name))
+    if known is not None:
+        return known
     alias = aliases.get(name)
-    return BY_NAME[alias.canonical]._replace(unit=alias.unit or BY_NAME[alias.canonical].unit) if alias else None
+    if alias is not None:
+        return BY_NAME[alias.canonical]._replace(unit=alias.unit or BY_NAME[alias.canonical].unit)
+    family, _, instance = name.partition("/")  # `grad_norm/encoder.0` is a `grad_norm/*`
+    return BY_NAME.get(f"{family}/*") if instance and "/" not in instance else None
 
 
 def canonical(name: str, instance: int | str = 0) -> str:
     """Return the canonical name for any spelling; a name that is not in the vocabulary stays as it is.
 
-    Args:
-        name: a canonical name, an alias, or any other.
-        instance: which GPU is meant by an alias that names none.
+    `instance` is the GPU that an alias without an index means.
     """
     alias = aliases.get(name)
     return alias.canonical.replace("*", str(instance)) if alias else name
